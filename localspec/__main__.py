@@ -1,4 +1,6 @@
-"""`localspec` and `python -m localspec`: `run` starts the engine before the slower imports."""
+"""`localspec` and `python -m localspec`: `run` starts the engine before the slower
+imports.
+"""
 
 import sys
 from typing import NoReturn
@@ -11,7 +13,8 @@ def main() -> NoReturn:
         # With a closed stream, the engine's pipes would take its place.
         has_streams = None not in (sys.stdin, sys.stdout, sys.stderr)
         if has_streams and sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
-            child_process.start_early(child_process.engine_command())  # both import meanwhile
+            # both import meanwhile
+            child_process.start_early(child_process.engine_command())
         from localspec import cli  # noqa: PLC0415
     except KeyboardInterrupt:
         sys.exit(130)

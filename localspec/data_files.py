@@ -1,4 +1,6 @@
-"""Files in the data folder: small JSON files, locks, and what a power failure leaves of them."""
+"""Files in the data folder: small JSON files, locks, and what a power failure leaves of
+them.
+"""
 
 from __future__ import annotations
 

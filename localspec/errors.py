@@ -12,7 +12,9 @@ _OPTION = re.compile(r"\{(?:([^{}|]*)\|)?(\w+)(?:=([^{}]*))?\}")
 class OptionHint(NamedTuple):
     """An option that a hint suggests; as a `str` it is the command line's."""
 
-    lead: str  # Text before it, which goes with it where a front end has no such option.
+    lead: (
+        str  # Text before it, which goes with it where a front end has no such option.
+    )
     name: str  # As in Python, such as `gpu_layers`.
     value: str  # Empty for a flag, or if the option is only mentioned.
 
@@ -21,9 +23,11 @@ class OptionHint(NamedTuple):
 
 
 class Hint(str):
-    """A hint that names options. As a `str` it is for the command line; others `render_hint`.
+    """A hint that names options. As a `str` it is for the command line; others
+    `render_hint`.
 
-    Options are written `{name}`, `{name=value}` or `{lead|name}`, such as "Use a smaller {ctx}."
+    Options are written `{name}`, `{name=value}` or `{lead|name}`, such as "Use a
+    smaller {ctx}."
     """
 
     template: str
@@ -35,7 +39,9 @@ class Hint(str):
 
 
 def render_hint(hint: str, form: Callable[[OptionHint], str]) -> str:
-    """`form` gives the words for an option; none for one that the front end does not have."""
+    """`form` gives the words for an option; none for one that the front end does not
+    have.
+    """
     return _render(hint.template, form) if isinstance(hint, Hint) else hint
 
 
@@ -49,7 +55,9 @@ def _render(template: str, form: Callable[[OptionHint], str]) -> str:
 
 
 class LocalspecError(Exception):
-    """A failure that the user can act on: `message` is what happened, `hint` the next step."""
+    """A failure that the user can act on: `message` is what happened, `hint` the next
+    step.
+    """
 
     code = "failure"  # In JSON.
     exit_code = 1
@@ -82,7 +90,8 @@ class StorageError(LocalspecError):
     code, exit_code = "storage", 8
 
 
-class EngineError(LocalspecError):  # llama.cpp is missing, failed, or produced invalid numbers.
+# llama.cpp is missing, failed, or produced invalid numbers.
+class EngineError(LocalspecError):
     code, exit_code = "engine", 9
 
 
@@ -102,7 +111,8 @@ class GrammarError(LocalspecError):  # Or a JSON Schema.
     code, exit_code = "grammar", 16
 
 
-class DownloadError(LocalspecError):  # The received part is kept: the next try resumes it.
+# The received part is kept: the next try resumes it.
+class DownloadError(LocalspecError):
     code, exit_code = "download", 6
 
 
@@ -118,7 +128,8 @@ class AccessDeniedError(LocalspecError):  # A gated repository, or a wrong token
     code, exit_code = "access-denied", 14
 
 
-class InUseError(LocalspecError):  # By another localspec, or written by a newer version.
+# By another localspec, or written by a newer version.
+class InUseError(LocalspecError):
     code, exit_code = "in-use", 15
 
 

@@ -1,7 +1,7 @@
 """A dataclass decorator for a quick start: `__init__` is compiled when first called.
 
-The standard one compiles up to six methods of each class while its module is imported, about 1 ms
-for a frozen class, and a run uses few of the classes that it imports.
+The standard one compiles up to six methods of each class while its module is imported,
+about 1 ms for a frozen class, and a run uses few of the classes that it imports.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
 
-    def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True, repr=True, kw_only=False):  # noqa: A002
-        """As `dataclasses.dataclass`, whose `fields`, `replace` and `asdict` work on the class.
+    def dataclass(
+        cls=None,
+        /,
+        *,
+        frozen=False,
+        slots=False,
+        eq=True,
+        repr=True,  # noqa: A002
+        kw_only=False,
+    ):
+        """As `dataclasses.dataclass`, whose `fields`, `replace` and `asdict` work on
+        the class.
 
         Not supported: `order`, `unsafe_hash`, `InitVar` and fields with `init=False`.
         """
@@ -27,7 +37,8 @@ else:
         def decorate(cls: type) -> type:
             own = vars(cls)
             has_hash = own.get("__hash__") is not None
-            cls.__doc__ = cls.__doc__ or cls.__name__  # else a signature is computed for it
+            # else a signature is computed for it
+            cls.__doc__ = cls.__doc__ or cls.__name__
             made = dataclasses.dataclass(
                 init=False, repr=False, eq=False, slots=slots, kw_only=kw_only
             )(cls)
@@ -40,7 +51,10 @@ else:
                 if not has_hash:
                     made.__hash__ = _make_hash(compared) if frozen else None
             if frozen:
-                methods |= {"__setattr__": _refuse_change, "__delattr__": _refuse_change}
+                methods |= {
+                    "__setattr__": _refuse_change,
+                    "__delattr__": _refuse_change,
+                }
                 methods |= {"__getstate__": _get_state, "__setstate__": _set_state}
             for name, method in methods.items():
                 if name not in own:
@@ -73,12 +87,16 @@ def _compile_init(cls: Any, *, is_frozen: bool) -> Callable[..., None]:
             parameter += "=_unset"
             value = f"_make_{name}() if {name} is _unset else {name}"
         (keywords if field.kw_only else parameters).append(parameter)
-        body.append(f"_set(self, {name!r}, {value})" if is_frozen else f"self.{name} = {value}")
+        body.append(
+            f"_set(self, {name!r}, {value})" if is_frozen else f"self.{name} = {value}"
+        )
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     if keywords:
         parameters += ["*", *keywords]
-    exec(f"def __init__({', '.join(parameters)}):\n  {'; '.join(body) or 'pass'}", names)
+    exec(
+        f"def __init__({', '.join(parameters)}):\n  {'; '.join(body) or 'pass'}", names
+    )
     init: Callable[..., None] = names["__init__"]
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     init.__annotations__ = {field.name: field.type for field in dataclasses.fields(cls)}

@@ -19,13 +19,17 @@ def package_data_dir() -> Path:
 
 
 def find_bundled(file: str) -> Path:
-    """The model file with this name, in the folder that has it; else where a demo's would be."""
+    """The model file with this name, in the folder that has it; else where a demo's
+    would be.
+    """
     starter = package_data_dir() / "starter" / file
     return starter if starter.exists() else package_data_dir() / "demo" / file
 
 
 def catalog_file() -> Path:
-    """models.yaml: beside the code in a wheel, at the repository root in an editable install."""
+    """models.yaml: beside the code in a wheel, at the repository root in an editable
+    install.
+    """
     inside = PACKAGE / "models.yaml"
     return inside if inside.exists() else PACKAGE.parent / "models.yaml"
 
@@ -33,7 +37,11 @@ def catalog_file() -> Path:
 def data_dir() -> Path:
     """Measurements, chats and logs; LOCALSPEC_DATA_DIR overrides the place."""
     override = os.environ.get("LOCALSPEC_DATA_DIR")
-    return Path(override) if override else platformdirs.user_data_path("localspec", appauthor=False)
+    return (
+        Path(override)
+        if override
+        else platformdirs.user_data_path("localspec", appauthor=False)
+    )
 
 
 def chats_file() -> Path:
@@ -54,7 +62,8 @@ def user_catalog_file() -> Path:
 
 
 def parse_typed_path(text: str) -> str:
-    """A path as typed, or as a terminal inserts a dropped file: quoted, escaped, a file:// address.
+    """A path as typed, or as a terminal inserts a dropped file: quoted, escaped, a
+    file:// address.
 
     `~` stays. A path that exists as it is typed is taken so.
     """
@@ -65,7 +74,9 @@ def parse_typed_path(text: str) -> str:
         path = unquote(text.removeprefix("file://").removeprefix("localhost"))
         return path.lstrip("/") if os.name == "nt" else path
     with suppress(ValueError):  # a quotation mark is missing: it belongs to the name
-        words = [word.strip('"') for word in shlex.split(text, posix=os.name == "posix")]
+        words = [
+            word.strip('"') for word in shlex.split(text, posix=os.name == "posix")
+        ]
         if len(words) == 1 and words[0] != text:
             return parse_typed_path(words[0])
     return text

@@ -6,7 +6,9 @@ from typing import Literal, get_args
 
 from localspec.errors import Hint, UsageError
 
-Spec = Literal["auto", "off", "model", "lookup", "eagle3", "mtp", "dspark", "dflash", "crossvocab"]
+Spec = Literal[
+    "auto", "off", "model", "lookup", "eagle3", "mtp", "dspark", "dflash", "crossvocab"
+]
 SPECS: tuple[str, ...] = get_args(Spec)
 WITHOUT_DRAFT = ("off", "lookup")  # Methods for which no draft model is loaded.
 ALWAYS = ("auto", *WITHOUT_DRAFT)  # Methods that every pair supports.
@@ -24,7 +26,9 @@ def available(kind: str | None) -> tuple[str, ...]:
 
 
 def overlap_error(verify: str) -> UsageError:
-    """Drafting cannot overlap with a verification method that draws from the draft's law."""
+    """Drafting cannot overlap with a verification method that draws from the draft's
+    law.
+    """
     return UsageError(
         f"Overlapped drafting does not work with verification {verify}.",
         Hint("Use {verify=coupled} or match with {overlap=on}."),
@@ -40,8 +44,12 @@ def check(spec: str, kind: str | None) -> None:
         return
     hint = f"Use one of: {', '.join(supported)}."
     if kind is None:
-        message = f"Speculation method {spec!r} needs a draft model, and none is loaded."
+        message = (
+            f"Speculation method {spec!r} needs a draft model, and none is loaded."
+        )
         raise UsageError(message, Hint(f"{hint} Or add a draft model: {{draft=FILE}}"))
     names = {"model": "a model", "crossvocab": "a model with another vocabulary"}
     draft = names.get(kind, f"a head ({kind})")
-    raise UsageError(f"This pair does not support {spec!r}: its draft is {draft}.", hint)
+    raise UsageError(
+        f"This pair does not support {spec!r}: its draft is {draft}.", hint
+    )

@@ -1,4 +1,6 @@
-"""Symbols of the output, and what stands for each in ASCII: one cell, so that nothing moves."""
+"""Symbols of the output, and what stands for each in ASCII: one cell, so that nothing
+moves.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,14 @@ _ASCII_EQUIVALENTS = {
     "~": "…ˢ▚",
 }
 ASCII_TRANSLATION = {
-    ord(symbol): ascii_ for ascii_, symbols in _ASCII_EQUIVALENTS.items() for symbol in symbols
+    ord(symbol): ascii_
+    for ascii_, symbols in _ASCII_EQUIVALENTS.items()
+    for symbol in symbols
 }
 ASCII_ERRORS = "localspec-ascii"
-"""The error handler of a stream: equivalents in ASCII for what its encoding lacks, else ?."""
+"""The error handler of a stream: equivalents in ASCII for what its encoding lacks, else
+?.
+"""
 
 
 def draw_bar(share: float, width: int) -> str:

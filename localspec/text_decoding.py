@@ -41,7 +41,9 @@ def decode_text(data: bytes) -> DecodedText:
     n_invalid = len(re.findall("[\udc80-\udcff]", escaped))
     if len(re.findall("[^\0-\x7f]", escaped)) >= 2 * n_invalid:  # most others are UTF-8
         text = data.decode("utf-8-sig", "replace")
-        return DecodedText(text, f"{count(n_invalid, 'invalid byte')} replaced by \ufffd")
+        return DecodedText(
+            text, f"{count(n_invalid, 'invalid byte')} replaced by \ufffd"
+        )
     try:
         return DecodedText(data.decode("cp1252"), "read as Windows-1252")
     except UnicodeDecodeError:

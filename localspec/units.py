@@ -59,7 +59,9 @@ def short_count(n: int) -> str:
 def gb(n_bytes: float) -> str:
     """A download size, in units of 10**9 bytes as hubs show it; small ones in MB."""
     if n_bytes < 1e8:
-        return f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e7 else f"{n_bytes / 1e6:.1f} MB"
+        return (
+            f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e7 else f"{n_bytes / 1e6:.1f} MB"
+        )
     return f"{n_bytes / 1e9:.1f} GB"
 
 

@@ -42,8 +42,13 @@ def parse_address(text: str) -> WorkerAddress:
             "Use the computer's name or its IPv4 address.",
         )
     is_port = port.isdecimal() and 0 < int(port) < 65536
-    if not host or any(c.isspace() or not c.isprintable() for c in host) or (colon and not is_port):
+    if (
+        not host
+        or any(c.isspace() or not c.isprintable() for c in host)
+        or (colon and not is_port)
+    ):
         raise UsageError(
-            f"{text!r} is no worker's address.", "Type HOST or HOST:PORT, such as 192.168.1.20"
+            f"{text!r} is no worker's address.",
+            "Type HOST or HOST:PORT, such as 192.168.1.20",
         )
     return WorkerAddress(host, int(port) if port else DEFAULT_PORT)

@@ -52,7 +52,9 @@ class Venv:
         self.root = root
         self.home = root / name
         self.python = self.home / ("Scripts/python.exe" if windows else "bin/python")
-        self.packages = self.home / ("Lib" if windows else f"lib/python{PYTHON}") / "site-packages"
+        self.packages = (
+            self.home / ("Lib" if windows else f"lib/python{PYTHON}") / "site-packages"
+        )
         self.stamp = self.home / "localspec-ready"
         self.log = self.home / "install.log"
         self.build = self.home / "localspec-backend"
@@ -151,8 +153,11 @@ def is_ready(venv: Venv, extras: Iterable[str]) -> bool:
 
 
 def is_usable(venv: Venv, uv: str | None) -> bool:
-    """False if the .venv must be created again: it is broken or has another Python version."""
-    modules = "sys" if uv else "sys, pip._internal.commands.install"  # pip may be incomplete
+    """False if the .venv must be created again: it is broken or has another Python
+    version.
+    """
+    # pip may be incomplete
+    modules = "sys" if uv else "sys, pip._internal.commands.install"
     matches = f"sys.prefix != sys.base_prefix and sys.version_info[:2] == {sys.version_info[:2]}"
     probe = [str(venv.python), "-c", f"import {modules}; sys.exit(not ({matches}))"]
     try:
@@ -174,7 +179,10 @@ def install(venv: Venv, required_extras: Iterable[str]) -> None:
     build = builds.choose(backend)
     if compiles and build is None:
         require_compiler()
-    say(f"installing into {venv.home}" + (compile_note() if compiles and not build else ""))
+    say(
+        f"installing into {venv.home}"
+        + (compile_note() if compiles and not build else "")
+    )
     venv.stamp.unlink(missing_ok=True)
     if not usable:
         make_venv(venv, uv)
@@ -184,10 +192,14 @@ def install(venv: Venv, required_extras: Iterable[str]) -> None:
     write_stamp(venv, new_fingerprint, extras)
 
 
-def install_build(venv: Venv, uv: str | None, build: builds.LlamaCppBuild, reinstall: bool) -> None:
+def install_build(
+    venv: Venv, uv: str | None, build: builds.LlamaCppBuild, reinstall: bool
+) -> None:
     """Installs llama-cpp-python for this GPU first: later, pip accepts any build of it."""
     release = builds.pinned_release(venv.root / "pyproject.toml")
-    if not reinstall and any(venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")):
+    if not reinstall and any(
+        venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")
+    ):
         return
 
     def run(command: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -197,7 +209,9 @@ def install_build(venv: Venv, uv: str | None, build: builds.LlamaCppBuild, reins
     if not builds.install(build, release, (str(venv.python), uv), run, say):
         if not (venv.packages / "llama_cpp").is_dir():
             require_compiler()
-        say("llama.cpp will run on the CPU; `scripts/run doctor` shows how to change that")
+        say(
+            "llama.cpp will run on the CPU; `scripts/run doctor` shows how to change that"
+        )
     builds.record_backend(venv.build, build)
 
 
@@ -234,7 +248,9 @@ def pip_options(command: Sequence[str]) -> list[str]:
 
 
 def run_logged(venv: Venv, command: Sequence[str]) -> None:
-    """Runs `command` with its output in the log; on failure shows the log's end and exits."""
+    """Runs `command` with its output in the log; on failure shows the log's end and
+    exits.
+    """
     if call_logged(venv, command):
         for line in log_text(venv.log).splitlines()[-LOG_LINES_SHOWN:]:
             print(line[:LOG_COLUMNS_SHOWN], file=sys.stderr)
@@ -250,8 +266,8 @@ def call_logged(
 ) -> int:
     """Runs `command` with its output in the log; returns the exit code.
 
-    `phase` is shown as progress; without it, progress is computed from the log and from how long
-    compiling takes (None: not measured).
+    `phase` is shown as progress; without it, progress is computed from the log and from
+    how long compiling takes (None: not measured).
     """
     process, pending = None, list[int]()
     with venv.log.open("wb") as log:
@@ -269,7 +285,10 @@ def call_logged(
 
 
 def start(
-    command: Sequence[str], folder: Path, log: BinaryIO, environ: Mapping[str, str] | None = None
+    command: Sequence[str],
+    folder: Path,
+    log: BinaryIO,
+    environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
@@ -298,7 +317,9 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 # --- Progress.
 
 
-def watch(process: subprocess.Popen[bytes], log: Path, phase: str, core_seconds: int | None) -> int:
+def watch(
+    process: subprocess.Popen[bytes], log: Path, phase: str, core_seconds: int | None
+) -> int:
     started = time.monotonic()
     live = sys.stderr.isatty()
     while True:
@@ -335,8 +356,14 @@ def interrupt(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def on_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handles SIGINT, SIGTERM and SIGHUP; leaves out those ignored already, as under nohup."""
-    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    """Handles SIGINT, SIGTERM and SIGHUP; leaves out those ignored already, as under
+    nohup.
+    """
+    handled = [
+        number
+        for number in STOP_SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
     before = {number: signal.signal(number, handler) for number in handled}
     try:
         yield

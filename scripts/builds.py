@@ -35,8 +35,11 @@ Run = Callable[[Sequence[str], Mapping[str, str]], bool]
 Say = Callable[[str], None]
 
 
-def choose(before: str, environ: Mapping[str, str] = os.environ) -> LlamaCppBuild | None:
-    """The build requested by LOCALSPEC_BACKEND, else `before`, else the best one for the hardware.
+def choose(
+    before: str, environ: Mapping[str, str] = os.environ
+) -> LlamaCppBuild | None:
+    """The build requested by LOCALSPEC_BACKEND, else `before`, else the best one for
+    the hardware.
 
     None if the default installation of the dependencies is enough.
     """
@@ -73,8 +76,12 @@ def is_current(installed: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 def pinned_release(project: Path) -> str:
     """The version of llama-cpp-python in pyproject.toml."""
-    requirements = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
-    (pinned,) = (r for r in requirements if r.startswith(f"{llama_cpp_builds.PACKAGE}=="))
+    requirements = tomllib.loads(project.read_text(encoding="utf-8"))["project"][
+        "dependencies"
+    ]
+    (pinned,) = (
+        r for r in requirements if r.startswith(f"{llama_cpp_builds.PACKAGE}==")
+    )
     return str(pinned.partition("==")[2]).strip()
 
 
@@ -86,15 +93,20 @@ def install(
     say: Say,
     environ: Mapping[str, str] = os.environ,
 ) -> bool:
-    """Installs the prebuilt wheel, or compiles; False if only the default build remains.
+    """Installs the prebuilt wheel, or compiles; False if only the default build
+    remains.
 
     `tools`: the .venv's Python, and uv if installed.  The user's CMAKE_ARGS ask for a build from
     source and are added to those of the backend.
     """
     python, uv = tools
     libraries = llama_cpp_builds.libraries_command(choice, python, uv)
-    # Naming the package brings those that it imports: the check would fail without them.
-    checks = ([*libraries, f"{llama_cpp_builds.PACKAGE}=={version}"], [python, "-c", IMPORT_CHECK])
+    # Naming the package brings those that it imports: the check would fail without
+    # them.
+    checks = (
+        [*libraries, f"{llama_cpp_builds.PACKAGE}=={version}"],
+        [python, "-c", IMPORT_CHECK],
+    )
     user_arguments = environ.get("CMAKE_ARGS", "")
     if choice.wheel_index and not user_arguments:
         say(f"{choice.reason}: downloading the build for {title(choice)}")
@@ -108,11 +120,15 @@ def install(
     say(f"compiling llama.cpp for {title(choice)}, {compile_time(choice.core_seconds)}")
     build = llama_cpp_builds.source_command(version, python, uv)
     arguments = " ".join(filter(None, (choice.cmake, user_arguments)))
-    return run(build, {"CMAKE_ARGS": arguments}) and all(run(check, {}) for check in checks)
+    return run(build, {"CMAKE_ARGS": arguments}) and all(
+        run(check, {}) for check in checks
+    )
 
 
 def find_compile_problem(choice: LlamaCppBuild, environ: Mapping[str, str]) -> str:
-    """Why a build from source would fail, as far as files show it; empty if they do not."""
+    """Why a build from source would fail, as far as files show it; empty if they do
+    not.
+    """
     if choice.backend != "cpu" and not choice.can_compile():
         return f"{' or '.join(choice.compilers)} is not installed"
     if choice.required_header is None:

@@ -22,7 +22,12 @@ BUILD_TOOLS = (
     "winget install Microsoft.VisualStudio.2022.BuildTools --override "
     '"--passive --wait --add Microsoft.VisualStudio.Workload.VCTools --includeRecommended"'
 )
-WHEEL_SOURCES = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_EXTRA_INDEX_URL")
+WHEEL_SOURCES = (
+    "PIP_FIND_LINKS",
+    "PIP_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_EXTRA_INDEX_URL",
+)
 """If one of these is set, it may provide a prebuilt llama-cpp-python."""
 
 
@@ -34,7 +39,9 @@ def require_compiler() -> None:
     except OSError:
         release = {}
     hint = compiler_hint(platform.system(), release)
-    raise SystemExit(f"localspec: llama.cpp must be compiled. Install a C++ compiler:  {hint}")
+    raise SystemExit(
+        f"localspec: llama.cpp must be compiled. Install a C++ compiler:  {hint}"
+    )
 
 
 def has_compiler() -> bool:
@@ -42,7 +49,8 @@ def has_compiler() -> bool:
         programs = Path(os.environ.get("PROGRAMFILES(X86)", "C:/Program Files (x86)"))
         if (programs / "Microsoft Visual Studio/Installer/vswhere.exe").exists():
             return True
-    if sys.platform == "darwin":  # c++ is a stub until the command line tools are installed
+    # c++ is a stub until the command line tools are installed
+    if sys.platform == "darwin":
         done = subprocess.run(["xcode-select", "-p"], capture_output=True, check=False)
         return done.returncode == 0
     names = [*os.environ.get("CXX", "").split()[:1], "c++", "g++", "clang++", "cl"]

@@ -3,15 +3,16 @@
 
     scripts/gpu_check.py --target T.gguf --draft D.gguf [--quick] [--minutes N]
 
-In ten minutes: the memory estimate of `fit` against what llama.cpp allocates, and nvidia-smi where
-it is installed; the messages when memory runs out, before the load (exit 4) and while the context
-is created (exit 11); equality with everything on the GPU; costs and speeds (`localspec bench`);
-equality with half of the layers on the GPU and the draft on the CPU. Memory cannot run out during
-an answer: llama.cpp allocates all of it before the first token. A part that takes more than its
-share of the time is given up.
+In ten minutes: the memory estimate of `fit` against what llama.cpp allocates, and
+nvidia-smi where it is installed; the messages when memory runs out, before the load
+(exit 4) and while the context is created (exit 11); equality with everything on the
+GPU; costs and speeds (`localspec bench`); equality with half of the layers on the GPU
+and the draft on the CPU. Memory cannot run out during an answer: llama.cpp allocates
+all of it before the first token. A part that takes more than its share of the time is
+given up.
 
-Without a GPU, the parts that need one report that. --quick: a smoke test. Let nothing else run
-meanwhile.
+Without a GPU, the parts that need one report that. --quick: a smoke test. Let nothing
+else run meanwhile.
 """
 
 from __future__ import annotations
@@ -57,10 +58,14 @@ class Pair:
         self.deadline = 0.0
         """Of the current part, by time.monotonic()."""
 
-    def run(self, words: Sequence[str], **environ: str) -> subprocess.CompletedProcess[bytes]:
+    def run(
+        self, words: Sequence[str], **environ: str
+    ) -> subprocess.CompletedProcess[bytes]:
         left = max(1.0, self.deadline - time.monotonic())
         env = {**os.environ, **environ}
-        return subprocess.run(words, capture_output=True, timeout=left, check=False, env=env)
+        return subprocess.run(
+            words, capture_output=True, timeout=left, check=False, env=env
+        )
 
     def words(self, verb: str, *more: str) -> list[str]:
         pair = [self.target, "--draft", self.draft]
@@ -69,19 +74,27 @@ class Pair:
     def call(
         self, verb: str, *more: str, wanted: Sequence[int] = (0,), **environ: str
     ) -> dict[str, Any]:
-        """The JSON that a command prints. Raises UnavailableError for other exit codes."""
+        """The JSON that a command prints.
+
+        Raises UnavailableError for other exit codes.
+        """
         done = self.run(self.words(verb, *more), **environ)
         if done.returncode not in wanted:
-            output = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-300:]
+            output = (
+                (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-300:]
+            )
             raise UnavailableError(f"`{verb}` exited with {done.returncode}: {output}")
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
 
-# --- equality -------------------------------------------------------------------------------
+# --- equality
+# -------------------------------------------------------------------------------
 
 
-def equality(pair: Pair, where: Sequence[str], args: argparse.Namespace) -> Iterator[str]:
+def equality(
+    pair: Pair, where: Sequence[str], args: argparse.Namespace
+) -> Iterator[str]:
     effort = ["--seconds", f"{min(args.minutes, 10):g}"]
     if args.quick:
         effort = ["--seconds", "0", "--tokens", "8"]
@@ -94,7 +107,8 @@ def equality(pair: Pair, where: Sequence[str], args: argparse.Namespace) -> Iter
     yield f"- sampled: p = {found['sampled']['p']}"
 
 
-# --- speed ----------------------------------------------------------------------------------
+# --- speed
+# ----------------------------------------------------------------------------------
 
 
 def speed(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
@@ -104,7 +118,9 @@ def speed(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
     found = pair.call("bench", *ALL, *effort, "-q")
     cost = found["cost"]
     yield f"- a pass of one token {cost['t1_ms']:.2f} ms; a draft pass costs {cost['c']} of one"
-    curve = ", ".join(f"v({width}) {v:.2f}" for width, v in cost["verify_curve"].items())
+    curve = ", ".join(
+        f"v({width}) {v:.2f}" for width, v in cost["verify_curve"].items()
+    )
     yield f"- passes of several tokens: {curve}"
     yield f"- outside llama.cpp: {cost['host_ms']} ms per round"
     for row in found["workloads"]:
@@ -114,7 +130,8 @@ def speed(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
         yield f"- {row['name']}, T {row['temperature']}: {tps}, {shown}"
 
 
-# --- memory ---------------------------------------------------------------------------------
+# --- memory
+# ---------------------------------------------------------------------------------
 
 
 def memory(pair: Pair, quick: bool) -> Iterator[str]:
@@ -125,10 +142,14 @@ def memory(pair: Pair, quick: bool) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as folder:
             events = Path(folder) / "events.jsonl"
             before = used_by_driver()
-            words = pair.words("run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "1")
+            words = pair.words(
+                "run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "1"
+            )
             done = pair.run([*words, "--events", str(events)])
             if done.returncode:
-                raise UnavailableError(done.stderr.decode("utf-8", "replace").strip()[-300:])
+                raise UnavailableError(
+                    done.stderr.decode("utf-8", "replace").strip()[-300:]
+                )
             lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
             ready = next(line for line in lines if line.get("ev") == "ready")
         for device in estimate["devices"]:
@@ -137,7 +158,10 @@ def memory(pair: Pair, quick: bool) -> Iterator[str]:
             yield f"- context {ctx}, {device['description']}: {compare(foretold, allocated)}"
         if before is not None:
             used = peak(pair, words, before)
-            own = gib(used - sum(ready["memory"].get(d["name"], 0) for d in estimate["devices"]))
+            own = gib(
+                used
+                - sum(ready["memory"].get(d["name"], 0) for d in estimate["devices"])
+            )
             yield f"  - nvidia-smi: {gib(used)} in use, {own} of it the driver's own"
 
 
@@ -161,7 +185,9 @@ def used_by_driver() -> int | None:
 def peak(pair: Pair, words: Sequence[str], before: int) -> int:
     """The largest increase of used memory while a command runs."""
     most = before
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as running:
         while running.poll() is None:
             if time.monotonic() > pair.deadline:
                 running.kill()
@@ -187,19 +213,26 @@ def shortage(pair: Pair) -> Iterator[str]:
         if not device["name"].startswith("Vulkan"):
             raise UnavailableError("only Vulkan can limit allocations")
         options = (*ALL, "--ctx", "1024", *small)
-        error = pair.call("run", *options, wanted=(OUT_OF_MEMORY,), **SMALL_LIMIT)["error"]
+        error = pair.call("run", *options, wanted=(OUT_OF_MEMORY,), **SMALL_LIMIT)[
+            "error"
+        ]
         yield f"- no allocation of more than 64 KiB: {error['message']} {error['hint']}"
         return
     for how, more, code in (
         ("refused before the load", (), REFUSED),
-        ("--anyway: runs out while the context is created", ("--anyway",), OUT_OF_MEMORY),
+        (
+            "--anyway: runs out while the context is created",
+            ("--anyway",),
+            OUT_OF_MEMORY,
+        ),
     ):
         options = (*ALL, "--ctx", str(ctx), *small, *more)
         error = pair.call("run", *options, wanted=(code,))["error"]
         yield f"- {how}: {error['message']} {error['hint']}"
 
 
-# --- the report -----------------------------------------------------------------------------
+# --- the report
+# -----------------------------------------------------------------------------
 
 
 def parts(pair: Pair, args: argparse.Namespace) -> Iterator[tuple[str, Iterator[str]]]:
@@ -229,7 +262,9 @@ def report(pair: Pair, args: argparse.Namespace) -> None:
         except UnavailableError as error:
             say(f"- not available: {error}")
         except subprocess.TimeoutExpired:
-            say(f"- given up after {time.monotonic() - now:.0f} s; --minutes gives more time")
+            say(
+                f"- given up after {time.monotonic() - now:.0f} s; --minutes gives more time"
+            )
         say("")
 
 
@@ -240,7 +275,9 @@ def main() -> int:
     parser.add_argument("--target", required=True, metavar="GGUF")
     parser.add_argument("--draft", required=True, metavar="GGUF")
     parser.add_argument("--quick", action="store_true", help="a smoke test")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all parts (default: 10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="for all parts (default: 10)"
+    )
     args = parser.parse_args()
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     try:

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the rules of CONTRIBUTING.md that a program can check: names, docstrings, excepts."""
+"""Checks the rules of CONTRIBUTING.md that a program can check: names, docstrings,
+excepts.
+"""
 
 from __future__ import annotations
 
@@ -71,24 +73,35 @@ def check_class_names(sources: dict[str, str], problems: Problems) -> None:
                 places[node.name.lstrip("_")].append(f"{name}:{node.lineno}")
     for class_name, where in places.items():
         if len(where) > 1:
-            problems.add(where[0], f"class {class_name} exists again: {', '.join(where[1:])}")
+            problems.add(
+                where[0], f"class {class_name} exists again: {', '.join(where[1:])}"
+            )
         if NOT_A_NOUN.fullmatch(class_name):
-            problems.add(where[0], f"class {class_name}: a noun with its qualifier, please")
+            problems.add(
+                where[0], f"class {class_name}: a noun with its qualifier, please"
+            )
 
 
 def is_textual_message(node: ast.ClassDef) -> bool:
     """Textual names a widget's messages by participles: `Input.Submitted`."""
-    return any(isinstance(base, ast.Name) and base.id == "Message" for base in node.bases)
+    return any(
+        isinstance(base, ast.Name) and base.id == "Message" for base in node.bases
+    )
 
 
-def check_broad_excepts(name: str, text: str, tree: ast.Module, problems: Problems) -> None:
-    """A broad except raises again, or a comment on its line says why it catches everything."""
+def check_broad_excepts(
+    name: str, text: str, tree: ast.Module, problems: Problems
+) -> None:
+    """A broad except raises again, or a comment on its line says why it catches
+    everything.
+    """
     lines = text.splitlines()
     for node in ast.walk(tree):
         if not isinstance(node, ast.ExceptHandler):
             continue
         broad = node.type is None or (
-            isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")
+            isinstance(node.type, ast.Name)
+            and node.type.id in ("Exception", "BaseException")
         )
         raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
         if broad and not raises and "#" not in lines[node.lineno - 1]:
@@ -96,7 +109,9 @@ def check_broad_excepts(name: str, text: str, tree: ast.Module, problems: Proble
 
 
 def check_docstrings(name: str, text: str, problems: Problems) -> None:
-    """Public classes and their public methods say what they do; overloads and dunders need not."""
+    """Public classes and their public methods say what they do; overloads and dunders
+    need not.
+    """
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
             continue
@@ -104,12 +119,15 @@ def check_docstrings(name: str, text: str, problems: Problems) -> None:
         public = [method for method in methods if not method.name.startswith("_")]
         for member in (node, *(method for method in public if not is_overload(method))):
             if not ast.get_docstring(member):
-                problems.add(f"{name}:{member.lineno}", f"{member.name} has no docstring")
+                problems.add(
+                    f"{name}:{member.lineno}", f"{member.name} has no docstring"
+                )
 
 
 def is_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(
-        isinstance(mark, ast.Name) and mark.id == "overload" for mark in function.decorator_list
+        isinstance(mark, ast.Name) and mark.id == "overload"
+        for mark in function.decorator_list
     )
 
 

@@ -16,7 +16,9 @@ PHASES = (
 """Pattern in pip's or uv's log -> the phase that it starts."""
 
 
-def progress(elapsed: float, text: str, core_seconds: int | None = COMPILE_CORE_SECONDS) -> str:
+def progress(
+    elapsed: float, text: str, core_seconds: int | None = COMPILE_CORE_SECONDS
+) -> str:
     """Elapsed time, estimated total time while compiling, and the phase.
 
     `core_seconds`: for compiling; None if not measured.

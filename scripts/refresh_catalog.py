@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Updates sizes, hashes and licences in models.yaml from the hub; needs the network.
 
-Only values change, line by line, so comments and order stay. Without --write it only prints the
-changes. A missing file is reported with the files that its repository has now.
+Only values change, line by line, so comments and order stay. Without --write it only
+prints the changes. A missing file is reported with the files that its repository has
+now.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def main() -> int:
     wanted = [models[id_] for id_ in options.ids] if options.ids else models.values()
     facts, problems = asked(HubClient(options.endpoint), wanted)
     after = written(before, facts)
-    for line in (*sorted(set(after.splitlines()) - set(before.splitlines())), *problems):
+    for line in (
+        *sorted(set(after.splitlines()) - set(before.splitlines())),
+        *problems,
+    ):
         print(line)
     print(f"{len(facts)} files found, {len(problems)} problems")
     if options.write:

@@ -3,8 +3,8 @@
 
 .venv/bin/python scripts/screenshots.py [--only run|chat|tokens|tour] [--folder docs]
 
-Writes docs/{run,chat,tokens}.svg and docs/tour/*.svg. The text is the same on every machine (fixed
-seed); speeds and draft lengths are this machine's.
+Writes docs/{run,chat,tokens}.svg and docs/tour/*.svg. The text is the same on every
+machine (fixed seed); speeds and draft lengths are this machine's.
 """
 
 from __future__ import annotations
@@ -53,14 +53,20 @@ def run() -> str:
 
 def picture_of_run() -> str:
     """The command line, colours included."""
-    console = Console(record=True, width=100, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console = Console(
+        record=True,
+        width=100,
+        file=open(os.devnull, "w"),  # noqa: SIM115
+        force_terminal=True,
+    )
     shown = " ".join(ARGUMENTS + SHOWN)
     console.print(Text(f"$ scripts/run {shown} < prompt.py", style="dim"))
     console.print(Text().append(PROMPT, style="dim").append_text(Text.from_ansi(run())))
     return console.export_svg(title="localspec", unique_id="localspec-run")
 
 
-# --- the app ----------------------------------------------------------------------------------
+# --- the app
+# ----------------------------------------------------------------------------------
 
 
 async def answered(pilot: Pilot[None]) -> ChatScreen:
@@ -69,7 +75,9 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
     await until(pilot, lambda: phase(pilot) == "ready")
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
-    screen.session.settings = screen.session.settings.with_value("temperature", TEMPERATURE)
+    screen.session.settings = screen.session.settings.with_value(
+        "temperature", TEMPERATURE
+    )
     screen.session.settings = screen.session.settings.with_value("max_tokens", LENGTH)
     for spec in ("off", "on"):  # plain first, so that the panel can compare
         await ask(pilot, screen, f"/spec {spec}")
@@ -104,7 +112,9 @@ async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
     rounds = screen.session.conversation.turns[-1].rounds
     tokens = [token for round_ in rounds for token in round_.tokens]
     places = [n for n, token in enumerate(tokens) if is_telling(token)]
-    goal = min(places, key=lambda n: abs(n - len(tokens) // 2), default=len(tokens) // 2)
+    goal = min(
+        places, key=lambda n: abs(n - len(tokens) // 2), default=len(tokens) // 2
+    )
     for _ in range(len(tokens) - 1 - goal):
         await pilot.press("left")
 
@@ -113,7 +123,11 @@ def is_telling(token: Token) -> bool:
     """A correction whose token and rejected draft token are both words."""
     guess = next((other.text for other in token.alternatives if other.was_drafted), "")
     said = token.text.strip()
-    return token.kind == "correction" and said.isidentifier() and guess.strip().isidentifier()
+    return (
+        token.kind == "correction"
+        and said.isidentifier()
+        and guess.strip().isidentifier()
+    )
 
 
 async def pictures_of_app(names: Collection[str]) -> dict[str, str]:
@@ -135,13 +149,20 @@ async def pictures_of_app(names: Collection[str]) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=NAMES, help="this picture; repeatable")
+    parser.add_argument(
+        "--only", action="append", choices=NAMES, help="this picture; repeatable"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "docs")
     args = parser.parse_args()
     names = args.only or NAMES
-    with tempfile.TemporaryDirectory() as data:  # keeps personal data out of the pictures
+    # keeps personal data out of the pictures
+    with tempfile.TemporaryDirectory() as data:
         os.environ |= {"LOCALSPEC_DATA_DIR": f"{data}/data", "GGML_NO_BACKTRACE": "1"}
-        made = asyncio.run(pictures_of_app(names)) if {"chat", "tokens"} & set(names) else {}
+        made = (
+            asyncio.run(pictures_of_app(names))
+            if {"chat", "tokens"} & set(names)
+            else {}
+        )
         if "run" in names:
             made["run"] = picture_of_run()
         if "tour" in names:

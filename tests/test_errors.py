@@ -1,4 +1,6 @@
-"""Errors have codes that a script can tell apart, and hints in the words of each front end."""
+"""Errors have codes that a script can tell apart, and hints in the words of each front
+end.
+"""
 
 import copy
 import json
@@ -54,7 +56,12 @@ HINTS = [
         "one thread",
         'draft_gpu_layers=0 cpu_moe="all" gpu_layers=12 threads=1',
     ),
-    ("Add {draft=FILE}.", "Add --draft FILE.", "Add your own draft model.", "Add draft=FILE."),
+    (
+        "Add {draft=FILE}.",
+        "Add --draft FILE.",
+        "Add your own draft model.",
+        "Add draft=FILE.",
+    ),
     ("Make room on the disk.",) * 4,
 ]
 
@@ -70,7 +77,9 @@ def test_each_front_end_names_options_in_its_way(
 
 
 def test_a_request_names_its_fields() -> None:
-    error = api_error.from_engine(UsageError("No.", Hint("Use {max_tokens=1} or {verify=match}.")))
+    error = api_error.from_engine(
+        UsageError("No.", Hint("Use {max_tokens=1} or {verify=match}."))
+    )
     assert error.message == "No. Use max_tokens: 1 or localspec.verify: match."
     error = api_error.from_engine(OutOfMemoryError("No.", Hint("Use a smaller {ctx}.")))
     assert error.message == "No. Use a smaller --ctx."

@@ -53,7 +53,9 @@ def outcome(act: Callable[[], object]) -> object:
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_as_the_standard_decorator(options: dict[str, bool]) -> None:
-    for lazy, standard in zip(make(LAZY, options), make(STANDARD, options), strict=True):
+    for lazy, standard in zip(
+        make(LAZY, options), make(STANDARD, options), strict=True
+    ):
         assert outcomes(lazy) == outcomes(standard)
 
 
@@ -65,7 +67,9 @@ def outcomes(point: Any) -> list[object]:
         outcome(lambda: point(x=1, wrong=2)),
         outcome(lambda: point(1, x=1)),
         (a == same, a == other, a == 1),
-        outcome(lambda: hash(a) == hash(same)) if point.__eq__ is not object.__eq__ else None,
+        outcome(lambda: hash(a) == hash(same))
+        if point.__eq__ is not object.__eq__
+        else None,
         outcome(lambda: len({a, same, other})),
         repr(a) if point.__repr__ is not object.__repr__ else None,
         dataclasses.asdict(copy.deepcopy(dataclasses.replace(same, name="c"))),

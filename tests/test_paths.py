@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from localspec.paths import parse_typed_path
 
-NAMES = ("model.gguf", "my model.gguf", "it's a model.gguf", "ä % #1?.gguf", '"q".gguf', "a\\b")
+NAMES = (
+    "model.gguf",
+    "my model.gguf",
+    "it's a model.gguf",
+    "ä % #1?.gguf",
+    '"q".gguf',
+    "a\\b",
+)
 
 
 def spellings(path: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""Files written by the version before the renaming are read by this one, unchanged in meaning."""
+"""Files written by the version before the renaming are read by this one, unchanged in
+meaning.
+"""
 
 import json
 import shutil
@@ -73,13 +75,17 @@ def test_an_events_file(folder: Path) -> None:
     events = events_file.read(folder / "events.jsonl")
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(events) == len(lines)
-    assert isinstance(events[0], EngineReady) and isinstance(events[-1], GenerationFinished)
+    assert isinstance(events[0], EngineReady) and isinstance(
+        events[-1], GenerationFinished
+    )
     rounds = [event for event in events if isinstance(event, Round)]
     assert sum(len(event.tokens) for event in rounds) == 40
     assert any(token.p_target is not None for event in rounds for token in event.tokens)
 
 
-def test_measured_costs_and_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_costs_and_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = folder / "measured.sqlite"
     store = MeasurementStore(path)
     with sqlite3.connect(path) as db:

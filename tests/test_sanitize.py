@@ -1,4 +1,6 @@
-"""No text can move the cursor, change the title or turn the line around; no words are lost."""
+"""No text can move the cursor, change the title or turn the line around; no words are
+lost.
+"""
 
 import re
 
@@ -14,7 +16,9 @@ HOSTILE = st.text(
     "\x1b\x9b\x9d\x90\x9c\x07\\[]P^_X0;?~mAh\r\n\t é😀\u202e\u2066\u200f\u2028\ud83d\ude00\x00\x7f",
     max_size=30,
 )
-ANY = st.lists(st.integers(0, 0x10FFFF), max_size=20).map(lambda codes: "".join(map(chr, codes)))
+ANY = st.lists(st.integers(0, 0x10FFFF), max_size=20).map(
+    lambda codes: "".join(map(chr, codes))
+)
 often = settings(deadline=None, derandomize=True, max_examples=300)
 
 

@@ -33,13 +33,17 @@ def test_invalid_bytes_in_utf8_are_replaced_and_counted() -> None:
 
 @pytest.mark.parametrize("byte", range(0x80, 0x100))
 def test_no_byte_is_lost(byte: int) -> None:
-    """A byte alone, among ASCII and among other text: its note or its character says so."""
+    """A byte alone, among ASCII and among other text: its note or its character says
+    so.
+    """
     for around in (b"", b"f r", TEXT.encode(), TEXT.encode("cp1252")):
         text, note = decode_text(around + bytes([byte]) + around)
         assert note and len(text) >= len(decode_text(around)[0]) * 2 + 1
 
 
-@pytest.mark.parametrize("data", [b"a\0b", b"\x89PNG\r\n\x1a\n\xff", b"GIF89a\x01\x00\xff"])
+@pytest.mark.parametrize(
+    "data", [b"a\0b", b"\x89PNG\r\n\x1a\n\xff", b"GIF89a\x01\x00\xff"]
+)
 def test_binary_data_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         decode_text(data)

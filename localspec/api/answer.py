@@ -26,7 +26,8 @@ from localspec.protocol.wire import GenerateCommand, VerifyMode
 
 
 class AnswerTimings(TypedDict):
-    """Milliseconds. `tokens_per_second` counts from the first token; None for a single token.
+    """Milliseconds. `tokens_per_second` counts from the first token; None for a single
+    token.
 
     `first_token_ms` is None if the answer was stopped before it.
     """
@@ -45,7 +46,8 @@ class AnswerSpeculation(TypedDict):
     drafted: int
     accepted: int
     acceptance_rate: float | None  # accepted / drafted.
-    mean_accepted_length: float | None  # Tokens emitted per target pass that verified a draft.
+    # Tokens emitted per target pass that verified a draft.
+    mean_accepted_length: float | None
     histogram: list[int]  # Number of drafting rounds with 0, 1, 2, … accepted tokens.
     by_source: dict[str, dict[str, int]]
     host_ms_per_round: float | None
@@ -56,8 +58,8 @@ class AnswerSpeculation(TypedDict):
 class Piece:
     """One streamed token, with the text that it completes.
 
-    The text is empty while a character is incomplete or a stop string may begin. Text held back
-    at the end comes in a last piece without a token.
+    The text is empty while a character is incomplete or a stop string may begin. Text
+    held back at the end comes in a last piece without a token.
     """
 
     text: str
@@ -74,15 +76,20 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer:
-    """A model's answer. `str()` returns the text; the fields are those of `run --json`."""
+    """A model's answer.
+
+    `str()` returns the text; the fields are those of `run --json`.
+    """
 
     text: str  # The whole text, thinking included. Control characters are not removed.
     said: str  # The text without thinking.
     tokens: tuple[Token, ...]
-    """With `id`, `text`, and the class as `kind`; optionally also with probabilities."""
+    """With `id`, `text`, and the class as `kind`; optionally also with probabilities.
+    """
     finish_reason: FinishReason
-    """`eog` (end of generation), `stop` (a stop string), `length` (max_tokens), `context` (the
-    context is full), `cancelled` (stopped by the caller)."""
+    """`eog` (end of generation), `stop` (a stop string), `length` (max_tokens),
+    `context` (the context is full), `cancelled` (stopped by the caller).
+    """
     model: str  # File name.
     draft: str | None  # File name; None without a draft.
     seed: int  # Reproduces the answer, together with `verify`.
@@ -157,8 +164,13 @@ def build_answer(
     loaded: LoadedModel,
     load_notices: Sequence[Notice] = (),
 ) -> Answer:
-    """Return the whole answer. An answer stopped before it began is empty and `cancelled`."""
-    finished = generated.finished or GenerationFinished("cancelled", totals=_empty_totals())
+    """Return the whole answer.
+
+    An answer stopped before it began is empty and `cancelled`.
+    """
+    finished = generated.finished or GenerationFinished(
+        "cancelled", totals=_empty_totals()
+    )
     totals, turn = finished.totals, generated.turn
     return Answer(
         text=turn.answer,
@@ -171,7 +183,9 @@ def build_answer(
         verify=request.verify,
         prompt_tokens=totals["prompt_tokens"],
         reused_tokens=totals["reused_tokens"],
-        timings=cast(AnswerTimings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}),
+        timings=cast(
+            AnswerTimings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}
+        ),
         speculation=cast(AnswerSpeculation, totals["speculation"]),
         notices=(*load_notices, *generated.notices),
     )

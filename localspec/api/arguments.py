@@ -41,11 +41,15 @@ _DEFAULT_MAX_TOKENS = 512  # Default for a text; a chat's answer may fill the co
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Options of one answer. A missing option or None means the default of the command line."""
+    """Options of one answer.
+
+    A missing option or None means the default of the command line.
+    """
 
     max_tokens: int | None
     """Default: 512 for `generate` and `stream`, the whole context for `chat`."""
-    temperature: float | None  # 0 is greedy. Default: the catalogue's value for the pair, else 0.8.
+    # 0 is greedy. Default: the catalogue's value for the pair, else 0.8.
+    temperature: float | None
     top_k: int | None
     top_p: float | None
     min_p: float | None
@@ -56,17 +60,24 @@ class AnswerOptions(TypedDict, total=False):
     dry_base: float | None
     dry_allowed_length: int | None
     xtc_probability: float | None
-    """XTC: how often all tokens above `xtc_threshold` are excluded but the least likely of them."""
+    """XTC: how often all tokens above `xtc_threshold` are excluded but the least likely
+    of them.
+    """
     xtc_threshold: float | None
-    stop: str | Sequence[str] | None  # Stop strings: the answer ends before the first of them.
-    seed: int | None  # Default: the LLM's seed, else random; `Answer.seed` has the value used.
-    verify: VerifyMode | None  # Verification method; all of them keep the target's distribution.
+    # Stop strings: the answer ends before the first of them.
+    stop: str | Sequence[str] | None
+    # Default: the LLM's seed, else random; `Answer.seed` has the value used.
+    seed: int | None
+    # Verification method; all of them keep the target's distribution.
+    verify: VerifyMode | None
     spec: Spec | None  # Drafter. Default: the LLM's, else chosen automatically.
     draft_max: int | None  # Max draft tokens.
-    exact: bool | None  # Without effect, with a warning: exact mode is an option of `LLM`.
+    # Without effect, with a warning: exact mode is an option of `LLM`.
+    exact: bool | None
     think: bool | None  # Turn thinking on or off, if the chat template supports it.
     raw: bool | None  # Complete the text without a chat template.
-    probabilities: bool | None  # Add to each token its probabilities and the alternatives.
+    # Add to each token its probabilities and the alternatives.
+    probabilities: bool | None
     json_schema: str | Mapping[str, Any] | type | None
     """Answer with JSON that satisfies this JSON Schema, or this class of Pydantic."""
     grammar: str | None  # Answer with a text of this GBNF grammar.
@@ -80,18 +91,24 @@ class MachineOptions(TypedDict, total=False):
     gpu_layers: int | None
     draft_gpu_layers: int | None
     main_gpu: int | None
-    split: SplitMode | Sequence[float] | None  # A split mode, or one share for each device.
+    # A split mode, or one share for each device.
+    split: SplitMode | Sequence[float] | None
     cpu_moe: int | Literal["all"] | None
     """Layers of a mixture of experts whose experts stay in RAM, from the first on."""
     threads: int | None
     draft_threads: int | None
     flash_attn: FlashAttention | None
     workers: str | Sequence[str] | None
-    """Addresses, `HOST` or `HOST:PORT`, of at most two computers that run `localspec worker`."""
+    """Addresses, `HOST` or `HOST:PORT`, of at most two computers that run `localspec
+    worker`.
+    """
     exact: bool | None
     """On a CPU, attention that computes passes of every width alike. Default: False."""
     overlap: bool | None
-    """Draft while the target verifies. Default: across devices, where it is worth it."""
+    """Draft while the target verifies.
+
+    Default: across devices, where it is worth it.
+    """
 
 
 def parse_answer_options(
@@ -105,11 +122,18 @@ def parse_answer_options(
     for (front_end, name), instead in RETIRED.items():
         if front_end == "python" and values.pop(name, None) is not None:
             warnings.warn(f"{name} is ignored here: {instead}.", stacklevel=2)
-    raw, probabilities, seed = (values.pop(name, None) for name in ("raw", "probabilities", "seed"))
+    raw, probabilities, seed = (
+        values.pop(name, None) for name in ("raw", "probabilities", "seed")
+    )
     settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
     settings = settings.with_values(values)
     seed = secrets.randbits(31) if seed is None else seed
-    return {"settings": settings, "seed": seed, "raw": raw, "probabilities": probabilities}
+    return {
+        "settings": settings,
+        "seed": seed,
+        "raw": raw,
+        "probabilities": probabilities,
+    }
 
 
 def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
@@ -122,7 +146,11 @@ def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
             near = difflib.get_close_matches(name, names.__annotations__, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"There is no option called {name!r}.{hint}")
-    return {name: check_option(name, value) for name, value in given.items() if value is not None}
+    return {
+        name: check_option(name, value)
+        for name, value in given.items()
+        if value is not None
+    }
 
 
 def check_option(name: str, value: Any) -> Any:
@@ -135,8 +163,12 @@ def check_option(name: str, value: Any) -> Any:
         return value_type.check(value)
     except (ValueError, TypeError):
         is_switch = True in value_type.words.values()
-        possible = "True, False" if is_switch else value_type.hint.removesuffix(", or auto")
-        raise UsageError(f"{name} cannot be {value!r}.", f"Possible: {possible}.") from None
+        possible = (
+            "True, False" if is_switch else value_type.hint.removesuffix(", or auto")
+        )
+        raise UsageError(
+            f"{name} cannot be {value!r}.", f"Possible: {possible}."
+        ) from None
 
 
 def expand_signature(options: type) -> Callable[[_Method], _Method]:
@@ -144,9 +176,13 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
 
     def decorate(method: _Method) -> _Method:
         signature = inspect.signature(method)
-        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters = [
+            p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD
+        ]
         for name, annotation in options.__annotations__.items():
-            keyword = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+            keyword = inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None
+            )
             shown = getattr(annotation, "__forward_arg__", annotation)
             parameters.append(keyword.replace(annotation=shown))
         method.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -155,7 +191,8 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
     return decorate
 
 
-# --- prompts ------------------------------------------------------------------------------
+# --- prompts
+# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +209,16 @@ class AnswerRequest:
     template: str | None = None
 
     def build(self, ready: EngineReady) -> tuple[GenerateCommand, LoadedModel]:
-        """For the loaded pair. Raises UsageError for messages without a chat template."""
-        chosen = (self.pair.spec, self.pair.spec_reason) if ready.draft is not None else ()
-        loaded = LoadedModel.from_ready(ready, *chosen, raw=bool(self.raw), template=self.template)
+        """For the loaded pair.
+
+        Raises UsageError for messages without a chat template.
+        """
+        chosen = (
+            (self.pair.spec, self.pair.spec_reason) if ready.draft is not None else ()
+        )
+        loaded = LoadedModel.from_ready(
+            ready, *chosen, raw=bool(self.raw), template=self.template
+        )
         if self.messages and not loaded.has_chat_template:
             names = ", ".join(builtin_templates.STOP_STRINGS)
             raise UsageError(
@@ -196,16 +240,23 @@ class AnswerRequest:
 def check_prompt(prompt: object) -> str:
     """Raise UsageError unless the prompt is a text that is not empty."""
     if not isinstance(prompt, str) or not prompt:
-        raise UsageError(f"The prompt cannot be {prompt!r}.", "Give a text that is not empty.")
+        raise UsageError(
+            f"The prompt cannot be {prompt!r}.", "Give a text that is not empty."
+        )
     return prompt
 
 
 def to_messages(given: str | ChatMessages) -> tuple[ChatMessage, ...]:
-    """Convert the messages of a chat; a single text is a user message. Raises UsageError."""
+    """Convert the messages of a chat; a single text is a user message.
+
+    Raises UsageError.
+    """
     if isinstance(given, str):
         given = [ChatMessage("user", check_prompt(given))]
     if not isinstance(given, Iterable):
-        raise UsageError(f"A chat cannot be {given!r}.", "Give a text, or a list of messages.")
+        raise UsageError(
+            f"A chat cannot be {given!r}.", "Give a text, or a list of messages."
+        )
     messages = tuple(_to_message(message) for message in given)
     if not messages:
         raise UsageError("The chat is empty.", "Add a message.")
@@ -223,7 +274,8 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
     return ChatMessage(role, content)
 
 
-# --- models and settings to load ------------------------------------------------------------
+# --- models and settings to load
+# ------------------------------------------------------------
 
 
 def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> None:
@@ -239,12 +291,17 @@ def to_reference(name: str, given: str | os.PathLike[str]) -> str:
     """Raise UsageError unless it is a text that is not empty, or a path."""
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"{name} cannot be {given!r}.", "Give a name, user/repo:QUANT or a path.")
+        raise UsageError(
+            f"{name} cannot be {given!r}.", "Give a name, user/repo:QUANT or a path."
+        )
     return text
 
 
 def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
-    """Resolve the pair's files, and download them if `pull`. Raises as `launch.resolve_pair`."""
+    """Resolve the pair's files, and download them if `pull`.
+
+    Raises as `launch.resolve_pair`.
+    """
 
     def pull_missing(missing: NotDownloadedError) -> None:
         if not pull:
@@ -256,7 +313,10 @@ def resolve_files(model: str, draft: str, *, pull: bool) -> launch.ResolvedPair:
 
 
 def _pull(reference: str) -> None:
-    """Download a pair or model, after checking headers and disk space. Resumes old downloads."""
+    """Download a pair or model, after checking headers and disk space.
+
+    Resumes old downloads.
+    """
     # Late imports: most scripts use downloaded models.
     from localspec.fit import machine_profile, suggestions  # noqa: PLC0415
     from localspec.models import pull_plan  # noqa: PLC0415

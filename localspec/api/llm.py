@@ -44,21 +44,25 @@ class LLM:
         with LLM("demo") as llm:
             print(llm.generate("def fibonacci(n):"))
 
-    `model` and `draft` take the same values as `localspec run`: `demo`, a pair or model of the
-    catalogue, `user/repo:QUANT`, or the path of a .gguf file; `draft` also `auto` or `none`.
-    Without `model`, it is the one that `localspec run` takes; a notice names it.
-    Nothing is downloaded unless `pull` is true. After loading, the network is not used.
+    `model` and `draft` take the same values as `localspec run`: `demo`, a pair or model
+    of the catalogue, `user/repo:QUANT`, or the path of a .gguf file; `draft` also
+    `auto` or `none`. Without `model`, it is the one that `localspec run` takes; a
+    notice names it. Nothing is downloaded unless `pull` is true. After loading, the
+    network is not used.
 
-    An LLM can be used from any thread, and in a notebook with a running event loop. It answers one
-    request at a time, in order. Each LLM has its own engine process and its own memory. If the
-    engine crashes, the current call fails and the next call loads the pair again.
+    An LLM can be used from any thread, and in a notebook with a running event loop. It
+    answers one request at a time, in order. Each LLM has its own engine process and its
+    own memory. If the engine crashes, the current call fails and the next call loads
+    the pair again.
 
-    `spec` selects the drafter; with `off` or `lookup` no draft is loaded. `seed` is the default
-    seed of all answers; without it each answer has a random seed. `template` replaces the model's
-    chat template. All other arguments are load settings (`MachineOptions`).
+    `spec` selects the drafter; with `off` or `lookup` no draft is loaded. `seed` is the
+    default seed of all answers; without it each answer has a random seed. `template`
+    replaces the model's chat template. All other arguments are load settings
+    (`MachineOptions`).
 
-    Raises LocalspecError with `message` and `hint`: NotFoundError if a model is unknown or not
-    downloaded, DoesNotFitError, IncompatiblePairError, ModelFileError, EngineError, …
+    Raises LocalspecError with `message` and `hint`: NotFoundError if a model is unknown
+    or not downloaded, DoesNotFitError, IncompatiblePairError, ModelFileError,
+    EngineError, …
     """
 
     @expand_signature(MachineOptions)
@@ -83,7 +87,9 @@ class LLM:
             launch.check_drafter(self._pair, spec)
         load_options = LoadOptions(**arguments.check_options(machine, MachineOptions))
         load_request = load_options.to_request(self._pair, spec)
-        self._engine_host = EngineHost(load_request, probe=spec == self._pair.spec == "auto")
+        self._engine_host = EngineHost(
+            load_request, probe=spec == self._pair.spec == "auto"
+        )
         loading = PythonJob(lambda engine: engine.ready)
         try:
             self._engine_host.submit(loading)
@@ -91,22 +97,25 @@ class LLM:
         except BaseException:
             self._engine_host.close()
             raise
-        chosen = [Notice("info", "default-model", f"Answering with {self._name}, {why}.")]
+        chosen = [
+            Notice("info", "default-model", f"Answering with {self._name}, {why}.")
+        ]
         notices = (*loading.notices, *self._initial_ready.notices)
         self.notices: tuple[Notice, ...] = (*(chosen if why else ()), *notices)
         """Notices of loading, with `message` and `hint`."""
         # At exit, engine_host closes all engines itself.
         weakref.finalize(self, self._engine_host.end).atexit = False
 
-    # --- answers --------------------------------------------------------------------------
+    # --- answers
+    # --------------------------------------------------------------------------
 
     @expand_signature(AnswerOptions)
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer a prompt. The same seed gives the same text as `localspec run -p`.
 
-        The prompt is formatted with the model's chat template, if it has one; `raw=True` completes
-        the text as it is. Ctrl+C stops the answer. Raises LocalspecError; its `said` is the text
-        so far.
+        The prompt is formatted with the model's chat template, if it has one;
+        `raw=True` completes the text as it is. Ctrl+C stops the answer. Raises
+        LocalspecError; its `said` is the text so far.
         """
         return self._run_answer(self._prompt_request(prompt, options))
 
@@ -136,16 +145,20 @@ class LLM:
         stream: bool = False,
         **options: Unpack[AnswerOptions],
     ) -> Answer | Stream:
-        """Answer the messages of a chat: [{"role": "user", "content": …}, …], or one question.
+        """Answer the messages of a chat: [{"role": "user", "content": …}, …], or one
+        question.
 
-        The answer may fill the context unless `max_tokens` is given. Tokens shared with the last
-        call are reused. Raises as `generate`, and UsageError if the model has no chat template.
+        The answer may fill the context unless `max_tokens` is given. Tokens shared with
+        the last call are reused. Raises as `generate`, and UsageError if the model has
+        no chat template.
         """
         request = self._chat_request(messages, options)
         return self._start_stream(request) if stream else self._run_answer(request)
 
     @expand_signature(AnswerOptions)
-    def stream(self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]) -> Stream:
+    def stream(
+        self, prompt: str | ChatMessages, **options: Unpack[AnswerOptions]
+    ) -> Stream:
         """Stream the answer of `generate` (for a text) or `chat` (for messages)."""
         return self._start_stream(self._build_request(prompt, options))
 
@@ -155,7 +168,9 @@ class LLM:
         return await self._await_answer(self._prompt_request(prompt, options))
 
     @expand_signature(AnswerOptions)
-    async def achat(self, messages: str | ChatMessages, **options: Unpack[AnswerOptions]) -> Answer:
+    async def achat(
+        self, messages: str | ChatMessages, **options: Unpack[AnswerOptions]
+    ) -> Answer:
         """Like `chat`, for asyncio."""
         return await self._await_answer(self._chat_request(messages, options))
 
@@ -172,15 +187,21 @@ class LLM:
     def count(self, prompt: str | ChatMessages, *, raw: bool = False) -> int:
         """Count the prompt tokens of a text or chat."""
         request = self._build_request(prompt, {"raw": raw})
-        job = PythonJob(lambda engine: engine.count(request.build(engine.ready)[0].to_count()))
+        job = PythonJob(
+            lambda engine: engine.count(request.build(engine.ready)[0].to_count())
+        )
         self._engine_host.submit(job)
         return job.result()
 
     def stop(self) -> None:
-        """Stop the current answer, from any thread. Its caller receives the text so far."""
+        """Stop the current answer, from any thread.
+
+        Its caller receives the text so far.
+        """
         self._engine_host.stop()
 
-    # --- the pair -------------------------------------------------------------------------
+    # --- the pair
+    # -------------------------------------------------------------------------
 
     @property
     def ready(self) -> EngineReady:
@@ -206,23 +227,28 @@ class LLM:
         ready = self.ready
         ctx = (ready.settings.get("target") or {}).get("n_ctx")
         state = ", closed" if self.closed else ""
-        return (
-            f"LLM({self._name!r}, model={ready.model!r}, draft={ready.draft!r}, ctx={ctx}{state})"
-        )
+        return f"LLM({self._name!r}, model={ready.model!r}, draft={ready.draft!r}, ctx={ctx}{state})"
 
-    # --- requests -------------------------------------------------------------------------
+    # --- requests
+    # -------------------------------------------------------------------------
 
     def _request(self, options: AnswerOptions, **prompt: Any) -> AnswerRequest:
-        parsed = arguments.parse_answer_options(options, self._pair, self._spec, self._seed)
+        parsed = arguments.parse_answer_options(
+            options, self._pair, self._spec, self._seed
+        )
         return AnswerRequest(self._pair, template=self._template, **parsed, **prompt)
 
     def _prompt_request(self, prompt: str, options: AnswerOptions) -> AnswerRequest:
         return self._request(options, text=arguments.check_prompt(prompt))
 
-    def _chat_request(self, messages: str | ChatMessages, options: AnswerOptions) -> AnswerRequest:
+    def _chat_request(
+        self, messages: str | ChatMessages, options: AnswerOptions
+    ) -> AnswerRequest:
         return self._request(options, messages=arguments.to_messages(messages))
 
-    def _build_request(self, prompt: str | ChatMessages, options: AnswerOptions) -> AnswerRequest:
+    def _build_request(
+        self, prompt: str | ChatMessages, options: AnswerOptions
+    ) -> AnswerRequest:
         build = self._prompt_request if isinstance(prompt, str) else self._chat_request
         return build(prompt, options)  # type: ignore[arg-type]
 
@@ -240,7 +266,8 @@ class LLM:
         return job.result()
 
 
-# --- answers as jobs ------------------------------------------------------------------------------
+# --- answers as jobs
+# ------------------------------------------------------------------------------
 
 
 class PythonJob(EngineJob[_T]):
@@ -278,8 +305,9 @@ class AnswerJob(PythonJob[Answer]):
 class Stream:
     """The pieces of an answer, in order.
 
-    The engine continues even if the stream is not read. Leaving a `with` block, `close()` or
-    deleting the stream stops the answer; so does Ctrl+C while waiting for a piece.
+    The engine continues even if the stream is not read. Leaving a `with` block,
+    `close()` or deleting the stream stops the answer; so does Ctrl+C while waiting for
+    a piece.
     """
 
     def __init__(self, host: EngineHost, job: AnswerJob, owner: object) -> None:
@@ -294,14 +322,18 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """Wait for the end and return the whole answer; for a closed stream, the part so far.
+        """Wait for the end and return the whole answer; for a closed stream, the part
+        so far.
 
         Raises as `LLM.generate`.
         """
         return self._job.result()
 
     def stop(self) -> None:
-        """Stop the answer, from any thread. Pieces already written are still returned."""
+        """Stop the answer, from any thread.
+
+        Pieces already written are still returned.
+        """
         self._host.stop(self._job)
 
     def close(self) -> None:
@@ -339,8 +371,13 @@ class Stream:
         self._host.stop(self._job)
 
 
-async def stream_pieces(host: EngineHost, job: AnswerJob) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces. Closing the generator stops the answer. Raises as `LLM.generate`."""
+async def stream_pieces(
+    host: EngineHost, job: AnswerJob
+) -> AsyncGenerator[Piece, None]:
+    """Yield the pieces.
+
+    Closing the generator stops the answer. Raises as `LLM.generate`.
+    """
     updated = job.make_update_event()
     host.submit(job)
     try:

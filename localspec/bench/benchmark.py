@@ -1,4 +1,6 @@
-"""The measurement of `bench`: the costs of passes, then every answer plain and speculative."""
+"""The measurement of `bench`: the costs of passes, then every answer plain and
+speculative.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from localspec.bench import report_text, results
-from localspec.bench.measurement import AnswerCancelled, MeasurementProgress, record_answer
+from localspec.bench.measurement import (
+    AnswerCancelled,
+    MeasurementProgress,
+    record_answer,
+)
 from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
@@ -27,7 +33,9 @@ class BenchEstimate:
     seconds: float  # A lower bound: plain passes only, without reading the prompts.
 
 
-def estimate_bench(request: BenchRequest, measured: MeasuredCosts | None) -> BenchEstimate:
+def estimate_bench(
+    request: BenchRequest, measured: MeasuredCosts | None
+) -> BenchEstimate:
     """As many rounds as fit the time budget, unless the request sets them."""
     pass_seconds = measured.t1_ms / 1e3 if measured else _DEFAULT_PASS_SECONDS
     per_round = len(request.schedule_runs(1))
@@ -64,7 +72,10 @@ class Benchmark:
     def run(
         self, engine: Engine, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[MeasurementProgress]:
-        """Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError."""
+        """Ends early, within an answer, once `should_stop` returns true.
+
+        Raises LocalspecError.
+        """
         self._engine, self.runs = engine, []
         self._has_ended = self._is_complete = False
         try:
@@ -96,7 +107,9 @@ class Benchmark:
             done, n = len(self.runs), estimate.answers
             seconds_left = (self._clock() - began) / done * (n - done)
             left = f"about {duration(seconds_left)} left"
-            yield MeasurementProgress(f"{done} of {n} answers, {left}   {task.workload}")
+            yield MeasurementProgress(
+                f"{done} of {n} answers, {left}   {task.workload}"
+            )
 
     @property
     def has_begun(self) -> bool:

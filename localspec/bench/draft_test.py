@@ -1,4 +1,6 @@
-"""Judges drafts for a target by recorded answers: acceptance for every draft length, and speed."""
+"""Judges drafts for a target by recorded answers: acceptance for every draft length,
+and speed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.round_totals import RoundTotals
-from localspec.protocol.wire import DraftScore, GenerateCommand, MeasuredCosts, ScoreDraftCommand
+from localspec.protocol.wire import (
+    DraftScore,
+    GenerateCommand,
+    MeasuredCosts,
+    ScoreDraftCommand,
+)
 
 DRAFT_LENGTHS = tuple(range(1, 9))
 
@@ -80,13 +87,17 @@ def judge(
     scored: Sequence[tuple[ScoreDraftCommand, DraftScore]],
     costs: MeasuredCosts,
 ) -> DraftJudgement:
-    """Draft tokens of prompt lookup are free; a block head drafts all of a round in one pass."""
+    """Draft tokens of prompt lookup are free; a block head drafts all of a round in one
+    pass.
+    """
     curve = {int(width): cost for width, cost in costs.curve.items()}
     draft_pass = 0.0 if kind == "lookup" else costs.c or 0.0
     is_block = kind in ("dflash", "dspark")
     by_length = {}
     for n in DRAFT_LENGTHS:
-        round_costs = SpeculationCosts(draft_pass / n if is_block else draft_pass, curve)
+        round_costs = SpeculationCosts(
+            draft_pass / n if is_block else draft_pass, curve
+        )
         by_length[n] = _simulate(scored, n, round_costs, costs.t1_ms)
     return DraftJudgement(name, kind, 1e3 / costs.t1_ms, by_length)
 
@@ -108,7 +119,9 @@ def _simulate(
             if at + n_accepted >= n:  # the end is among the accepted tokens
                 n_drafted = n_accepted = n - at
             emitted = min(n_accepted + 1, n - at)
-            passes += n_drafted * costs.c + interpolate_curve(costs.verify_curve, n_drafted + 1)
+            passes += n_drafted * costs.c + interpolate_curve(
+                costs.verify_curve, n_drafted + 1
+            )
             totals.count_round(n_drafted, n_accepted, emitted)
             at += emitted
     seconds = passes * t1_ms / 1e3

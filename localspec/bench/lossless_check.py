@@ -1,4 +1,6 @@
-"""Checks that speculation is lossless here: repeats the passes of answers, tests sampled tokens."""
+"""Checks that speculation is lossless here: repeats the passes of answers, tests
+sampled tokens.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ VERIFY_PROMPTS = (
 )
 """Short, and different from the first words on."""
 LONG_PROMPT = "".join(f"# {n}\n{text}\n" for n in range(3) for text in VERIFY_PROMPTS)
-"""More than 600 tokens; the second to be compared. Skipped where the context is too small."""
+"""More than 600 tokens; the second to be compared.
+
+Skipped where the context is too small.
+"""
 
 _MIN_PROMPTS = 3  # With the long one.
 _SEEDS_PER_MODE = 1_000_000
@@ -99,11 +104,15 @@ class LosslessMeasurement:
     def run(
         self, engine: Engine, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[MeasurementProgress]:
-        """Ends early, within an answer, once `should_stop` returns true. Raises LocalspecError."""
+        """Ends early, within an answer, once `should_stop` returns true.
+
+        Raises LocalspecError.
+        """
         self._ready, self.report, self._has_ended = engine.ready, VerifyReport(), False
         recorder = AnswerRecorder(engine, should_stop)
         spec = "model" if engine.ready.draft is not None else "lookup"
-        # Fixed draft lengths, for passes of different widths, and the adaptive controller.
+        # Fixed draft lengths, for passes of different widths, and the adaptive
+        # controller.
         variants: list[SpeculationVariant] = [(spec, 5), (spec, 2), ("auto", None)]
         variants += [("lookup", 5)] if spec == "model" else []
         try:
@@ -111,9 +120,13 @@ class LosslessMeasurement:
             for _ in engine.probe(ProbeCommand(seconds=1.0)):
                 pass
             yield from self._check_answers(recorder, self.report.greedy, 0.0, variants)
-            yield from self._check_answers(recorder, self.report.seeded, 0.8, variants[::2])
+            yield from self._check_answers(
+                recorder, self.report.seeded, 0.8, variants[::2]
+            )
             for n, verify in enumerate(VERIFY_MODES, 1):
-                yield from self._check_sampling(recorder, verify, spec, n * _SEEDS_PER_MODE)
+                yield from self._check_sampling(
+                    recorder, verify, spec, n * _SEEDS_PER_MODE
+                )
             self.report.is_complete = True
         except AnswerCancelled:
             pass
@@ -158,7 +171,9 @@ class LosslessMeasurement:
             message = f"{kind}: prompt {n + 1} of {len(prompts)} …"
             yield MeasurementProgress(message, is_step=n == 0)
             sampling = SamplingParams(temperature, seed=n)
-            plain = GenerateCommand(text, sampling, effort.tokens_per_answer, spec="off")
+            plain = GenerateCommand(
+                text, sampling, effort.tokens_per_answer, spec="off"
+            )
             with suppress(PromptTooLongError):
                 totals.add(_check_prompt(recorder, n, plain, variants))
 
@@ -177,7 +192,9 @@ class LosslessMeasurement:
     def _draw_sample(
         self, recorder: AnswerRecorder, sample: TokenSample, spec: str, seed: int
     ) -> Iterator[MeasurementProgress]:
-        """Adds answers to the sample until it is large enough; seeds count up from `seed`."""
+        """Adds answers to the sample until it is large enough; seeds count up from
+        `seed`.
+        """
         rng, began, effort = random.Random(seed), time.monotonic(), self.effort
         for n in range(_MAX_SAMPLED_ANSWERS):
             turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
@@ -191,11 +208,20 @@ class LosslessMeasurement:
             )
             answer = recorder.record(request)
             sample.add(answer, recorder.replay(answer), rng)
-            enough = min(sample.tokens / effort.min_sampled_tokens, effort.elapsed_share(began))
-            is_first = n == 0 and sample.verify == VERIFY_MODES[0] and not sample.is_confirmation
+            enough = min(
+                sample.tokens / effort.min_sampled_tokens, effort.elapsed_share(began)
+            )
+            is_first = (
+                n == 0
+                and sample.verify == VERIFY_MODES[0]
+                and not sample.is_confirmation
+            )
             message = f"sampling, {sample.verify}: {sample.tokens} tokens …"
             yield MeasurementProgress(message, is_step=is_first)
-            if sample.impossible or max(sample.tokens / _MAX_SAMPLED_TOKENS, enough) >= 1:
+            if (
+                sample.impossible
+                or max(sample.tokens / _MAX_SAMPLED_TOKENS, enough) >= 1
+            ):
                 return
 
 
@@ -205,9 +231,11 @@ def _check_prompt(
     plain_request: GenerateCommand,
     variants: Sequence[SpeculationVariant],
 ) -> ComparisonTotals:
-    """Answers the prompt plain and with each variant, and repeats the passes of the latter.
+    """Answers the prompt plain and with each variant, and repeats the passes of the
+    latter.
 
-    A divergence counts if it repeats: another number of threads may have rounded differently.
+    A divergence counts if it repeats: another number of threads may have rounded
+    differently.
     """
     plain = recorder.record(plain_request)
     totals = ComparisonTotals(prompts=1)
@@ -216,7 +244,9 @@ def _check_prompt(
         answer = recorder.record(request)
         totals.add_answer(answer, plain)
         if recorder.find_divergence(prompt, answer, plain) is not None:
-            divergence = recorder.find_divergence(prompt, recorder.record(request), plain)
+            divergence = recorder.find_divergence(
+                prompt, recorder.record(request), plain
+            )
             totals.divergences += [divergence] if divergence is not None else []
     totals.equal = int(not totals.different)
     return totals
@@ -226,18 +256,23 @@ def _check_prompt(
 
 
 class AnswerRecorder:
-    """Records and replays answers; raises AnswerCancelled once `should_stop` returns true."""
+    """Records and replays answers; raises AnswerCancelled once `should_stop` returns
+    true.
+    """
 
     def __init__(self, engine: Engine, should_stop: Callable[[], bool]) -> None:
         self._engine, self._should_stop = engine, should_stop
 
     def record(self, request: GenerateCommand) -> RecordedAnswer:
-        """Generates from an empty KV cache: reused cells come from passes of other widths."""
+        """Generates from an empty KV cache: reused cells come from passes of other
+        widths.
+        """
         self._replay(ReplayCommand(request.text, (), (), ()))
         return record_answer(self._engine, request, self._should_stop)
 
     def replay(self, answer: RecordedAnswer) -> ReplayResult:
-        """The target's logits for each token, in passes of the same widths, without speculation.
+        """The target's logits for each token, in passes of the same widths, without
+        speculation.
 
         The first round is the prompt's own pass, which a replay starts with.
         """

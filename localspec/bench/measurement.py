@@ -1,4 +1,6 @@
-"""A measurement with a growing report, and the recording of the answers that it is made of."""
+"""A measurement with a growing report, and the recording of the answers that it is made
+of.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ class MeasurementProgress:
 
 
 class Measurement(Protocol):
-    """What a command measures and prints. Once begun, any thread may read the report."""
+    """What a command measures and prints.
+
+    Once begun, any thread may read the report.
+    """
 
     @property
     def has_begun(self) -> bool: ...
@@ -44,7 +49,8 @@ class AnswerCancelled(Exception):  # noqa: N818  not an error
 class RecordedAnswer:
     request: GenerateCommand
     rounds: tuple[Round, ...]
-    arrivals: tuple[float, ...]  # Seconds from the request to each round, by the parent's clock.
+    # Seconds from the request to each round, by the parent's clock.
+    arrivals: tuple[float, ...]
     end: GenerationFinished
 
     @property
@@ -104,6 +110,9 @@ def record_answer(
                     raise AnswerCancelled
                 return RecordedAnswer(request, tuple(rounds), tuple(arrivals), event)
     finally:
-        if isinstance(events, Generator):  # stops the engine now, not at garbage collection
+        # stops the engine now, not at garbage collection
+        if isinstance(events, Generator):
             events.close()
-    raise EngineError("The engine ended an answer without a final event.", "This is a bug.")
+    raise EngineError(
+        "The engine ended an answer without a final event.", "This is a bug."
+    )

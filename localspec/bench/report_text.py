@@ -17,14 +17,22 @@ from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.units import count, gib, milliseconds, percent, token_rate
 
-_MIN_GAIN, _MIN_BREAK_EVEN = 1.03, 0.97  # A speed-up between these counts as no difference.
-_MIN_POSSIBLE_GAIN = 1.05  # Below this best speed-up of any draft length, the pair cannot gain.
+# A speed-up between these counts as no difference.
+_MIN_GAIN, _MIN_BREAK_EVEN = (
+    1.03,
+    0.97,
+)
+_MIN_POSSIBLE_GAIN = (
+    1.05  # Below this best speed-up of any draft length, the pair cannot gain.
+)
 _MAX_PLAUSIBLE_SHARE = 1.2
 _BAR_WIDTH = 11
 
 
 def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[str]:
-    """A table of at most 77 columns, the file names apart, and a summary once it has rows."""
+    """A table of at most 77 columns, the file names apart, and a summary once it has
+    rows.
+    """
     draft = f" with {report.draft}" if report.draft else ", no draft model"
     lines = [f"{report.pair}: {report.model}{draft}", *_format_machine(report)]
     lines += [f"ON, {report.why}"] if report.why else []
@@ -68,7 +76,10 @@ def _format_table_row(row: WorkloadResult, scale: float) -> str:
 
 def _speedup_bar(value: float, scale: float) -> str:
     """A bar with a tick at 1.0, the speed of plain decoding."""
-    plain, bar = round(_BAR_WIDTH / scale), draw_bar(value / scale, _BAR_WIDTH).ljust(_BAR_WIDTH)
+    plain, bar = (
+        round(_BAR_WIDTH / scale),
+        draw_bar(value / scale, _BAR_WIDTH).ljust(_BAR_WIDTH),
+    )
     return f"{bar[:plain]}┊{bar[plain + 1 :]}" if bar[plain : plain + 1] == " " else bar
 
 
@@ -119,7 +130,9 @@ def _format_summary(report: BenchReport) -> Iterator[str]:
             over = count(mean.workloads, "workload")
             yield f"temperature {mean.temperature:g}: {mean.speedup:.2f}× plain over {over}"
     yield from _format_verdict(report)
-    if any((row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.counted_rows):
+    if any(
+        (row.share_of_best or 0) > _MAX_PLAUSIBLE_SHARE for row in report.counted_rows
+    ):
         yield (
             "Some runs are faster than their measured costs allow: other programs were running. "
             "Repeat on an idle machine."
@@ -137,14 +150,18 @@ def _format_summary(report: BenchReport) -> Iterator[str]:
 
 
 def _format_verdict(report: BenchReport) -> Iterator[str]:
-    """Whether speculation pays for this pair on this machine, and the likely reason if not."""
+    """Whether speculation pays for this pair on this machine, and the likely reason if
+    not.
+    """
     speedup = report.speedup
     if speedup is None:
         early = "Stopped before any result."
         yield early if report.interrupted else "No trial counts: no result."
         return
     if speedup >= _MIN_GAIN:
-        counted = [(row.speedup.median, row.name) for row in report.counted_rows if row.speedup]
+        counted = [
+            (row.speedup.median, row.name) for row in report.counted_rows if row.speedup
+        ]
         best, name = max(counted)
         yield f"{speedup:.2f}× plain over all workloads; best: {best:.2f}× on {name}."
         return
@@ -156,12 +173,19 @@ def _format_verdict(report: BenchReport) -> Iterator[str]:
     else:
         yield f"Slower with speculation: {speedup:.2f}× plain."
     if limits:
-        reach = " to ".join(dict.fromkeys(f"{n:.2f}×" for n in (min(limits), max(limits))))
+        reach = " to ".join(
+            dict.fromkeys(f"{n:.2f}×" for n in (min(limits), max(limits)))
+        )
         yield f"By the measured costs, the best fixed draft length would give {reach}."
 
 
-def format_published_row(report: BenchReport, target: Path, draft: str) -> Iterator[str]:
-    """A line of localspec/data/published.jsonl: medians at temperature 0.  `draft`: its kind."""
+def format_published_row(
+    report: BenchReport, target: Path, draft: str
+) -> Iterator[str]:
+    """A line of localspec/data/published.jsonl: medians at temperature 0.
+
+    `draft`: its kind.
+    """
     rows = [row for row in report.counted_rows if row.temperature == 0]
     if not rows:
         yield "No trial counts: no row."
@@ -195,9 +219,13 @@ def _median(values: Iterable[float | None]) -> float | None:
 def _format_machine(report: BenchReport) -> Iterator[str]:
     """Two lines: hardware, then software."""
     machine = report.machine
-    parts = [machine.cpu + (f", {count(machine.cores, 'core')}" if machine.cores else "")]
+    parts = [
+        machine.cpu + (f", {count(machine.cores, 'core')}" if machine.cores else "")
+    ]
     parts += [gib(machine.memory)] if machine.memory else []
-    yield " · ".join([*parts, *(device for device in machine.devices if device != "CPU")])
+    yield " · ".join(
+        [*parts, *(device for device in machine.devices if device != "CPU")]
+    )
     engine = machine.engine.get("llama_cpp_python")
     parts = [machine.system] + ([f"llama-cpp-python {engine}"] if engine else [])
     parts += [count(machine.threads, "thread")] if machine.threads else []
@@ -205,7 +233,9 @@ def _format_machine(report: BenchReport) -> Iterator[str]:
 
 
 def _format_tokens_per_pass(row: WorkloadResult) -> str:
-    return "–" if row.mean_accepted_length is None else f"{row.mean_accepted_length:.1f}"
+    return (
+        "–" if row.mean_accepted_length is None else f"{row.mean_accepted_length:.1f}"
+    )
 
 
 def _format_rate(tokens_per_second: float | None) -> str:

@@ -1,4 +1,6 @@
-"""Benchmark results: paired runs summarized by workload, and their JSON (`bench --json`)."""
+"""Benchmark results: paired runs summarized by workload, and their JSON (`bench
+--json`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from typing import Any
 
 from localspec.bench.measurement import RecordedAnswer
 from localspec.bench.workloads import BenchRequest, BenchRun, BenchTask
-from localspec.fit.speedup_model import BestDraftLength, SpeculationCosts, best_draft_length
+from localspec.fit.speedup_model import (
+    BestDraftLength,
+    SpeculationCosts,
+    best_draft_length,
+)
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import cpu_and_ram
 from localspec.protocol.events import EngineReady
@@ -23,7 +29,10 @@ from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 REPETITIVE, TOO_SHORT, NOT_A_COPY = "repeats itself", "ended at once", "is no copy"
 """Reasons to leave out a trial; keys of `left_out` in the JSON."""
 _MIN_DISTINCT_SHARE = 0.5
-"""Of 4-grams. A greedy answer below this repeats itself: any prompt lookup looks good on it."""
+"""Of 4-grams.
+
+A greedy answer below this repeats itself: any prompt lookup looks good on it.
+"""
 _MIN_COPIED_SHARE = 0.7
 _MIN_TOKENS = 8  # The speed of a shorter answer is not meaningful.
 
@@ -45,7 +54,9 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One prompt answered plain and speculative; `left_out` is the reason not to count it."""
+    """One prompt answered plain and speculative; `left_out` is the reason not to count
+    it.
+    """
 
     prompt: int
     turn: int
@@ -59,12 +70,16 @@ class Trial:
 
     @property
     def speedup(self) -> float | None:
-        return self.spec_tps / self.plain_tps if self.spec_tps and self.plain_tps else None
+        return (
+            self.spec_tps / self.plain_tps if self.spec_tps and self.plain_tps else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadResult:
-    """A workload at one temperature, over the trials that count, or over all if none counts."""
+    """A workload at one temperature, over the trials that count, or over all if none
+    counts.
+    """
 
     name: str
     temperature: float
@@ -96,7 +111,11 @@ class WorkloadResult:
     @property
     def share_of_best(self) -> float | None:
         """The measured speed-up over that of the best fixed draft length."""
-        return self.speedup.median / self.best.speedup if self.speedup and self.best else None
+        return (
+            self.speedup.median / self.best.speedup
+            if self.speedup and self.best
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +212,9 @@ def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
         "reached": row.share_of_best,
         "draft_length": best.get("gamma"),
     }
-    body["trials"] = [asdict(trial) | {"speedup": trial.speedup} for trial in row.trials]
+    body["trials"] = [
+        asdict(trial) | {"speedup": trial.speedup} for trial in row.trials
+    ]
     body |= {"identical": row.identical == len(row.trials), "counted": row.counted}
     rounded: dict[str, Any] = _round_floats(body)
     return rounded
@@ -247,7 +268,9 @@ def build_report(
         max_tokens=request.max_tokens,
         rounds=rounds,
         interrupted=interrupted,
-        rows=tuple(_summarize_workload(group, measured, added_host_ms) for _, group in ordered),
+        rows=tuple(
+            _summarize_workload(group, measured, added_host_ms) for _, group in ordered
+        ),
     )
 
 
@@ -264,14 +287,23 @@ def _pair_runs(runs: Sequence[BenchRun]) -> list[_PairedRuns]:
     return pairs
 
 
-def _compare_answers(task: BenchTask, plain: RecordedAnswer, speculative: RecordedAnswer) -> Trial:
+def _compare_answers(
+    task: BenchTask, plain: RecordedAnswer, speculative: RecordedAnswer
+) -> Trial:
     both = plain, speculative
     distinct = _min_known(distinct_4grams(answer.ids) for answer in both)
     copied = _min_known(copied_share(task.text, answer.text) for answer in both)
     left_out = None
-    if any(len(answer.ids) < _MIN_TOKENS or answer.tokens_per_second is None for answer in both):
+    if any(
+        len(answer.ids) < _MIN_TOKENS or answer.tokens_per_second is None
+        for answer in both
+    ):
         left_out = TOO_SHORT
-    elif task.temperature == 0 and distinct is not None and distinct < _MIN_DISTINCT_SHARE:
+    elif (
+        task.temperature == 0
+        and distinct is not None
+        and distinct < _MIN_DISTINCT_SHARE
+    ):
         left_out = REPETITIVE
     elif task.copies_prompt and (copied or 0) < _MIN_COPIED_SHARE:
         left_out = NOT_A_COPY
@@ -295,7 +327,9 @@ def _summarize_workload(
     counting = [pair for pair in group if pair.trial.left_out is None] or group
     plain = [pair.plain for pair in counting]
     speculative = [pair.speculative for pair in counting]
-    speedups = [pair.trial.speedup for pair in counting if pair.trial.speedup is not None]
+    speedups = [
+        pair.trial.speedup for pair in counting if pair.trial.speedup is not None
+    ]
     totals = RoundTotals.of(event for answer in speculative for event in answer.rounds)
     acceptance = cumulative_acceptance(totals.by_position)
     costs = _speculation_costs(totals, measured, added_host_ms)
@@ -305,7 +339,9 @@ def _summarize_workload(
         trials=trials,
         plain_tps=_median_known(answer.tokens_per_second for answer in plain),
         spec_tps=_median_known(answer.tokens_per_second for answer in speculative),
-        speedup=SpeedupSpread(median(speedups), min(speedups), max(speedups)) if speedups else None,
+        speedup=SpeedupSpread(median(speedups), min(speedups), max(speedups))
+        if speedups
+        else None,
         best=best_draft_length(costs, acceptance) if costs and acceptance else None,
         acceptance_rate=totals.acceptance_rate,
         mean_accepted_length=totals.mean_accepted_length,
@@ -314,7 +350,9 @@ def _summarize_workload(
         latency_ms=_latency_percentiles(speculative),
         plain_latency_ms=_latency_percentiles(plain),
         distinct_4grams=_median_known(trial.distinct_4grams for trial in trials),
-        copied=_median_known(trial.copied for trial in trials) if task.copies_prompt else None,
+        copied=_median_known(trial.copied for trial in trials)
+        if task.copies_prompt
+        else None,
         survival=tuple(position.acceptance_rate for position in totals.by_position),
     )
 
@@ -331,7 +369,9 @@ def _speculation_costs(
     return SpeculationCosts(c, verify, added_host_ms / measured.t1_ms)
 
 
-def _latency_percentiles(answers: Iterable[RecordedAnswer]) -> LatencyPercentiles | None:
+def _latency_percentiles(
+    answers: Iterable[RecordedAnswer],
+) -> LatencyPercentiles | None:
     ms = sorted(latency for answer in answers for latency in answer.latencies)
     if not ms:
         return None
@@ -349,20 +389,24 @@ def _min_known(values: Iterable[float | None]) -> float | None:
 
 
 def _host_times(pairs: Sequence[_PairedRuns]) -> tuple[float | None, float]:
-    """Ms outside llama.cpp: of a round that drafted, and how much that is over a plain round.
+    """Ms outside llama.cpp: of a round that drafted, and how much that is over a plain
+    round.
 
     The measured cost of a plain pass includes its host time.
     """
     rounds = [event for pair in pairs for event in pair.speculative.rounds]
     drafting = _median_known(event.ms.host for event in rounds if event.drafted)
     # An answer's first round also reads the prompt.
-    plain = _median_known(event.ms.host for pair in pairs for event in pair.plain.rounds[1:])
+    plain = _median_known(
+        event.ms.host for pair in pairs for event in pair.plain.rounds[1:]
+    )
     added = 0.0 if drafting is None or plain is None else drafting - plain
     return drafting, max(added, 0.0)
 
 
 _MIN_VERIFIED = 8
-"""A position with fewer verified draft tokens uses the rate of the position before it."""
+"""A position with fewer verified draft tokens uses the rate of the position before it.
+"""
 
 
 def cumulative_acceptance(counts: Sequence[DraftTotals]) -> list[float]:
@@ -392,7 +436,8 @@ def distinct_4grams(ids: Sequence[int]) -> float | None:
 
 
 def copied_share(prompt: str, text: str) -> float | None:
-    """Share of the text's word 4-grams that occur in the prompt; None for fewer than four words.
+    """Share of the text's word 4-grams that occur in the prompt; None for fewer than
+    four words.
 
     Words, because the prompt's token ids are unknown here. White space does not count.
     """
@@ -422,7 +467,10 @@ class BenchMachine:
 
 
 def describe_machine(ready: EngineReady) -> BenchMachine:
-    name = _TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split())) or "unknown CPU"
+    name = (
+        _TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split()))
+        or "unknown CPU"
+    )
     return BenchMachine(
         name,
         cpu_and_ram.read_cpu_cores().physical,

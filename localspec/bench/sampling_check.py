@@ -1,10 +1,12 @@
-"""Tests whether sampled tokens follow the target's distribution (probability integral transform).
+"""Tests whether sampled tokens follow the target's distribution (probability integral
+transform).
 
-A token t of a distribution p becomes F(before t) + v p(t), with v uniform in [0, 1). If every token
-is drawn from its distribution, these numbers are uniform in [0, 1) and independent, whatever the
-distributions (Rosenblatt 1952). So one chi-square test covers all positions of all answers. It is
-done for two orders: by token id, and by falling probability. The second detects the typical error
-of speculation, a bias to likely or unlikely tokens, which averages out by id.
+A token t of a distribution p becomes F(before t) + v p(t), with v uniform in [0, 1). If
+every token is drawn from its distribution, these numbers are uniform in [0, 1) and
+independent, whatever the distributions (Rosenblatt 1952). So one chi-square test covers
+all positions of all answers. It is done for two orders: by token id, and by falling
+probability. The second detects the typical error of speculation, a bias to likely or
+unlikely tokens, which averages out by id.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ SIGNIFICANCE_LEVEL = 1e-3
 """Of all tests together; a rejection counts only if a second sample is rejected too."""
 _LEVEL_PER_METHOD = SIGNIFICANCE_LEVEL / len(VERIFY_MODES)
 DETECTION_POWER = 0.9  # Probability that both samples detect the reported shift.
-_MIN_TOKENS_PER_BIN = 20  # Expected tokens per bin; from there on the chi-square tail is accurate.
+_MIN_TOKENS_PER_BIN = (
+    20  # Expected tokens per bin; from there on the chi-square tail is accurate.
+)
 _MAX_BINS = 20
 
 
@@ -39,13 +43,19 @@ class TokenSample:
     by_rank: list[float] = field(default_factory=list)
     impossible: int = 0  # Tokens of probability 0.
     totals: RoundTotals = field(default_factory=RoundTotals)
-    is_confirmation: bool = False  # This is the second sample, because the first was rejected.
+    is_confirmation: bool = (
+        False  # This is the second sample, because the first was rejected.
+    )
 
-    def add(self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random) -> None:
+    def add(
+        self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random
+    ) -> None:
         for event in answer.rounds:
             self.totals.add(event)
         self.impossible += sum(p <= 0 for p in replay.probability)
-        for p, below, above in zip(replay.probability, replay.below, replay.above, strict=True):
+        for p, below, above in zip(
+            replay.probability, replay.below, replay.above, strict=True
+        ):
             self.by_id.append(below + rng.random() * p)
             self.by_rank.append(above + rng.random() * p)
 
@@ -106,8 +116,8 @@ def chi_square_tail(x: float, degrees: int) -> float:
 def _chi_square_tails(x: float, degrees: int) -> Iterator[float]:
     """The tails of `degrees`, `degrees + 2`, `degrees + 4`, …
 
-    Q(a + 1, h) = Q(a, h) + h^a e^-h / Γ(a + 1), from Q(0, h) = 0 or Q(1/2, h) = erfc(√h), with
-    a = degrees / 2 and h = x / 2.
+    Q(a + 1, h) = Q(a, h) + h^a e^-h / Γ(a + 1), from Q(0, h) = 0 or Q(1/2, h) =
+    erfc(√h), with a = degrees / 2 and h = x / 2.
     """
     if x <= 0:
         yield from repeat(1.0)
@@ -131,7 +141,8 @@ def chi_square_critical_value(alpha: float, degrees: int) -> float:
 def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
     """The probability of a statistic of `x` or more under this noncentrality.
 
-    A noncentral chi-square is a central one with 2 J more degrees of freedom, J Poisson.
+    A noncentral chi-square is a central one with 2 J more degrees of freedom, J
+    Poisson.
     """
     half = noncentrality / 2
     weight, total = math.exp(-half), 0.0
@@ -143,11 +154,14 @@ def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
     return total
 
 
-def smallest_detectable_shift(n: int, bins: int, alpha: float, target_power: float) -> float:
-    """The smallest shift between bins, as total variation, detected with `target_power`.
+def smallest_detectable_shift(
+    n: int, bins: int, alpha: float, target_power: float
+) -> float:
+    """The smallest shift between bins, as total variation, detected with
+    `target_power`.
 
-    Of all shifts of total variation d, the even one (half of the bins up, half down) has the
-    smallest noncentrality, 4 n d^2; any other is easier to detect.
+    Of all shifts of total variation d, the even one (half of the bins up, half down)
+    has the smallest noncentrality, 4 n d^2; any other is easier to detect.
     """
     x = chi_square_critical_value(alpha, bins - 1)
     # exp(-half) underflows above 1400; a total variation is at most 1.
@@ -155,7 +169,8 @@ def smallest_detectable_shift(n: int, bins: int, alpha: float, target_power: flo
     if chi_square_power(max_noncentrality, x, bins - 1) < target_power:
         return 1.0
     noncentrality = _find_root(
-        lambda value: target_power - chi_square_power(value, x, bins - 1), max_noncentrality
+        lambda value: target_power - chi_square_power(value, x, bins - 1),
+        max_noncentrality,
     )
     return math.sqrt(noncentrality / (4 * n))
 

@@ -8,7 +8,11 @@ from dataclasses import asdict, field
 from typing import Any, Literal
 
 from localspec.bench.measurement import RecordedAnswer
-from localspec.bench.sampling_check import DETECTION_POWER, SIGNIFICANCE_LEVEL, TokenSample
+from localspec.bench.sampling_check import (
+    DETECTION_POWER,
+    SIGNIFICANCE_LEVEL,
+    TokenSample,
+)
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.round_totals import RoundTotals
@@ -30,7 +34,9 @@ class Divergence:
     width: int  # Tokens in the pass that produced it.
     speculative: Token | None  # None: the answer ends here.
     expected: int | None
-    """Id of the token that the pass gives without speculation; None: plain decoding ends here."""
+    """Id of the token that the pass gives without speculation; None: plain decoding
+    ends here.
+    """
 
 
 @dataclass(slots=True)
@@ -86,7 +92,9 @@ class VerifyReport:
         """None if the check is not complete and has found nothing wrong so far."""
         # A first rejection needs confirmation; an impossible token does not.
         decisive = [
-            sample for sample in self.samples if sample.is_confirmation or sample.impossible
+            sample
+            for sample in self.samples
+            if sample.is_confirmation or sample.impossible
         ]
         if self.divergences or any(sample.is_rejected for sample in decisive):
             return "divergent"
@@ -119,12 +127,16 @@ def _totals_to_json(totals: ComparisonTotals) -> dict[str, Any]:
 
 def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
     p_values = [sample.p_value for sample in samples if sample.p_value is not None]
-    shifts = [shift for sample in samples if (shift := sample.detectable_shift) is not None]
+    shifts = [
+        shift for sample in samples if (shift := sample.detectable_shift) is not None
+    ]
     return {
         "test": "chi-square of the probability integral transform",
         "p": min(1.0, min(p_values) * len(p_values)) if p_values else None,
         "level": SIGNIFICANCE_LEVEL,
-        "power": {"shift": max(shifts), "probability": DETECTION_POWER} if shifts else None,
+        "power": {"shift": max(shifts), "probability": DETECTION_POWER}
+        if shifts
+        else None,
         "modes": [
             {
                 "verify": sample.verify,
@@ -169,13 +181,17 @@ def format_report(
     report: VerifyReport, ready: EngineReady, *, is_final: bool = True
 ) -> Iterator[str]:
     """Before the end without a verdict, and without the parts that have not begun."""
-    pair = sanitize(ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model"))
+    pair = sanitize(
+        ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model")
+    )
     label, meaning = _VERDICT_TEXTS[report.verdict]
     compared = (report.greedy, report.seeded)
     if report.verdict == "lossless" and any(each.different for each in compared):
         meaning += _WIDTHS_TEXT
     if report.is_complete and not report.drafted:
-        meaning = "No tokens were drafted, so nothing was verified: this model runs plain."
+        meaning = (
+            "No tokens were drafted, so nothing was verified: this model runs plain."
+        )
     yield f"{pair}: {label}" if is_final else pair
     if is_final:
         yield from textwrap.wrap(meaning, _WIDTH)
@@ -205,7 +221,11 @@ def _format_totals(totals: ComparisonTotals) -> str:
     prompts, wrong = count(totals.prompts, "prompt"), len(totals.divergences)
     result = f"{wrong} wrong" if wrong else "every token as its pass alone gives it"
     other = totals.different
-    texts = f"{other} with another text than plain" if other else "all the same text as plain"
+    texts = (
+        f"{other} with another text than plain"
+        if other
+        else "all the same text as plain"
+    )
     return f"{prompts}, {totals.answers} answers, {totals.tokens:,} tokens: {result}; {texts}"
 
 
@@ -227,8 +247,16 @@ def _format_divergence(divergence: Divergence) -> str:
     length, token = divergence.draft_length, divergence.speculative
     variant = divergence.spec + (f", draft length {length}" if length else "")
     # The token's repr, so that control characters and line ends are visible.
-    shown = "the end" if token is None else repr(token.text) if token.text else f"#{token.id}"
-    expected = "the end" if divergence.expected is None else f"token {divergence.expected}"
+    shown = (
+        "the end"
+        if token is None
+        else repr(token.text)
+        if token.text
+        else f"#{token.id}"
+    )
+    expected = (
+        "the end" if divergence.expected is None else f"token {divergence.expected}"
+    )
     return (
         f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({variant}): {shown} "
         f"instead of {expected}, in a pass over {count(divergence.width, 'token')}. A bug."

@@ -27,13 +27,19 @@ class Workload:
 
 
 def load(names: Sequence[str] = ()) -> list[Workload]:
-    """The workloads in the file's order; all without names. Raises UsageError for unknown names."""
+    """The workloads in the file's order; all without names.
+
+    Raises UsageError for unknown names.
+    """
     known = {}
     file = Path(__file__).with_name("workloads.yaml")
     for entry in yaml.safe_load(file.read_text("utf-8"))["workloads"]:
-        # A YAML block ends with a line feed; a text to be copied continues on the next line.
+        # A YAML block ends with a line feed; a text to be copied continues on the next
+        # line.
         copies = bool(entry.get("copies", False))
-        texts = tuple(text if copies else text.rstrip("\n") for text in entry["prompts"])
+        texts = tuple(
+            text if copies else text.rstrip("\n") for text in entry["prompts"]
+        )
         known[entry["name"]] = Workload(entry["name"], entry["title"], texts, copies)
     if unknown := [name for name in names if name not in known]:
         raise UsageError(
@@ -82,10 +88,11 @@ class BenchRequest:
         )
 
     def schedule_runs(self, n_rounds: int) -> list[tuple[BenchTask, Arm]]:
-        """Both arms of every task, alternating: A B A B A B, then B A B A B A for the next group.
+        """Both arms of every task, alternating: A B A B A B, then B A B A B A for the
+        next group.
 
-        A workload's prompts run twice, the second time with the other arm. So no run follows one
-        of the same prompt, whose KV cache the engine would reuse.
+        A workload's prompts run twice, the second time with the other arm. So no run
+        follows one of the same prompt, whose KV cache the engine would reuse.
         """
         runs: list[tuple[BenchTask, Arm]] = []
         first: tuple[Arm, Arm] = ("plain", "speculative")
@@ -93,7 +100,14 @@ class BenchRequest:
             for workload in self.workloads:
                 for temperature in self.temperatures:
                     tasks = [
-                        BenchTask(workload.name, i, text, temperature, turn, workload.copies_prompt)
+                        BenchTask(
+                            workload.name,
+                            i,
+                            text,
+                            temperature,
+                            turn,
+                            workload.copies_prompt,
+                        )
                         for i, text in enumerate(workload.prompts)
                     ]
                     for arms in (first, first[::-1]):

@@ -8,7 +8,11 @@ from typing import Any
 
 from localspec.chat.conversation import Turn
 from localspec.lazy_dataclass import dataclass
-from localspec.models.chat_template.thinking_tags import AnswerPart, make_parser, merge_parts
+from localspec.models.chat_template.thinking_tags import (
+    AnswerPart,
+    make_parser,
+    merge_parts,
+)
 from localspec.protocol.events import (
     EngineExit,
     EngineReady,
@@ -29,14 +33,18 @@ class AnswerDelta:
 
     event: Event
     parts: tuple[AnswerPart, ...] = ()
-    """Text that is certainly thinking, or certainly visible. A marker's beginning is held back."""
+    """Text that is certainly thinking, or certainly visible.
+
+    A marker's beginning is held back.
+    """
     in_thinking: bool = False  # Whether the answer is inside its thinking part now.
 
 
 class GeneratedAnswer:
     """Accumulates the events of one answer: its turn, text, tokens and statistics.
 
-    One thread adds events. Others may read the statistics meanwhile, but not `turn` and `text`.
+    One thread adds events. Others may read the statistics meanwhile, but not `turn` and
+    `text`.
     """
 
     def __init__(
@@ -45,7 +53,9 @@ class GeneratedAnswer:
         self.rounds: list[Round] = []
         self.totals = RoundTotals()
         self.plan: SpeculationPlan | None = None
-        self.prefill: Prefill | None = None  # The last one: its `total` is the size of the prompt.
+        self.prefill: Prefill | None = (
+            None  # The last one: its `total` is the size of the prompt.
+        )
         self.is_reading_prompt = False
         self.notices: list[Notice] = []
         self.finished: GenerationFinished | None = None
@@ -53,7 +63,9 @@ class GeneratedAnswer:
         self._turn = turn or Turn("")
         self._new_events: list[Event] = []  # Events that are not part of `_turn` yet.
         self._tokens_in_prompt = 0
-        """Tokens of this answer that are part of the prompt: after an overflow it is read again."""
+        """Tokens of this answer that are part of the prompt: after an overflow it is
+        read again.
+        """
         self._markers = thinking_markers
         self._splitter = make_parser(thinking_markers)
 
@@ -108,7 +120,9 @@ class GeneratedAnswer:
     def context_tokens(self) -> int:
         totals = self._final_totals
         if "prompt_tokens" in totals:
-            return int(totals["prompt_tokens"]) + int(totals.get("tokens", self.totals.tokens))
+            return int(totals["prompt_tokens"]) + int(
+                totals.get("tokens", self.totals.tokens)
+            )
         prompt = self.prefill.total if self.prefill else 0
         return prompt + self.totals.tokens - self._tokens_in_prompt
 

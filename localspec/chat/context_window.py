@@ -1,6 +1,8 @@
-"""What happens when a chat exceeds its context: drop old turns, summarise them, or stop.
+"""What happens when a chat exceeds its context: drop old turns, summarise them, or
+stop.
 
-This module has no user interface. Its caller passes an `OverflowChooser` that picks the policy.
+This module has no user interface. Its caller passes an `OverflowChooser` that picks the
+policy.
 """
 
 from __future__ import annotations
@@ -19,13 +21,21 @@ from localspec.engine_process import exit_causes
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
-from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Round
+from localspec.protocol.events import (
+    EngineExit,
+    Event,
+    GenerationFinished,
+    Notice,
+    Round,
+)
 from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""
 _MAX_SUMMARY_TOKENS = 400
-_SUMMARY_OVERHEAD_TOKENS = 64  # Upper bound of the tokens that the message around a summary adds.
+_SUMMARY_OVERHEAD_TOKENS = (
+    64  # Upper bound of the tokens that the message around a summary adds.
+)
 _SUMMARY_PROMPT = (
     "Summarise our conversation so far in at most {words} words, for yourself: what was asked, "
     "what was found or decided, names, numbers, open questions. Write the summary only."
@@ -51,11 +61,14 @@ class RequestOptions:
 
 
 def build_count(
-    conversation: Conversation, options: RequestOptions, dropped: DroppedTurns | None = None
+    conversation: Conversation,
+    options: RequestOptions,
+    dropped: DroppedTurns | None = None,
 ) -> CountCommand:
     """Build the command that counts the prompt of the last turn.
 
-    `dropped` replaces the conversation's own dropped turns, to see the effect in advance.
+    `dropped` replaces the conversation's own dropped turns, to see the effect in
+    advance.
     """
     messages = conversation.messages(dropped)
     if options.loaded.has_chat_template:
@@ -81,15 +94,18 @@ class ContextOverflow:
 
 
 OverflowChooser = Callable[[ContextOverflow], OverflowPolicy]
-"""Picks a policy. May block for user input: it runs on the thread that generates the answer."""
+"""Picks a policy.
+
+May block for user input: it runs on the thread that generates the answer.
+"""
 
 
 class AnswerGenerator:
     """Generates one answer to the last turn of a conversation.
 
-    Adds the events to `stats`, whose current answer this is. Sets `conversation.dropped` when it
-    leaves out turns. Calls `is_stopped` between two engine requests, to see whether the user has
-    stopped the answer.
+    Adds the events to `stats`, whose current answer this is. Sets
+    `conversation.dropped` when it leaves out turns. Calls `is_stopped` between two
+    engine requests, to see whether the user has stopped the answer.
     """
 
     def __init__(
@@ -124,7 +140,9 @@ class AnswerGenerator:
             yield self._stats.add(GenerationFinished("cancelled"))
             return
         while (end := (yield from self._generate_until_full())) is not None:
-            if self._is_stopped() or not (yield from self._make_room(self._describe_overflow())):
+            if self._is_stopped() or not (
+                yield from self._make_room(self._describe_overflow())
+            ):
                 end = replace(end, reason="cancelled") if self._is_stopped() else end
                 yield self._stats.add(end)
                 return
@@ -137,13 +155,17 @@ class AnswerGenerator:
             options.loaded,
             probabilities=options.probabilities,
         )
-        return replace(request, resumed_tokens=tuple(token.id for token in self._answer.tokens))
+        return replace(
+            request, resumed_tokens=tuple(token.id for token in self._answer.tokens)
+        )
 
-    def _generate_until_full(self) -> Generator[AnswerDelta, None, GenerationFinished | None]:
+    def _generate_until_full(
+        self,
+    ) -> Generator[AnswerDelta, None, GenerationFinished | None]:
         """Yield events until the answer ends or the context is full.
 
-        If the context is full, the final event is returned, not yielded. Round numbers continue
-        across requests, because all of them belong to one answer.
+        If the context is full, the final event is returned, not yielded. Round numbers
+        continue across requests, because all of them belong to one answer.
         """
         self.request = self._build_request()
         end: GenerationFinished | None = None
@@ -180,7 +202,9 @@ class AnswerGenerator:
             return True
         try:
             return self._count_tokens() + self._answer_reserve <= self._n_ctx
-        except LocalspecError:  # an engine that has exited reports it as an event of the answer
+        except (
+            LocalspecError
+        ):  # an engine that has exited reports it as an event of the answer
             return True
 
     def _describe_overflow(self) -> ContextOverflow:
@@ -188,7 +212,8 @@ class AnswerGenerator:
         overflow = ContextOverflow(used, self._n_ctx, turns, bool(self._answer.rounds))
         if self._options.loaded.has_chat_template:
             return overflow
-        return replace(overflow, choices=("drop", "stop"))  # a summary needs a chat model
+        # a summary needs a chat model
+        return replace(overflow, choices=("drop", "stop"))
 
     def _make_room_for_question(self) -> Generator[AnswerDelta, None, bool]:
         """Return False if the user stopped the answer. Raises PromptTooLongError."""
@@ -203,9 +228,14 @@ class AnswerGenerator:
             "Shorten it, or load the model with a larger context.",
         )
 
-    def _make_room(self, overflow: ContextOverflow) -> Generator[AnswerDelta, None, bool]:
+    def _make_room(
+        self, overflow: ContextOverflow
+    ) -> Generator[AnswerDelta, None, bool]:
         """Apply the overflow policy. Returns whether there is room now."""
-        if not overflow.droppable_turns or self._count_without_earlier_turns() >= self._n_ctx:
+        if (
+            not overflow.droppable_turns
+            or self._count_without_earlier_turns() >= self._n_ctx
+        ):
             return False
         policy = self._options.settings.overflow
         policy = self._choose_policy(overflow) if policy == "ask" else policy
@@ -213,7 +243,9 @@ class AnswerGenerator:
             return False
         dropped = None
         if policy == "summarise" and "summarise" in overflow.choices:
-            dropped = self._choose_dropped(spare=self._summary_limit + _SUMMARY_OVERHEAD_TOKENS)
+            dropped = self._choose_dropped(
+                spare=self._summary_limit + _SUMMARY_OVERHEAD_TOKENS
+            )
             dropped = (yield from self._summarise(dropped)) if dropped else None
             if self._is_stopped():
                 return False
@@ -227,34 +259,51 @@ class AnswerGenerator:
     def _choose_dropped(self, spare: int = 0) -> DroppedTurns | None:
         """Choose the fewest turns whose removal frees a quarter of the context.
 
-        If a quarter is not possible, the room for an answer or at least one token is enough.
-        Returns None if the question and the answer alone are too long.
+        If a quarter is not possible, the room for an answer or at least one token is
+        enough. Returns None if the question and the answer alone are too long.
         """
         older, first = self._older, self._dropped_count() + 1
         if first > len(older):
             return None
         shortest = self._count_without_earlier_turns() + spare
-        limits = (self._n_ctx * 3 // 4, self._n_ctx - self._answer_reserve, self._n_ctx - 1)
+        limits = (
+            self._n_ctx * 3 // 4,
+            self._n_ctx - self._answer_reserve,
+            self._n_ctx - 1,
+        )
         limit = next((tokens for tokens in limits if shortest <= tokens), None)
         if limit is None:
             return None
 
         def fits_without(n: int) -> bool:
-            return self._count_tokens(DroppedTurns.from_turns(older[:n])) + spare <= limit
+            return (
+                self._count_tokens(DroppedTurns.from_turns(older[:n])) + spare <= limit
+            )
 
         counts = range(first, len(older))
-        return DroppedTurns.from_turns(older[: first + bisect_left(counts, True, key=fits_without)])
+        return DroppedTurns.from_turns(
+            older[: first + bisect_left(counts, True, key=fits_without)]
+        )
 
     def _summarise(
         self, dropped: DroppedTurns
     ) -> Generator[AnswerDelta, None, DroppedTurns | None]:
-        """Add a summary to the dropped turns. Returns None if the model wrote none that fits."""
+        """Add a summary to the dropped turns.
+
+        Returns None if the model wrote none that fits.
+        """
         messages, skipped = self._build_summary_messages(dropped)
         if not messages:
             return None
         turns = units.count(dropped.turns - self._dropped_count() - skipped, "turn")
-        rest = f" ({units.count(skipped, 'older turn')} skipped: too long)" if skipped else ""
-        yield self._stats.add(Notice("info", "context-summarising", f"Summarising {turns} …{rest}"))
+        rest = (
+            f" ({units.count(skipped, 'older turn')} skipped: too long)"
+            if skipped
+            else ""
+        )
+        yield self._stats.add(
+            Notice("info", "context-summarising", f"Summarising {turns} …{rest}")
+        )
         request = replace(
             self.request,
             messages=messages,
@@ -270,19 +319,31 @@ class AnswerGenerator:
         answered = Turn("").with_events(list(self._engine.generate(request)))
         summary = answered.visible_answer(self._options.loaded.thinking_markers).strip()
         summarised = DroppedTurns.from_turns(self._older[: dropped.turns], summary)
-        return summarised if summary and self._count_tokens(summarised) < self._n_ctx else None
+        return (
+            summarised
+            if summary and self._count_tokens(summarised) < self._n_ctx
+            else None
+        )
 
-    def _build_summary_messages(self, dropped: DroppedTurns) -> tuple[tuple[ChatMessage, ...], int]:
-        """Return the request for a summary, and how many of the oldest turns do not fit in it."""
+    def _build_summary_messages(
+        self, dropped: DroppedTurns
+    ) -> tuple[tuple[ChatMessage, ...], int]:
+        """Return the request for a summary, and how many of the oldest turns do not fit
+        in it.
+        """
         conversation = self._conversation
         start = first = self._dropped_count()
         question = _SUMMARY_PROMPT.format(words=self._summary_limit // 2)
         previous = conversation.dropped.summary if first else ""
         while start < dropped.turns:
             turns = self._older[start : dropped.turns]
-            messages = build_messages(conversation.system, previous, turns, Turn(question))
+            messages = build_messages(
+                conversation.system, previous, turns, Turn(question)
+            )
             command = CountCommand(
-                messages=messages, template=self._options.loaded.template_override, think=False
+                messages=messages,
+                template=self._options.loaded.template_override,
+                think=False,
             )
             if self._engine.count(command) + self._summary_limit <= self._n_ctx:
                 return messages, start - first
@@ -290,7 +351,9 @@ class AnswerGenerator:
         return (), start - first
 
 
-def _overflow_notice(dropped: DroppedTurns, n_ctx: int, policy: OverflowPolicy) -> Notice:
+def _overflow_notice(
+    dropped: DroppedTurns, n_ctx: int, policy: OverflowPolicy
+) -> Notice:
     is_one = dropped.turns == 1
     turns = "oldest turn" if is_one else f"{dropped.turns:,} oldest turns"
     full = f"The context of {n_ctx:,} tokens is full:"

@@ -1,4 +1,6 @@
-"""One chat: a tree of turns with one selected path, and the messages that the path sends."""
+"""One chat: a tree of turns with one selected path, and the messages that the path
+sends.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from dataclasses import replace
 
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import strip_thinking
-from localspec.protocol.events import Event, FinishReason, GenerationFinished, Prefill, Round
+from localspec.protocol.events import (
+    Event,
+    FinishReason,
+    GenerationFinished,
+    Prefill,
+    Round,
+)
 from localspec.protocol.wire import ChatMessage
 
 SUMMARY_HEADING = "Summary of the earlier conversation:"
@@ -24,18 +32,25 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question and its answer so far. `question` is empty if a text was only continued."""
+    """A question and its answer so far.
+
+    `question` is empty if a text was only continued.
+    """
 
     question: str
     answer: str = ""  # The model's text, thinking included, unfiltered.
     finish_reason: FinishReason | None = None
     """None while the answer is being written, or if it was interrupted."""
     attempt: int = 0
-    """Number of this turn among its siblings; part of the seed, so that answers differ."""
-    events: tuple[Event, ...] = ()  # The events of the answer, for the token view and the replay.
+    """Number of this turn among its siblings; part of the seed, so that answers differ.
+    """
+    # The events of the answer, for the token view and the replay.
+    events: tuple[Event, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     id: int = 0  # Unique in the chat, and larger than the ids of all earlier turns.
-    parent: int | None = None  # The id of the previous turn; None for the first turn of the chat.
+    parent: int | None = (
+        None  # The id of the previous turn; None for the first turn of the chat.
+    )
     model: str = ""  # The name of the answering model; empty if unknown.
 
     @property
@@ -49,11 +64,17 @@ class Turn:
     @property
     def starts_in_thinking(self) -> bool:
         """Whether the chat template opened the thinking part before the answer."""
-        return any(isinstance(event, Prefill) and event.thinking for event in self.events)
+        return any(
+            isinstance(event, Prefill) and event.thinking for event in self.events
+        )
 
     @property
     def ends_in_thinking(self) -> bool:
-        ends = (event.totals for event in self.events if isinstance(event, GenerationFinished))
+        ends = (
+            event.totals
+            for event in self.events
+            if isinstance(event, GenerationFinished)
+        )
         return any(totals.get("thinking", {}).get("open") for totals in ends)
 
     def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
@@ -68,7 +89,10 @@ class Turn:
                 text.append(event.tail)
                 reason = event.reason
         return replace(
-            self, answer="".join(text), finish_reason=reason, events=(*self.events, *events)
+            self,
+            answer="".join(text),
+            finish_reason=reason,
+            events=(*self.events, *events),
         )
 
 
@@ -78,7 +102,8 @@ class DroppedTurns:
 
     turns: int = 0
     summary: str = ""  # A summary by the model that replaces them; may be empty.
-    seal: int = 0  # Checksum of the turns: on a path with other first turns, nothing is dropped.
+    # Checksum of the turns: on a path with other first turns, nothing is dropped.
+    seal: int = 0
 
     @classmethod
     def from_turns(cls, turns: Sequence[Turn], summary: str = "") -> DroppedTurns:
@@ -101,13 +126,18 @@ ConversationSnapshot = tuple[Mapping[int, Turn], tuple[Turn, ...]]
 
 
 class Conversation:
-    """A tree of turns. Editing, regenerating and undoing keep the old turns as branches.
+    """A tree of turns. Editing, regenerating and undoing keep the old turns as
+    branches.
 
     Every turn on the path has an answer, except perhaps the last.
     """
 
     def __init__(
-        self, seed: int, system: str = "", turns: Iterable[Turn] = (), head: int | None = None
+        self,
+        seed: int,
+        system: str = "",
+        turns: Iterable[Turn] = (),
+        head: int | None = None,
     ) -> None:
         """`turns` and `head` restore a saved chat. A turn's parent has a smaller id."""
         self.seed, self._system = seed, system
@@ -154,14 +184,21 @@ class Conversation:
         return f"{ids.index(turn_id) + 1} of {len(ids)}" if len(ids) > 1 else ""
 
     def undone_turns(self) -> tuple[Turn, ...]:
-        """The turns that follow the head, in order: those that `undo` removed from the path."""
+        """The turns that follow the head, in order: those that `undo` removed from the
+        path.
+        """
         return self._children_of(self.head)
 
     def ask(self, question: str, attachments: Sequence[Attachment] = ()) -> Turn:
-        return self._append(Turn(question, attachments=tuple(attachments), parent=self.head))
+        return self._append(
+            Turn(question, attachments=tuple(attachments), parent=self.head)
+        )
 
     def update_turn(self, turn: Turn) -> None:
-        """Store a turn's answer so far. Does nothing if the turn was removed from the chat."""
+        """Store a turn's answer so far.
+
+        Does nothing if the turn was removed from the chat.
+        """
         if turn.id in self._turns:
             self._turns[turn.id] = turn
             self._path = tuple(turn if old.id == turn.id else old for old in self._path)
@@ -172,29 +209,44 @@ class Conversation:
         Raises IndexError if there is no turn.
         """
         last = self._path[-1]
-        return self._append(Turn(last.question, attachments=last.attachments, parent=last.parent))
+        return self._append(
+            Turn(last.question, attachments=last.attachments, parent=last.parent)
+        )
 
     def restart_answer(self) -> Turn:
-        """Clear the last answer. Its seed stays, so that the same text is generated again.
+        """Clear the last answer. Its seed stays, so that the same text is generated
+        again.
 
         Raises IndexError if there is no turn.
         """
-        return self._replace_last(replace(self._path[-1], answer="", finish_reason=None, events=()))
+        return self._replace_last(
+            replace(self._path[-1], answer="", finish_reason=None, events=())
+        )
 
     def set_model(self, model: str) -> Turn:
         return self._replace_last(replace(self._path[-1], model=model))
 
     def edit_turn(self, turn_id: int, question: str) -> Turn:
-        """Ask another question in place of a turn, with the same files, as a new branch."""
+        """Ask another question in place of a turn, with the same files, as a new
+        branch.
+        """
         turn = self._turns[turn_id]
-        return self._append(Turn(question, attachments=turn.attachments, parent=turn.parent))
+        return self._append(
+            Turn(question, attachments=turn.attachments, parent=turn.parent)
+        )
 
     def undo(self) -> Turn:
-        """Remove the last turn from the path and return it. Raises IndexError if there is none."""
+        """Remove the last turn from the path and return it.
+
+        Raises IndexError if there is none.
+        """
         return self.undo_to(self._path[-1].id)
 
     def undo_to(self, turn_id: int) -> Turn:
-        """Remove a turn and all later turns from the path. Raises KeyError if it is not on it."""
+        """Remove a turn and all later turns from the path.
+
+        Raises KeyError if it is not on it.
+        """
         removed = self._turns[turn_id]
         if removed not in self._path:
             raise KeyError(turn_id)
@@ -223,7 +275,9 @@ class Conversation:
         """Make it the head, with a new id and attempt number."""
         attempts = [sibling.attempt for sibling in self._children_of(turn.parent)]
         new = replace(
-            turn, id=max(self._turns, default=0) + 1, attempt=max(attempts, default=-1) + 1
+            turn,
+            id=max(self._turns, default=0) + 1,
+            attempt=max(attempts, default=-1) + 1,
         )
         self._turns[new.id] = new
         self._path = self._path_to(new.id)
@@ -268,8 +322,12 @@ class Conversation:
             text = _join_on_new_line(text, _plain_question(turn)) + turn.answer
         return _join_on_new_line(text, _plain_question(last))
 
-    def _select_turns(self, dropped: DroppedTurns | None) -> tuple[str, Sequence[Turn], Turn]:
-        """Return the summary of the dropped turns, the answered turns, and the question."""
+    def _select_turns(
+        self, dropped: DroppedTurns | None
+    ) -> tuple[str, Sequence[Turn], Turn]:
+        """Return the summary of the dropped turns, the answered turns, and the
+        question.
+        """
         *before, last = self._path
         dropped = self.dropped if dropped is None else dropped
         dropped = dropped if dropped.is_prefix_of(before) else DroppedTurns()
@@ -285,7 +343,10 @@ def build_messages(
     messages = [ChatMessage("system", system)] if system else []
     for turn in turns:
         answer = ChatMessage(
-            "assistant", turn.answer, turn.tokens, starts_in_thinking=turn.starts_in_thinking
+            "assistant",
+            turn.answer,
+            turn.tokens,
+            starts_in_thinking=turn.starts_in_thinking,
         )
         messages += [ChatMessage("user", format_question(turn)), answer]
     return (*messages, ChatMessage("user", format_question(last)))

@@ -1,4 +1,6 @@
-"""Copying an answer, one of its code blocks or the chat: with a system tool, or with OSC 52."""
+"""Copying an answer, one of its code blocks or the chat: with a system tool, or with
+OSC 52.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,22 @@ from localspec.units import count
 _TIMEOUT = 3.0
 _MAX_OSC52_BYTES = 74_994
 """The most bytes that terminals accept in one OSC 52 sequence, before base64."""
-MARKDOWN_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+MARKDOWN_PARSER = MarkdownIt("commonmark", {"html": False}).enable(
+    ["strikethrough", "table"]
+)
 MARKDOWN_PARSER.disable(["autolink", "entity", "image", "reference"])
 MARKDOWN_PARSER.normalizeLink = str  # type: ignore[method-assign,assignment]
-"""Nothing hides text: HTML, images, definitions and entities are text; addresses stay raw."""
+"""Nothing hides text: HTML, images, definitions and entities are text; addresses stay
+raw.
+"""
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
 
 def select_text(session: ChatSession, argument: str = "") -> str:
     """The sanitized text for `/copy ARGUMENT`. Raises UsageError.
 
-    Empty: the last answer; `N`: that of turn N; `code` or `code N`: the last or the Nth code block
-    of the last answer that has one; `all`: the chat as Markdown.
+    Empty: the last answer; `N`: that of turn N; `code` or `code N`: the last or the Nth
+    code block of the last answer that has one; `all`: the chat as Markdown.
     """
     word, _, number = argument.strip().partition(" ")
     if word == "all":
@@ -43,10 +49,15 @@ def select_text(session: ChatSession, argument: str = "") -> str:
         return sanitize(export.render(chat, ".md"))
     if word == "code":
         n = _parse_number(number) if number.strip() else 0
-        answers = (visible_answer(session, turn) for turn in reversed(session.conversation.turns))
+        answers = (
+            visible_answer(session, turn)
+            for turn in reversed(session.conversation.turns)
+        )
         blocks = next(filter(None, map(find_code_blocks, answers)), None)
         if blocks is None:
-            raise UsageError("No answer has a code block.", "Type /copy for the whole answer.")
+            raise UsageError(
+                "No answer has a code block.", "Type /copy for the whole answer."
+            )
         return _code_of(blocks, n or len(blocks))
     if word:
         n, turns = _parse_number(argument), session.conversation.turns
@@ -76,7 +87,9 @@ def code_block(session: ChatSession, turn_id: int, number: int) -> str:
 def _code_of(blocks: list[str], number: int) -> str:
     if not 1 <= number <= len(blocks):
         n_blocks = count(len(blocks), "code block")
-        raise UsageError(f"There is no code block {number}: the answer has {n_blocks}.", _HINT)
+        raise UsageError(
+            f"There is no code block {number}: the answer has {n_blocks}.", _HINT
+        )
     return blocks[number - 1]
 
 
@@ -96,10 +109,12 @@ def copy(
     write_to_terminal: Callable[[str], object] | None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """Copy the text; return a sentence that claims no more than is known, or "" if it failed.
+    """Copy the text; return a sentence that claims no more than is known, or "" if it
+    failed.
 
-    A system tool reports success; tmux reports that it has the text; a terminal reports nothing.
-    Over SSH no system tool is tried: it would fill the remote computer's clipboard.
+    A system tool reports success; tmux reports that it has the text; a terminal reports
+    nothing. Over SSH no system tool is tried: it would fill the remote computer's
+    clipboard.
     """
     size = count(len(text), "character")
     for command in _system_tools(environment):
@@ -147,7 +162,10 @@ def _system_tools(environment: Mapping[str, str]) -> list[list[str]]:
     if environment.get("WAYLAND_DISPLAY"):
         tools.append(["wl-copy"])
     if environment.get("DISPLAY"):
-        tools += [["xclip", "-selection", "clipboard"], ["xsel", "--clipboard", "--input"]]
+        tools += [
+            ["xclip", "-selection", "clipboard"],
+            ["xsel", "--clipboard", "--input"],
+        ]
     if environment.get("WSL_DISTRO_NAME"):
         tools.append(["clip.exe"])
     return tools

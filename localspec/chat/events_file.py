@@ -25,7 +25,11 @@ from localspec.sanitize import sanitize
 _MAX_BYTES = 512 * 1024 * 1024
 _MAX_NAMED_LINES = 5  # Skipped lines that a message lists; more are only counted.
 OVERFLOW_CODES = ("context-dropped", "context-summarised")  # Notices inside an answer.
-SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")  # Codes of the notices that `read` adds.
+# Codes of the notices that `read` adds.
+SKIPPED_LINE_CODES = (
+    "damaged-line",
+    "unknown-event",
+)
 _HINT = "Create one: localspec run … --events FILE"
 
 
@@ -41,15 +45,21 @@ def read(path: str | Path) -> list[Event]:
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {name}.", _HINT) from error
     except OSError as error:
-        raise StorageError(f"{name} cannot be read: {error.strerror}.", _HINT) from error
+        raise StorageError(
+            f"{name} cannot be read: {error.strerror}.", _HINT
+        ) from error
     if _last_round(events) < 0:
         problem = f"{name} contains no answer." if events else f"{name} is empty."
         if damaged and not events:
             lines = _describe_lines(damaged)
-            problem = f"{name} is not an event file: {lines[0].lower()}{lines[1:]} damaged."
+            problem = (
+                f"{name} is not an event file: {lines[0].lower()}{lines[1:]} damaged."
+            )
         raise UsageError(problem, _HINT)
     if unknown:
-        message = f"{_describe_lines(unknown)} of a type this version does not know: skipped."
+        message = (
+            f"{_describe_lines(unknown)} of a type this version does not know: skipped."
+        )
         events.insert(0, Notice("info", "unknown-event", message))
     if damaged:
         message = f"{_describe_lines(damaged)} damaged: skipped."
@@ -66,9 +76,9 @@ def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:
             continue
         if _starts_answer(event, answers[-1], after_overflow):
             answers.append([])
-        after_overflow = (isinstance(event, Notice) and event.code in OVERFLOW_CODES) or (
-            after_overflow and not isinstance(event, Round)
-        )
+        after_overflow = (
+            isinstance(event, Notice) and event.code in OVERFLOW_CODES
+        ) or (after_overflow and not isinstance(event, Round))
         answers[-1].append(event)
     return [tuple(answer) for answer in answers if _last_round(answer) >= 0]
 
@@ -121,8 +131,13 @@ def _is_valid(event: Event) -> bool:
     if not _matches_type(event, type(event)):
         return False
     if isinstance(event, Round):
-        return 0 <= event.accepted <= event.drafted and event.accepted <= len(event.tokens)
-    return not isinstance(event, Prefill) or min(event.done, event.total, event.reused) >= 0
+        return 0 <= event.accepted <= event.drafted and event.accepted <= len(
+            event.tokens
+        )
+    return (
+        not isinstance(event, Prefill)
+        or min(event.done, event.total, event.reused) >= 0
+    )
 
 
 def _matches_type(value: Any, annotation: Any) -> bool:
@@ -134,7 +149,9 @@ def _matches_type(value: Any, annotation: Any) -> bool:
     if kind in (tuple, dict):
         part = parts[0] if kind is tuple else parts[1]
         items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, kind) and all(_matches_type(item, part) for item in items)
+        return isinstance(value, kind) and all(
+            _matches_type(item, part) for item in items
+        )
     if is_dataclass(annotation):
         return type(value) is annotation and all(
             _matches_type(getattr(value, name), part)

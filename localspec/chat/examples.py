@@ -1,4 +1,6 @@
-"""Example messages of an empty chat; edits of a given text come first, where lookup gains."""
+"""Example messages of an empty chat; edits of a given text come first, where lookup
+gains.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def average(values):
 ```""",
     "Give me three ideas for a rainy day.",
 )
-"""Messages to a chat model. The first and the third repeat most of their text in the answer."""
+"""Messages to a chat model.
+
+The first and the third repeat most of their text in the answer.
+"""
 
 TITLES = (
     "Correct the spelling of a paragraph.",

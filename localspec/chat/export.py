@@ -23,7 +23,9 @@ from localspec.models.chat_template.thinking_tags import split_thinking
 from localspec.protocol import events
 from localspec.sanitize import sanitize
 
-_CODE_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE)
+_CODE_BLOCK = re.compile(
+    r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.DOTALL | re.MULTILINE
+)
 
 _HTML_PAGE = """\
 <!DOCTYPE html>
@@ -62,10 +64,14 @@ def format_timestamp(seconds: float) -> str:
     return "1970-01-01T00:00:00+00:00"
 
 
-def snapshot_chat(conversation: Conversation, pair: ChatPair, settings: ChatSettings) -> SavedChat:
+def snapshot_chat(
+    conversation: Conversation, pair: ChatPair, settings: ChatSettings
+) -> SavedChat:
     """Wrap a conversation that may not be saved, so that it can be exported."""
     now = datetime.now(UTC).timestamp()
-    listed = ChatListEntry(0, make_title(conversation), pair, len(conversation.turns), now, now)
+    listed = ChatListEntry(
+        0, make_title(conversation), pair, len(conversation.turns), now, now
+    )
     return SavedChat(ChatLocation("", 0), listed, conversation, settings)
 
 
@@ -81,19 +87,25 @@ def save_file(path: Path, text: str, *, overwrite: bool) -> None:
     if not overwrite and os.path.exists(path):
         raise StorageError(f"{shown} already exists.", "Choose another name.")
     if not os.path.isdir(path.parent):
-        raise StorageError(f"{shown} cannot be written: no such folder.", "Choose another place.")
+        raise StorageError(
+            f"{shown} cannot be written: no such folder.", "Choose another place."
+        )
     toml_file.write_atomically(path, text.encode("utf-8", "replace").decode())
 
 
 def render_text(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    blocks = (f"{speaker}: {text}".rstrip("\n") for speaker, text in _speeches(chat, "Answer"))
+    blocks = (
+        f"{speaker}: {text}".rstrip("\n") for speaker, text in _speeches(chat, "Answer")
+    )
     return "\n\n".join(blocks) + "\n"
 
 
 def render_markdown(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    blocks = [f"# A chat with {sanitize(chat.list_entry.pair.name, multiline=False) or 'model'}"]
+    blocks = [
+        f"# A chat with {sanitize(chat.list_entry.pair.name, multiline=False) or 'model'}"
+    ]
     for speaker, text in _speeches(chat, "model"):
         blocks += [f"## {speaker}", _close_blocks(text.strip("\n"))]
     turns = chat.conversation.turns
@@ -109,11 +121,14 @@ _HTML_ENDS = {
     "<!": ">",
     **{f"<{tag}": f"</{tag}>" for tag in ("script", "pre", "style", "textarea")},
 }
-"""What ends an HTML block that blank lines do not end (CommonMark 0.31, section 4.6)."""
+"""What ends an HTML block that blank lines do not end (CommonMark 0.31, section 4.6).
+"""
 
 
 def _close_blocks(text: str) -> str:
-    """Close the code or HTML block that the text leaves open: it would swallow what follows."""
+    """Close the code or HTML block that the text leaves open: it would swallow what
+    follows.
+    """
     from markdown_it import MarkdownIt  # noqa: PLC0415  only for this format
 
     last = MarkdownIt().parse(f"{text}\n\n# end")[-1]
@@ -127,7 +142,10 @@ def _close_blocks(text: str) -> str:
 
 
 def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
-    """Yield each speaker and what was said. `default_name`: of a model that is unknown."""
+    """Yield each speaker and what was said.
+
+    `default_name`: of a model that is unknown.
+    """
     conversation, pair = chat.conversation, chat.list_entry.pair
     n_before = _turns_before_system(conversation)
     for n, turn in enumerate(conversation.turns):
@@ -140,9 +158,13 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
 
 
 def _turns_before_system(conversation: Conversation) -> int | None:
-    """Turns of the path before the first that had the system prompt; None if none had it."""
+    """Turns of the path before the first that had the system prompt; None if none had
+    it.
+    """
     turns = conversation.turns if conversation.system else ()
-    return next((n for n, turn in enumerate(turns) if turn.id > conversation.system_since), None)
+    return next(
+        (n for n, turn in enumerate(turns) if turn.id > conversation.system_since), None
+    )
 
 
 def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
@@ -168,14 +190,18 @@ def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
             "system": conversation.system,
             "settings": asdict(chat.settings),
             "path": [turn.id for turn in conversation.turns],
-            "turns": [_turn_json(turn, chat, with_events) for turn in conversation.all_turns],
+            "turns": [
+                _turn_json(turn, chat, with_events) for turn in conversation.all_turns
+            ],
         },
     }
     return json.dumps(body) + "\n"
 
 
 def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]:
-    parts = split_thinking(turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking)
+    parts = split_thinking(
+        turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking
+    )
     body = {
         "id": turn.id,
         "parent": turn.parent,
@@ -220,7 +246,9 @@ def _question_html(turn: Turn) -> Iterator[str]:
 
 
 def _answer_html(turn: Turn, chat: SavedChat) -> Iterator[str]:
-    for part in split_thinking(turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking):
+    for part in split_thinking(
+        turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking
+    ):
         if part.is_thinking:
             body = _text_html(part.text.strip("\n"))
             yield f"<details><summary>Thinking</summary>{body}</details>"

@@ -9,7 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from localspec import config
-from localspec.chat.settings import CHAT_SETTING_FIELDS, ChatSettings, parse_context_size
+from localspec.chat.settings import (
+    CHAT_SETTING_FIELDS,
+    ChatSettings,
+    parse_context_size,
+)
 from localspec.config import toml_file
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
@@ -41,8 +45,14 @@ class Preset:
     @property
     def summary(self) -> str:
         """One line: the settings, then the system prompt."""
-        texts = [f"{key} {_format(value)}" for key, value in self.values.items() if key != "system"]
-        return sanitize(" · ".join(filter(None, (*texts, self.system))), multiline=False)
+        texts = [
+            f"{key} {_format(value)}"
+            for key, value in self.values.items()
+            if key != "system"
+        ]
+        return sanitize(
+            " · ".join(filter(None, (*texts, self.system))), multiline=False
+        )
 
 
 def _apply_value(settings: ChatSettings, key: str, value: object) -> ChatSettings:
@@ -66,7 +76,9 @@ def _format(value: object) -> str:
 
 def load() -> dict[str, Preset]:
     """By name, in the order of the file."""
-    return {name: Preset(name, values) for name, values in config.resolve().presets.items()}
+    return {
+        name: Preset(name, values) for name, values in config.resolve().presets.items()
+    }
 
 
 def find(name: str) -> Preset:
@@ -74,13 +86,20 @@ def find(name: str) -> Preset:
     presets = load()
     if name not in presets:
         shown = sanitize(name, multiline=False)[:40]
-        known = f"Presets: {', '.join(presets)}." if presets else "Save one: /preset save NAME"
+        known = (
+            f"Presets: {', '.join(presets)}."
+            if presets
+            else "Save one: /preset save NAME"
+        )
         raise NotFoundError(f"There is no preset {shown!r}.", known)
     return presets[name]
 
 
 def save(name: str, system: str, settings: ChatSettings) -> Preset:
-    """Write the system prompt and what differs from the default settings. Raises LocalspecError."""
+    """Write the system prompt and what differs from the default settings.
+
+    Raises LocalspecError.
+    """
     if not re.fullmatch(r"[\w-]{1,40}", name):
         shown = sanitize(name, multiline=False)[:40]
         message = f"A preset cannot be called {shown!r}."

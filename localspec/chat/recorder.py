@@ -8,14 +8,22 @@ from collections.abc import Callable
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.conversation import Conversation, Turn
-from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, ChatPair, SavedChat
+from localspec.chat.history import (
+    ChatHistory,
+    ChatLocation,
+    ChatMetadata,
+    ChatPair,
+    SavedChat,
+)
 from localspec.chat.settings import ChatSettings
 from localspec.data_files import FileLock
 from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageError
 from localspec.protocol.events import Notice
 
 CHECKPOINT_TOKENS = 64
-CHECKPOINT_SECONDS = 1.0  # A crash loses at most this many tokens, or seconds, of an answer.
+CHECKPOINT_SECONDS = (
+    1.0  # A crash loses at most this many tokens, or seconds, of an answer.
+)
 _RETRY_SECONDS = 5.0  # Seconds between two failed saves during an answer.
 _MAX_TITLE_LENGTH = 200  # Characters.
 
@@ -23,8 +31,9 @@ _MAX_TITLE_LENGTH = 200  # Characters.
 class ChatRecorder:
     """Saves a conversation to the history; without a history it saves nothing.
 
-    The thread that runs the answer calls `record_progress`; another may call everything else.
-    A failed save is not raised: a notice reports it once, and the next save tries again.
+    The thread that runs the answer calls `record_progress`; another may call everything
+    else. A failed save is not raised: a notice reports it once, and the next save tries
+    again.
     """
 
     def __init__(
@@ -43,22 +52,30 @@ class ChatRecorder:
         """Set if the chat is open in another window: then it is read-only here."""
         self.title = saved_chat.list_entry.title if saved_chat else ""
         """As saved, also after a rename; empty before the first message."""
-        self._history = history if history is None or history.write_error is None else None
+        self._history = (
+            history if history is None or history.write_error is None else None
+        )
         self._location: ChatLocation | None = None
         self._chat_lock: FileLock | None = None
         self._lock = threading.RLock()
         self._save_failed = False
         self._retry_at = 0.0
-        self._saved_lengths: dict[int, int] = {}  # Saved characters of each answer, by turn id.
-        self._unsaved_turns: dict[int, Turn] = {}  # Turns that the next save writes in full.
+        # Saved characters of each answer, by turn id.
+        self._saved_lengths: dict[int, int] = {}
+        # Turns that the next save writes in full.
+        self._unsaved_turns: dict[int, Turn] = {}
         self._saved_metadata: ChatMetadata | None = None
         self._answer: GeneratedAnswer | None = None  # The answer being recorded.
-        self._replaces_answer = False  # Whether it replaces a saved answer of the same turn.
+        self._replaces_answer = (
+            False  # Whether it replaces a saved answer of the same turn.
+        )
         self._saved_events = self._saved_tokens = 0  # Of that answer.
         self._saved_at = 0.0
         if saved_chat is not None and self._history is not None:
             self._location = saved_chat.location
-            self._saved_lengths = {turn.id: len(turn.answer) for turn in conversation.all_turns}
+            self._saved_lengths = {
+                turn.id: len(turn.answer) for turn in conversation.all_turns
+            }
             self._saved_metadata = self._build_metadata()
             try:
                 self._acquire_lock(self._history)
@@ -74,16 +91,24 @@ class ChatRecorder:
     def is_saving(self) -> bool:
         return self._history is not None
 
-    def start_new_chat(self, conversation: Conversation, *, private: bool = False) -> ChatRecorder:
-        """Close this recorder and return one for a new chat. `private`: it is not saved."""
+    def start_new_chat(
+        self, conversation: Conversation, *, private: bool = False
+    ) -> ChatRecorder:
+        """Close this recorder and return one for a new chat.
+
+        `private`: it is not saved.
+        """
         self.close()
         history = None if private else self._history
         new = ChatRecorder(conversation, history, self.pair, notify=self.notify)
         new.settings = self.settings
         return new
 
-    def record_question(self, thinking_markers: tuple[str, str] | None = None) -> GeneratedAnswer:
-        """Save the last turn, before it is sent and shown. Returns its answer, to be recorded.
+    def record_question(
+        self, thinking_markers: tuple[str, str] | None = None
+    ) -> GeneratedAnswer:
+        """Save the last turn, before it is sent and shown. Returns its answer, to be
+        recorded.
 
         Raises InUseError if the chat is open in another window.
         """
@@ -102,12 +127,17 @@ class ChatRecorder:
         return answer
 
     def record_progress(self) -> None:
-        """Put the answer so far into the conversation and the history, if a checkpoint is due."""
+        """Put the answer so far into the conversation and the history, if a checkpoint
+        is due.
+        """
         with self._lock:
             answer, now = self._answer, time.monotonic()
             if answer is None:
                 return
-            n_tokens, seconds = answer.totals.tokens - self._saved_tokens, now - self._saved_at
+            n_tokens, seconds = (
+                answer.totals.tokens - self._saved_tokens,
+                now - self._saved_at,
+            )
             is_due = n_tokens >= CHECKPOINT_TOKENS or seconds >= CHECKPOINT_SECONDS
             if answer.has_ended or (is_due and now >= self._retry_at):
                 self._save_checkpoint(answer, force=answer.has_ended)
@@ -142,7 +172,8 @@ class ChatRecorder:
     def save_metadata(self) -> None:
         with self._lock:
             if self._unsaved_turns or (
-                self._location is not None and self._build_metadata() != self._saved_metadata
+                self._location is not None
+                and self._build_metadata() != self._saved_metadata
             ):
                 self._save()
 
@@ -169,7 +200,10 @@ class ChatRecorder:
         self._answer = None
 
     def _mark_saved(self, answer: GeneratedAnswer) -> None:
-        self._saved_events, self._saved_tokens = len(answer.turn.events), answer.totals.tokens
+        self._saved_events, self._saved_tokens = (
+            len(answer.turn.events),
+            answer.totals.tokens,
+        )
         self._saved_at = time.monotonic()
 
     def _save_checkpoint(self, answer: GeneratedAnswer, *, force: bool) -> None:
@@ -178,7 +212,9 @@ class ChatRecorder:
         history, location = self._history, self._location
         if not events or history is None:
             self._mark_saved(answer)
-        elif self._replaces_answer or location is None or turn.id in self._unsaved_turns:
+        elif (
+            self._replaces_answer or location is None or turn.id in self._unsaved_turns
+        ):
             # A restarted answer replaces the saved one only when it is as long.
             if force or len(turn.answer) >= self._saved_lengths.get(turn.id, 0):
                 self._unsaved_turns[turn.id] = turn
@@ -192,7 +228,11 @@ class ChatRecorder:
     def _save(self) -> bool:
         """Write the metadata and all unsaved turns. Returns whether that succeeded."""
         history, location = self._history, self._location
-        if history is None or self.lock_error is not None or not (location or self._unsaved_turns):
+        if (
+            history is None
+            or self.lock_error is not None
+            or not (location or self._unsaved_turns)
+        ):
             return False
         metadata, turns = self._build_metadata(), list(self._unsaved_turns.values())
 

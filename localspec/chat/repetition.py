@@ -24,7 +24,9 @@ class RepetitionWatch:
 
     def add_deltas(self, deltas: Iterable[AnswerDelta]) -> bool:
         rounds = (delta.event for delta in deltas if isinstance(delta.event, Round))
-        return self.add("".join(token.text for round_ in rounds for token in round_.tokens))
+        return self.add(
+            "".join(token.text for round_ in rounds for token in round_.tokens)
+        )
 
     def add(self, text: str) -> bool:
         """True once, when the answer has begun to repeat itself."""
@@ -36,12 +38,14 @@ class RepetitionWatch:
 
 
 def is_repeating(text: str) -> bool:
-    """Whether the text ends in a part that is repeated; all numbers count as the same one.
+    """Whether the text ends in a part that is repeated; all numbers count as the same
+    one.
 
     A rule of the same character, as below a heading, is too short to count.
     """
     tail = re.sub(r"\d+", "0", text[-_TAIL:])
-    # The shortest period of the reversed tail, by the failure function of Knuth, Morris and Pratt.
+    # The shortest period of the reversed tail, by the failure function of Knuth, Morris
+    # and Pratt.
     reversed_tail, borders = tail[::-1], [0]
     for i in range(1, len(reversed_tail)):
         border = borders[-1]

@@ -1,7 +1,9 @@
-"""A chat session: a conversation with its settings and history, and the answers of an engine.
+"""A chat session: a conversation with its settings and history, and the answers of an
+engine.
 
-It has no terminal and starts no thread: a front end starts a turn, iterates `stream_answer` with a
-loaded engine and shows the deltas. Another thread may meanwhile read, and call `stop`.
+It has no terminal and starts no thread: a front end starts a turn, iterates
+`stream_answer` with a loaded engine and shows the deltas. Another thread may meanwhile
+read, and call `stop`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from pathlib import Path
 from localspec import launch
 from localspec.chat import export
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer, replay_turn
-from localspec.chat.context_window import AnswerGenerator, OverflowChooser, RequestOptions
+from localspec.chat.context_window import (
+    AnswerGenerator,
+    OverflowChooser,
+    RequestOptions,
+)
 from localspec.chat.conversation import (
     Attachment,
     Conversation,
@@ -41,7 +47,9 @@ from localspec.text_decoding import decode_text
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
-_BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until an answer has `_MIN_SAMPLE` tokens.
+_BYTES_PER_TOKEN = (
+    4.0  # Of usual vocabularies, until an answer has `_MIN_SAMPLE` tokens.
+)
 _MIN_SAMPLE = 32
 
 
@@ -68,30 +76,49 @@ class ChatSession:
     ) -> None:
         """`settings` and `system` are those of a new chat."""
         self.pair, self._initial_system = pair, system
-        self._initial_settings = settings or ChatSettings.from_catalog(pair.suggested_settings)
+        self._initial_settings = settings or ChatSettings.from_catalog(
+            pair.suggested_settings
+        )
         self.settings = self._initial_settings
-        self.conversation = Conversation(random.getrandbits(31) if seed is None else seed, system)
+        self.conversation = Conversation(
+            random.getrandbits(31) if seed is None else seed, system
+        )
         model, draft = pair.portable_refs
         names = ChatPair(model, draft, self.model_name)
         if saved_chat is not None:
-            self.settings, self.conversation = saved_chat.settings, saved_chat.conversation
+            self.settings, self.conversation = (
+                saved_chat.settings,
+                saved_chat.conversation,
+            )
             names = replace(names, thinking=saved_chat.list_entry.pair.thinking)
         self._notices: deque[Notice] = deque()
         self._shown_template_notices: set[str] = set()
         self.recorder = ChatRecorder(
-            self.conversation, history, names, saved_chat=saved_chat, notify=self._notices.append
+            self.conversation,
+            history,
+            names,
+            saved_chat=saved_chat,
+            notify=self._notices.append,
         )
         self.saves_new_chats = True
         self.pending_attachments: tuple[Attachment, ...] = ()
         """Files to send with the next question."""
-        self.typed_texts = [turn.question for turn in self.conversation.turns if turn.question]
+        self.typed_texts = [
+            turn.question for turn in self.conversation.turns if turn.question
+        ]
         self.stats = SpeculationStats(answer=self._replay_last_answer())
         self.last_drafter = "auto"  # before speculation was turned off
-        self.loaded: LoadedModel | None = None  # The loaded pair; None until the first load.
-        self.settings_summary = ""  # The settings the pair was loaded with, and the reasons.
+        self.loaded: LoadedModel | None = (
+            None  # The loaded pair; None until the first load.
+        )
+        self.settings_summary = (
+            ""  # The settings the pair was loaded with, and the reasons.
+        )
         self.is_answering = self._stop_requested = False
         self.withdrawn_question: str | None = None
-        """Set if the last turn was withdrawn: its question, or empty if that was not typed."""
+        """Set if the last turn was withdrawn: its question, or empty if that was not
+        typed.
+        """
         self._engine: Engine | None = None  # the one that answers now
         self._last_request: GenerateCommand | None = None
         self._exported_paths: set[Path] = set()
@@ -100,10 +127,13 @@ class ChatSession:
         """For the statistics of a chat that is opened again, or by another pair."""
         last = self.conversation.turns[-1] if self.conversation.turns else Turn("")
         if not with_rounds:
-            last = replace(last, events=tuple(e for e in last.events if not isinstance(e, Round)))
+            last = replace(
+                last, events=tuple(e for e in last.events if not isinstance(e, Round))
+            )
         return replay_turn(last, self.thinking_markers)[0]
 
-    # --- reading --------------------------------------------------------------------------
+    # --- reading
+    # --------------------------------------------------------------------------
 
     @property
     def model_name(self) -> str:
@@ -111,8 +141,14 @@ class ChatSession:
 
     @property
     def example_beginning(self) -> str:
-        """The beginning of a text, of the kind that a text-completion model was made for."""
-        return "def fibonacci(n):" if _CODE_MODEL.search(self.model_name) else "Once upon a time"
+        """The beginning of a text, of the kind that a text-completion model was made
+        for.
+        """
+        return (
+            "def fibonacci(n):"
+            if _CODE_MODEL.search(self.model_name)
+            else "Once upon a time"
+        )
 
     def next_example(self) -> str:
         """The next example message for a chat that is empty; none in others."""
@@ -127,16 +163,22 @@ class ChatSession:
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
-        """Pair, context size and exact mode: if they change, the pair must be loaded again."""
+        """Pair, context size and exact mode: if they change, the pair must be loaded
+        again.
+        """
         return self.pair, self.settings.ctx, self.settings.exact
 
     @property
     def title(self) -> str:
-        return sanitize(self.recorder.title or make_title(self.conversation), multiline=False)
+        return sanitize(
+            self.recorder.title or make_title(self.conversation), multiline=False
+        )
 
     @property
     def thinking_markers(self) -> tuple[str, str] | None:
-        """The start and end markers of the thinking; None: unknown, or the model has none."""
+        """The start and end markers of the thinking; None: unknown, or the model has
+        none.
+        """
         return self.recorder.pair.thinking
 
     @property
@@ -146,18 +188,27 @@ class ChatSession:
 
     @property
     def next_speculation(self) -> str:
-        """The announcement if the settings turn speculation on or off from the next answer on."""
+        """The announcement if the settings turn speculation on or off from the next
+        answer on.
+        """
         last = self._last_request
         if last is None or self.loaded is None or self.stats.plan is None:
             return ""
         states = {"off": "OFF", "auto": "PAUSED" if self.is_paused else "ON"}
         state = states.get(self.settings.requested_spec(self.loaded), "ON")
-        return f"{state} FROM THE NEXT ANSWER" if state != states.get(last.spec, "ON") else ""
+        return (
+            f"{state} FROM THE NEXT ANSWER"
+            if state != states.get(last.spec, "ON")
+            else ""
+        )
 
     @property
     def is_paused(self) -> bool:
         """Whether `auto` drafted in few rounds or none when the last answer ended."""
-        return self.stats.plan is not None and self.stats.plan.state in ("paused", "probing")
+        return self.stats.plan is not None and self.stats.plan.state in (
+            "paused",
+            "probing",
+        )
 
     @property
     def is_interrupted(self) -> bool:
@@ -167,13 +218,17 @@ class ChatSession:
 
     @property
     def last_answer_text(self) -> str:
-        """The last visible answer of the path, without thinking; empty if there is none."""
+        """The last visible answer of the path, without thinking; empty if there is
+        none.
+        """
         turns, markers = reversed(self.conversation.turns), self.thinking_markers
         return next(filter(None, (turn.visible_answer(markers) for turn in turns)), "")
 
     @property
     def completes_text(self) -> bool:
-        """Whether the loaded model has no chat template: its answers continue the questions."""
+        """Whether the loaded model has no chat template: its answers continue the
+        questions.
+        """
         return self.loaded is not None and not self.loaded.has_chat_template
 
     @property
@@ -182,10 +237,18 @@ class ChatSession:
         return self.loaded.n_ctx - self.stats.context_tokens if self.loaded else None
 
     def estimate_tokens(self, text: str) -> int:
-        """The tokens of a message with the pending files, from the bytes per token of the chat."""
-        answers = [turn for turn in self.conversation.turns[-1:] if len(turn.tokens) >= _MIN_SAMPLE]
+        """The tokens of a message with the pending files, from the bytes per token of
+        the chat.
+        """
+        answers = [
+            turn
+            for turn in self.conversation.turns[-1:]
+            if len(turn.tokens) >= _MIN_SAMPLE
+        ]
         n_bytes = sum(len(turn.answer.encode("utf-8", "replace")) for turn in answers)
-        bytes_per_token = n_bytes / len(answers[0].tokens) if n_bytes else _BYTES_PER_TOKEN
+        bytes_per_token = (
+            n_bytes / len(answers[0].tokens) if n_bytes else _BYTES_PER_TOKEN
+        )
         message = format_question(Turn(text, attachments=self.pending_attachments))
         return round(len(message.encode("utf-8", "replace")) / bytes_per_token + 0.49)
 
@@ -194,18 +257,26 @@ class ChatSession:
         dropped = self.conversation.dropped
         return dropped.turns if dropped.is_prefix_of(self.conversation.turns) else 0
 
-    # --- the engine -----------------------------------------------------------------------
+    # --- the engine
+    # -----------------------------------------------------------------------
 
     def attach_engine(
         self, engine: Engine, *, raw: bool = False, template: str | None = None
     ) -> None:
         self.loaded = LoadedModel.from_ready(
-            engine.ready, self.pair.spec, self.pair.spec_reason, raw=raw, template=template
+            engine.ready,
+            self.pair.spec,
+            self.pair.spec_reason,
+            raw=raw,
+            template=template,
         )
         copy = inventory.converted_folder() / engine.ready.model
         self._copy_name = copy.stem if copy.is_file() else ""
-        markers = self.loaded.thinking_markers or self.thinking_markers  # of earlier answers
-        self.recorder.pair = replace(self.recorder.pair, name=self.model_name, thinking=markers)
+        # of earlier answers
+        markers = self.loaded.thinking_markers or self.thinking_markers
+        self.recorder.pair = replace(
+            self.recorder.pair, name=self.model_name, thinking=markers
+        )
         summary = [n.message for n in engine.ready.notices if n.code == SETTINGS_NOTICE]
         self.settings_summary = sanitize("\n".join(summary))
         self.update_costs(engine)
@@ -219,35 +290,54 @@ class ChatSession:
         self.previous_pair, self.pair = self.pair, pair
         self.change_settings(spec=launch.preferred_drafter(pair, self.settings.spec))
         model, draft = pair.portable_refs
-        self.recorder.pair = ChatPair(model, draft, self.model_name, self.thinking_markers)
+        self.recorder.pair = ChatPair(
+            model, draft, self.model_name, self.thinking_markers
+        )
         self.loaded, self._last_request = None, None
-        self.stats = SpeculationStats(answer=self._replay_last_answer(with_rounds=False))
+        self.stats = SpeculationStats(
+            answer=self._replay_last_answer(with_rounds=False)
+        )
         self.save_metadata()
 
     def update_costs(self, engine: Engine) -> None:
         """Take over what the engine has measured of the pair since."""
         self.stats.measured = engine.measured or self.stats.measured
 
-    # --- turns ----------------------------------------------------------------------------
+    # --- turns
+    # ----------------------------------------------------------------------------
 
     def can_ask(self, question: str) -> bool:
-        """Whether there is something to send. A text-completion model can just continue."""
+        """Whether there is something to send.
+
+        A text-completion model can just continue.
+        """
         can_continue = self.completes_text and self.conversation.turns
         return bool(question.strip() or self.pending_attachments or can_continue)
 
     def ask(self, question: str) -> None:
-        """Start a turn with the pending files. Raises InUseError and changes nothing."""
-        self._start_turn(lambda: self.conversation.ask(question, self.pending_attachments))
+        """Start a turn with the pending files.
+
+        Raises InUseError and changes nothing.
+        """
+        self._start_turn(
+            lambda: self.conversation.ask(question, self.pending_attachments)
+        )
         self.pending_attachments, self._typed_question = (), question
 
     def regenerate(self) -> None:
         """Start another answer to the last question.
 
-        An answer that this model was writing when it was interrupted begins again with its seed.
+        An answer that this model was writing when it was interrupted begins again with
+        its seed.
         """
         self.require_turns()
-        again = self.is_interrupted and self.conversation.turns[-1].model in ("", self.model_name)
-        self._start_turn(self.conversation.restart_answer if again else self.conversation.retry)
+        again = self.is_interrupted and self.conversation.turns[-1].model in (
+            "",
+            self.model_name,
+        )
+        self._start_turn(
+            self.conversation.restart_answer if again else self.conversation.retry
+        )
 
     def edit_last(self, question: str) -> None:
         """Start a turn in place of the last one, with the same files."""
@@ -296,7 +386,9 @@ class ChatSession:
         self.branch_changed()
 
     def branch_changed(self) -> None:
-        """To call after the path through the conversation was changed: its figures are shown."""
+        """To call after the path through the conversation was changed: its figures are
+        shown.
+        """
         self.stats.show_answer(self._replay_last_answer())
         self.save_metadata()
 
@@ -315,7 +407,8 @@ class ChatSession:
         if self.is_answering:
             raise UsageError("An answer is being generated.", "Stop it first.")
 
-    # --- answers --------------------------------------------------------------------------
+    # --- answers
+    # --------------------------------------------------------------------------
 
     def stream_answer(
         self,
@@ -326,8 +419,8 @@ class ChatSession:
     ) -> Iterator[AnswerDelta]:
         """Generate the answer of the turn that was started.
 
-        Raises what the engine raises. If nothing was written before, for example because the
-        prompt is too long, the turn is withdrawn: see `withdrawn_question`.
+        Raises what the engine raises. If nothing was written before, for example
+        because the prompt is too long, the turn is withdrawn: see `withdrawn_question`.
         """
         assert self.loaded is not None
         answer, self._engine = self.answer, engine
@@ -357,7 +450,9 @@ class ChatSession:
             self.finish_answer()
 
     def _is_new(self, event: Event) -> bool:
-        """False for what the template does to every prompt of this chat, once that is shown."""
+        """False for what the template does to every prompt of this chat, once that is
+        shown.
+        """
         if not isinstance(event, Notice) or event.code != "template-roles":
             return True
         is_new = event.message not in self._shown_template_notices
@@ -382,18 +477,26 @@ class ChatSession:
         self.withdrawn_question = self._typed_question
 
     def build_inspect_request(self) -> InspectCommand | None:
-        """The request for the last answer's probabilities; None if its tokens have them."""
+        """The request for the last answer's probabilities; None if its tokens have
+        them.
+        """
         request, turns = self._last_request, self.conversation.turns
         ids = turns[-1].tokens if turns else ()
         if request is None or request.probabilities or not ids:
             return None
         prompt = request.text, request.messages, request.template, request.think
-        return InspectCommand(*prompt, request.prior_messages, request.tools, request.effort, ids)
+        return InspectCommand(
+            *prompt, request.prior_messages, request.tools, request.effort, ids
+        )
 
-    # --- settings, new chats and files ----------------------------------------------------
+    # --- settings, new chats and files
+    # ----------------------------------------------------
 
     def with_setting(self, name: str, value: str) -> ChatSettings:
-        """The settings with one changed. Raises UsageError, also if the pair lacks it."""
+        """The settings with one changed.
+
+        Raises UsageError, also if the pair lacks it.
+        """
         settings = self.settings.with_value(name, value)
         if self.loaded is not None:
             self.loaded.check(name, settings)
@@ -422,7 +525,10 @@ class ChatSession:
         self._start_chat(Conversation(self.conversation.seed, self.conversation.system))
 
     def start_new_chat(self, *, private: bool = False) -> None:
-        """Start a chat with default settings and a new seed. `private`: it is not saved."""
+        """Start a chat with default settings and a new seed.
+
+        `private`: it is not saved.
+        """
         self.settings = self._initial_settings
         seed = random.getrandbits(31)
         self._start_chat(Conversation(seed, self._initial_system), private)
@@ -436,17 +542,29 @@ class ChatSession:
         self.stats = self.stats.for_new_chat()
 
     def attach_file(self, path_text: str) -> tuple[Attachment, str]:
-        """Add a text file to the next question. Raises LocalspecError if it cannot be read."""
-        name, path = sanitize(path_text, multiline=False), Path(os.path.expanduser(path_text))
+        """Add a text file to the next question.
+
+        Raises LocalspecError if it cannot be read.
+        """
+        name, path = (
+            sanitize(path_text, multiline=False),
+            Path(os.path.expanduser(path_text)),
+        )
         try:
             if os.path.exists(path) and not os.path.isfile(path):
-                raise UsageError(f"{name} is not a file.", "Give the path of a text file.")
+                raise UsageError(
+                    f"{name} is not a file.", "Give the path of a text file."
+                )
             with path.open("rb") as file:
                 data = file.read(_MAX_FILE_BYTES + 1)
         except FileNotFoundError as error:
-            raise NotFoundError(f"There is no file {name}.", "Type: /read FILE") from error
+            raise NotFoundError(
+                f"There is no file {name}.", "Type: /read FILE"
+            ) from error
         except (OSError, ValueError) as error:
-            raise StorageError(f"{name} cannot be read: {error}.", "Type: /read FILE") from error
+            raise StorageError(
+                f"{name} cannot be read: {error}.", "Type: /read FILE"
+            ) from error
         hint = "Give the path of a text file of up to 4 MB."
         if len(data) > _MAX_FILE_BYTES:
             raise UsageError(f"{name} is too large.", hint)
@@ -460,13 +578,16 @@ class ChatSession:
         return attachment, note
 
     def export(self, path_text: str) -> Path:
-        """Write the chat to a file; its suffix selects the format. Raises LocalspecError.
+        """Write the chat to a file; its suffix selects the format. Raises
+        LocalspecError.
 
         A file is overwritten only if this session has written it.
         """
         self.require_turns()
         path = Path(os.path.expanduser(path_text)).absolute()
-        chat = export.snapshot_chat(self.conversation, self.recorder.pair, self.settings)
+        chat = export.snapshot_chat(
+            self.conversation, self.recorder.pair, self.settings
+        )
         text = export.render(chat, path.suffix)
         export.save_file(path, text, overwrite=path in self._exported_paths)
         self._exported_paths.add(path)

@@ -27,7 +27,9 @@ _MAX_TEXT_LENGTH = 60
 @dataclass(frozen=True, slots=True)
 class CommandResult:
     message: str  # What was done, as one line of sanitized text.
-    input_text: str | None = None  # A question to put into the input field, to be edited.
+    input_text: str | None = (
+        None  # A question to put into the input field, to be edited.
+    )
 
 
 def check_argument(call: CommandCall) -> None:
@@ -37,17 +39,24 @@ def check_argument(call: CommandCall) -> None:
 
 
 def parse_switch(call: CommandCall) -> bool:
-    """Whether the argument is `on`. Raises UsageError for another word than on and off."""
+    """Whether the argument is `on`.
+
+    Raises UsageError for another word than on and off.
+    """
     word = call.argument.strip().lower()
     if word not in ("on", "off"):
         raise UsageError(
-            f"/{call.name} needs on or off.", f"Type: /{call.name} on, or: /{call.name} off"
+            f"/{call.name} needs on or off.",
+            f"Type: /{call.name} on, or: /{call.name} off",
         )
     return word == "on"
 
 
 def run_command(session: ChatSession, call: CommandCall) -> CommandResult:
-    """Run one of `SESSION_COMMANDS`. Raises LocalspecError, and then changes nothing."""
+    """Run one of `SESSION_COMMANDS`.
+
+    Raises LocalspecError, and then changes nothing.
+    """
     check_argument(call)
     result = SESSION_COMMANDS[call.name](session, call.argument.strip())
     session.save_metadata()
@@ -56,7 +65,9 @@ def run_command(session: ChatSession, call: CommandCall) -> CommandResult:
 
 def shorten_question(turn: Turn) -> str:
     """A question, or the names of its files, as one short line."""
-    return shorten_line(turn.question or ", ".join(file.name for file in turn.attachments))
+    return shorten_line(
+        turn.question or ", ".join(file.name for file in turn.attachments)
+    )
 
 
 def shorten_line(text: str) -> str:
@@ -75,11 +86,15 @@ def _new(session: ChatSession, _: str, *, private: bool = False) -> CommandResul
 
 
 def _undo(session: ChatSession, _: str) -> CommandResult:
-    return CommandResult(f"Undone: {shorten_question(session.undo()) or 'the continuation'}")
+    return CommandResult(
+        f"Undone: {shorten_question(session.undo()) or 'the continuation'}"
+    )
 
 
 def _turns(session: ChatSession, rest: str) -> CommandResult:
-    """`/turns N` goes back to before turn N to edit it; `/turns N B` switches to its branch B."""
+    """`/turns N` goes back to before turn N to edit it; `/turns N B` switches to its
+    branch B.
+    """
     conversation = session.conversation
     number, branch = (*rest.split(), "")[:2]
     turn = _find_turn(number, conversation.turns)
@@ -116,12 +131,17 @@ def _model(session: ChatSession, rest: str) -> CommandResult:
     if words is None:
         raise UsageError("A quotation mark is missing.", "Type: /model NAME [DRAFT]")
     if len(words) > 2:
-        raise UsageError("/model takes a model and a draft model.", "Type: /model NAME [DRAFT]")
+        raise UsageError(
+            "/model takes a model and a draft model.", "Type: /model NAME [DRAFT]"
+        )
     return _change_pair(session, *words)
 
 
 def _split_words(text: str) -> list[str] | None:
-    """Words as in a shell, but an existing path is one word. None: a quotation mark is missing."""
+    """Words as in a shell, but an existing path is one word.
+
+    None: a quotation mark is missing.
+    """
     if os.path.exists(os.path.expanduser(path := paths.parse_typed_path(text))):
         return [path]
     try:
@@ -136,7 +156,9 @@ def _draft(session: ChatSession, name: str) -> CommandResult:
 
 
 def _loads_the_same(pair: ResolvedPair, other: ResolvedPair) -> bool:
-    """They need not be equal: suggested sampling and reasons depend on how a pair was named."""
+    """They need not be equal: suggested sampling and reasons depend on how a pair was
+    named.
+    """
     return (
         pair.files == other.files
         and pair.spec == other.spec
@@ -145,7 +167,9 @@ def _loads_the_same(pair: ResolvedPair, other: ResolvedPair) -> bool:
     )
 
 
-def _change_pair(session: ChatSession, model: str, draft: str = "auto") -> CommandResult:
+def _change_pair(
+    session: ChatSession, model: str, draft: str = "auto"
+) -> CommandResult:
     session.require_idle()
     pair = launch.resolve_pair(model, draft)
     if _loads_the_same(pair, session.pair):
@@ -161,7 +185,9 @@ def _ctx(session: ChatSession, text: str) -> CommandResult:
         session.require_idle()
         session.change_settings(ctx=parse_context_size(text))
         wanted = session.settings.ctx
-        return CommandResult(f"Context: {f'{wanted:,} tokens' if wanted else 'what fits'}.")
+        return CommandResult(
+            f"Context: {f'{wanted:,} tokens' if wanted else 'what fits'}."
+        )
     if session.loaded is None:
         return CommandResult("The model is not loaded.")
     used = session.stats.context_tokens
@@ -194,11 +220,15 @@ def _preset(session: ChatSession, rest: str) -> CommandResult:
         return CommandResult(f"Preset {name} is deleted.")
     preset = presets.find(rest)
     session.apply_preset(preset)
-    return CommandResult(f"{preset.name}: {preset.summary or 'defaults'}, from the next answer on.")
+    return CommandResult(
+        f"{preset.name}: {preset.summary or 'defaults'}, from the next answer on."
+    )
 
 
 def _spec(session: ChatSession, text: str) -> CommandResult:
-    """`on` is the drafter before `off`; the message compares the speeds if both are known."""
+    """`on` is the drafter before `off`; the message compares the speeds if both are
+    known.
+    """
     before = session.settings.spec
     if text.isdecimal():
         result = _change_setting(session, "draft_max", text)
@@ -226,9 +256,13 @@ def _think(session: ChatSession, text: str) -> CommandResult:
         return CommandResult(f"thinking: {text} effort, from the next answer on.")
     if text != "show":
         has_budget = text.isdecimal()
-        result = _change_setting(session, "think_budget" if has_budget else "think", text)
+        result = _change_setting(
+            session, "think_budget" if has_budget else "think", text
+        )
         think = session.settings.think
-        session.change_settings(effort="", think=(think or None) if has_budget else think)
+        session.change_settings(
+            effort="", think=(think or None) if has_budget else think
+        )
         return result
     session.change_settings(show_thinking=not session.settings.show_thinking)
     is_shown = session.settings.show_thinking
@@ -274,5 +308,7 @@ SESSION_COMMANDS: Mapping[str, Callable[[ChatSession, str], CommandResult]] = {
     "save": _save,
     "rename": _rename,
 }
-"""By name. The others (`/copy`, `/help`, …) depend on the front end, and so do `/turns` and
-`/model` without an argument. After `/model`, `/draft` and `/ctx` the front end loads the pair."""
+"""By name. The others (`/copy`, `/help`, …) depend on the front end, and so do `/turns`
+and `/model` without an argument. After `/model`, `/draft` and `/ctx` the front end
+loads the pair.
+"""

@@ -18,10 +18,14 @@ from localspec.models import catalog, maker_sampling
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
-COMPLETION_MAX_TOKENS = 256  # Default of a completion model, which may never end by itself.
+COMPLETION_MAX_TOKENS = (
+    256  # Default of a completion model, which may never end by itself.
+)
 _MAX_CONTEXT = 100_000_000
 OverflowPolicy = options.OverflowPolicy
-CHAT_SETTING_FIELDS: Mapping[str, Option] = {each.name: each for each in options.select("chat")}
+CHAT_SETTING_FIELDS: Mapping[str, Option] = {
+    each.name: each for each in options.select("chat")
+}
 """By name, in screen order."""
 
 
@@ -33,13 +37,16 @@ class ChatSettings:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     spec: str = "auto"
-    """`auto`: the catalogue's setting for the pair, else whichever drafter is fastest."""
+    """`auto`: the catalogue's setting for the pair, else whichever drafter is fastest.
+    """
     draft_length: int | None = None
     verify: VerifyMode = "coupled"
     exact: bool = False
     think: bool | None = None
     effort: str = ""  # How hard to think: a word of `thinking_effort.EFFORTS`.
-    think_budget: int | None = None  # Thinking tokens after which the answer is forced to begin.
+    think_budget: int | None = (
+        None  # Thinking tokens after which the answer is forced to begin.
+    )
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
     seed: int | None = None  # Seed of the answers; None: that of the conversation.
@@ -52,7 +59,9 @@ class ChatSettings:
         cls, suggested: catalog.PairSettings, think: bool | None = None
     ) -> ChatSettings:
         """The values of the target's makers, then those of the pair."""
-        values: dict[str, Any] = maker_sampling.parameters(suggested.sampling, thinks=think)
+        values: dict[str, Any] = maker_sampling.parameters(
+            suggested.sampling, thinks=think
+        )
         sampling = SamplingParams(**values)
         if suggested.temperature is not None:
             sampling = replace(sampling, temperature=suggested.temperature)
@@ -68,13 +77,18 @@ class ChatSettings:
             value = option.value_type.parse(text)
         except ValueError:
             raise UsageError(
-                f"{option.label} cannot be {shorten(text)!r}.", f"Possible: {option.hint}."
+                f"{option.label} cannot be {shorten(text)!r}.",
+                f"Possible: {option.hint}.",
             ) from None
         return self.with_values({option.name: value})
 
     def with_values(self, values: Mapping[str, Any]) -> ChatSettings:
-        sampling = {name: value for name, value in values.items() if name in _SAMPLING_NAMES}
-        others = {OPTIONS[name].attribute: values[name] for name in values.keys() - sampling}
+        sampling = {
+            name: value for name, value in values.items() if name in _SAMPLING_NAMES
+        }
+        others = {
+            OPTIONS[name].attribute: values[name] for name in values.keys() - sampling
+        }
         return replace(self, sampling=replace(self.sampling, **sampling), **others)
 
     def get(self, option: Option) -> Any:
@@ -90,14 +104,18 @@ class ChatSettings:
         return option.value_type.format(self.get(option))
 
     def find_source(self, name: str, suggested: catalog.PairSettings) -> str:
-        """Where a sampling value is from: its makers, the pair, the default, or the user."""
+        """Where a sampling value is from: its makers, the pair, the default, or the
+        user.
+        """
         if name not in _SAMPLING_NAMES:
             return ""
         value, makers = getattr(self.sampling, name), suggested.sampling
         if name == "temperature" and suggested.temperature is not None:
             return "pair (catalogue)" if value == suggested.temperature else "yours"
         for thinks in (self.think, None, False):
-            if makers and value == maker_sampling.parameters(makers, thinks=thinks).get(name):
+            if makers and value == maker_sampling.parameters(makers, thinks=thinks).get(
+                name
+            ):
                 return maker_sampling.source_title(makers, thinks=thinks)
         return "default" if value == getattr(SamplingParams(), name) else "yours"
 
@@ -109,26 +127,40 @@ class ChatSettings:
             if source and (source != "default" or name in _ALWAYS_DESCRIBED):
                 value = f"{option.label} {option.value_type.format(self.get(option))}"
                 by_source.setdefault(source, []).append(value)
-        return "; ".join(f"{', '.join(values)} ({source})" for source, values in by_source.items())
+        return "; ".join(
+            f"{', '.join(values)} ({source})" for source, values in by_source.items()
+        )
 
 
 _ALWAYS_DESCRIBED = ("temperature", "top_k", "top_p", "min_p")
 _SAMPLING_NAMES = {item.name for item in fields(SamplingParams)} - {"seed"}
 _FIELD_NAMES = _SAMPLING_NAMES | {item.name for item in fields(ChatSettings)}
-ANSWER_OPTIONS = {name: each for name, each in OPTIONS.items() if each.attribute in _FIELD_NAMES}
+ANSWER_OPTIONS = {
+    name: each for name, each in OPTIONS.items() if each.attribute in _FIELD_NAMES
+}
 """The options that have a value in `ChatSettings`, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     n_ctx: int
-    template: str | None = None  # `own`, a built-in one's name; None: a text-completion model.
-    thinking_markers: tuple[str, str] | None = None  # Of the template: before and after thinking.
+    template: str | None = (
+        None  # `own`, a built-in one's name; None: a text-completion model.
+    )
+    thinking_markers: tuple[str, str] | None = (
+        None  # Of the template: before and after thinking.
+    )
     thinking_controls: tuple[str, ...] = ()  # As in `thinking_effort.ThinkingControl`.
     spec: str = "auto"
-    spec_reason: str = ""  # The catalogue's drafter for the pair (`spec`), and the reason.
-    template_override: str | None = None  # A built-in template to use instead of the model's own.
-    draft_kind: str | None = None  # `model`, `crossvocab` or a head type; None without a draft.
+    spec_reason: str = (
+        ""  # The catalogue's drafter for the pair (`spec`), and the reason.
+    )
+    template_override: str | None = (
+        None  # A built-in template to use instead of the model's own.
+    )
+    draft_kind: str | None = (
+        None  # `model`, `crossvocab` or a head type; None without a draft.
+    )
 
     @classmethod
     def from_ready(
@@ -151,12 +183,16 @@ class LoadedModel:
             loaded,
             template=template or chat.get("template"),
             thinking_markers=(str(start), str(end)) if start or end else None,
-            thinking_controls=() if template else tuple(chat.get("thinking_controls") or ()),
+            thinking_controls=()
+            if template
+            else tuple(chat.get("thinking_controls") or ()),
             template_override=template,
         )
 
     def check(self, name: str, settings: ChatSettings) -> None:
-        """Raise UsageError if the changed setting `name` needs a drafter that the pair lacks."""
+        """Raise UsageError if the changed setting `name` needs a drafter that the pair
+        lacks.
+        """
         if find_field(name).name == "spec" and self.n_ctx:
             speculation_methods.check(settings.spec, self.draft_kind)
 
@@ -173,7 +209,9 @@ def build_request(
     probabilities: bool = False,
     seed: int | None = None,
 ) -> GenerateCommand:
-    """Build the engine request for the last turn; its seed is derived unless `seed` is given."""
+    """Build the engine request for the last turn; its seed is derived unless `seed` is
+    given.
+    """
     seed = conversation.derive_seed(settings.seed) if seed is None else seed
     is_chat, messages = loaded.has_chat_template, conversation.messages()
     max_tokens = settings.max_tokens
@@ -213,7 +251,11 @@ def find_field(name: str) -> Option:
     if normalized in CHAT_SETTING_FIELDS:
         return CHAT_SETTING_FIELDS[normalized]
     near = difflib.get_close_matches(normalized, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
-    hint = f"Did you mean {near[0]}?" if near else f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
+    hint = (
+        f"Did you mean {near[0]}?"
+        if near
+        else f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
+    )
     raise UsageError(f"There is no setting called {shorten(name)!r}.", hint)
 
 
@@ -225,14 +267,17 @@ def parse_context_size(text: str) -> int | None:
     digits = word.removesuffix("k").replace(",", "").replace("_", "")
     if not digits.isdecimal() or not 0 < int(digits[:10]) <= _MAX_CONTEXT:
         raise UsageError(
-            f"A context cannot have {shorten(text)!r} tokens.", "For example: /ctx 8192, or 16k."
+            f"A context cannot have {shorten(text)!r} tokens.",
+            "For example: /ctx 8192, or 16k.",
         )
     return int(digits[:10]) * (1024 if word.endswith("k") else 1)
 
 
 def _normalize_name(name: str) -> str:
     normalized = name.strip().lower().replace("-", "_")
-    return {"temp": "temperature", "draft_length": "draft_max"}.get(normalized, normalized)
+    return {"temp": "temperature", "draft_length": "draft_max"}.get(
+        normalized, normalized
+    )
 
 
 def shorten(text: str) -> str:

@@ -50,7 +50,9 @@ _ON_OFF = ("on", "off")
 COMMANDS = (
     SlashCommand("help", "Show these commands.", aliases=("?",)),
     SlashCommand("exit", "Quit.", aliases=("quit", "bye")),
-    SlashCommand("clear", "Clear the conversation; keep the system prompt and the settings."),
+    SlashCommand(
+        "clear", "Clear the conversation; keep the system prompt and the settings."
+    ),
     SlashCommand("new", "Start a new chat with default settings and a new seed."),
     SlashCommand("private", "Start a new chat that is not saved."),
     SlashCommand(
@@ -65,9 +67,15 @@ COMMANDS = (
         "[NAME [DRAFT]]",
         ("models",),
     ),
-    SlashCommand("draft", "Use another draft model.", "NAME|auto|none", choices=("auto", "none")),
     SlashCommand(
-        "ctx", "Show the context; N: load the model again with N tokens.", "[N|auto]", (), ("auto",)
+        "draft", "Use another draft model.", "NAME|auto|none", choices=("auto", "none")
+    ),
+    SlashCommand(
+        "ctx",
+        "Show the context; N: load the model again with N tokens.",
+        "[N|auto]",
+        (),
+        ("auto",),
     ),
     SlashCommand("undo", "Remove the last message and its answer."),
     SlashCommand("edit", "Edit the last message and regenerate the answer.", "[TEXT]"),
@@ -78,7 +86,9 @@ COMMANDS = (
         ("branches",),
     ),
     SlashCommand(
-        "system", "Set the system prompt; without TEXT, show it; `-` removes it.", "[TEXT]"
+        "system",
+        "Set the system prompt; without TEXT, show it; `-` removes it.",
+        "[TEXT]",
     ),
     SlashCommand(
         "set",
@@ -109,7 +119,9 @@ COMMANDS = (
         (),
         (*_ON_OFF, "low", "medium", "high", "show"),
     ),
-    SlashCommand("tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF),
+    SlashCommand(
+        "tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF
+    ),
     SlashCommand(
         "copy",
         "Copy the last answer; N: that of turn N; code N: a code block; all: the chat.",
@@ -119,23 +131,30 @@ COMMANDS = (
     ),
     SlashCommand("read", "Attach a file to your next message.", "FILE"),
     SlashCommand(
-        "save", "Save the chat to a file: .md, .html, .json or .txt.", "FILE", ("export",)
+        "save",
+        "Save the chat to a file: .md, .html, .json or .txt.",
+        "FILE",
+        ("export",),
     ),
     SlashCommand("rename", "Give the chat another title.", "TITLE", ("title",)),
     SlashCommand("anyway", "Load the pair even if it may not fit in memory."),
     SlashCommand("bench", "Benchmark this pair, plain and speculative."),
     SlashCommand("keys", "Show the key bindings."),
-    SlashCommand("logs", "Show the last lines of the engine log, and the log file's path."),
+    SlashCommand(
+        "logs", "Show the last lines of the engine log, and the log file's path."
+    ),
 )
 
-COMMANDS_BY_NAME = {word: each for each in COMMANDS for word in (each.name, *each.aliases)}
+COMMANDS_BY_NAME = {
+    word: each for each in COMMANDS for word in (each.name, *each.aliases)
+}
 
 
 def parse(text: str) -> CommandCall | UnknownCommand | None:
     """Parse a command line; None if the text is a normal message.
 
-    A path (`/usr/bin`) is a message, and so is a multi-line text that begins with an unknown
-    command.
+    A path (`/usr/bin`) is a message, and so is a multi-line text that begins with an
+    unknown command.
     """
     match = re.fullmatch(r"/([A-Za-z]+|\?)(?:\s+(.*))?", text.strip(), re.DOTALL)
     if match is None:

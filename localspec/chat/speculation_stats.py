@@ -1,4 +1,6 @@
-"""What speculation gives in a chat: speeds beside plain decoding, acceptance, draft sources."""
+"""What speculation gives in a chat: speeds beside plain decoding, acceptance, draft
+sources.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ from localspec.units import percent
 
 RECENT_ROUNDS = 32  # In the strip, a column each, and in the figures labelled `now`.
 MIN_DRAFTED = 10  # Below this number of draft tokens no acceptance rate is shown.
-_MIN_ROUNDS = 8  # Rounds before a speed is compared, and plain rounds before they are the standard.
+# Rounds before a speed is compared, and plain rounds before they are the standard.
+_MIN_ROUNDS = 8
 _RANGE_ERRORS = 2.0  # Half the width of a range, in standard errors: about 95 %.
-_KNOWN_WITHIN = 0.1  # A speed-up whose range is narrower on both sides is shown without it.
+_KNOWN_WITHIN = (
+    0.1  # A speed-up whose range is narrower on both sides is shown without it.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,14 @@ class Speedup:
         return f"{str(self).rstrip('×').replace('–', ' to ')} times"
 
 
-def measure_speedup(rounds: Sequence[Round], plain_speed: float | None) -> Speedup | None:
-    """Compare the tokens per second of rounds with plain decoding; None if too little is known.
+def measure_speedup(
+    rounds: Sequence[Round], plain_speed: float | None
+) -> Speedup | None:
+    """Compare the tokens per second of rounds with plain decoding; None if too little
+    is known.
 
-    The standard is the rounds' own plain ones if there are enough, since they ran under the same
-    conditions, else `plain_speed`.
+    The standard is the rounds' own plain ones if there are enough, since they ran under
+    the same conditions, else `plain_speed`.
     """
     timed = _timed_rounds(rounds)
     plain_speed = _own_plain_speed(timed) or plain_speed
@@ -60,7 +68,9 @@ def measure_speedup(rounds: Sequence[Round], plain_speed: float | None) -> Speed
 
 
 def _timed_rounds(rounds: Sequence[Round]) -> list[Round]:
-    """Without the first of an answer, which reads the prompt, and forced ones, which take 0 ms."""
+    """Without the first of an answer, which reads the prompt, and forced ones, which
+    take 0 ms.
+    """
     return [r for r in rounds if r.n > 0 and r.ms.total > 0]
 
 
@@ -83,9 +93,13 @@ def format_acceptance(accepted: int, drafted: int) -> str:
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """Statistics of a chat: totals over all answers, the others of the current or last one."""
+    """Statistics of a chat: totals over all answers, the others of the current or last
+    one.
+    """
 
-    measured: MeasuredCosts | None = None  # Pass costs of the pair; None until they are measured.
+    measured: MeasuredCosts | None = (
+        None  # Pass costs of the pair; None until they are measured.
+    )
     totals: RoundTotals = field(default_factory=RoundTotals)
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
     _previous_plan: SpeculationPlan | None = None
@@ -94,13 +108,17 @@ class SpeculationStats:
     """Tokens per second of the last answers, by whether speculation was off."""
 
     def start_answer(self, answer: GeneratedAnswer) -> None:
-        """Until the answer reports its own, the plan and prompt size of the previous one hold."""
+        """Until the answer reports its own, the plan and prompt size of the previous
+        one hold.
+        """
         plan, prefill = self.plan, self._prefill
         self.show_answer(answer)
         self._previous_plan, self._previous_prefill = plan, prefill
 
     def show_answer(self, answer: GeneratedAnswer) -> None:
-        """For another branch of the chat: the last answer that it shows, or an empty one."""
+        """For another branch of the chat: the last answer that it shows, or an empty
+        one.
+        """
         self._keep_speed()
         self._previous_plan = self._previous_prefill = None
         self.answer = answer
@@ -163,7 +181,9 @@ class SpeculationStats:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Over the recent rounds, without the first of an answer, which reads the prompt."""
+        """Over the recent rounds, without the first of an answer, which reads the
+        prompt.
+        """
         timed = _timed_rounds(self.recent_rounds)
         ms = sum(r.ms.total for r in timed)
         return 1e3 * sum(len(r.tokens) for r in timed) / ms if ms else None
@@ -177,7 +197,11 @@ class SpeculationStats:
     def plain_speed(self) -> float | None:
         """Tokens per second without speculation, from the nearest measurement there is."""
         own = _own_plain_speed(_timed_rounds(self.recent_rounds))
-        measured = 1e3 / self.measured.t1_ms if self.measured and self.measured.t1_ms > 0 else None
+        measured = (
+            1e3 / self.measured.t1_ms
+            if self.measured and self.measured.t1_ms > 0
+            else None
+        )
         return own or self._last_speeds.get(True) or measured
 
     @property
@@ -192,13 +216,20 @@ class SpeculationStats:
     @property
     def break_even_rate(self) -> float | None:
         """The acceptance rate from which drafting pays here; above 1 if none does."""
-        return None if self.measured is None else speedup_model.break_even_rate(self.measured)
+        return (
+            None
+            if self.measured is None
+            else speedup_model.break_even_rate(self.measured)
+        )
 
     @property
     def draft_sources(self) -> list[tuple[str, DraftTotals]]:
         """Those with the most draft tokens first; drafts of several sources as `mixed`."""
         sources: dict[str, DraftTotals] = {}
-        for name, counts in list(self.totals.by_source.items()):  # a round may add one meanwhile
+        # a round may add one meanwhile
+        for name, counts in list(self.totals.by_source.items()):
             source = sources.setdefault("mixed" if "+" in name else name, DraftTotals())
-            source.count(counts.drafted, counts.accepted, counts.draft_ms, counts.rounds)
+            source.count(
+                counts.drafted, counts.accepted, counts.draft_ms, counts.rounds
+            )
         return sorted(sources.items(), key=lambda item: -item[1].drafted)

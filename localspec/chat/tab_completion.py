@@ -42,14 +42,20 @@ def _complete_name(prefix: str) -> Iterator[str]:
 def _complete_argument(command: SlashCommand, rest: str) -> list[str]:
     if command.name == "set" and " " in rest:
         setting, _, value = rest.partition(" ")
-        return [f"{setting} {word}" for word in value_choices(setting) if word.startswith(value)]
+        return [
+            f"{setting} {word}"
+            for word in value_choices(setting)
+            if word.startswith(value)
+        ]
     words = [word for word in command.choices if word.startswith(rest)]
     complete = _COMPLETERS.get(command.name)
     return words + complete(rest) if complete else words
 
 
 def complete_path(typed: str, suffix: str = "") -> list[str]:
-    """The folders, with a slash, and the files of this suffix whose paths begin with `typed`."""
+    """The folders, with a slash, and the files of this suffix whose paths begin with
+    `typed`.
+    """
     try:
         path = Path(os.path.expanduser(typed))
         folder, prefix = (path, "") if typed.endswith("/") else (path.parent, path.name)
@@ -58,7 +64,9 @@ def complete_path(typed: str, suffix: str = "") -> list[str]:
         return []
     start = typed[: len(typed) - len(prefix)]
     return [
-        sanitize(f"{start}{entry.name}{'/' if os.path.isdir(entry) else ''}", multiline=False)
+        sanitize(
+            f"{start}{entry.name}{'/' if os.path.isdir(entry) else ''}", multiline=False
+        )
         for entry in entries
         if entry.name.startswith(prefix)
         and (prefix.startswith(".") or not entry.name.startswith("."))
@@ -86,7 +94,9 @@ def _installed_names(_: int) -> Sequence[str]:
 
 def _complete_preset(typed: str) -> list[str]:
     word, space, name = typed.rpartition(" ")
-    return [f"{word}{space}{preset}" for preset in presets.load() if preset.startswith(name)]
+    return [
+        f"{word}{space}{preset}" for preset in presets.load() if preset.startswith(name)
+    ]
 
 
 _COMPLETERS: Mapping[str, Callable[[str], list[str]]] = {
@@ -106,7 +116,9 @@ def is_final(line: str) -> bool:
 
 
 def usage(line: str) -> str:
-    """The arguments and the help of a command whose name is complete; empty for other lines."""
+    """The arguments and the help of a command whose name is complete; empty for other
+    lines.
+    """
     command = COMMANDS_BY_NAME.get(line[1:])
     return f"{command.argument}  {command.help}".strip() if command else ""
 

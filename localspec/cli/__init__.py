@@ -75,7 +75,9 @@ class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(_COMMANDS.items()))
 
@@ -103,7 +105,9 @@ class _LazyGroup(click.Group):
             raise errors.UsageError(f"There is no command {name!r}.", hint)
         return super().resolve_command(ctx, args)
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[CompletionItem]:
         items = [CompletionItem(name, help=about) for name, about in _COMMANDS.items()]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [item for item in items if item.value.startswith(incomplete)] + options
@@ -150,7 +154,9 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
     def collect(*groups: Any) -> dict[str, object]:
         options = [option for option in config.select("command", *groups) if option.key]
         values = {option.name: settings.get(option.key) for option in options}
-        return {name: value for name, value in values.items() if value not in (None, ())}
+        return {
+            name: value for name, value in values.items() if value not in (None, ())
+        }
 
     answers = collect("sampling", "speculation", "load")
     measuring = dict.fromkeys(("bench", "verify", "fit"), collect("load"))
@@ -161,7 +167,9 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
 def _run_tui(context: click.Context) -> int:
     """Open the terminal app; print the help where there is no terminal."""
     streams = (sys.stdin, sys.stdout)
-    if global_options.is_plain() or not all(s is not None and s.isatty() for s in streams):
+    if global_options.is_plain() or not all(
+        s is not None and s.isatty() for s in streams
+    ):
         terminal.echo_text(context.get_help(), err=True)
         return 2
     from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
@@ -192,7 +200,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _print_error(_explain(error), argv)
     try:
         sys.stdout.flush()
-    except (OSError, ValueError):  # redirect it to null, or Python prints an error at exit
+    except (
+        OSError,
+        ValueError,
+    ):  # redirect it to null, or Python prints an error at exit
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
@@ -212,12 +223,17 @@ def _explain(error: Exception) -> errors.LocalspecError:
         return errors.LocalspecError(what, f"Install localspec again: {install}")
     if not isinstance(error, OSError):
         hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
-        return errors.LocalspecError(f"Internal error: {type(error).__name__}: {error}", hint)
+        return errors.LocalspecError(
+            f"Internal error: {type(error).__name__}: {error}", hint
+        )
     reason = error.strerror or error
     what = f"The output cannot be written: {reason}."
     hint = "Free disk space, or write to another disk."
     if error.errno == errno.EBADF:
-        what, hint = "Standard output is closed.", "Redirect it to a file, or to /dev/null."
+        what, hint = (
+            "Standard output is closed.",
+            "Redirect it to a file, or to /dev/null.",
+        )
     elif error.filename is not None:
         what = f"{error.filename} cannot be used: {reason}."
         hint = "Check its permissions, and its disk."
@@ -247,12 +263,17 @@ def _is_json_requested(argv: list[str]) -> bool:
 
 def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     """Print the error and its hint on stderr, or on stdout as JSON with --json."""
-    message, hint = sanitize(error.message, multiline=False), sanitize(error.hint, multiline=False)
+    message, hint = (
+        sanitize(error.message, multiline=False),
+        sanitize(error.hint, multiline=False),
+    )
     body = {"code": error.code, "message": message, "hint": hint}
     is_printed = False
     if _is_json_requested(argv):
         try:
-            terminal.echo_json({"error": body} | ({"text": error.said} if error.said else {}))
+            terminal.echo_json(
+                {"error": body} | ({"text": error.said} if error.said else {})
+            )
             is_printed = True
         except OSError as failure:  # of a full disk; a closed pipe has what it wanted
             is_printed = isinstance(failure, BrokenPipeError)
@@ -272,6 +293,7 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "localspec"
     if path == "localspec" and argv and argv[0] in (*_COMMANDS, *_ALIASES):
-        path = f"localspec {argv[0]}"  # an option without its value has the group's context
+        # an option without its value has the group's context
+        path = f"localspec {argv[0]}"
     hint = f"See: {path} --help"
     return _print_error(errors.UsageError(error.format_message(), hint), argv)

@@ -15,7 +15,14 @@ from localspec.cli import global_options, speculation_text, terminal
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
-from localspec.protocol.events import EngineReady, Event, GenerationFinished, Notice, Prefill, Round
+from localspec.protocol.events import (
+    EngineReady,
+    Event,
+    GenerationFinished,
+    Notice,
+    Prefill,
+    Round,
+)
 from localspec.protocol.wire import GenerateCommand
 from localspec.sanitize import sanitize
 from localspec.units import count, gib, short_count
@@ -41,14 +48,18 @@ def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
         return sanitize(event.tail)
     tokens = event.tokens if isinstance(event, Round) else ()
     if mark_tokens and not style.plain:
-        return "".join(speculation_text.mark_token(token, style.colour) for token in tokens)
+        return "".join(
+            speculation_text.mark_token(token, style.colour) for token in tokens
+        )
     return "".join(sanitize(token.text) for token in tokens)
 
 
 class AnswerPrinter:
     """Prints one answer of `localspec run -p`, as text or as one JSON document."""
 
-    def __init__(self, style: OutputStyle, ready: EngineReady, given: dict[str, Any]) -> None:
+    def __init__(
+        self, style: OutputStyle, ready: EngineReady, given: dict[str, Any]
+    ) -> None:
         """`given`: the options of the command."""
         self._style, self._ready, self._given = style, ready, given
         self._is_at_line_start = True
@@ -68,7 +79,11 @@ class AnswerPrinter:
 
     def _print_notice(self, notice: Notice) -> None:
         # A script gets no info notices, except about what changes its answers' speed.
-        is_relevant = notice.level != "info" or notice.code in _SHOWN_NOTICES or sys.stderr.isatty()
+        is_relevant = (
+            notice.level != "info"
+            or notice.code in _SHOWN_NOTICES
+            or sys.stderr.isatty()
+        )
         if not self._style.quiet and is_relevant:
             terminal.notify(f"{notice.message} {notice.hint}".rstrip())
 
@@ -77,24 +92,33 @@ class AnswerPrinter:
             terminal.echo()
             self._is_at_line_start = True
 
-    def print_result(self, request: GenerateCommand, loaded: LoadedModel, sampling: str) -> None:
+    def print_result(
+        self, request: GenerateCommand, loaded: LoadedModel, sampling: str
+    ) -> None:
         """`sampling`: its values and where they are from, for --stats."""
         self.end_line()
         answer, style = self.answer, self._style
         if self._given["as_json"]:
-            terminal.echo_json(build_answer(answer, request, self._ready, loaded).document())
+            terminal.echo_json(
+                build_answer(answer, request, self._ready, loaded).document()
+            )
             return
         if self._given["tokens"] and not style.quiet:
             lines = [speculation_text.format_legend(style.colour)]
             if style.plain:
-                lines = [speculation_text.format_round(each, plain=True) for each in answer.rounds]
+                lines = [
+                    speculation_text.format_round(each, plain=True)
+                    for each in answer.rounds
+                ]
             for line in lines:
                 terminal.echo_styled(line, err=True, colour=style.colour)
         if answer.ended_in_thinking and not style.quiet:
             terminal.notify(*_UNANSWERED)
         if self._given["stats"] and answer.finished is not None:
             totals, seed = answer.finished.totals, request.sampling.seed
-            stats = speculation_text.format_stats(answer.plan, totals, seed, plain=style.plain)
+            stats = speculation_text.format_stats(
+                answer.plan, totals, seed, plain=style.plain
+            )
             for line in (*stats, f"sampling: {sampling}", *_format_memory(self._ready)):
                 terminal.echo(line, err=True)
 
@@ -132,7 +156,9 @@ class ChatAnswerPrinter:
             self._show_prefill(event)
         elif isinstance(event, Notice):
             self.start_new_line()
-            self._write_stderr(f"localspec: {sanitize(event.message, multiline=False)}\n")
+            self._write_stderr(
+                f"localspec: {sanitize(event.message, multiline=False)}\n"
+            )
         elif isinstance(event, Round | GenerationFinished):
             self._clear_progress()
         if self._mark_tokens and not self._style.plain:
@@ -177,7 +203,8 @@ class ChatAnswerPrinter:
                 self._write(text, dim=True)
             self._thinking.append(text)
             return
-        if self._thinking and not self._answer_started:  # begin the answer on a new line
+        # begin the answer on a new line
+        if self._thinking and not self._answer_started:
             text = text.lstrip()
             if text and not self._at_line_start:
                 self._write("\n")
@@ -210,7 +237,9 @@ class ChatAnswerPrinter:
         is_long = event.total - event.reused >= _LONG_PREFILL_TOKENS
         if is_long and not self._style.plain and global_options.can_redraw():
             self._clear_progress()
-            progress = f"reading prompt {short_count(event.done)} / {short_count(event.total)}"
+            progress = (
+                f"reading prompt {short_count(event.done)} / {short_count(event.total)}"
+            )
             self._progress_width = len(progress)
             self._write_stderr(progress)
 
@@ -222,7 +251,9 @@ class ChatAnswerPrinter:
     def _write_stderr(self, text: str) -> None:
         if not self._style.quiet:
             sys.stdout.flush()
-            terminal.echo_styled(text, err=True, newline=False, colour=self._style.colour)
+            terminal.echo_styled(
+                text, err=True, newline=False, colour=self._style.colour
+            )
 
     def _dim(self, text: str) -> str:
         return click.style(text, dim=True) if self._style.colour else text

@@ -32,10 +32,14 @@ from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.units import short_count
 
-_UNANSWERED_HINT = "/set think_budget N limits thinking to N tokens; /think off turns it off."
+_UNANSWERED_HINT = (
+    "/set think_budget N limits thinking to N tokens; /think off turns it off."
+)
 _QUIT_WINDOW_MS = 1000  # A second Ctrl+C within this time quits.
 _NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
-_CONTEXT_FULL_HINT = "/undo removes the last turn, /clear all turns; --ctx N sets a larger context."
+_CONTEXT_FULL_HINT = (
+    "/undo removes the last turn, /clear all turns; --ctx N sets a larger context."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,18 @@ class ChatLoop:
         load_engine: StartEngine = launch.start_engine,
         read_line: Callable[[str], str] = input,
     ) -> None:
-        self._launch_options, self._view, self._load_engine = launch_options, view, load_engine
+        self._launch_options, self._view, self._load_engine = (
+            launch_options,
+            view,
+            load_engine,
+        )
         self.session: ChatSession = view.session
         self._print = view.print_line
         self._engine: Engine | None = None
         self._loaded_key: object = None  # The `ChatSession.load_key` of the last load.
-        self._message_prompt = ReadlinePrompt("You: " if view.style.plain else "> ", read_line)
+        self._message_prompt = ReadlinePrompt(
+            "You: " if view.style.plain else "> ", read_line
+        )
         self._interrupt = Interrupt()  # The last Ctrl+C while an answer streamed.
         self._quit_hint_shown = False
 
@@ -118,7 +128,9 @@ class ChatLoop:
             self._print("Ask a question, for example: What is a bicycle?")
         else:
             example = self.session.example_beginning
-            self._print(f"Text-completion model: type the beginning, for example {example}")
+            self._print(
+                f"Text-completion model: type the beginning, for example {example}"
+            )
             self._print("An empty Enter continues.")
         for line in self._launch_options.recap:
             self._print(line)
@@ -131,9 +143,14 @@ class ChatLoop:
         draft = (view.ready.draft or "").replace(".gguf", "")
         joint = ", drafted by " if view.style.plain else " with "
         pair = f"{session.model_name}{joint}{draft}" if draft else session.model_name
-        return pair if view.style.plain else f"{pair} · context {short_count(session.loaded.n_ctx)}"
+        return (
+            pair
+            if view.style.plain
+            else f"{pair} · context {short_count(session.loaded.n_ctx)}"
+        )
 
-    # --- input ----------------------------------------------------------------------------
+    # --- input
+    # ----------------------------------------------------------------------------
 
     def _run_turn(self) -> int | None:
         """Read one message and handle it; returns an exit code to end the chat."""
@@ -220,9 +237,12 @@ class ChatLoop:
             raise
         self._print(self._describe_pair())
 
-    # --- answers --------------------------------------------------------------------------
+    # --- answers
+    # --------------------------------------------------------------------------
 
-    def _answer(self, start_turn: Callable[[], None], not_sent_hint: str = "") -> int | None:
+    def _answer(
+        self, start_turn: Callable[[], None], not_sent_hint: str = ""
+    ) -> int | None:
         """Start a turn and print its answer.  Loads the model first, after a crash."""
         if self._engine is None:
             self._print("Reloading the model …")
@@ -249,7 +269,9 @@ class ChatLoop:
         finally:
             printer.finish(session.answer.rounds)
         if failure is not None:
-            self._print_error(failure, not_sent_hint if session.withdrawn_question else "")
+            self._print_error(
+                failure, not_sent_hint if session.withdrawn_question else ""
+            )
             if session.is_interrupted:
                 self._close_engine()
                 self._print(
@@ -259,8 +281,12 @@ class ChatLoop:
             self._print_status(engine, stopped_ms)
         return None
 
-    def _stream_answer(self, engine: Engine, printer: ChatAnswerPrinter) -> float | None:
-        """Stream the answer; returns the ms from Ctrl+C to the end, None without Ctrl+C."""
+    def _stream_answer(
+        self, engine: Engine, printer: ChatAnswerPrinter
+    ) -> float | None:
+        """Stream the answer; returns the ms from Ctrl+C to the end, None without
+        Ctrl+C.
+        """
 
         def choose(overflow: ContextOverflow) -> OverflowPolicy:
             printer.start_new_line()

@@ -26,10 +26,16 @@ from localspec.tui.key_bindings import (
 )
 
 
-def _complete_key(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
+def _complete_key(
+    _: click.Context, __: click.Parameter, prefix: str
+) -> list[CompletionItem]:
     helps = {key: option.help for key, option in SETTINGS.items()}
     helps |= {f"keys.{id_}": each.description for id_, each in BINDINGS_BY_ID.items()}
-    return [CompletionItem(key, help=text) for key, text in helps.items() if key.startswith(prefix)]
+    return [
+        CompletionItem(key, help=text)
+        for key, text in helps.items()
+        if key.startswith(prefix)
+    ]
 
 
 def _complete_value(
@@ -75,7 +81,9 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     Exit code 2 if config.toml has errors.
     """
     view = _load_view(context)
-    keys = [f"keys.{id_}" for id_ in (BINDINGS_BY_ID if all_keys else view.key_bindings)]
+    keys = [
+        f"keys.{id_}" for id_ in (BINDINGS_BY_ID if all_keys else view.key_bindings)
+    ]
     if as_json:
         document = {
             "path": str(view.file.path),
@@ -120,7 +128,9 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
 @click.argument("value", required=False, shell_complete=_complete_value)
 @flag("--default", "use_default", about="Remove KEY from the file.")
 @click.pass_context
-def set_(context: click.Context, key: str, value: str | None, use_default: bool) -> None:
+def set_(
+    context: click.Context, key: str, value: str | None, use_default: bool
+) -> None:
     """Set KEY to VALUE in config.toml.
 
     The rest of the file, with its comments, stays unchanged.
@@ -133,7 +143,9 @@ def set_(context: click.Context, key: str, value: str | None, use_default: bool)
             toml_file.set_value(name, None)
     else:
         option = SETTINGS.get(key)
-        parsed = toml_file.parse_value(option, value) if option else _parse_key(key, value)
+        parsed = (
+            toml_file.parse_value(option, value) if option else _parse_key(key, value)
+        )
         toml_file.set_value(key, parsed)
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
@@ -157,7 +169,10 @@ def _load_view(context: click.Context) -> EffectiveConfig:
 
 
 def _find_keys(key: str) -> list[str]:
-    """The key under its current name, then its earlier names.  Raises UsageError if unknown."""
+    """The key under its current name, then its earlier names.
+
+    Raises UsageError if unknown.
+    """
     if key in SETTINGS:
         return [key]
     id_ = key.removeprefix("keys.")
@@ -175,7 +190,9 @@ def _parse_key(key: str, text: str) -> str:
     keys = ",".join(part.strip() for part in text.split(","))
     id_ = key.removeprefix("keys.")
     if id_ not in BINDINGS_BY_ID:
-        raise UsageError(f"{key} was removed.", "All keys: localspec config list --keys")
+        raise UsageError(
+            f"{key} was removed.", "All keys: localspec config list --keys"
+        )
     user_keys = current_ids(config.resolve().key_bindings)
     if problem := check_keys(id_, keys, user_keys):
         raise UsageError(problem, "All keys: localspec config list --keys")

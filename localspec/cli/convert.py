@@ -18,7 +18,12 @@ from localspec.cli.options import QUIET
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.errors import UsageError
 from localspec.launch import conversion
-from localspec.launch.conversion import Comparison, ComparisonTrial, ConvertedModel, Source
+from localspec.launch.conversion import (
+    Comparison,
+    ComparisonTrial,
+    ConvertedModel,
+    Source,
+)
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.models import model_lookup
@@ -51,16 +56,24 @@ from localspec.units import gb, percent
 @QUIET
 @global_options.JSON
 def command(
-    model: str, out: Path | None, compare: int, quiet: bool, as_json: bool, **given: str | None
+    model: str,
+    out: Path | None,
+    compare: int,
+    quiet: bool,
+    as_json: bool,
+    **given: str | None,
 ) -> int:
     """Copy MODEL to a file of another weight type.
 
-    CPUs compute some types several times as fast as others (localspec doctor --cpu). The copy is
-    compared with MODEL on what MODEL itself writes. The original is not changed.
+    CPUs compute some types several times as fast as others (localspec doctor --cpu).
+    The copy is compared with MODEL on what MODEL itself writes. The original is not
+    changed.
     """
     chosen = given["type"] if given["type"] != "auto" else None
     if chosen is None and not compare:
-        raise UsageError("The type is chosen by the comparison.", "Without one: --type TYPE")
+        raise UsageError(
+            "The type is chosen by the comparison.", "Without one: --type TYPE"
+        )
     resolved = model_lookup.resolve(model).target
     source = conversion.open_source(resolved.require_path())
     progress = ProgressLine(quiet=quiet, interval=10.0)
@@ -83,7 +96,9 @@ def command(
             differs = f"it differs by {converted.comparison.divergence:.3f} nats"
             terminal.notify(f"{kind} was not kept: {differs}.")
             continue
-        _report(f"{name}:{kind}" if out is None else str(out), source, converted, as_json)
+        _report(
+            f"{name}:{kind}" if out is None else str(out), source, converted, as_json
+        )
         return 0
     raise UsageError(
         f"No faster type differs by at most {conversion.MAX_DIVERGENCE} nats.",
@@ -92,7 +107,12 @@ def command(
 
 
 def _convert(
-    source: Source, kind: str, file: Path, n_tokens: int, progress: ProgressLine, bound: float
+    source: Source,
+    kind: str,
+    file: Path,
+    n_tokens: int,
+    progress: ProgressLine,
+    bound: float,
 ) -> ConvertedModel:
     trial = None
     if n_tokens:
@@ -119,7 +139,9 @@ def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
     return speeds
 
 
-def _report(reference: str, source: Source, converted: ConvertedModel, as_json: bool) -> None:
+def _report(
+    reference: str, source: Source, converted: ConvertedModel, as_json: bool
+) -> None:
     if as_json:
         facts: dict[str, Any] = {
             "file": str(converted.path),
@@ -132,7 +154,9 @@ def _report(reference: str, source: Source, converted: ConvertedModel, as_json: 
         return
     echo(f"{converted.path}: {gb(converted.size)}, {converted.type}")
     if converted.comparison is not None:
-        for line in _format_comparison(source.header.quantization, converted.comparison):
+        for line in _format_comparison(
+            source.header.quantization, converted.comparison
+        ):
             echo(line)
     echo(f"Use it: {shlex.join(['localspec', 'run', reference])}", err=True)
 

@@ -30,23 +30,27 @@ from localspec.machine import conversion_process
 def command(dismiss: str | None, cpu: bool, fix: bool, yes: bool, as_json: bool) -> int:
     """Check the engine, devices, disk, chats, settings, terminal and models.
 
-    Changes nothing without --fix, which removes incomplete downloads, repairs damaged chats and
-    reinstalls llama.cpp. The output contains no personal names and can be pasted into an issue.
-    Exit code 1 if a problem keeps localspec from working.
+    Changes nothing without --fix, which removes incomplete downloads, repairs damaged
+    chats and reinstalls llama.cpp. The output contains no personal names and can be
+    pasted into an issue. Exit code 1 if a problem keeps localspec from working.
     """
     if cpu:
         return _time_types(as_json)
     if dismiss is not None:
         llama_build.dismiss()
     if fix and not yes and (as_json or not terminal.can_prompt_user()):
-        raise UsageError("Cannot ask: not a terminal.", "To fix without asking: --fix -y")
+        raise UsageError(
+            "Cannot ask: not a terminal.", "To fix without asking: --fix -y"
+        )
     results = checks.run_checks()
     if not as_json:
         terminal.echo_text(findings.format_report(results))
     actions = [(each.what, each.action) for each in results if each.action is not None]
     if fix and not actions:
         echo("There is nothing to fix automatically.", err=True)
-    if _fix([action for what, action in actions if fix and _confirm(what, action, yes)]):
+    if _fix(
+        [action for what, action in actions if fix and _confirm(what, action, yes)]
+    ):
         results = checks.run_checks()
         if not as_json:
             echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")

@@ -14,7 +14,12 @@ from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.fit import machine_profile, suggestions
-from localspec.fit.advisor import MemorySaving, SettingsAdvice, SettingsAdvisor, with_settings
+from localspec.fit.advisor import (
+    MemorySaving,
+    SettingsAdvice,
+    SettingsAdvisor,
+    with_settings,
+)
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
 from localspec.fit.speed import UseCase
 from localspec.fit.suggestions import SuggestionCriteria
@@ -59,10 +64,11 @@ from localspec.units import gib, token_rate_range
 @global_options.ENDPOINT
 @global_options.JSON
 def command(ref: str, as_json: bool, **given: Any) -> int:
-    """Estimate whether the model or pair REF fits this computer, without downloading it.
+    """Estimate whether the model or pair REF fits this computer, without downloading
+    it.
 
-    llama.cpp itself counts the memory on this computer, from the headers of the files; for other
-    GPUs it is estimated. Exit code 4 if REF does not fit.
+    llama.cpp itself counts the memory on this computer, from the headers of the files;
+    for other GPUs it is estimated. Exit code 4 if REF does not fit.
 
     \b
     localspec fit qwen3-8b+qwen3-0.6b
@@ -70,7 +76,9 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
     machine = machine_profile.simulate(given["gpu"], given["vram"])
-    wishes = options.build_load_request(ResolvedPair(Path(), None), given | {"spec": "auto"})
+    wishes = options.build_load_request(
+        ResolvedPair(Path(), None), given | {"spec": "auto"}
+    )
     criteria = SuggestionCriteria(given["use"], wishes)
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
     subject, default_draft = _load_subject(request, given["draft"], given["endpoint"])
@@ -98,7 +106,11 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
 
 
 def _show(
-    advice: SettingsAdvice, savings: Sequence[MemorySaving], subject: PairShapes, *, as_json: bool
+    advice: SettingsAdvice,
+    savings: Sequence[MemorySaving],
+    subject: PairShapes,
+    *,
+    as_json: bool,
 ) -> None:
     devices = [each.device for each in advice.fit.device_fits]
     kind = (subject.draft.shape.head_kind or "model") if subject.draft else ""
@@ -117,10 +129,15 @@ def _load_subject(
     request: ModelRequest, draft: str | None, endpoint: str | None
 ) -> tuple[PairShapes, str]:
     """The pair as `run` takes it, and what its draft is if nobody named it."""
-    is_open, default = not draft and request.draft is None and not request.is_lookup_pair, ""
+    is_open, default = (
+        not draft and request.draft is None and not request.is_lookup_pair,
+        "",
+    )
     if draft:
         named = None if draft == "none" else model_lookup.resolve(draft)
-        request = replace(request, draft=(named.draft or named.target) if named else None)
+        request = replace(
+            request, draft=(named.draft or named.target) if named else None
+        )
     elif is_open and (path := request.target.find_path()):
         model = None if request.pair else request.target.catalog_model
         pair = launch.with_default_draft(ResolvedPair(path, None), model)
@@ -184,7 +201,9 @@ def format_fit(
         yield "To save memory:"
         for saving in savings[:_MAX_SAVINGS]:
             verdict = _VERDICT_TEXT[saving.fit.verdict]
-            line = f"  {saving.change:36} saves {gib(saving.saved_bytes):>9}   {verdict}"
+            line = (
+                f"  {saving.change:36} saves {gib(saving.saved_bytes):>9}   {verdict}"
+            )
             speed = saving.fit.speed.speculative
             rate = f"; {token_rate_range(speed)}" if speed else ""
             yield f"{line}{rate}  {saving.flags}".rstrip()
@@ -208,13 +227,19 @@ def _format_device(device_fit: DeviceFit, *, plain: bool) -> Iterator[str]:
     else:
         yield f"  {memory_bar(device_fit, _BAR_WIDTH)}"
         cells = zip(MEMORY_PARTS, device_fit.memory_parts.items(), strict=False)
-        yield "  " + "  ".join(f"{cell} {name} {gib(size)}" for cell, (name, size) in cells if size)
+        yield "  " + "  ".join(
+            f"{cell} {name} {gib(size)}" for cell, (name, size) in cells if size
+        )
     verdict = _VERDICT_TEXT[device_fit.verdict]
     shared, spare = " with the GPU's" if device_fit.sharing else "", device_fit.headroom
     left = "" if spare is None else f", {gib(spare)} to spare"
     if spare is not None and spare < 0:
         is_tight = device_fit.verdict == "tight"
-        left = f", uses {gib(-spare)} of the reserve" if is_tight else f", {gib(-spare)} short"
+        left = (
+            f", uses {gib(-spare)} of the reserve"
+            if is_tight
+            else f", {gib(-spare)} short"
+        )
     yield f"  {verdict}: needs {gib(device_fit.needed)}{shared}{left}"
 
 
@@ -222,7 +247,9 @@ def memory_bar(device_fit: DeviceFit, width: int) -> str:
     """A bar of the device's memory, with a symbol for each part."""
     free = max(device_fit.device.free or device_fit.needed, 1)
     bar, used = "", 0
-    for size, character in zip(device_fit.memory_parts.values(), MEMORY_PARTS, strict=False):
+    for size, character in zip(
+        device_fit.memory_parts.values(), MEMORY_PARTS, strict=False
+    ):
         used += size
         end = min(width, round(width * used / free))
         if size and end <= len(bar) < width:  # every part gets at least one cell
@@ -252,7 +279,8 @@ def _format_speedups(fit: FitReport) -> str:
     speedups = [
         f"{estimate.speedup[0]:.1f}–{estimate.speedup[1]:.1f}× for {name}"
         for name, estimate in fit.speed.by_workload.items()
-        if name in ("code", "chat", "writing") and estimate.speedup[1] >= _MIN_SPEEDUP_SHOWN
+        if name in ("code", "chat", "writing")
+        and estimate.speedup[1] >= _MIN_SPEEDUP_SHOWN
     ]
     return f"   ({', '.join(speedups)})" if speedups else "   (not faster here)"
 
@@ -261,7 +289,11 @@ def _format_method(fit: FitReport, subject: PairShapes) -> str:
     parts = [subject.target, *filter(None, [subject.draft])]
     sources = " and ".join(dict.fromkeys(_SOURCE_TEXT[part.source] for part in parts))
     memory = fit.memory_estimate
-    counted = "counted by llama.cpp" if memory.method == "exact" else "calculated by localspec"
+    counted = (
+        "counted by llama.cpp"
+        if memory.method == "exact"
+        else "calculated by localspec"
+    )
     error = f", ± {gib(fit.error)}" if fit.error else ""
     note = f" ({memory.note})" if memory.note else ""
     return f"{counted} from {sources}{error}{note}"

@@ -1,7 +1,8 @@
-"""Options of every command: --offline, --plain, --models-dir, --data-dir; and kinds of options.
+"""Options of every command: --offline, --plain, --models-dir, --data-dir; and kinds of
+options.
 
-Those of every command set environment variables, so that child processes inherit them; `config
-list` shows which option set a variable.
+Those of every command set environment variables, so that child processes inherit them;
+`config list` shows which option set a variable.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FiniteRange(click.FloatRange):
-    """A range that excludes nan, which is neither below nor above a limit, and infinity."""
+    """A range that excludes nan, which is neither below nor above a limit, and
+    infinity.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
@@ -32,7 +37,9 @@ class FiniteRange(click.FloatRange):
 
 
 def reject_empty(context: click.Context, parameter: click.Parameter, value: T) -> T:
-    """The callback of a parameter whose empty value would count as none: "$UNSET" in a script."""
+    """The callback of a parameter whose empty value would count as none: "$UNSET" in a
+    script.
+    """
     values = value if isinstance(value, tuple) else (value,)
     if any(isinstance(text, str) and not text.strip() for text in values):
         raise click.BadParameter("it is empty.", context, parameter)
@@ -41,7 +48,9 @@ def reject_empty(context: click.Context, parameter: click.Parameter, value: T) -
 
 def text_option(name: str, metavar: str, about: str, **more: Any) -> Callable[[F], F]:
     """An option whose text must not be empty."""
-    return click.option(name, metavar=metavar, callback=reject_empty, help=about, **more)
+    return click.option(
+        name, metavar=metavar, callback=reject_empty, help=about, **more
+    )
 
 
 def number_option(
@@ -69,12 +78,16 @@ def get_flags(context: click.Context) -> dict[str, str]:
 def _folder_option(
     name: str, variable: str, about: str, *, must_exist: bool = False
 ) -> click.Option:
-    def set_variable(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    def set_variable(
+        context: click.Context, option: click.Parameter, value: str | None
+    ) -> None:
         reject_empty(context, option, value)
         if value is not None:
             folder = os.path.abspath(os.path.expanduser(value))
             if must_exist and not os.path.isdir(folder):
-                raise click.BadParameter(f"there is no folder {folder}.", context, option)
+                raise click.BadParameter(
+                    f"there is no folder {folder}.", context, option
+                )
             os.environ[variable] = folder
             get_flags(context)[variable] = name
 
@@ -89,7 +102,9 @@ def _folder_option(
 
 
 def _switch(name: str, callback: Any, about: str) -> click.Option:
-    return click.Option([name], expose_value=False, callback=callback, help=about, is_flag=True)
+    return click.Option(
+        [name], expose_value=False, callback=callback, help=about, is_flag=True
+    )
 
 
 def _set_offline(context: click.Context, __: click.Parameter, value: bool) -> None:
@@ -107,7 +122,9 @@ def _set_plain(_: click.Context, __: click.Parameter, value: bool) -> None:
 
 
 def is_plain() -> bool:
-    """Whether to print words only: a screen reader reads symbols and redrawn lines aloud."""
+    """Whether to print words only: a screen reader reads symbols and redrawn lines
+    aloud.
+    """
     return bool(os.environ.get(_PLAIN_VARIABLE)) or os.environ.get("TERM") == "dumb"
 
 
@@ -124,11 +141,16 @@ def can_redraw() -> bool:
 
 
 def _global_options() -> tuple[click.Option, ...]:
-    models, data = "Also use the .gguf files in DIR.", "Folder for chats, measurements and logs."
+    models, data = (
+        "Also use the .gguf files in DIR.",
+        "Folder for chats, measurements and logs.",
+    )
     offline = "Do not use the network.  Also: HF_HUB_OFFLINE=1."
     return (
         _switch("--offline", _set_offline, offline),
-        _switch("--plain", _set_plain, "Words only, for screen readers.  Also: TERM=dumb."),
+        _switch(
+            "--plain", _set_plain, "Words only, for screen readers.  Also: TERM=dumb."
+        ),
         _folder_option("--models-dir", "LOCALSPEC_MODELS_DIR", models, must_exist=True),
         _folder_option("--data-dir", "LOCALSPEC_DATA_DIR", data),
     )
@@ -140,17 +162,23 @@ def add_to_command(command: click.Command) -> click.Command:
     So they are accepted before and after the name of a subcommand.
     """
     present = {option for param in command.params for option in param.opts}
-    command.params += [option for option in _global_options() if option.opts[0] not in present]
+    command.params += [
+        option for option in _global_options() if option.opts[0] not in present
+    ]
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
             add_to_command(subcommand)
     return command
 
 
-ENDPOINT = text_option("--endpoint", "URL", "A mirror of the Hugging Face hub.  Also: HF_ENDPOINT.")
+ENDPOINT = text_option(
+    "--endpoint", "URL", "A mirror of the Hugging Face hub.  Also: HF_ENDPOINT."
+)
 JSON = flag("--json", "as_json", about="Print one JSON document.")
 YES = flag("-y", "--yes", about="Do not ask.")
-GPU = click.option("--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".')
+GPU = click.option(
+    "--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".'
+)
 VRAM = number_option(
     "--vram",
     "Estimate for a GPU with this much memory.",

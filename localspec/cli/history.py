@@ -17,7 +17,14 @@ from localspec.chat.history import ChatHistory, ChatListEntry
 from localspec.cli import global_options, options, speculation_text, terminal
 from localspec.cli.global_options import flag
 from localspec.cli.shell_completion import complete_chat
-from localspec.cli.terminal import echo, echo_columns, echo_json, echo_styled, echo_text, notify
+from localspec.cli.terminal import (
+    echo,
+    echo_columns,
+    echo_json,
+    echo_styled,
+    echo_text,
+    notify,
+)
 from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.units import count
@@ -45,7 +52,8 @@ def find_chat_id(history: ChatHistory, text: str) -> int:
         return history.find_last_id()
     if not text.isdecimal() or len(text) > 15:
         raise NotFoundError(
-            f"There is no chat {text[:40]!r}.", "See the numbers: localspec history list"
+            f"There is no chat {text[:40]!r}.",
+            "See the numbers: localspec history list",
         )
     return int(text)
 
@@ -65,7 +73,11 @@ def history_command() -> None:
 
 @history_command.command("list")
 @click.option(
-    "-n", "--most", type=click.IntRange(1), metavar="N", help="List only N chats.  [default: all]"
+    "-n",
+    "--most",
+    type=click.IntRange(1),
+    metavar="N",
+    help="List only N chats.  [default: all]",
 )
 @global_options.JSON
 def list_(most: int | None, as_json: bool) -> None:
@@ -78,7 +90,9 @@ def list_(most: int | None, as_json: bool) -> None:
     if not chats:
         echo("No saved chats. To start one: localspec run", err=True)
         return
-    echo_columns([("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE"), *map(_chat_row, chats)])
+    echo_columns(
+        [("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE"), *map(_chat_row, chats)]
+    )
     if sys.stdout.isatty():
         echo(err=True)
         echo("Continue a chat: localspec run --continue CHAT", err=True)
@@ -89,7 +103,11 @@ def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
         updated = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
         updated = "?"
-    title = chat.title if len(chat.title) <= _TITLE_WIDTH else f"{chat.title[: _TITLE_WIDTH - 1]}…"
+    title = (
+        chat.title
+        if len(chat.title) <= _TITLE_WIDTH
+        else f"{chat.title[: _TITLE_WIDTH - 1]}…"
+    )
     return str(chat.id), updated, str(chat.turn_count), chat.pair.name, title
 
 
@@ -103,7 +121,10 @@ def search(text: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         chats = [export.list_entry_json(hit.list_entry) for hit in hits]
         found = zip(hits, chats, strict=True)
-        body = [{"chat": chat, "turn": hit.turn, "excerpt": hit.excerpt} for hit, chat in found]
+        body = [
+            {"chat": chat, "turn": hit.turn, "excerpt": hit.excerpt}
+            for hit, chat in found
+        ]
         echo_json({"found": body})
         return
     echo_columns([(str(hit.list_entry.id), hit.excerpt) for hit in hits])
@@ -126,7 +147,10 @@ def show(chat: str, as_json: bool) -> None:
     more = len(saved.conversation.all_turns) - len(turns)
     if more:
         echo(err=True)
-        echo(f"{count(more, 'more turn')} in other branches: --json shows them.", err=True)
+        echo(
+            f"{count(more, 'more turn')} in other branches: --json shows them.",
+            err=True,
+        )
     if turns and turns[-1].finish_reason is None:
         echo(err=True)
         echo("The last answer was interrupted.", err=True)
@@ -177,17 +201,31 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
     return 0
 
 
-_FORMATS = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
+_FORMATS = {
+    ".md": "md",
+    ".markdown": "md",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+}
 
 
 @click.command("export")
 @CHAT_ARGUMENT
-@click.option("--md", "file_format", flag_value="md", help="Markdown, without thinking.")
 @click.option(
-    "--html", "file_format", flag_value="html", help="One web page; thinking is collapsed."
+    "--md", "file_format", flag_value="md", help="Markdown, without thinking."
 )
 @click.option(
-    "--json", "file_format", flag_value="json", help="Everything, including other branches."
+    "--html",
+    "file_format",
+    flag_value="html",
+    help="One web page; thinking is collapsed.",
+)
+@click.option(
+    "--json",
+    "file_format",
+    flag_value="json",
+    help="Everything, including other branches.",
 )
 @flag("--rounds", about="With --json: every token and round.")
 @click.option(
@@ -204,7 +242,9 @@ def export_command(
 
     Without a format option, the extension of FILE decides; the default is Markdown.
     """
-    file_format = file_format or _FORMATS.get(os.path.splitext(output or "")[1].lower(), "md")
+    file_format = file_format or _FORMATS.get(
+        os.path.splitext(output or "")[1].lower(), "md"
+    )
     if rounds and file_format != "json":
         raise UsageError("--rounds needs the JSON format.", "Add --json")
     with open_history() as history:
@@ -212,7 +252,11 @@ def export_command(
     if file_format == "json":
         text = export.render_json(saved, with_events=rounds)
     else:
-        text = export.render_html(saved) if file_format == "html" else export.render_markdown(saved)
+        text = (
+            export.render_html(saved)
+            if file_format == "html"
+            else export.render_markdown(saved)
+        )
     if output is None:
         echo_text(text, newline=False)
         return
@@ -235,7 +279,9 @@ def replay_command(file: Path, no_color: bool) -> int:
     """
     events = events_file.read(file)
     plain = global_options.is_plain()
-    if not plain and (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
+    if not plain and (
+        sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+    ):
         from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
 
         return app.replay(events)

@@ -28,7 +28,9 @@ def list_command(as_json: bool) -> None:
     """
     models = inventory.list_models()
     pairs, leftovers = model_lookup.ready_pairs(models), inventory.find_leftovers()
-    names = {model.path: model_lookup.shortest_reference(model, models) for model in models}
+    names = {
+        model.path: model_lookup.shortest_reference(model, models) for model in models
+    }
     if as_json:
         echo_json(_list_to_json(models, names, pairs, leftovers))
         return
@@ -83,15 +85,17 @@ def _list_to_json(
 
 
 @click.command("rm")
-@click.argument("ref", required=False, shell_complete=shell_completion.complete_model_or_pair)
+@click.argument(
+    "ref", required=False, shell_complete=shell_completion.complete_model_or_pair
+)
 @global_options.flag("--leftovers", about="Remove the files of unfinished downloads.")
 @global_options.YES
 @global_options.JSON
 def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> int:
     """Remove the model or pair REF from this computer.
 
-    A draft model is kept if another installed pair uses it. Files of other programs are never
-    removed.
+    A draft model is kept if another installed pair uses it. Files of other programs are
+    never removed.
     """
     if (ref is None) != leftovers:
         raise UsageError("Give REF or --leftovers.", "See: localspec rm --help")
@@ -116,7 +120,10 @@ def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> in
 
 
 def _find_models(request: ModelRequest) -> list[LocalModel]:
-    """The installed files to remove.  Raises NotFoundError, or StorageError for a bundled model."""
+    """The installed files to remove.
+
+    Raises NotFoundError, or StorageError for a bundled model.
+    """
     candidates = [(model, _find_installed(model)) for model in request.models]
     installed = [(model, local) for model, local in candidates if local is not None]
     if not installed:
@@ -144,7 +151,9 @@ def _find_installed(model: ResolvedModel) -> LocalModel | None:
 
 
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
-    """Id of an installed pair with another target that uses this draft model; empty if none."""
+    """Id of an installed pair with another target that uses this draft model; empty if
+    none.
+    """
     for pair in model_lookup.ready_pairs(inventory.list_models()):
         is_other = catalog.own_id(pair.target.id) != catalog.own_id(request.target.name)
         if is_other and pair.draft and pair.draft.id == draft.id:

@@ -60,17 +60,21 @@ def command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Copy MODEL to a smaller file that drafts: some of its layers, or a trimmed vocabulary.
+    """Copy MODEL to a smaller file that drafts: some of its layers, or a trimmed
+    vocabulary.
 
-    With --keep it drafts for MODEL itself (early exit). Without training for that (LayerSkip) such
-    a draft is rarely worth its time. With --vocab it drafts for every target that MODEL drafts
-    for: it reads all tokens and proposes the most used, so its output matrix is smaller.
+    With --keep it drafts for MODEL itself (early exit). Without training for that
+    (LayerSkip) such a draft is rarely worth its time. With --vocab it drafts for every
+    target that MODEL drafts for: it reads all tokens and proposes the most used, so its
+    output matrix is smaller.
     """
     source = model_lookup.resolve(model).target.require_path()
     reader.check_loadable(source)
     facts = reader.read(source)
     if draft_heads.is_head(facts):
-        raise UsageError(f"{source.name} is a draft head, not a model.", "Use the model itself.")
+        raise UsageError(
+            f"{source.name} is a draft head, not a model.", "Use the model itself."
+        )
     layers = _choose_layers(facts, source.name, keep, is_whole=bool(vocab))
     if os.path.exists(out):
         raise UsageError(f"{out.name} exists already.", "Choose another --out.")
@@ -82,10 +86,17 @@ def command(
     swa_layers = [layer.is_swa for layer in found.layers] if found.n_swa else None
     size = layer_subset.copy_layers(source, out, layers, swa_layers, kept)
     if as_json:
-        document = {"file": str(out), "bytes": size, "layers": layers, "of": found.n_layer}
+        document = {
+            "file": str(out),
+            "bytes": size,
+            "layers": layers,
+            "of": found.n_layer,
+        }
         echo_json(document | {"tokens": len(kept) or None, "coverage": coverage})
         return
-    echo(f"{out}: {len(layers)} of {found.n_layer} layers, {gb(size)} of {gb(facts.size)}")
+    echo(
+        f"{out}: {len(layers)} of {found.n_layer} layers, {gb(size)} of {gb(facts.size)}"
+    )
     if coverage is not None:
         share = f"{len(kept):,} of {facts.tokenizer.n_tokens:,} tokens"
         echo(f"It drafts {share}, {percent(coverage)} of those counted.", err=True)
@@ -94,8 +105,13 @@ def command(
     echo(f"Use it: {use}", err=True)
 
 
-def _choose_layers(facts: Header, name: str, keep: str | None, *, is_whole: bool) -> list[int]:
-    """Those of --keep; else all if `is_whole`, or those before the exit.  Raises UsageError."""
+def _choose_layers(
+    facts: Header, name: str, keep: str | None, *, is_whole: bool
+) -> list[int]:
+    """Those of --keep; else all if `is_whole`, or those before the exit.
+
+    Raises UsageError.
+    """
     if keep is not None:
         return _parse_layers(keep)
     n = facts.n_layer - facts.hparam("nextn_predict_layers")
@@ -121,15 +137,21 @@ def _choose_tokens(
 ) -> tuple[list[int], float]:
     """The tokens to keep, and their share of those counted.  Raises UsageError."""
     n = _parse_count(vocab, facts.tokenizer.n_tokens)
-    texts = [text for text in [file.read() for file in files] or _read_kept_answers() if text]
+    texts = [
+        text for text in [file.read() for file in files] or _read_kept_answers() if text
+    ]
     if not texts:
         what = "There is no kept answer to count tokens in."
         raise UsageError(what, "Give texts: --from FILE")
     used: Counter[int] = Counter()
     pair = launch.resolve_pair(model, "none")
-    with closing(launch.start_engine(launch.LoadOptions(ctx=256).to_request(pair))) as engine:
+    with closing(
+        launch.start_engine(launch.LoadOptions(ctx=256).to_request(pair))
+    ) as engine:
         for text in texts:
-            used.update(engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens)
+            used.update(
+                engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
+            )
     kept = trimmed_vocabulary.choose_tokens(facts.tokenizer, used, n)
     return kept, sum(used[token] for token in kept) / used.total()
 

@@ -29,21 +29,29 @@ Progress = Generator[MeasurementProgress, None, None]
 
 @click.command("bench")
 @text_option("--workload", "NAME", "Run only this workload; repeatable.", multiple=True)
-@number_option("--rounds", "Repetitions of each prompt.  [default: 1 to 3, by speed]", 1, 1000)
+@number_option(
+    "--rounds", "Repetitions of each prompt.  [default: 1 to 3, by speed]", 1, 1000
+)
 @number_option("--max-tokens", "Max tokens of an answer.", 2, default=64)
 @number_option(
-    "--temperature", "Second temperature to measure, after 0.", default=0.8, type=FiniteRange(0)
+    "--temperature",
+    "Second temperature to measure, after 0.",
+    default=0.8,
+    type=FiniteRange(0),
 )
 @options.EXACT
 @options.OVERLAP
 @options.MEASURING
 @click.option("--markdown", is_flag=True, help="Print a Markdown report to share.")
-@click.option("--row", is_flag=True, help="Print one line of localspec/data/published.jsonl.")
+@click.option(
+    "--row", is_flag=True, help="Print one line of localspec/data/published.jsonl."
+)
 def bench_command(pair: str | None, **given: Any) -> int:
     """Measure the speed of PAIR, plain and speculative.
 
-    PAIR is a pair of the catalogue or any model that `run` accepts. Every prompt is answered
-    alternately without and with speculation, at temperature 0 and at --temperature.
+    PAIR is a pair of the catalogue or any model that `run` accepts. Every prompt is
+    answered alternately without and with speculation, at temperature 0 and at
+    --temperature.
 
     \b
     localspec bench demo
@@ -63,7 +71,9 @@ def bench_command(pair: str | None, **given: Any) -> int:
     form = report_text.format_markdown if given["markdown"] else None
     if given["row"]:
         draft = draft_kind(resolved) or "ngram"
-        form = partial(report_text.format_published_row, target=resolved.target, draft=draft)
+        form = partial(
+            report_text.format_published_row, target=resolved.target, draft=draft
+        )
     measurement = Benchmark(request, format_report=form)
     progress = _measure_pair(resolved, measurement, given)
     return 0 if print_measurement(measurement, progress, given) else 130
@@ -83,9 +93,9 @@ def bench_command(pair: str | None, **given: Any) -> int:
 def verify_command(pair: str | None, **given: Any) -> int:
     """Check that speculation does not change the output of PAIR.
 
-    PAIR is a pair of the catalogue or any model that `run` accepts. The passes of its answers,
-    greedy and with a seed, are repeated without drafting. Sampled tokens are tested against the
-    model's own probabilities. Exit code 1 if a token is wrong.
+    PAIR is a pair of the catalogue or any model that `run` accepts. The passes of its
+    answers, greedy and with a seed, are repeated without drafting. Sampled tokens are
+    tested against the model's own probabilities. Exit code 1 if a token is wrong.
 
     \b
     localspec verify demo
@@ -93,7 +103,9 @@ def verify_command(pair: str | None, **given: Any) -> int:
     """
     _, resolved = _resolve_pair(pair, given)
     measurement = LosslessMeasurement(VerifyEffort(given["seconds"], given["tokens"]))
-    if not print_measurement(measurement, _measure_pair(resolved, measurement, given), given):
+    if not print_measurement(
+        measurement, _measure_pair(resolved, measurement, given), given
+    ):
         return 130
     return 1 if measurement.report.verdict == "divergent" else 0
 
@@ -107,22 +119,29 @@ def _resolve_pair(pair: str | None, given: dict[str, Any]) -> tuple[str, Resolve
 
 
 def _measure_pair(
-    pair: ResolvedPair, measurement: Benchmark | LosslessMeasurement, given: dict[str, Any]
+    pair: ResolvedPair,
+    measurement: Benchmark | LosslessMeasurement,
+    given: dict[str, Any],
 ) -> Progress:
     yield MeasurementProgress("loading")
     # With the draft in any case: whether it pays is what is measured.
     load_request = options.build_load_request(pair, given | {"spec": "model"})
-    engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
+    engine = launch.start_engine(
+        load_request, notify=options.make_notice_printer(given["quiet"])
+    )
     try:
         yield from measurement.run(engine)
     finally:
         engine.close()
 
 
-def print_measurement(measurement: Measurement, progress: Progress, given: dict[str, Any]) -> bool:
+def print_measurement(
+    measurement: Measurement, progress: Progress, given: dict[str, Any]
+) -> bool:
     """Runs it and prints its report; returns False if Ctrl+C has ended it.
 
-    Raises the error that has ended it after the results so far; with --json it is the document.
+    Raises the error that has ended it after the results so far; with --json it is the
+    document.
     """
     line = terminal.ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
     is_interrupted, error = False, None

@@ -51,14 +51,18 @@ def _reject_empty_stop(
     return value
 
 
-def _read_json_schema(context: click.Context, option: click.Parameter, value: str | None) -> str:
+def _read_json_schema(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> str:
     text = global_options.reject_empty(context, option, value)
     if text is not None and not text.lstrip().startswith("{"):
         text = _read_file(text)
     return "" if text is None else check_json_schema(text)
 
 
-def _read_grammar(context: click.Context, option: click.Parameter, value: str | None) -> str:
+def _read_grammar(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> str:
     path = global_options.reject_empty(context, option, value)
     return "" if path is None else _read_file(path)
 
@@ -69,7 +73,9 @@ def _read_file(path: str) -> str:
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no file {path}.", "Check the path.") from error
     except (OSError, ValueError) as error:
-        raise StorageError(f"{path} cannot be read as text.", "Give a text file.") from error
+        raise StorageError(
+            f"{path} cannot be read as text.", "Give a text file."
+        ) from error
 
 
 Option = Callable[[Any], Any]  # A decorator of click.
@@ -90,7 +96,9 @@ class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     def __init__(self, option: TableOption) -> None:
         self._option = option
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         if not isinstance(value, str):
             return value
         try:
@@ -98,7 +106,9 @@ class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         except UsageError as error:
             self.fail(f"{error.message} {error.hint}", param, ctx)
         except ValueError:
-            self.fail(f"{value!r} is not possible. Possible: {self._option.hint}.", param, ctx)
+            self.fail(
+                f"{value!r} is not possible. Possible: {self._option.hint}.", param, ctx
+            )
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -122,8 +132,11 @@ def _render(option: TableOption) -> Option:
     given: dict[str, Any] = {
         "type": _OptionParam(option),
         "default": None if "[default:" in option.about or default == "" else default,
-        "show_default": "[default:" not in option.about and default not in (None, "", ()),
-        "metavar": option.metavar or value_type.metavar or f"[{'|'.join(value_type.words)}]",
+        "show_default": "[default:" not in option.about
+        and default not in (None, "", ()),
+        "metavar": option.metavar
+        or value_type.metavar
+        or f"[{'|'.join(value_type.words)}]",
         "help": option.about,
     }
     return click.option(option.flag, **given | _SPECIAL.get(option.name, {}))
@@ -134,7 +147,9 @@ def _render_group(group: OptionGroup) -> tuple[Option, ...]:
 
 
 OFFLOAD = _option_group(*(_render(OPTIONS[name]) for name in ("gpu_layers", "cpu_moe")))
-WORKERS, EXACT, OVERLAP = (_render(OPTIONS[name]) for name in ("workers", "exact", "overlap"))
+WORKERS, EXACT, OVERLAP = (
+    _render(OPTIONS[name]) for name in ("workers", "exact", "overlap")
+)
 
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
 TEMPLATE = click.option(
@@ -185,7 +200,8 @@ _DRAFT = click.option(
 )
 SPECULATION = _option_group(_DRAFT, *_render_group("speculation"))
 MACHINE = _option_group(
-    *_render_group("load"), flag("--anyway", about="Load even if the memory estimate says no.")
+    *_render_group("load"),
+    flag("--anyway", about="Load even if the memory estimate says no."),
 )
 MEASURING = _option_group(
     _pair_argument("pair"),
@@ -200,10 +216,19 @@ OUTPUT = _option_group(
     flag("--tokens", about="Mark each token as accepted, bonus, corrected or plain."),
     flag("--stats", about="Print statistics on standard error."),
     global_options.JSON,
-    click.option("--events", type=click.Path(dir_okay=False), help="Write every event to FILE."),
-    flag("--probabilities", about="Record each token's probabilities in --events and --json."),
+    click.option(
+        "--events", type=click.Path(dir_okay=False), help="Write every event to FILE."
+    ),
+    flag(
+        "--probabilities",
+        about="Record each token's probabilities in --events and --json.",
+    ),
     QUIET,
-    flag("-v", "--verbose", about="Print what is loaded; after an error, the last log lines."),
+    flag(
+        "-v",
+        "--verbose",
+        about="Print what is loaded; after an error, the last log lines.",
+    ),
     NO_COLOUR,
 )
 
@@ -222,8 +247,11 @@ HISTORY = _option_group(
 YES = flag("-y", "--yes", about="Download missing models without asking.")
 
 
-def build_load_request(pair: launch.ResolvedPair, given: dict[str, Any]) -> SettingsRequest:
-    """Of the options of MACHINE, `spec`, and of `exact` and `overlap` where the command has them.
+def build_load_request(
+    pair: launch.ResolvedPair, given: dict[str, Any]
+) -> SettingsRequest:
+    """Of the options of MACHINE, `spec`, and of `exact` and `overlap` where the command
+    has them.
 
     Raises UsageError if drafting cannot overlap with the verification method.
     """
@@ -233,7 +261,9 @@ def build_load_request(pair: launch.ResolvedPair, given: dict[str, Any]) -> Sett
     names = {field.name for field in fields(launch.LoadOptions)}
     options = {name: value for name, value in given.items() if name in names}
     # Workers of config.toml are for all models.
-    load_options = launch.LoadOptions(**options, can_skip_workers=_is_from_config("workers"))
+    load_options = launch.LoadOptions(
+        **options, can_skip_workers=_is_from_config("workers")
+    )
     return load_options.to_request(pair, given["spec"])
 
 
@@ -244,12 +274,17 @@ def print_skipped(error: LocalspecError) -> None:
 
 def _is_from_config(name: str) -> bool:
     """Whether config.toml, which applies to all pairs, has the option's value."""
-    return click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT_MAP
+    return (
+        click.get_current_context().get_parameter_source(name)
+        is ParameterSource.DEFAULT_MAP
+    )
 
 
 def build_settings(pair: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
     """Of the options that the command has; the catalogue's where they are open."""
-    values = {name: given[name] for name in ANSWER_OPTIONS if given.get(name) is not None}
+    values = {
+        name: given[name] for name in ANSWER_OPTIONS if given.get(name) is not None
+    }
     values.pop("seed", None)  # that of the conversation
     settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
     return settings.with_values(values)
@@ -258,7 +293,8 @@ def build_settings(pair: launch.ResolvedPair, given: dict[str, Any]) -> ChatSett
 def resolve_or_pull(
     model: str | None, draft: str, *, yes: bool = False, quiet: bool = False
 ) -> launch.ResolvedPair:
-    """Like `launch.resolve_pair`, but downloads missing models: with `yes`, or after a question.
+    """Like `launch.resolve_pair`, but downloads missing models: with `yes`, or after a
+    question.
 
     Raises NotDownloadedError if there is no terminal to ask on, or the answer is no.
     """
@@ -283,7 +319,10 @@ def resolve_or_pull(
 
 
 def resolve_drafter(pair: launch.ResolvedPair, spec: str) -> str:
-    """The draft source to use.  Raises UsageError if --spec names one that this pair lacks."""
+    """The draft source to use.
+
+    Raises UsageError if --spec names one that this pair lacks.
+    """
     if _is_from_config("spec"):
         return launch.preferred_drafter(pair, spec)
     launch.check_drafter(pair, spec)

@@ -37,10 +37,13 @@ def command() -> None:
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
 @flag("--all", "everything", about=f"List all, not only {_MAX_SHOWN}.")
 @global_options.JSON
-def _suggest(ref: str | None, use: str | None, everything: bool, as_json: bool, **gpu: Any) -> None:
+def _suggest(
+    ref: str | None, use: str | None, everything: bool, as_json: bool, **gpu: Any
+) -> None:
     """List the pairs that fit, best first; with REF only those of that model.
 
-    With the settings of config.toml for loading. Of the network only its workers are asked.
+    With the settings of config.toml for loading. Of the network only its workers are
+    asked.
     """
     criteria = launch.saved_criteria(use)
     workers = preflight.check_all(
@@ -52,7 +55,12 @@ def _suggest(ref: str | None, use: str | None, everything: bool, as_json: bool, 
     free = device.free or 0
     if as_json:
         pairs = [_suggestion_to_json(suggestion) for suggestion in suggestions]
-        document = {"memory": free, "gpu": bool(machine.devices), "use": use, "pairs": pairs}
+        document = {
+            "memory": free,
+            "gpu": bool(machine.devices),
+            "use": use,
+            "pairs": pairs,
+        }
         echo_json(document)
         return
     where = "on the GPU" if machine.devices else "free on this computer"
@@ -83,14 +91,18 @@ def _suggest(ref: str | None, use: str | None, everything: bool, as_json: bool, 
 def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
     """Check whether DRAFT is compatible with TARGET.
 
-    Reads only the headers of the files, here or on the hub. A pair may be given as TARGET alone.
-    Exit code 5 if the models are incompatible.
+    Reads only the headers of the files, here or on the hub. A pair may be given as
+    TARGET alone. Exit code 5 if the models are incompatible.
     """
     request = model_lookup.resolve(target)
     draft_request = model_lookup.resolve(draft) if draft else None
-    draft_model = draft_request.draft or draft_request.target if draft_request else request.draft
+    draft_model = (
+        draft_request.draft or draft_request.target if draft_request else request.draft
+    )
     if draft_model is None:
-        raise UsageError("Two models are needed.", "Type: localspec pair check TARGET DRAFT")
+        raise UsageError(
+            "Two models are needed.", "Type: localspec pair check TARGET DRAFT"
+        )
     target_model = request.target
 
     def check(stop: CancelToken) -> PlannedPair | None:
@@ -116,25 +128,32 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     "drafts",
     nargs=-1,
     required=True,
-    callback=options.single_drafts("each is judged by itself: put a space between them."),
+    callback=options.single_drafts(
+        "each is judged by itself: put a space between them."
+    ),
     shell_complete=shell_completion.complete_model,
 )
 @text_option("--workload", "NAME", "Answer only this; repeatable.", multiple=True)
 @click.option(
-    "--file", type=click.File(encoding="utf-8"), help="Answer the prompts in FILE, one a line."
+    "--file",
+    type=click.File(encoding="utf-8"),
+    help="Answer the prompts in FILE, one a line.",
 )
 @flag("--chats", about="Take the first answers of your kept chats.")
 @number_option("--tokens", "Tokens of the answers together.", 16, default=1000)
-@number_option("--temperature", "Sampling temperature.", type=FiniteRange(0, 2), default=0.0)
+@number_option(
+    "--temperature", "Sampling temperature.", type=FiniteRange(0, 2), default=0.0
+)
 @options.QUIET
 @options.MACHINE
 @global_options.JSON
 def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
-    """Judge DRAFTS for TARGET in seconds: what would each reach, and with which draft length?
+    """Judge DRAFTS for TARGET in seconds: what would each reach, and with which draft
+    length?
 
-    TARGET answers prompts once, or has answered your kept chats. Each draft reads these answers,
-    which tells how many of its tokens would have been accepted, for every draft length. A draft is
-    a model, a head, or `lookup` for prompt lookup.
+    TARGET answers prompts once, or has answered your kept chats. Each draft reads these
+    answers, which tells how many of its tokens would have been accepted, for every
+    draft length. A draft is a model, a head, or `lookup` for prompt lookup.
     """
     from localspec.cli import measuring, pair_test  # noqa: PLC0415  late: they import the launcher
 

@@ -37,16 +37,22 @@ _SHOWN_LENGTHS = (1, 3, 5)
 
 
 class DraftTest:
-    """The measurement of `pair test`: the target answers once, and each draft reads that."""
+    """The measurement of `pair test`: the target answers once, and each draft reads
+    that.
+    """
 
-    def __init__(self, target: str, drafts: Sequence[str], given: dict[str, Any]) -> None:
+    def __init__(
+        self, target: str, drafts: Sequence[str], given: dict[str, Any]
+    ) -> None:
         self._target, self._drafts, self._given = target, drafts, given
         self._judgements: list[DraftJudgement] = []
 
     def run(self) -> Generator[MeasurementProgress, None, None]:
         """Raises UsageError, or the launcher's errors."""
         answers: list[ScoreDraftCommand] = []
-        for draft in [draft for draft in self._drafts if draft != _LOOKUP] or [_NO_DRAFT]:
+        for draft in [draft for draft in self._drafts if draft != _LOOKUP] or [
+            _NO_DRAFT
+        ]:
             pair = launch.resolve_pair(self._target, draft)
             request = options.build_load_request(pair, self._given | {"spec": "auto"})
             engine = launch.start_engine(request)
@@ -58,7 +64,9 @@ class DraftTest:
                         self._judgements.append(_judge(engine, _LOOKUP, answers))
                 if draft != _NO_DRAFT:
                     name = sanitize(draft, multiline=False)
-                    yield MeasurementProgress(f"reading the answers: {name} …", is_step=True)
+                    yield MeasurementProgress(
+                        f"reading the answers: {name} …", is_step=True
+                    )
                     self._judgements.append(_judge(engine, draft, answers))
             finally:
                 engine.close()
@@ -78,7 +86,9 @@ class DraftTest:
         header = [f"ACCEPTED AT {n}" for n in _SHOWN_LENGTHS]
         rows = [("DRAFT", "KIND", *header, "BEST LENGTH", "TOK/S", "SPEED-UP")]
         for judgement in self.judgements:
-            rates = [judgement.by_length[n].totals.acceptance_rate for n in _SHOWN_LENGTHS]
+            rates = [
+                judgement.by_length[n].totals.acceptance_rate for n in _SHOWN_LENGTHS
+            ]
             best = judgement.by_length[judgement.best_length]
             rows.append(
                 (
@@ -91,7 +101,10 @@ class DraftTest:
                 )
             )
         fastest = self.judgements[0]
-        lines = [*format_columns(rows), f"Plain decoding: {fastest.plain_tps:.1f} tok/s."]
+        lines = [
+            *format_columns(rows),
+            f"Plain decoding: {fastest.plain_tps:.1f} tok/s.",
+        ]
         if fastest.speedup <= 1:
             lines.append("None is faster here: `auto` would pause it.")
         return lines
@@ -110,7 +123,9 @@ def _find_answers(engine: Engine, given: dict[str, Any]) -> list[ScoreDraftComma
     loaded = LoadedModel.from_ready(engine.ready)
     if given["chats"]:
         found = list(
-            _find_kept_answers(loaded, engine.ready.model.removesuffix(".gguf"), given["tokens"])
+            _find_kept_answers(
+                loaded, engine.ready.model.removesuffix(".gguf"), given["tokens"]
+            )
         )
         if not found:
             message = "None of your kept chats was answered by this model."
@@ -140,7 +155,9 @@ def _find_kept_answers(
         for entry in history.list_chats():
             saved = history.load_chat(entry.id)
             for turn in saved.conversation.turns[:1]:
-                prompts = [event.total for event in turn.events if isinstance(event, Prefill)]
+                prompts = [
+                    event.total for event in turn.events if isinstance(event, Prefill)
+                ]
                 size = max(prompts, default=0) + len(turn.tokens)
                 if turn.model != model or not turn.tokens or size > loaded.n_ctx:
                     continue
@@ -167,7 +184,9 @@ def _find_prompts(given: dict[str, Any]) -> Iterator[str]:
             yield from workload.prompts[number : number + 1]
 
 
-def _judge(engine: Engine, draft: str, answers: Sequence[ScoreDraftCommand]) -> DraftJudgement:
+def _judge(
+    engine: Engine, draft: str, answers: Sequence[ScoreDraftCommand]
+) -> DraftJudgement:
     is_lookup = draft == _LOOKUP
     kind = _LOOKUP if is_lookup else str(engine.ready.settings["draft_kind"])
     drafter: Literal["model", "lookup"] = "lookup" if is_lookup else "model"

@@ -20,7 +20,12 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
+from localspec.models.hub.download import (
+    DownloadPhase,
+    DownloadState,
+    RateLimiter,
+    download_file,
+)
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
@@ -38,15 +43,18 @@ from localspec.units import bytes_per_second, duration, gb, percent, short_count
 )
 @flag("--dry-run", about="Only print the plan.")
 @global_options.YES
-@number_option("--limit", "Limit the speed.", type=FiniteRange(0, min_open=True), metavar="MB/S")
+@number_option(
+    "--limit", "Limit the speed.", type=FiniteRange(0, min_open=True), metavar="MB/S"
+)
 @global_options.ENDPOINT
 @global_options.JSON
 @flag("-q", "--quiet", about="Print no plan and no progress.")
 def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
-    First prints the plan: files, sizes, licences, free disk space, and whether a pair is
-    compatible. Ctrl+C keeps the part that is downloaded; the same command resumes it.
+    First prints the plan: files, sizes, licences, free disk space, and whether a pair
+    is compatible. Ctrl+C keeps the part that is downloaded; the same command resumes
+    it.
 
     \b
     localspec pull qwen3-8b+qwen3-0.6b
@@ -54,7 +62,8 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
     """
     criteria = launch.saved_criteria()
     requests = [
-        suggestions.resolve_best_file(text, machine_profile.detect, criteria) for text in refs
+        suggestions.resolve_best_file(text, machine_profile.detect, criteria)
+        for text in refs
     ]
     hub = HubClient(endpoint, on_wait=terminal.notify)
     plan = pull_models(requests, hub, PullOptions(**given))
@@ -73,17 +82,23 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
 def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     """How to run the model, and which draft would make it faster."""
     if item.header is not None and draft_heads.file_draft_kind(item.header) != "model":
-        echo("This draft head is used automatically where it makes its target faster.", err=True)
+        echo(
+            "This draft head is used automatically where it makes its target faster.",
+            err=True,
+        )
         return
     name, source = request.name, request.target.source
-    if isinstance(source, HubReference) and item.repo is not None:  # it may have been renamed
+    # it may have been renamed
+    if isinstance(source, HubReference) and item.repo is not None:
         name = name.replace(source.repo, item.repo)
     echo(f"Ready: localspec run {shlex.quote(name)}")
     if request.pair is not None:
         return
     model = request.target.catalog_model
     pairs = catalog.pairs_for(catalog.load(), model) if model else ()
-    if (pair := next((pair for pair in pairs if pair.draft_kind == "model"), None)) is not None:
+    if (
+        pair := next((pair for pair in pairs if pair.draft_kind == "model"), None)
+    ) is not None:
         echo(f"Faster with a draft model: localspec pull {pair.id}", err=True)
     for line in format_sidecar_heads(item):
         echo(f"In the same repository: {line}", err=True)
@@ -112,8 +127,8 @@ def pull_models(
 ) -> PullPlan | None:
     """Plan, ask and download; None if the user declined.
 
-    Raises before the first byte of weights if a pair is incompatible or the disk is too small.
-    On Ctrl+C prints how to resume and raises KeyboardInterrupt.
+    Raises before the first byte of weights if a pair is incompatible or the disk is too
+    small. On Ctrl+C prints how to resume and raises KeyboardInterrupt.
     """
     plan = run_cancellable(lambda stop: pull_plan.build(hub, requests, stop))
     will_ask = not (options.yes or options.dry_run)
@@ -125,7 +140,9 @@ def pull_models(
         return plan
     if plan.missing_bytes and not options.yes:
         hint = "Use -y to download, or --dry-run."
-        if not terminal.confirm("Download?", (), hint, as_json=options.as_json, default=True):
+        if not terminal.confirm(
+            "Download?", (), hint, as_json=options.as_json, default=True
+        ):
             return None
     try:
         run_cancellable(lambda stop: _fetch_all(hub, plan, options, stop))
@@ -149,7 +166,9 @@ def run_cancellable(function: Callable[[CancelToken], _T]) -> _T:
         raise KeyboardInterrupt from None
 
 
-def _fetch_all(hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken) -> None:
+def _fetch_all(
+    hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken
+) -> None:
     """Download the files; those that are already downloaded are verified again."""
     files = [file for item in plan.models for file in item.files]
     limiter = RateLimiter(options.limit * 1e6 if options.limit else None)
@@ -158,7 +177,9 @@ def _fetch_all(hub: HubClient, plan: PullPlan, options: PullOptions, stop: Cance
             name = file.job.file.path.rpartition("/")[2]
             line = DownloadProgressLine(name, (number, len(files)), quiet=options.quiet)
             with closing(line):
-                download_file(hub, file.job, line.update, cancel=stop, rate_limiter=limiter)
+                download_file(
+                    hub, file.job, line.update, cancel=stop, rate_limiter=limiter
+                )
 
 
 def format_plan(plan: PullPlan) -> Iterator[str]:
@@ -245,7 +266,9 @@ def match_to_json(match: pull_plan.PlannedPair) -> dict[str, Any]:
 def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     parts = len(item.files)
     file = f"{item.file} and {parts - 1} more" if parts > 1 else item.file
-    origins = [file.origin for file in item.files if file.origin not in ("", "hub", "folder")]
+    origins = [
+        file.origin for file in item.files if file.origin not in ("", "hub", "folder")
+    ]
     state = f"from {ORIGIN_TITLES[origins[0]]}" if origins else "downloaded"
     if item.missing_bytes:
         downloaded = (item.size or 0) - item.missing_bytes
@@ -260,17 +283,26 @@ def _format_notes(item: PlannedModel) -> Iterator[str]:
     yield from item.notes
     if item.header is not None and item.header.unsupported_reason:
         yield f"not supported: {item.header.unsupported_reason}"
-    if item.header is not None and (kind := draft_heads.file_draft_kind(item.header)) != "model":
-        unsupported = "; not supported yet" if draft_heads.unsupported_kind(item.header) else ""
+    if (
+        item.header is not None
+        and (kind := draft_heads.file_draft_kind(item.header)) != "model"
+    ):
+        unsupported = (
+            "; not supported yet" if draft_heads.unsupported_kind(item.header) else ""
+        )
         yield f"draft head ({draft_heads.KIND_TITLES[kind]}), only for its own target{unsupported}"
 
 
 class DownloadProgressLine:
-    def __init__(self, name: str, position: tuple[int, int], *, quiet: bool = False) -> None:
+    def __init__(
+        self, name: str, position: tuple[int, int], *, quiet: bool = False
+    ) -> None:
         number, of = position
         self._name = f"{number}/{of} {name}" if of > 1 else name
         self._quiet, self._has_loaded = quiet, False
-        self._line = terminal.ProgressLine(quiet=quiet, interval=_PROGRESS_INTERVAL, prefix="")
+        self._line = terminal.ProgressLine(
+            quiet=quiet, interval=_PROGRESS_INTERVAL, prefix=""
+        )
 
     def update(self, state: DownloadState) -> None:
         is_first = state.phase is DownloadPhase.LOADING and not self._has_loaded
@@ -293,7 +325,9 @@ class DownloadProgressLine:
             return f"{self._name}  {_PHASE_TEXT.get(state.phase, state.phase)}{done} …"
         speed = f"  {bytes_per_second(state.rate)}" if state.rate else ""
         left = f"  {duration(state.eta)} left" if state.eta is not None else ""
-        return f"{self._name}  {share}  {gb(state.done_bytes)} of {gb(size)}{speed}{left}"
+        return (
+            f"{self._name}  {share}  {gb(state.done_bytes)} of {gb(size)}{speed}{left}"
+        )
 
     def close(self) -> None:
         self._line.clear()
@@ -304,12 +338,19 @@ class DownloadProgressLine:
 @number_option("--limit", "Number of results.", 1, 100, default=20)
 @global_options.ENDPOINT
 @global_options.JSON
-def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool) -> None:
-    """Search the Hugging Face hub for repositories with GGUF files, most downloaded first."""
+def search_command(
+    text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool
+) -> None:
+    """Search the Hugging Face hub for repositories with GGUF files, most downloaded
+    first.
+    """
     hub = HubClient(endpoint, on_wait=terminal.notify)
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
-        repos = [asdict(r) | {"updated": r.updated and r.updated.isoformat()} for r in repositories]
+        repos = [
+            asdict(r) | {"updated": r.updated and r.updated.isoformat()}
+            for r in repositories
+        ]
         terminal.echo_json({"repos": repos})
         return
     if not repositories:
@@ -321,4 +362,7 @@ def search_command(text: tuple[str, ...], limit: int, endpoint: str | None, as_j
         counts = short_count(found.downloads), short_count(found.likes)
         rows.append((found.repo, *counts, updated, "gated" if found.gated else ""))
     terminal.echo_columns(rows)
-    echo(f"List the files of a repository: localspec show {repositories[0].repo}", err=True)
+    echo(
+        f"List the files of a repository: localspec show {repositories[0].repo}",
+        err=True,
+    )

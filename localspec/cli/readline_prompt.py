@@ -32,7 +32,9 @@ class ReadlinePrompt:
         self._read_line = read_line
         self._readline = _setup_readline()
         self._has_pending_input = has_pending_input or (
-            _stdin_has_input if _lacks_bracketed_paste(self._readline) else lambda: False
+            _stdin_has_input
+            if _lacks_bracketed_paste(self._readline)
+            else lambda: False
         )
 
     def read_message(self, initial_text: str = "") -> str:
@@ -61,7 +63,9 @@ class ReadlinePrompt:
             return len(body) < 2 * len(_FENCE) or not body.endswith(_FENCE)
         if lines[-1].endswith("\\"):
             return True
-        return self._has_pending_input() and (len(lines) > 1 or slash_commands.parse(text) is None)
+        return self._has_pending_input() and (
+            len(lines) > 1 or slash_commands.parse(text) is None
+        )
 
     def _set_initial_text(self, text: str) -> None:
         readline = self._readline
@@ -86,7 +90,11 @@ def _setup_readline() -> Any:
     if "libedit" in (readline.__doc__ or ""):
         readline.parse_and_bind("bind ^I rl_complete")
     else:
-        for setting in ("set enable-bracketed-paste on", "set bell-style none", "tab: complete"):
+        for setting in (
+            "set enable-bracketed-paste on",
+            "set bell-style none",
+            "tab: complete",
+        ):
             readline.parse_and_bind(setting)
     readline.clear_history()
     return readline
@@ -98,7 +106,9 @@ def _complete_command(prefix: str, number: int) -> str | None:
 
 
 def _lacks_bracketed_paste(readline: Any) -> bool:
-    """Whether pasted lines arrive as if typed: no readline, editline, or a dumb terminal."""
+    """Whether pasted lines arrive as if typed: no readline, editline, or a dumb
+    terminal.
+    """
     is_unsupported = readline is None or "libedit" in (readline.__doc__ or "")
     return is_unsupported or os.environ.get("TERM") == "dumb"
 

@@ -23,7 +23,12 @@ from localspec.chat.context_window import check_answer
 from localspec.chat.conversation import Conversation, Turn, format_question
 from localspec.chat.history import ChatHistory, SavedChat
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings, LoadedModel, build_request
+from localspec.chat.settings import (
+    ANSWER_OPTIONS,
+    ChatSettings,
+    LoadedModel,
+    build_request,
+)
 from localspec.cli import global_options, options, terminal
 from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
 from localspec.errors import LocalspecError, StorageError, UsageError
@@ -37,7 +42,9 @@ from localspec.units import count
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
-_PIPE_NOTICE_SECONDS = 2.0  # A pipe that nobody writes to or closes would look like a slow model.
+_PIPE_NOTICE_SECONDS = (
+    2.0  # A pipe that nobody writes to or closes would look like a slow model.
+)
 
 
 @click.command("run")
@@ -51,10 +58,10 @@ _PIPE_NOTICE_SECONDS = 2.0  # A pipe that nobody writes to or closes would look 
 def command(model: str | None, **given: Any) -> int:
     """Answer a prompt with MODEL, or start a chat if there is no prompt.
 
-    MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf file.
-    Without MODEL: the pair set in config.toml, else the pair of the last run, else SmolLM2 135M if
-    its package is installed, else the demo.
-    Chats are saved; see `localspec history`.
+    MODEL is a pair or a model of the catalogue, user/repo:QUANT, or the path of a .gguf
+    file. Without MODEL: the pair set in config.toml, else the pair of the last run,
+    else SmolLM2 135M if its package is installed, else the demo. Chats are saved; see
+    `localspec history`.
 
     \b
     localspec run demo -p "def fibonacci(n):" --tokens --stats
@@ -69,7 +76,9 @@ def command(model: str | None, **given: Any) -> int:
     if given["raw"] and given["template"]:
         raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
     if given["json_schema"] and given["grammar"]:
-        raise UsageError("--json-schema and --grammar cannot be used together.", "Give one.")
+        raise UsageError(
+            "--json-schema and --grammar cannot be used together.", "Give one."
+        )
     if given["preset"]:
         given["system"] = given["system"] or presets.find(given["preset"]).system or ""
     model, draft = _resolve_pair(model, given, saved_chat, is_chat=is_chat)
@@ -95,7 +104,9 @@ def _warn_unused_gpu() -> None:
 
     if (finding := llama_build.find_unused_gpu()) is not None:
         terminal.notify(f"{finding.what}.", finding.fix)
-        terminal.echo(f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True)
+        terminal.echo(
+            f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True
+        )
 
 
 def _is_chat(given: dict[str, Any]) -> bool:
@@ -114,7 +125,9 @@ def _run_chat(
     from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop  # noqa: PLC0415
     from localspec.cli.slash_handlers import LinearChatView  # noqa: PLC0415
 
-    session = _create_session(pair, saved_chat, _build_chat_settings(given, pair), given)
+    session = _create_session(
+        pair, saved_chat, _build_chat_settings(given, pair), given
+    )
     style = _output_style(given)
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
@@ -132,10 +145,14 @@ def _run_chat(
         recap=tuple(_format_recap(saved_chat, plain=style.plain)) if saved_chat else (),
     )
     view = LinearChatView(session, style, given["tokens"])
-    return ChatLoop(launch_options, view).run(_print_ready if given["verbose"] else lambda _: None)
+    return ChatLoop(launch_options, view).run(
+        _print_ready if given["verbose"] else lambda _: None
+    )
 
 
-def _build_chat_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
+def _build_chat_settings(
+    given: dict[str, Any], pair: launch.ResolvedPair
+) -> ChatSettings:
     preferences = config.load()
     return replace(
         _build_settings(given, pair),
@@ -153,12 +170,18 @@ def _run_once(
     settings = _build_settings(given, pair)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
     load_request = options.build_load_request(pair, given | {"exact": settings.exact})
-    engine = launch.start_engine(load_request, notify=options.make_notice_printer(given["quiet"]))
+    engine = launch.start_engine(
+        load_request, notify=options.make_notice_printer(given["quiet"])
+    )
     try:
         if given["verbose"]:
             _print_ready(engine.ready)
         loaded = LoadedModel.from_ready(
-            engine.ready, pair.spec, pair.spec_reason, raw=given["raw"], template=given["template"]
+            engine.ready,
+            pair.spec,
+            pair.spec_reason,
+            raw=given["raw"],
+            template=given["template"],
         )
         request = build_request(
             settings,
@@ -206,17 +229,23 @@ def _stream_answer(
 def _read_prompt(given: str | None, *, quiet: bool) -> str:
     """The prompt of -p, then a blank line and what is piped."""
     if given is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise UsageError("There is no prompt.", 'Give one: localspec run demo -p "import os"')
+        raise UsageError(
+            "There is no prompt.", 'Give one: localspec run demo -p "import os"'
+        )
     is_read = given is None or _is_piped(sys.stdin)
     piped = _read_pipe(sys.stdin.buffer, quiet=quiet) if is_read else ""
     text = "\n\n".join(filter(None, (given, piped)))
     if not text:
-        raise UsageError("The prompt is empty.", 'Give one: localspec run demo -p "import os"')
+        raise UsageError(
+            "The prompt is empty.", 'Give one: localspec run demo -p "import os"'
+        )
     return text
 
 
 def _is_piped(stdin: TextIO | None) -> bool:
-    """Whether someone writes to standard input: a pipe, a file or a socket, not a device."""
+    """Whether someone writes to standard input: a pipe, a file or a socket, not a
+    device.
+    """
     try:
         mode = os.fstat(stdin.fileno()).st_mode if stdin is not None else 0
     except (OSError, ValueError):  # closed, or no file at all
@@ -238,7 +267,8 @@ def _read_pipe(stdin: IO[bytes], *, quiet: bool) -> str:
     notice.cancel()
     if len(data) > _MAX_PROMPT_BYTES:
         raise UsageError(
-            f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.", "No context is that large."
+            f"The prompt is longer than {_MAX_PROMPT_BYTES >> 20} MiB.",
+            "No context is that large.",
         )
     try:
         text, note = decode_text(data)
@@ -259,7 +289,11 @@ def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSet
 def _open_events_file(path: str | None) -> AbstractContextManager[TextIO | None]:
     """Open FILE of --events before loading, so that a wrong path fails at once."""
     try:
-        return Path(path).open("w", buffering=1, encoding="utf-8") if path else nullcontext()
+        return (
+            Path(path).open("w", buffering=1, encoding="utf-8")
+            if path
+            else nullcontext()
+        )
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}."
         raise StorageError(what, "Give --events a writable path.") from error
@@ -271,7 +305,8 @@ def _print_ready(ready: EngineReady) -> None:
         terminal.echo(f"{name}: {value}", err=True)
 
 
-# --- saved chats --------------------------------------------------------------------------
+# --- saved chats
+# --------------------------------------------------------------------------
 
 _RECAP_TURNS = 2  # Turns shown when a chat is continued.
 _RECAP_LINES = 6  # Lines shown of each question and each answer.
@@ -282,7 +317,9 @@ def _resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
     if chat is None:
         return None
     if not is_chat:
-        raise UsageError("--continue needs a chat on a terminal.", "Leave out -p and --json.")
+        raise UsageError(
+            "--continue needs a chat on a terminal.", "Leave out -p and --json."
+        )
     from localspec.cli.history import find_chat_id, open_history  # noqa: PLC0415  late: only here
 
     with open_history() as history:
@@ -290,7 +327,11 @@ def _resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
 
 
 def _resolve_pair(
-    model: str | None, given: dict[str, Any], saved_chat: SavedChat | None, *, is_chat: bool
+    model: str | None,
+    given: dict[str, Any],
+    saved_chat: SavedChat | None,
+    *,
+    is_chat: bool,
 ) -> tuple[str, str]:
     """The named pair; else the saved chat's, else as `recent_pairs.resolve_default`."""
     pair, draft = saved_chat.list_entry.pair if saved_chat else None, given["draft"]
@@ -308,7 +349,10 @@ def _create_session(
     settings: ChatSettings,
     given: dict[str, Any],
 ) -> ChatSession:
-    """The session of this chat.  Raises InUseError if another window has the chat open."""
+    """The session of this chat.
+
+    Raises InUseError if another window has the chat open.
+    """
     history, seed = _open_history(given), given["seed"]
     session = ChatSession(
         pair, seed, history, saved_chat, settings=settings, system=given["system"]
@@ -324,7 +368,9 @@ def _create_session(
 
 
 def _open_history(given: dict[str, Any]) -> ChatHistory | None:
-    """The history to save in; None for a private chat, or with a warning if it cannot be opened."""
+    """The history to save in; None for a private chat, or with a warning if it cannot
+    be opened.
+    """
     if given["private"] or not config.load().get("chats.keep"):
         return None
     history: ChatHistory | None = None
@@ -340,10 +386,16 @@ def _open_history(given: dict[str, Any]) -> ChatHistory | None:
     return history
 
 
-def _merge_settings(saved_settings: ChatSettings, given_settings: ChatSettings) -> ChatSettings:
+def _merge_settings(
+    saved_settings: ChatSettings, given_settings: ChatSettings
+) -> ChatSettings:
     """The settings of the saved chat, overridden by options given on the command line."""
     source_of = click.get_current_context().get_parameter_source
-    given = [name for name in ANSWER_OPTIONS if source_of(name) is ParameterSource.COMMANDLINE]
+    given = [
+        name
+        for name in ANSWER_OPTIONS
+        if source_of(name) is ParameterSource.COMMANDLINE
+    ]
     values = {name: given_settings.get(ANSWER_OPTIONS[name]) for name in given}
     return saved_settings.with_values(values)
 

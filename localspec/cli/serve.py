@@ -38,7 +38,9 @@ _MAX_KEY_FILE = 64 * 1024
 
 
 @click.command("serve")
-@click.argument("models", nargs=-1, metavar="[MODEL]...", callback=global_options.reject_empty)
+@click.argument(
+    "models", nargs=-1, metavar="[MODEL]...", callback=global_options.reject_empty
+)
 @number_option("--port", "Port; 0 chooses a free one.", 0, 65535, default=8080)
 @text_option(
     "--host",
@@ -54,7 +56,10 @@ _MAX_KEY_FILE = 64 * 1024
     help=f"Clients need one of the keys in FILE, one a line.  Also: {_KEY_VARIABLE}.",
 )
 @text_option(
-    "--allow-host", "NAME", "Also answer requests to this host name; repeatable.", multiple=True
+    "--allow-host",
+    "NAME",
+    "Also answer requests to this host name; repeatable.",
+    multiple=True,
 )
 @text_option(
     "--allow-origin",
@@ -64,11 +69,18 @@ _MAX_KEY_FILE = 64 * 1024
 )
 @text_option("--alias", "NAME", "The model's name for clients.  [default: its file]")
 @flag(
-    "--installed", about="Also serve what is on this computer, under its name of `localspec list`."
+    "--installed",
+    about="Also serve what is on this computer, under its name of `localspec list`.",
 )
-@number_option("--keep", "Models that stay loaded, where several are served.", 1, 64, default=1)
-@number_option("--idle", "Minutes after which an unused model is unloaded.  [default: never]", 1)
-@number_option("--queue", "Requests that may wait; more are refused.", 0, 1000, default=16)
+@number_option(
+    "--keep", "Models that stay loaded, where several are served.", 1, 64, default=1
+)
+@number_option(
+    "--idle", "Minutes after which an unused model is unloaded.  [default: never]", 1
+)
+@number_option(
+    "--queue", "Requests that may wait; more are refused.", 0, 1000, default=16
+)
 @click.option(
     "--log",
     "log_format",
@@ -87,14 +99,15 @@ def command(models: tuple[str, ...], **given: Any) -> int:
     Of several models, each is loaded when a request names it.
     The options of sampling and speculation apply where a request leaves them open.
 
-    \b
-    localspec serve qwen3-8b+qwen3-0.6b --port 8080
-    curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
+    \b localspec serve qwen3-8b+qwen3-0.6b --port 8080 curl
+    http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
     http_server, rules = import_http_server(), _make_rules(given)
     served, requests = _resolve_models(models, given)
-    server_options = http_server.ServerOptions(tuple(served), rules, given["port"], given["queue"])
+    server_options = http_server.ServerOptions(
+        tuple(served), rules, given["port"], given["queue"]
+    )
     idle_seconds = 60 * given["idle"] if given["idle"] else None
     host = EngineHost(next(iter(requests.values())), probe=True)
     host.add_pairs(requests, given["keep"], idle_seconds)
@@ -104,39 +117,53 @@ def command(models: tuple[str, ...], **given: Any) -> int:
     if has_board:
         return _run_board(http_server.ServerThread(server))
     if not given["quiet"]:
-        terminal.notify(f"loading {served[0].name}; its address will be {server.url}/v1")
+        terminal.notify(
+            f"loading {served[0].name}; its address will be {server.url}/v1"
+        )
     return _run_plain(server, quiet=given["quiet"])
 
 
 def _resolve_models(
     models: tuple[str, ...], given: dict[str, Any]
 ) -> tuple[list[ServedModel], dict[str, SettingsRequest]]:
-    """What is served, the first of it loaded at the start, and how each is loaded, by its name."""
+    """What is served, the first of it loaded at the start, and how each is loaded, by
+    its name.
+    """
     is_one = len(models) < 2 and not given["installed"]
     if not is_one and (given["alias"] or given["draft"] != "auto"):
-        raise UsageError("--alias and --draft are for one model.", "Name pairs as TARGET+DRAFT.")
+        raise UsageError(
+            "--alias and --draft are for one model.", "Name pairs as TARGET+DRAFT."
+        )
     served: list[ServedModel] = []
     requests: dict[str, SettingsRequest] = {}
     for word in dict.fromkeys(models) or (None,):
         model, draft, _ = recent_pairs.resolve_default(word, given["draft"])
-        pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+        pair = options.resolve_or_pull(
+            model, draft, yes=given["yes"], quiet=given["quiet"]
+        )
         if not served:
             recent_pairs.save_last(*launch.make_portable_refs(model, draft))
         stem = sanitize(pair.target.stem, multiline=False)
         name = given["alias"] or (stem if is_one else str(word or stem))
         served.append(_to_served(name, pair, given, requests))
     for word, _ in model_lookup.list_installed() if given["installed"] else ():
-        name = Path(word).stem if Path(word).is_absolute() else word  # clients get no paths
+        # clients get no paths
+        name = Path(word).stem if Path(word).is_absolute() else word
         try:
             if name not in requests:
-                served.append(_to_served(name, launch.resolve_pair(word, "auto"), given, requests))
+                served.append(
+                    _to_served(name, launch.resolve_pair(word, "auto"), given, requests)
+                )
         except LocalspecError as error:
             terminal.notify(f"{word} is not served: {error.message}")
     return served, requests
 
 
 def _to_served(
-    name: str, pair: ResolvedPair, given: dict[str, Any], requests: dict[str, SettingsRequest]
+    name: str,
+    pair: ResolvedPair,
+    given: dict[str, Any],
+    requests: dict[str, SettingsRequest],
 ) -> ServedModel:
     """The pair as it is served; how it is loaded is added to `requests`."""
     values = given | {"spec": options.resolve_drafter(pair, given["spec"])}
@@ -187,7 +214,9 @@ def _make_rules(given: dict[str, Any]) -> AccessRules:
             f"A server on {host} needs a key: other computers can reach it.",
             f"Use --api-key-file FILE, or set {_KEY_VARIABLE}.",
         )
-    return access_rules.AccessRules(host, given["allow_host"], given["allow_origin"], keys)
+    return access_rules.AccessRules(
+        host, given["allow_host"], given["allow_origin"], keys
+    )
 
 
 def _report_ready(ready: EngineReady, *, url: str, quiet: bool) -> None:
@@ -197,7 +226,9 @@ def _report_ready(ready: EngineReady, *, url: str, quiet: bool) -> None:
     draft = f" with {ready.draft}" if ready.draft else ""
     for notice in ready.notices:
         terminal.notify(f"{notice.message} {notice.hint}".rstrip())
-    terminal.notify(f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens")
+    terminal.notify(
+        f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens"
+    )
     terminal.notify("ctrl+c ends the server")
 
 
@@ -208,18 +239,26 @@ def _read_keys(path: str | None) -> tuple[str, ...]:
             with open(path, encoding="utf-8-sig") as file:
                 text = file.read(_MAX_KEY_FILE + 1)
         except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"{path} cannot be read.", "Give a text file of keys.") from error
+            raise StorageError(
+                f"{path} cannot be read.", "Give a text file of keys."
+            ) from error
         if len(text) > _MAX_KEY_FILE:
-            raise StorageError(f"{path} is too large.", "Give a text file of keys, one a line.")
+            raise StorageError(
+                f"{path} is too large.", "Give a text file of keys, one a line."
+            )
         lines += text.splitlines()
     keys = tuple(line.strip() for line in lines if line.strip())
     if path is not None and not keys:
-        raise UsageError("The file of --api-key-file has no key.", "Write one key a line.")
+        raise UsageError(
+            "The file of --api-key-file has no key.", "Write one key a line."
+        )
     return keys
 
 
 class RequestLog:
-    """One line per request on standard error: numbers only, no texts, paths or addresses."""
+    """One line per request on standard error: numbers only, no texts, paths or
+    addresses.
+    """
 
     def __init__(self, form: str) -> None:
         self._form = form
@@ -227,7 +266,9 @@ class RequestLog:
     def write(self, request: RequestActivity) -> None:
         if self._form == "none":
             return
-        line = json.dumps(_describe(request)) if self._form == "json" else _format(request)
+        line = (
+            json.dumps(_describe(request)) if self._form == "json" else _format(request)
+        )
         try:
             print(line, file=sys.stderr, flush=True)
         except OSError:  # nobody reads the log any more
@@ -264,5 +305,7 @@ def _format(request: RequestActivity) -> str:
     if (rate := request.tokens_per_second) is not None:
         parts.append(f"{rate:.1f} tok/s")
     if request.totals.drafted:
-        parts.append(f"acceptance {request.totals.accepted} of {request.totals.drafted}")
+        parts.append(
+            f"acceptance {request.totals.accepted} of {request.totals.drafted}"
+        )
     return " · ".join(parts)

@@ -1,4 +1,6 @@
-"""`localspec completion`, and the completion of models, pairs and chats; `localspec version`."""
+"""`localspec completion`, and the completion of models, pairs and chats; `localspec
+version`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def completion_command(shell: str) -> None:
     terminal.echo_text(kind(root, {}, "localspec", "_LOCALSPEC_COMPLETE").source())
 
 
-def complete_chat(_: click.Context, __: click.Parameter, prefix: str) -> list[CompletionItem]:
+def complete_chat(
+    _: click.Context, __: click.Parameter, prefix: str
+) -> list[CompletionItem]:
     """Numbers of saved chats, most recently used first."""
     from localspec.chat.history import ChatHistory  # noqa: PLC0415  late: every command imports this module
 
@@ -61,7 +65,9 @@ def _complete_id(
     titles = [(id_, pair.title) for id_, pair in loaded.pairs.items() if pairs]
     titles += [(id_, model.title) for id_, model in loaded.models.items()]
     return files + [
-        CompletionItem(id_, help=title) for id_, title in titles if id_.startswith(prefix)
+        CompletionItem(id_, help=title)
+        for id_, title in titles
+        if id_.startswith(prefix)
     ]
 
 
@@ -81,4 +87,6 @@ def version_command(as_json: bool) -> None:
     if as_json:
         terminal.echo_json({"versions": versions})
     else:
-        terminal.echo_text("\n".join(f"{name} {version}" for name, version in versions.items()))
+        terminal.echo_text(
+            "\n".join(f"{name} {version}" for name, version in versions.items())
+        )

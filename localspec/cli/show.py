@@ -38,9 +38,13 @@ Fact = tuple[str, str | None]
 def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> None:
     """Show the details of the model or pair REF, without downloading it.
 
-    Reads the header of the file, here or on the hub. For a repository, also lists its models.
+    Reads the header of the file, here or on the hub. For a repository, also lists its
+    models.
     """
-    request, hub = model_lookup.resolve(ref), HubClient(endpoint, on_wait=terminal.notify)
+    request, hub = (
+        model_lookup.resolve(ref),
+        HubClient(endpoint, on_wait=terminal.notify),
+    )
     items, files = pull.run_cancellable(
         lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )
@@ -68,7 +72,9 @@ def _resolve_details(
     files: list[RepoFile] = []
     if isinstance(source, HubReference) and source.tag is None and source.file is None:
         with suppress(OfflineError):
-            files = _join_split_files(planner.repo_info(source.repo, source.revision).files)
+            files = _join_split_files(
+                planner.repo_info(source.repo, source.revision).files
+            )
     return items, files
 
 
@@ -88,7 +94,9 @@ def _join_split_files(files: Sequence[RepoFile]) -> list[RepoFile]:
     for file in reference.list_models(files):
         with suppress(NotFoundError):  # some of its parts are missing
             parts = reference.choose_files(files, file=file.path)
-            models.append(RepoFile(file.path, sum(part.size for part in parts), file.digest))
+            models.append(
+                RepoFile(file.path, sum(part.size for part in parts), file.digest)
+            )
     return models
 
 
@@ -96,7 +104,9 @@ def _read_template(item: PlannedModel) -> str:
     text = item.header.chat_template if item.header else ""
     if not text:
         hint = "It completes text. To use a template: localspec run --template NAME"
-        raise NotFoundError(f"{item.resolved.name} has no readable chat template.", hint)
+        raise NotFoundError(
+            f"{item.resolved.name} has no readable chat template.", hint
+        )
     return text
 
 
@@ -125,16 +135,24 @@ def _format_details(
 
 
 def _find_published(items: Sequence[PlannedModel]) -> str:
-    """What others report nearest to this computer, of a model of the catalogue; may be empty."""
+    """What others report nearest to this computer, of a model of the catalogue; may be
+    empty.
+    """
     from localspec.fit import machine_profile  # noqa: PLC0415  late: most are unknown
     from localspec.machine import published  # noqa: PLC0415
 
     entry, header = items[0].resolved.catalog_model, items[0].header
-    if entry is None or catalog.own_id(entry.id) not in {row.model for row in published.load()}:
+    if entry is None or catalog.own_id(entry.id) not in {
+        row.model for row in published.load()
+    }:
         return ""
     kind = "mtp" if header and draft_heads.has_own_mtp_layer(header) else ""
     for draft in items[1:]:
-        kind = draft.resolved.catalog_model.kind if draft.resolved.catalog_model else "model"
+        kind = (
+            draft.resolved.catalog_model.kind
+            if draft.resolved.catalog_model
+            else "model"
+        )
     row = published.find_nearest(entry.id, machine_profile.detect().devices, kind)
     return row.describe() if row else ""
 
@@ -172,11 +190,17 @@ def _header_facts(header: Header) -> Iterator[Fact]:
     yield "quantisation", header.quantization
     yield "layers", f"{header.n_layer}"
     yield "context", f"{header.n_ctx_train:,} tokens, as trained"
-    yield "vocabulary", f"{tokenizer.n_tokens:,} tokens, {tokenizer.model} {tokenizer.pre}"
+    yield (
+        "vocabulary",
+        f"{tokenizer.n_tokens:,} tokens, {tokenizer.model} {tokenizer.pre}",
+    )
     yield "chat template", "yes" if header.chat_template else "no"
     yield "experts", f"{header.hparam('expert_count')}" if header.is_moe else ""
     if header.is_recurrent or header.is_hybrid:
-        yield "recurrent state", "all layers" if header.is_recurrent else "some layers (hybrid)"
+        yield (
+            "recurrent state",
+            "all layers" if header.is_recurrent else "some layers (hybrid)",
+        )
     yield "not supported", header.unsupported_reason
 
 
@@ -187,7 +211,10 @@ def _catalog_facts(model: CatalogModel | None) -> Iterator[Fact]:
         yield "draft head", "" if model.kind == "model" else kind
         yield "architecture", model.architecture
         yield "parameters", f"{model.parameters:,}" if model.parameters else ""
-        yield "context", f"{model.context:,} tokens, as trained" if model.context else ""
+        yield (
+            "context",
+            f"{model.context:,} tokens, as trained" if model.context else "",
+        )
 
 
 def _pair_ids(model: CatalogModel | None) -> list[str]:
@@ -217,7 +244,9 @@ def _header_to_json(header: Header) -> dict[str, Any]:
     has_own_mtp_layer = draft_heads.has_own_mtp_layer(header)
     return {
         "architecture": header.architecture,
-        "drafts_as": "mtp" if has_own_mtp_layer else draft_heads.file_draft_kind(header),
+        "drafts_as": "mtp"
+        if has_own_mtp_layer
+        else draft_heads.file_draft_kind(header),
         "name": header.name,
         "parameters": header.parameters,
         "quantisation": header.quantization,

@@ -82,7 +82,9 @@ def _turns(_: CommandCall, view: LinearChatView) -> None:
     for number, turn in enumerate(conversation.turns, 1):
         model = turn.model if has_several_models else ""
         notes = ", ".join(filter(None, (conversation.format_branch(turn.id), model)))
-        view.print_line(f"{number:>3}  {shorten_question(turn)}{f'  ({notes})' if notes else ''}")
+        view.print_line(
+            f"{number:>3}  {shorten_question(turn)}{f'  ({notes})' if notes else ''}"
+        )
     for turn in conversation.undone_turns()[-1:]:
         view.print_line(f"     undone: {shorten_question(turn)}")
 
@@ -103,7 +105,9 @@ def _preset(_: CommandCall, view: LinearChatView) -> None:
 
 def _edit(_: CommandCall, view: LinearChatView) -> None:
     view.session.require_turns()
-    view.initial_text = f"/edit {sanitize(view.session.conversation.turns[-1].question)}"
+    view.initial_text = (
+        f"/edit {sanitize(view.session.conversation.turns[-1].question)}"
+    )
 
 
 def _show(_: CommandCall, view: LinearChatView) -> None:
@@ -114,7 +118,9 @@ def _show(_: CommandCall, view: LinearChatView) -> None:
 def _format_state(view: LinearChatView) -> Iterator[tuple[str, str]]:
     ready, session = view.ready, view.session
     loaded = session.loaded
-    assert ready is not None and loaded is not None, "a chat begins when its pair is loaded"
+    assert ready is not None and loaded is not None, (
+        "a chat begins when its pair is loaded"
+    )
     yield "model", ready.model
     yield "draft", ready.draft or "none"
     template = {None: "none (text completion)", "own": "the model's own"}
@@ -172,7 +178,9 @@ def _keys(_: CommandCall, view: LinearChatView) -> None:
 def _bench(_: CommandCall, view: LinearChatView) -> None:
     pair = view.session.recorder.pair
     draft = f" --draft {shlex.quote(pair.draft)}" if pair.draft != "auto" else ""
-    view.print_line("Quit this chat first, so that nothing else uses the computer. Then run:")
+    view.print_line(
+        "Quit this chat first, so that nothing else uses the computer. Then run:"
+    )
     view.print_line(f"localspec bench {shlex.quote(pair.model)}{draft}")
 
 

@@ -55,7 +55,11 @@ def format_legend(colour: bool) -> str:
 
 
 def format_stats(
-    plan: SpeculationPlan | None, totals: dict[str, Any], seed: int, *, plain: bool = False
+    plan: SpeculationPlan | None,
+    totals: dict[str, Any],
+    seed: int,
+    *,
+    plain: bool = False,
 ) -> Iterator[str]:
     """The lines of `--stats` and `/stats`.  `plain`: without bars and symbols."""
     speculation, timings = totals["speculation"], totals["timings"]
@@ -71,11 +75,14 @@ def format_stats(
             f"{dot}{_count_passes(n_passes)}, {n_rounds} with a draft"
         )
         if plain:
-            histogram = ", ".join(f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
+            histogram = ", ".join(
+                f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n
+            )
         else:  # counts[n]: rounds in which n draft tokens were accepted
             highest = max(counts, default=0) or 1
             histogram = "  ".join(
-                f"{i} {draw_bar(n / highest, _BAR_WIDTH)} {n}" for i, n in enumerate(counts)
+                f"{i} {draw_bar(n / highest, _BAR_WIDTH)} {n}"
+                for i, n in enumerate(counts)
             )
         yield f"accepted tokens per round  {histogram}"
     if overlap := speculation.get("overlap"):
@@ -114,15 +121,24 @@ def format_round(event: Round, *, plain: bool, colour: bool = False) -> str:
 
 def _format_spoken_round(event: Round) -> str:
     start = f"Round {event.n}, {milliseconds(event.ms.total)}:"
-    texts = [json.dumps(sanitize(token.text), ensure_ascii=False) for token in event.tokens]
+    texts = [
+        json.dumps(sanitize(token.text), ensure_ascii=False) for token in event.tokens
+    ]
     if not event.drafted:
         return f"{start} nothing drafted. Plain {', '.join(texts)}."
     source = sanitize(event.source or "", multiline=False)
     accepted = texts[: event.accepted]
     line = f"{start} {source} drafted {event.drafted}, {event.accepted} accepted"
     line += f": {', '.join(accepted)}." if accepted else "."
-    labels = {"correction": "Corrected to", "bonus": "Bonus", "plain": "Then", "accepted": "Then"}
-    for token, text in zip(event.tokens[event.accepted :], texts[event.accepted :], strict=True):
+    labels = {
+        "correction": "Corrected to",
+        "bonus": "Bonus",
+        "plain": "Then",
+        "accepted": "Then",
+    }
+    for token, text in zip(
+        event.tokens[event.accepted :], texts[event.accepted :], strict=True
+    ):
         line += f" {labels[token.kind]} {text}."
     return line
 
@@ -132,14 +148,22 @@ def format_answer_summary(answer: GeneratedAnswer) -> str:
     totals, rounds = answer.totals, answer.rounds
     later_rounds = rounds[1:]  # as in tokens_per_second: after the first token
     seconds = sum(event.ms.total for event in later_rounds) / 1e3
-    rate = sum(len(event.tokens) for event in later_rounds) / seconds if seconds > 0 else None
+    rate = (
+        sum(len(event.tokens) for event in later_rounds) / seconds
+        if seconds > 0
+        else None
+    )
     n_passes = len(rounds)
     parts = [f"{count(totals.tokens, 'token')} in {_count_passes(n_passes)}"]
     if totals.drafted:
         parts.append(_acceptance_text(totals.accepted, totals.drafted))
         parts.append(f"{totals.tokens_per_pass:.1f} tokens per target pass")
     parts.append(token_rate(rate))
-    end = _FINISH_TEXT[answer.finished.reason] if answer.finished else "The recording ends here."
+    end = (
+        _FINISH_TEXT[answer.finished.reason]
+        if answer.finished
+        else "The recording ends here."
+    )
     return f"{', '.join(parts)}. {end}"
 
 
@@ -160,18 +184,24 @@ class AnswerStats:
 
     @property
     def is_context_full(self) -> bool:
-        return self.answer.finished is not None and self.answer.finished.reason == "context"
+        return (
+            self.answer.finished is not None
+            and self.answer.finished.reason == "context"
+        )
 
 
 def format_status_line(stats: AnswerStats, *, plain: bool = False) -> str:
-    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k / 16k`.
+    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k /
+    16k`.
 
     `plain`: as sentences, for a screen reader.
     """
     answer, totals = stats.answer, stats.answer.totals
     parts = []
     if (ms := stats.stopped_ms) is not None:
-        parts.append((f"stopped in {milliseconds(ms)}", f"Stopped in {ms:.0f} milliseconds."))
+        parts.append(
+            (f"stopped in {milliseconds(ms)}", f"Stopped in {ms:.0f} milliseconds.")
+        )
     if answer.finished is not None and answer.finished.reason == "length":
         parts.append(("stopped at the max-token limit", _FINISH_TEXT["length"]))
     if stats.is_context_full:
@@ -183,7 +213,9 @@ def format_status_line(stats: AnswerStats, *, plain: bool = False) -> str:
         in_words = f", {stats.speedup.in_words} plain speed"
         parts.append((f"{stats.speedup} plain speed", ""))
     if totals.drafted:
-        accepted = f"{totals.accepted} of {totals.drafted} draft tokens accepted{in_words}."
+        accepted = (
+            f"{totals.accepted} of {totals.drafted} draft tokens accepted{in_words}."
+        )
         parts.append((_acceptance_text(totals.accepted, totals.drafted), accepted))
     elif answer.plan is not None:
         parts.append((f"speculation {answer.plan.state}", ""))

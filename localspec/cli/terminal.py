@@ -39,7 +39,8 @@ def echo_styled(
     text: str, *, err: bool = False, newline: bool = True, colour: bool | None = None
 ) -> None:
     """Print text that is sanitized already, with our own colours and cursor movements."""
-    file = sys.stderr if err else sys.stdout  # named: click would print UTF-8 instead of ASCII
+    # named: click would print UTF-8 instead of ASCII
+    file = sys.stderr if err else sys.stdout
     click.echo(text, file, newline, color=colour)
 
 
@@ -57,17 +58,22 @@ def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
     count = max((len(row) for row in cleaned), default=0)
     widths = [
-        max((len(row[i]) for row in cleaned if i < len(row)), default=0) for i in range(count)
+        max((len(row[i]) for row in cleaned if i < len(row)), default=0)
+        for i in range(count)
     ]
     for row in cleaned:
-        line = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=False))
+        line = "  ".join(
+            f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)
+        )
         yield line.rstrip()
 
 
 class ProgressLine:
     """Progress on stderr: a redrawn line on a terminal, else a line now and then."""
 
-    def __init__(self, *, quiet: bool, interval: float, prefix: str = "localspec: ") -> None:
+    def __init__(
+        self, *, quiet: bool, interval: float, prefix: str = "localspec: "
+    ) -> None:
         """If stderr is not a terminal: seconds between two lines, and how they begin."""
         self._quiet, self._interval, self._prefix = quiet, interval, prefix
         self._redraws = global_options.can_redraw()
@@ -84,7 +90,10 @@ class ProgressLine:
         if not self._redraws:
             echo(f"{self._prefix}{text}", err=True)
             return
-        line, width = sanitize(text, multiline=False), shutil.get_terminal_size().columns - 1
+        line, width = (
+            sanitize(text, multiline=False),
+            shutil.get_terminal_size().columns - 1,
+        )
         if len(line) > width:  # a wrapped line cannot be redrawn
             line = f"…{line[-(width - 1) :]}"
         echo_styled(f"\r\x1b[K{line}", err=True, newline=False)
@@ -100,7 +109,11 @@ class Interrupt:
 
     @property
     def elapsed_ms(self) -> float | None:
-        return None if self.pressed_at is None else (time.monotonic() - self.pressed_at) * 1e3
+        return (
+            None
+            if self.pressed_at is None
+            else (time.monotonic() - self.pressed_at) * 1e3
+        )
 
 
 @contextmanager
@@ -122,13 +135,23 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
 
 def can_prompt_user() -> bool:
     """Whether stdin and stderr are a terminal."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+    return all(
+        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)
+    )
 
 
 def confirm(
-    question: str, lines: Iterable[str], hint: str, *, as_json: bool, default: bool = False
+    question: str,
+    lines: Iterable[str],
+    hint: str,
+    *,
+    as_json: bool,
+    default: bool = False,
 ) -> bool:
-    """Ask on the terminal, below `lines`. Raises UsageError with `hint` where nobody can answer."""
+    """Ask on the terminal, below `lines`.
+
+    Raises UsageError with `hint` where nobody can answer.
+    """
     if as_json or not can_prompt_user():
         raise UsageError("Cannot ask: not a terminal.", hint)
     for line in lines:

@@ -29,7 +29,9 @@ _REPORT_SECONDS = 2.0
 
 
 @click.command("worker")
-@number_option("--port", "Port to listen on; 0: any that is free.", 0, 65535, default=DEFAULT_PORT)
+@number_option(
+    "--port", "Port to listen on; 0: any that is free.", 0, 65535, default=DEFAULT_PORT
+)
 @click.option(
     "--listen",
     "--host",
@@ -60,16 +62,18 @@ _REPORT_SECONDS = 2.0
 def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     """Offer this computer's devices to localspec on another computer.
 
-    llama.cpp's RPC protocol has no password and no encryption: whoever reaches the port can take
-    over the process. So the worker listens on 127.0.0.1, and other computers reach
-    it through ssh:
+    llama.cpp's RPC protocol has no password and no encryption: whoever reaches the port
+    can take over the process. So the worker listens on 127.0.0.1, and other computers
+    reach it through ssh:
 
     \b
     localspec worker --via-ssh gpu-box          on the computer with the chat
     localspec run big-model --workers 127.0.0.1:50052
     """
     is_open, until_eof = given.pop("is_open"), given.pop("until_eof")
-    settings = WorkerSettings(listen, port, given["device"], given["memory"], given["threads"])
+    settings = WorkerSettings(
+        listen, port, given["device"], given["memory"], given["threads"]
+    )
     if via_ssh is not None:
         return _run_via_ssh(via_ssh, settings)
     _refuse_open_address(listen, is_open=is_open)
@@ -102,12 +106,16 @@ def explain_use(listen: str, port: int) -> None:
         notify(f"On the other computer: {tunnel}", use)
         return
     host = socket.gethostname() if listen in ("0.0.0.0", "::") else listen
-    notify(f"On the other computer: localspec run … --workers {host}:{port}  (Ctrl+C ends)")
+    notify(
+        f"On the other computer: localspec run … --workers {host}:{port}  (Ctrl+C ends)"
+    )
 
 
 def _is_loopback(address: str) -> bool:
     try:
-        addresses = {info[4][0] for info in socket.getaddrinfo(address, None, socket.AF_INET)}
+        addresses = {
+            info[4][0] for info in socket.getaddrinfo(address, None, socket.AF_INET)
+        }
     except (OSError, UnicodeError):
         return False
     return all(ipaddress.ip_address(each).is_loopback for each in addresses)
@@ -147,22 +155,39 @@ def _wait_for_eof(stopped: threading.Event) -> None:
 
 
 def _run_via_ssh(host: str, settings: WorkerSettings) -> int:
-    """A worker on `host` that ends with this process, and a tunnel to it on the same port here.
+    """A worker on `host` that ends with this process, and a tunnel to it on the same
+    port here.
 
     ssh's -- ends its options, so that no host name is read as one.
     """
     if (ssh := shutil.which("ssh")) is None:
-        raise EngineError("There is no ssh on this computer.", "Install OpenSSH's client.")
+        raise EngineError(
+            "There is no ssh on this computer.", "Install OpenSSH's client."
+        )
     port = settings.port or DEFAULT_PORT
     tunnel = f"127.0.0.1:{port}:127.0.0.1:{port}"
     remote = ["localspec", "worker", "--until-eof", "--port", str(port)]
-    for option, value in (("--memory", settings.memory), ("--threads", settings.threads)):
+    for option, value in (
+        ("--memory", settings.memory),
+        ("--threads", settings.threads),
+    ):
         remote += [option, str(value)] if value else []
     for device in settings.devices:
         remote += ["--device", device]
-    command = [ssh, "-o", "ExitOnForwardFailure=yes", "-L", tunnel, "--", host, shlex.join(remote)]
+    command = [
+        ssh,
+        "-o",
+        "ExitOnForwardFailure=yes",
+        "-L",
+        tunnel,
+        "--",
+        host,
+        shlex.join(remote),
+    ]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
-    notify(f"Use it here: localspec run … --workers 127.0.0.1:{port}  (Ctrl+C ends both)")
+    notify(
+        f"Use it here: localspec run … --workers 127.0.0.1:{port}  (Ctrl+C ends both)"
+    )
     try:
         code = process.wait()
     except KeyboardInterrupt:

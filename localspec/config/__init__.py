@@ -1,9 +1,16 @@
-"""The user's configuration: config.toml, environment variables and command-line options."""
+"""The user's configuration: config.toml, environment variables and command-line
+options.
+"""
 
 from __future__ import annotations
 
 from localspec import paths
-from localspec.config.effective import OPTION_PREFIX, EffectiveConfig, EffectiveSetting, resolve
+from localspec.config.effective import (
+    OPTION_PREFIX,
+    EffectiveConfig,
+    EffectiveSetting,
+    resolve,
+)
 from localspec.config.options import OPTIONS, SETTINGS, select
 from localspec.errors import UsageError
 
@@ -24,5 +31,7 @@ def load() -> EffectiveConfig:
 
 
 def is_in_file(error: str) -> bool:
-    """Whether an error of EffectiveConfig is in config.toml, not in a variable or an option."""
+    """Whether an error of EffectiveConfig is in config.toml, not in a variable or an
+    option.
+    """
     return str(paths.config_file()) in error

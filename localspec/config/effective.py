@@ -1,4 +1,6 @@
-"""Effective settings and their origins: command line, environment, config.toml or default."""
+"""Effective settings and their origins: command line, environment, config.toml or
+default.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class EffectiveSetting:
     option: Option
     current: Any
     origin: Origin = "default"
-    origin_text: str = "default"  # The option, the variable, the file name, or `default`.
+    origin_text: str = (
+        "default"  # The option, the variable, the file name, or `default`.
+    )
 
     @property
     def is_overridden(self) -> bool:
@@ -43,12 +47,14 @@ class EffectiveConfig:
 
     file: ConfigFile
     settings: Mapping[str, EffectiveSetting]
-    key_bindings: Mapping[str, str] = field(default_factory=dict)  # The user's keys, by action id.
+    # The user's keys, by action id.
+    key_bindings: Mapping[str, str] = field(default_factory=dict)
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The tables of [presets], by name; their values are not checked here."""
     errors: tuple[str, ...] = ()
     """Invalid values, each with file, line and column, or with the variable."""
-    warnings: tuple[str, ...] = ()  # Unknown keys, each with the most similar known key.
+    # Unknown keys, each with the most similar known key.
+    warnings: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
         """The value of a setting; its type is that of the definition."""
@@ -62,16 +68,20 @@ def resolve(
 ) -> EffectiveConfig:
     """Read the file and the environment.  Never raises.
 
-    `flags` maps environment variables to the command-line options that set them. `key_ids` are the
-    known action ids of [keys] with their current ids, empty for an action that is gone; without
-    `key_ids`, they are not checked.
+    `flags` maps environment variables to the command-line options that set them.
+    `key_ids` are the known action ids of [keys] with their current ids, empty for an
+    action that is gone; without `key_ids`, they are not checked.
     """
     file = toml_file.read(paths.config_file())
-    resolver = _SettingResolver(file, os.environ if environ is None else environ, flags or {})
+    resolver = _SettingResolver(
+        file, os.environ if environ is None else environ, flags or {}
+    )
     settings = {key: resolver.resolve(option) for key, option in SETTINGS.items()}
     key_bindings, presets = resolver.read_key_bindings(), resolver.read_presets()
     warnings = tuple(_unknown_keys(file, key_ids))
-    return EffectiveConfig(file, settings, key_bindings, presets, tuple(resolver.errors), warnings)
+    return EffectiveConfig(
+        file, settings, key_bindings, presets, tuple(resolver.errors), warnings
+    )
 
 
 class _SettingResolver:
@@ -90,10 +100,14 @@ class _SettingResolver:
         source = self._flags.get(variable, given)
         origin: Origin = "environment" if source == variable else "command line"
         try:
-            return EffectiveSetting(option, option.value_type.parse(text), origin, source)
+            return EffectiveSetting(
+                option, option.value_type.parse(text), origin, source
+            )
         except (ValueError, UsageError):
             expects = option.value_type.expects
-            self.errors.append(f"{source} must be {expects}, not {_format_short(text)}.")
+            self.errors.append(
+                f"{source} must be {expects}, not {_format_short(text)}."
+            )
         if safe_value is None:
             return self._resolve_from_file(option)
         return EffectiveSetting(option, safe_value, origin, source)
@@ -116,11 +130,15 @@ class _SettingResolver:
                 return EffectiveSetting(option, value, "config.toml", file.path.name)
             except (ValueError, TypeError, UsageError):
                 expects, shown = option.value_type.expects, _format_short(table[name])
-                self._add_error(f"{option.key} must be {expects}, not {shown}.", option.key)
+                self._add_error(
+                    f"{option.key} must be {expects}, not {shown}.", option.key
+                )
             if safe_value is None:
                 return default
             problem = "has an error"
-        return EffectiveSetting(option, safe_value, "config.toml", f"{file.path.name} {problem}")
+        return EffectiveSetting(
+            option, safe_value, "config.toml", f"{file.path.name} {problem}"
+        )
 
     def _add_error(self, message: str, key: str) -> None:
         self.errors.append(self._file.locate(message, key))
@@ -130,8 +148,12 @@ class _SettingResolver:
         tables = presets if isinstance(presets, Mapping) else {}
         for name, table in tables.items():
             if not isinstance(table, Mapping):
-                self._add_error(f"presets.{name} must be a table: [presets.{name}]", "presets")
-        return {name: table for name, table in tables.items() if isinstance(table, Mapping)}
+                self._add_error(
+                    f"presets.{name} must be a table: [presets.{name}]", "presets"
+                )
+        return {
+            name: table for name, table in tables.items() if isinstance(table, Mapping)
+        }
 
     def read_key_bindings(self) -> dict[str, str]:
         """Read [keys]. An unquoted id with a dot is a nested table in TOML."""
@@ -141,25 +163,36 @@ class _SettingResolver:
                 self._add_error(f"{table} must be a table: [{table}]", table)
         keys = document.get("keys", {})
         bindings: dict[str, str] = {}
-        for id_, value in toml_file.iterate_values(keys) if isinstance(keys, Mapping) else ():
+        for id_, value in (
+            toml_file.iterate_values(keys) if isinstance(keys, Mapping) else ()
+        ):
             if isinstance(value, str) and value.strip():
                 bindings[id_] = ",".join(part.strip() for part in value.split(","))
             elif not isinstance(value, Mapping):
                 shown = _format_short(value)
-                message = f"keys.{id_} must be the name of a key, in quotes, not {shown}."
+                message = (
+                    f"keys.{id_} must be the name of a key, in quotes, not {shown}."
+                )
                 self._add_error(message, f"keys.{id_}")
         return bindings
 
 
 def _unknown_keys(file: ConfigFile, key_ids: Mapping[str, str]) -> Iterator[str]:
-    """Warn of each unknown or removed key. The file keeps them: a newer localspec may use them."""
+    """Warn of each unknown or removed key.
+
+    The file keeps them: a newer localspec may use them.
+    """
     for key, _ in toml_file.iterate_values(file.document):
         id_ = key.removeprefix("keys.") if key.startswith("keys.") else None
         is_known = key in SETTINGS or key in TABLES or key.startswith("presets.")
         if is_known or (id_ is not None and (not key_ids or key_ids.get(id_))):
             continue
         is_removed = id_ in key_ids
-        near = "" if is_removed else find_nearest_key(key, frozenset(key_ids.values()) - {""})
+        near = (
+            ""
+            if is_removed
+            else find_nearest_key(key, frozenset(key_ids.values()) - {""})
+        )
         hint = f"did you mean {near}?" if near else "it is ignored."
         kind = "removed" if is_removed else "unknown"
         yield file.locate(f"{kind} setting {key[:_MAX_SHOWN_LENGTH]}; {hint}", key)
@@ -171,4 +204,6 @@ def _format_short(value: object) -> str:
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)
     text = sanitize(text, multiline=False)
-    return text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[: _MAX_SHOWN_LENGTH - 1]}…"
+    return (
+        text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[: _MAX_SHOWN_LENGTH - 1]}…"
+    )

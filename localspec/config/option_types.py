@@ -1,4 +1,6 @@
-"""What an option is, and the types of its values: how people, files and programs write them."""
+"""What an option is, and the types of its values: how people, files and programs write
+them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class ValueType:
     words: Mapping[str, Any] = field(default_factory=dict)
     """Words that can be typed, and their values."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other words that can be typed, and the words of earlier versions, with what they mean."""
+    """Other words that can be typed, and the words of earlier versions, with what they
+    mean.
+    """
     is_text: bool = False  # Whether upper and lower case differ.
     metavar: str | None = None
     low: float = 0
@@ -56,9 +60,16 @@ class ValueType:
             return _format_texts(value) if self is TEXTS else ",".join(value)
         if isinstance(value, bool):
             return "on" if value else "off"
-        return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        return (
+            ""
+            if value is None
+            else f"{value:g}"
+            if isinstance(value, float)
+            else str(value)
+        )
 
-    # --- config.toml: true and false, numbers, and otherwise the text that `parse` reads -----
+    # --- config.toml: true and false, numbers, and otherwise the text that `parse`
+    # reads -----
 
     @property
     def expects(self) -> str:
@@ -72,7 +83,11 @@ class ValueType:
 
     def from_toml(self, value: Any) -> Any:
         has_words = bool(self.words) and self is not SWITCH
-        return self.parse(value) if has_words and isinstance(value, str) else self.check(value)
+        return (
+            self.parse(value)
+            if has_words and isinstance(value, str)
+            else self.check(value)
+        )
 
     def to_toml(self, value: Any) -> Any:
         if value in (None, ()) and not self.words:
@@ -93,14 +108,20 @@ def number(
     whole: bool = False,
     none: str = "",
 ) -> ValueType:
-    """A finite number from `low`, or `above` it, to `high`; `none` is the word for None."""
+    """A finite number from `low`, or `above` it, to `high`; `none` is the word for
+    None.
+    """
 
     kind: Any = Integral if whole else Real
 
     def check(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, kind):
             raise ValueError
-        if not (low < value if above else low <= value) or value > high or value == math.inf:
+        if (
+            not (low < value if above else low <= value)
+            or value > high
+            or value == math.inf
+        ):
             raise ValueError
         return int(value) if whole else float(value)
 
@@ -109,14 +130,18 @@ def number(
 
     hint, words = (f"{hint}, or {none}", {none: None}) if none else (hint, {})
     metavar = "N" if whole else "X"
-    return ValueType(hint, read, check, words, metavar=metavar, low=low, high=high, is_whole=whole)
+    return ValueType(
+        hint, read, check, words, metavar=metavar, low=low, high=high, is_whole=whole
+    )
 
 
 def whole(hint: str, low: int = 0, high: int = MAX_INT, none: str = "") -> ValueType:
     return number(hint, low, high, whole=True, none=none)
 
 
-def choice(words: Iterable[str] | Mapping[str, Any], synonyms: Mapping[str, str] = {}) -> ValueType:
+def choice(
+    words: Iterable[str] | Mapping[str, Any], synonyms: Mapping[str, str] = {}
+) -> ValueType:
     """Words, or words with their values."""
     values = words if isinstance(words, Mapping) else {word: word for word in words}
 
@@ -153,7 +178,11 @@ def _check_folder(value: Any) -> str:
 
 
 def _read_folder(typed: str) -> str:
-    return os.path.abspath(os.path.expanduser(paths.parse_typed_path(typed))) if typed else ""
+    return (
+        os.path.abspath(os.path.expanduser(paths.parse_typed_path(typed)))
+        if typed
+        else ""
+    )
 
 
 def _check_texts(value: Any) -> tuple[str, ...]:
@@ -171,13 +200,17 @@ def _format_texts(texts: tuple[str, ...]) -> str:
 
 
 def check_json_schema(schema: str) -> str:
-    """Raise UsageError unless the text is a JSON object; the engine checks the schema itself."""
+    """Raise UsageError unless the text is a JSON object; the engine checks the schema
+    itself.
+    """
     try:
         is_object = isinstance(json.loads(schema), dict)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"The JSON Schema is not valid JSON: {error}.") from error
     if not is_object:
-        raise UsageError("A JSON Schema is an object.", 'For example: {"type": "object"}')
+        raise UsageError(
+            "A JSON Schema is an object.", 'For example: {"type": "object"}'
+        )
     return schema
 
 
@@ -223,12 +256,16 @@ def _check_split(value: Any) -> str | tuple[float, ...]:
 
 
 _ON_OFF = {"on": True, "off": False}
-_YES_NO = dict.fromkeys(("true", "yes", "1"), "on") | dict.fromkeys(("false", "no", "0"), "off")
+_YES_NO = dict.fromkeys(("true", "yes", "1"), "on") | dict.fromkeys(
+    ("false", "no", "0"), "off"
+)
 SWITCH = choice(_ON_OFF, _YES_NO)
 SWITCH_OR_AUTO = choice(_ON_OFF | {"auto": None})
 TEXTS = ValueType(
     'a text (\\n is a new line), or several: ["a", "b"]; none',
-    lambda typed: json.loads(typed) if typed.startswith("[") else typed.replace("\\n", "\n"),
+    lambda typed: (
+        json.loads(typed) if typed.startswith("[") else typed.replace("\\n", "\n")
+    ),
     _check_texts,
     {"none": ()},
     is_text=True,
@@ -260,7 +297,8 @@ SPLIT = ValueType(
 )
 
 
-# --- options ------------------------------------------------------------------------------
+# --- options
+# ------------------------------------------------------------------------------
 
 FrontEnd = Literal["command", "python", "chat", "request"]
 EVERYWHERE: tuple[FrontEnd, ...] = get_args(FrontEnd)
@@ -274,7 +312,9 @@ class Setting:
     takes_effect: str = ""  # When a change takes effect; empty means at once.
     help: str = ""  # One line; empty if that of the flag says it.
     unset_label: str = ""  # Shown if there is no value.
-    flags: str = ""  # What overrides it on the command line, if that is not the option's flag.
+    flags: str = (
+        ""  # What overrides it on the command line, if that is not the option's flag.
+    )
     variable: str = ""
     """The environment variable that overrides it, if it does not follow from `key`."""
     safe_value: object = None
@@ -294,7 +334,9 @@ class RequestRange:
 @dataclass(frozen=True, slots=True)
 class Option:
     name: str
-    """Python's argument, the request's field, `/set NAME`, a preset's key; with dashes the flag."""
+    """Python's argument, the request's field, `/set NAME`, a preset's key; with dashes
+    the flag.
+    """
     value_type: ValueType
     about: str = ""  # The help of the flag.
     default: Any = None
@@ -323,7 +365,8 @@ class Option:
         """The field of `SamplingParams`, or of `ChatSettings`."""
         return "draft_length" if self.name == "draft_max" else self.name
 
-    # --- of the setting in config.toml ------------------------------------------------------
+    # --- of the setting in config.toml
+    # ------------------------------------------------------
 
     @property
     def key(self) -> str:
@@ -336,7 +379,9 @@ class Option:
     @property
     def env_var(self) -> str:
         """The environment variable that overrides the file."""
-        return self.setting.variable or f"LOCALSPEC_{self.key.replace('.', '_').upper()}"
+        return (
+            self.setting.variable or f"LOCALSPEC_{self.key.replace('.', '_').upper()}"
+        )
 
     def display(self, value: object) -> str:
         """Format a setting's value for the screen: `on`, `20`, `no limit`."""

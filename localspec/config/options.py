@@ -1,4 +1,6 @@
-"""The table of options: each is declared here once, and every front end is rendered from it."""
+"""The table of options: each is declared here once, and every front end is rendered
+from it.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,9 @@ from localspec.speculation_methods import SPECS
 
 OptionGroup = Literal["sampling", "answer", "speculation", "load", "app"]
 OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
-"""What to do when a chat exceeds its context: ask the user, stop, drop the oldest turns, or replace
-them by a summary."""
+"""What to do when a chat exceeds its context: ask the user, stop, drop the oldest
+turns, or replace them by a summary.
+"""
 THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome", "ansi")
 
 _NOT_REQUEST: tuple[FrontEnd, ...] = ("command", "python", "chat")
@@ -65,7 +68,9 @@ def _app(
     **setting: Any,
 ) -> Option:
     row = Setting(key, help=about, **setting)
-    return Option(key.rpartition(".")[2], value_type, "", default, title, offered, setting=row)
+    return Option(
+        key.rpartition(".")[2], value_type, "", default, title, offered, setting=row
+    )
 
 
 _SAMPLING = (
@@ -114,8 +119,12 @@ _SAMPLING = (
         offered=("python", "chat", "request"),
         request=RequestRange(-1, MAX_INT, {-1: MAX_INT}),
     ),
-    _sampling("presence_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)),
-    _sampling("frequency_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)),
+    _sampling(
+        "presence_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)
+    ),
+    _sampling(
+        "frequency_penalty", number("-2 to 2; 0 is off", -2, 2), offered=("request",)
+    ),
     _sampling(
         "dry_multiplier",
         number("0 to 100; 0 is off", 0, 100),
@@ -257,7 +266,8 @@ _SPECULATION = (
         setting=Setting("answers.overlap", _NEXT_LOAD),
     ),
 )
-_THREADS = number("a whole number", -math.inf, whole=True)  # clamped when a model is loaded
+# clamped when a model is loaded
+_THREADS = number("a whole number", -math.inf, whole=True)
 _LOAD = (
     _load(
         "ctx",
@@ -265,7 +275,9 @@ _LOAD = (
         "Context size in tokens.  [default: what fits]",
     ),
     _load(
-        "kv", choice(get_args(KvType)), "Type of the KV cache (keys/values).  [default: what fits]"
+        "kv",
+        choice(get_args(KvType)),
+        "Type of the KV cache (keys/values).  [default: what fits]",
     ),
     _load(
         "gpu_layers",
@@ -294,7 +306,10 @@ _LOAD = (
     ),
     _load(
         "cpu_moe",
-        replace(whole("a number of layers, all or auto"), words={"auto": None, "all": ALL_LAYERS}),
+        replace(
+            whole("a number of layers, all or auto"),
+            words={"auto": None, "all": ALL_LAYERS},
+        ),
         "Layers of a MoE model whose experts stay in RAM, from the first on.  [default: auto]",
         title="experts in RAM",
         metavar="N|all|auto",
@@ -305,10 +320,21 @@ _LOAD = (
         ),
     ),
     _load(
-        "threads", _THREADS, "CPU threads.  [default: measured; at first one per performance core]"
+        "threads",
+        _THREADS,
+        "CPU threads.  [default: measured; at first one per performance core]",
     ),
-    _load("draft_threads", _THREADS, "CPU threads of the draft model.  [default: as --threads]"),
-    _load("flash_attn", choice(get_args(FlashAttention)), "Flash attention.", default="auto"),
+    _load(
+        "draft_threads",
+        _THREADS,
+        "CPU threads of the draft model.  [default: as --threads]",
+    ),
+    _load(
+        "flash_attn",
+        choice(get_args(FlashAttention)),
+        "Flash attention.",
+        default="auto",
+    ),
     _load(
         "workers",
         WORKERS,
@@ -414,8 +440,9 @@ RETIRED: Mapping[tuple[FrontEnd, str], str] = {
     ("request", "exact"): "exact mode: localspec serve --exact on",
     ("python", "exact"): "exact mode is an option of LLM",
 }
-"""What was an option of an answer, and what replaces it: it is read and ignored, with a notice.
-Words that have gone are synonyms of a type's."""
+"""What was an option of an answer, and what replaces it: it is read and ignored, with a
+notice. Words that have gone are synonyms of a type's.
+"""
 TABLES: Mapping[str, str] = {
     "screen": "Screen",
     "run": "Running",
@@ -427,7 +454,10 @@ TABLES: Mapping[str, str] = {
     "downloads": "",
     "keys": "Keys",
 }
-"""The tables in order, with screen headings. An empty heading continues the previous section."""
+"""The tables in order, with screen headings.
+
+An empty heading continues the previous section.
+"""
 SETTINGS: Mapping[str, Option] = {
     option.key: option
     for table in TABLES
@@ -448,5 +478,7 @@ def find_nearest_key(key: str, ids: frozenset[str] = frozenset()) -> str:
     keys = {key: key for key in (*SETTINGS, *(f"keys.{id_}" for id_ in ids))}
     by_name = {key.rpartition(".")[2]: key for key in SETTINGS}
     matches = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
-    matches = matches or difflib.get_close_matches(key.rpartition(".")[2], by_name, n=1, cutoff=0.7)
+    matches = matches or difflib.get_close_matches(
+        key.rpartition(".")[2], by_name, n=1, cutoff=0.7
+    )
     return (keys | by_name)[matches[0]] if matches else ""

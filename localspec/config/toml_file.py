@@ -41,7 +41,9 @@ class ConfigFile:
     text: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    """Set, with its position, if the file cannot be read; then it must not be written either."""
+    """Set, with its position, if the file cannot be read; then it must not be written
+    either.
+    """
 
     def locate(self, message: str, key: str) -> str:
         """An error message with the position of a key."""
@@ -61,7 +63,9 @@ class ConfigFile:
 
 
 def _format_error(path: Path, message: str, *position: int) -> str:
-    """Format as compilers do: `config.toml:3:9: message`; 0 is an unknown line or column."""
+    """Format as compilers do: `config.toml:3:9: message`; 0 is an unknown line or
+    column.
+    """
     where = "".join(f":{number}" for number in position if number)
     return sanitize(f"{path}{where}: {message}", multiline=False)
 
@@ -80,7 +84,9 @@ def read(path: Path) -> ConfigFile:
     except FileNotFoundError:
         return ConfigFile(path)
     except UnicodeDecodeError as error:
-        return damaged("the file is not UTF-8 text", error.object[: error.start].count(b"\n") + 1)
+        return damaged(
+            "the file is not UTF-8 text", error.object[: error.start].count(b"\n") + 1
+        )
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return damaged(f"the file cannot be read: {reason}")
@@ -95,7 +101,9 @@ def read(path: Path) -> ConfigFile:
         return damaged(message[:1].lower() + message[1:], *position, text=text)
 
 
-def iterate_values(document: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, Any]]:
+def iterate_values(
+    document: Mapping[str, Any], table: str = ""
+) -> Iterator[tuple[str, Any]]:
     """Yield all values with their dotted keys."""
     for name, value in document.items():
         key = f"{table}.{name}" if table else name
@@ -105,7 +113,8 @@ def iterate_values(document: Mapping[str, Any], table: str = "") -> Iterator[tup
             yield key, value
 
 
-# --- changing one value -------------------------------------------------------------------
+# --- changing one value
+# -------------------------------------------------------------------
 
 
 def parse_value(option: Option, text: str) -> object:
@@ -117,16 +126,20 @@ def parse_value(option: Option, text: str) -> object:
         raise UsageError(message, f"It must be {option.value_type.expects}.") from None
     if option.value_type is FOLDER and not os.path.isdir(str(value)):
         raise UsageError(
-            f"There is no folder {sanitize(str(value), multiline=False)}.", "Create it first."
+            f"There is no folder {sanitize(str(value), multiline=False)}.",
+            "Create it first.",
         )
-    return text.strip() if isinstance(value, tuple) else option.value_type.to_toml(value)
+    return (
+        text.strip() if isinstance(value, tuple) else option.value_type.to_toml(value)
+    )
 
 
 def set_value(key: str, value: object) -> None:
-    """Set `table.name`, or remove it from the file if `value` is None. A dict becomes a table.
+    """Set `table.name`, or remove it from the file if `value` is None. A dict becomes a
+    table.
 
-    Keeps comments, order and unknown keys. Raises UsageError if the file has errors; then it is not
-    changed. Raises StorageError if it cannot be written.
+    Keeps comments, order and unknown keys. Raises UsageError if the file has errors;
+    then it is not changed. Raises StorageError if it cannot be written.
     """
     import tomlkit  # noqa: PLC0415  the import takes 30 ms
     from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
@@ -161,7 +174,8 @@ def _set_in_document(document: TOMLDocument, key: str, value: object) -> None:
             document.add(tomlkit.nl())
         document.add(table_name, tomlkit.table())
     table = cast(_Table, document[table_name])
-    while name not in table:  # a name with dots is quoted (`"chat.send" = …`), or nested tables
+    # a name with dots is quoted (`"chat.send" = …`), or nested tables
+    while name not in table:
         first, _, rest = name.partition(".")
         if not rest or not isinstance(table.get(first), MutableMapping):
             break
@@ -175,11 +189,15 @@ def _set_in_document(document: TOMLDocument, key: str, value: object) -> None:
 
 
 def _append_to_table(table: _Table, name: str, value: object) -> None:
-    """Add a key after the last key: comments below an empty line belong to the next table."""
+    """Add a key after the last key: comments below an empty line belong to the next
+    table.
+    """
     from tomlkit.items import Table, Whitespace  # noqa: PLC0415  as above
 
     body = table.value.body if isinstance(table, Table) else []
-    last_key = next((n for n in reversed(range(len(body))) if body[n][0] is not None), -1)
+    last_key = next(
+        (n for n in reversed(range(len(body))) if body[n][0] is not None), -1
+    )
     after = range(last_key + 1, len(body))
     blank = next((n for n in after if isinstance(body[n][1], Whitespace)), len(body))
     below = body[blank:]
@@ -233,13 +251,16 @@ def _remove_abandoned(folder: Path) -> None:
                 file.unlink()
 
 
-# --- editing the file ---------------------------------------------------------------------
+# --- editing the file
+# ---------------------------------------------------------------------
 
 
 def open_in_editor() -> Path:
-    """Open the file in the user's editor and wait; a new file is created from the template.
+    """Open the file in the user's editor and wait; a new file is created from the
+    template.
 
-    Raises NotFoundError if no editor is found, StorageError if the file cannot be written.
+    Raises NotFoundError if no editor is found, StorageError if the file cannot be
+    written.
     """
     path = paths.config_file()
     _editor_command()  # raises before a file is created
@@ -251,7 +272,9 @@ def open_in_editor() -> Path:
 
 @contextmanager
 def ignore_signal_keys() -> Iterator[None]:
-    """Let ctrl+c and ctrl+\\ end only the program that has the terminal, as system(3) does."""
+    """Let ctrl+c and ctrl+\\ end only the program that has the terminal, as system(3)
+    does.
+    """
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGQUIT")]
     before = {}
     with suppress(ValueError):  # not in the main thread
@@ -273,7 +296,9 @@ def run_editor(path: Path) -> None:
             subprocess.run([*command, str(path)], check=False)
     except OSError as error:
         message = f"{command[0]} cannot be started: {error.strerror}."
-        raise NotFoundError(message, f"Set VISUAL or EDITOR, or open {path} yourself.") from error
+        raise NotFoundError(
+            message, f"Set VISUAL or EDITOR, or open {path} yourself."
+        ) from error
 
 
 def render_template() -> str:
@@ -289,14 +314,18 @@ def render_template() -> str:
 
 
 def _editor_command() -> list[str]:
-    """$VISUAL, $EDITOR, or a default editor that is installed.  Raises NotFoundError."""
+    """$VISUAL, $EDITOR, or a default editor that is installed.
+
+    Raises NotFoundError.
+    """
     for variable in ("VISUAL", "EDITOR"):
         typed = os.environ.get(variable, "")
         try:
             command = shlex.split(typed, posix=os.name != "nt")
         except ValueError as error:  # a quotation mark is not closed
             raise NotFoundError(
-                f"{variable} is no command: {typed!r}.", f"Set {variable} to your editor."
+                f"{variable} is no command: {typed!r}.",
+                f"Set {variable} to your editor.",
             ) from error
         if command:
             return command

@@ -1,1 +1,3 @@
-"""Diagnoses this installation: findings with the command that mends each, and three repairs."""
+"""Diagnoses this installation: findings with the command that mends each, and three
+repairs.
+"""

@@ -25,7 +25,12 @@ from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
 from localspec.errors import LocalspecError
 from localspec.launch import conversion
-from localspec.machine import device_detection, installed_llama_cpp, llama_cpp_builds, memory_probe
+from localspec.machine import (
+    device_detection,
+    installed_llama_cpp,
+    llama_cpp_builds,
+    memory_probe,
+)
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
@@ -37,7 +42,9 @@ from localspec.models.gguf import reader
 from localspec.models.local_files import hub_cache, inventory
 from localspec.units import count, gb, gib
 
-_X86_FEATURES = "SSSE3 AVX AVX_VNNI AVX2 F16C FMA BMI2 AVX512_VNNI AVX512_BF16 AMX_INT8 SVE"
+_X86_FEATURES = (
+    "SSSE3 AVX AVX_VNNI AVX2 F16C FMA BMI2 AVX512_VNNI AVX512_BF16 AMX_INT8 SVE"
+)
 _LINUX_CPU_FLAGS = {name: name.lower() for name in _X86_FEATURES.split()} | {
     "SSE3": "pni",
     "AVX512": "avx512f",
@@ -48,7 +55,9 @@ _LINUX_CPU_FLAGS = {name: name.lower() for name in _X86_FEATURES.split()} | {
 }
 """llama.cpp's name of a CPU feature -> the flag in /proc/cpuinfo."""
 _FAST_FEATURES = ("AVX2", "FMA", "F16C", "AVX512", "DOTPROD")
-"""Features worth a local build if the CPU has them and the installed build does not use them."""
+"""Features worth a local build if the CPU has them and the installed build does not use
+them.
+"""
 _MIN_FREE_MEMORY = 2 << 30
 _NO_DEVICE_FIX = (
     "Check the driver (nvidia-smi, rocminfo or vulkaninfo --summary), and that "
@@ -59,8 +68,14 @@ _LOADER_FIXES = (
         r"libcudart|libcublas|cudart64|cublas64",
         "pip install nvidia-cuda-runtime-cu12 nvidia-cublas-cu12 (or -cu11, as the name says)",
     ),
-    (r"libamdhip|librocblas|libhipblas", "Install ROCm, or set LOCALSPEC_BACKEND=vulkan"),
-    (r"libvulkan|vulkan-1", "Install the Vulkan loader (libvulkan1), or your GPU's driver"),
+    (
+        r"libamdhip|librocblas|libhipblas",
+        "Install ROCm, or set LOCALSPEC_BACKEND=vulkan",
+    ),
+    (
+        r"libvulkan|vulkan-1",
+        "Install the Vulkan loader (libvulkan1), or your GPU's driver",
+    ),
     (r"GLIBC", "Build it on this system: pip install --no-binary llama-cpp-python"),
 )
 """Pattern in the dynamic loader's message -> fix."""
@@ -74,7 +89,9 @@ def check_engine() -> Iterator[Finding]:
         yield _explain_load_failure(str(error))
         return
     backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
-    if not info.supports_gpu_offload and (built_for := installed_llama_cpp.find_gpu_backends()):
+    if not info.supports_gpu_offload and (
+        built_for := installed_llama_cpp.find_gpu_backends()
+    ):
         backend = f"was built for {' and '.join(built_for)} and finds no such device"
     yield ok("library", f"{info.library_path} {backend}")
     *first, last = draft_heads.KIND_TITLES.values()
@@ -121,7 +138,9 @@ def _explain_load_failure(error: str) -> Finding:
     except metadata.PackageNotFoundError:
         return problem("engine-fails", what, "Reinstall llama-cpp-python")
     if re.search(r"code (-4|-?1073741795|3221225501|132)\b|SIGILL", error):
-        what = "llama.cpp was built for another CPU: it stopped at an illegal instruction"
+        what = (
+            "llama.cpp was built for another CPU: it stopped at an illegal instruction"
+        )
         return problem("illegal-instruction", what, fix)
     return problem("engine-fails", what, fix)
 
@@ -134,8 +153,14 @@ def _describe_threads() -> str:
         text += f" ({cores.performance} performance cores)"
     for record in MeasurementStore(paths.data_dir() / "measured.sqlite").read_all():
         costs = record.measured
-        if costs is not None and costs.threads is not None and costs.threads_batch is not None:
-            counts = f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
+        if (
+            costs is not None
+            and costs.threads is not None
+            and costs.threads_batch is not None
+        ):
+            counts = (
+                f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
+            )
             return f"{text}; CPU threads: {counts} (measured)"
     return f"{text}; CPU threads: {cores.default_threads} until a model is measured"
 
@@ -146,9 +171,15 @@ def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Fi
     yield ok("features", f"built with {' '.join(built) or 'no CPU extension'}")
     if not cpu_flags:  # no /proc/cpuinfo
         return
-    missing = [name for name in built if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}]
+    missing = [
+        name
+        for name in built
+        if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}
+    ]
     if missing:
-        what = f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
+        what = (
+            f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
+        )
         yield problem("other-cpu", what, _cpu_build_line())
     usable = [name for name in _FAST_FEATURES if _LINUX_CPU_FLAGS[name] in cpu_flags]
     if unused := [name for name in usable if name not in built]:
@@ -158,7 +189,9 @@ def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Fi
 
 def _cpu_build_line() -> str:
     """The shell line that compiles the installed release for this CPU."""
-    return llama_cpp_builds.shell_line(LlamaCppBuild("cpu", ""), _release(), sys.executable)
+    return llama_cpp_builds.shell_line(
+        LlamaCppBuild("cpu", ""), _release(), sys.executable
+    )
 
 
 def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -193,10 +226,13 @@ def check_devices() -> Iterator[Finding]:
 
 
 def _format_device(device: Device) -> str:
-    free, total = ("unknown" if n is None else gib(n) for n in (device.free, device.total))
+    free, total = (
+        "unknown" if n is None else gib(n) for n in (device.free, device.total)
+    )
     parts = [
         f"{device.name} {device.description}: {free} of {total} free",
-        device.used_by_others and f"{gib(device.used_by_others)} used by other programs",
+        device.used_by_others
+        and f"{gib(device.used_by_others)} used by other programs",
         device.unified and "shares the computer's memory",
         device.drives_display and "drives the display",
         device.driver and f"driver {device.driver}",
@@ -226,11 +262,15 @@ def check_disk() -> Iterator[Finding]:
         size = gb(sum(file.size for file in leftovers))
         what = f"{size} in {count(len(leftovers), 'incomplete download')}"
         repos = dict.fromkeys(file.repo for file in leftovers if file.resumable)
-        pulls = "".join(f"localspec pull {repo} resumes it; " for repo in list(repos)[:3])
+        pulls = "".join(
+            f"localspec pull {repo} resumes it; " for repo in list(repos)[:3]
+        )
         fix = f"{pulls}localspec rm --leftovers deletes {'it' if len(leftovers) == 1 else 'them'}"
         yield problem("leftovers", what, fix)
     data = paths.data_dir()
-    yield _check_folder("data", "chats, measurements and logs", "LOCALSPEC_DATA_DIR", data)
+    yield _check_folder(
+        "data", "chats, measurements and logs", "LOCALSPEC_DATA_DIR", data
+    )
     if (folder := inventory.models_folder()) is not None and not os.path.isdir(folder):
         fix = "Create it, or choose another: localspec config set models.folder FOLDER"
         yield problem("models-folder", f"{folder} is not a folder", fix)
@@ -263,7 +303,9 @@ def _check_symlinks(cache: Path) -> Iterator[Finding]:
             (Path(folder) / "link").symlink_to("nowhere")
     except (OSError, NotImplementedError):
         what = "no symbolic links in the model cache: each revision of a file takes its full size"
-        fix = "Windows: turn on Developer Mode; otherwise use a disk that supports links"
+        fix = (
+            "Windows: turn on Developer Mode; otherwise use a disk that supports links"
+        )
         yield problem("no-links", what, fix)
 
 
@@ -282,7 +324,9 @@ def check_chats() -> Iterator[Finding]:
         yield problem("chats-damaged", f"the chat database is damaged: {path}", fix)
     if copies := sorted(path.parent.glob(f"{path.name}.corrupt-*")):  # kept by a repair
         size = gb(sum(copy.stat().st_size for copy in copies))
-        what = f"{count(len(copies), 'damaged chat database')} kept, {size}: {path.parent}"
+        what = (
+            f"{count(len(copies), 'damaged chat database')} kept, {size}: {path.parent}"
+        )
         yield ok("chats-aside", what)
 
 
@@ -293,7 +337,9 @@ def _check_database(path: Path) -> Iterator[Finding]:
         if version == schema.SCHEMA_VERSION and size <= _MAX_CHECKED_BYTES:
             schema.check_integrity(connection)
         (n,) = connection.execute("SELECT count(*) FROM chats").fetchone()
-    yield ok("chats", f"{count(n, 'saved chat')}, {gb(size)}" if n else "no saved chats")
+    yield ok(
+        "chats", f"{count(n, 'saved chat')}, {gb(size)}" if n else "no saved chats"
+    )
     if version > schema.SCHEMA_VERSION:
         what = "a newer localspec wrote the chats: they are read-only here"
         yield problem("chats-newer", what, "Update localspec")
@@ -302,11 +348,19 @@ def _check_database(path: Path) -> Iterator[Finding]:
 def check_models() -> Iterator[Finding]:
     models = inventory.list_models()
     if not models:
-        yield Finding("models", "models", "ok", "none installed", "localspec pair suggest")
+        yield Finding(
+            "models", "models", "ok", "none installed", "localspec pair suggest"
+        )
         return
-    yield ok("models", f"{len(models)} installed, {gb(sum(model.size for model in models))}")
+    yield ok(
+        "models", f"{len(models)} installed, {gb(sum(model.size for model in models))}"
+    )
     started = time.monotonic()
-    has_gpu, slow, copied = bool(device_detection.detect_devices().devices), [], set[object]()
+    has_gpu, slow, copied = (
+        bool(device_detection.detect_devices().devices),
+        [],
+        set[object](),
+    )
     for number, model in enumerate(models):
         if time.monotonic() - started > _TIME_BUDGET_SECONDS:
             what = f"{len(models) - number} of them were not checked: that would take too long"
@@ -348,7 +402,11 @@ def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if environ.get(name, "").lower() in ("1", "on", "yes", "true"):
-            yield problem("offline", f"offline: {name} is set", f"unset {name}, to download models")
+            yield problem(
+                "offline",
+                f"offline: {name} is set",
+                f"unset {name}, to download models",
+            )
     if setting.current and not setting.is_overridden:
         what = f"offline: network.offline is set in {setting.origin_text}"
         fix = "localspec config set network.offline false, to download models"
@@ -379,7 +437,9 @@ def _check_token(environ: Mapping[str, str]) -> Finding:
             return ok("token", f"hub token set ({name})")
     caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = environ.get("HF_HOME") or os.path.join(caches, "huggingface")
-    file = os.path.expanduser(environ.get("HF_TOKEN_PATH") or os.path.join(home, "token"))
+    file = os.path.expanduser(
+        environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
+    )
     if os.path.isfile(file):
         return ok("token", f"hub token in {file}")
     return ok("no-token", "no hub token: gated models cannot be downloaded")
@@ -406,7 +466,9 @@ def check_terminal(
         yield ok("size", what)
     encoding = (getattr(out, "encoding", "") or "").lower().replace("-", "")
     if encoding != "utf8":
-        what = f"the output encoding is {encoding or 'unknown'}: other characters become ?"
+        what = (
+            f"the output encoding is {encoding or 'unknown'}: other characters become ?"
+        )
         fix = "Set PYTHONUTF8=1 and a UTF-8 locale such as LANG=C.UTF-8"
         yield problem("no-unicode", what, fix)
     else:
@@ -422,7 +484,9 @@ def check_terminal(
 def _describe_colours(environ: Mapping[str, str]) -> str:
     if environ.get("NO_COLOR"):
         return "no colours (NO_COLOR)"
-    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or environ.get("WT_SESSION"):
+    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or environ.get(
+        "WT_SESSION"
+    ):
         return "16 million colours"
     return "256 colours" if "256" in environ.get("TERM", "") else "16 colours or fewer"
 
@@ -445,7 +509,9 @@ def run_checks() -> tuple[Finding, ...]:
 
 
 def check_area(area: str) -> Iterator[Finding]:
-    """Runs one of AREAS, and adds the repair of each problem; an exception becomes a finding."""
+    """Runs one of AREAS, and adds the repair of each problem; an exception becomes a
+    finding.
+    """
     try:
         for finding in AREAS[area]():
             yield redact(replace(finding, area=area, action=find_repair(finding.id)))

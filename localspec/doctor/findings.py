@@ -74,7 +74,8 @@ class CommandLine:
     def __str__(self) -> str:
         """The line to type in a shell."""
         settings = [
-            f"{name}={llama_cpp_builds.quote_command([value])}" for name, value in self.environ
+            f"{name}={llama_cpp_builds.quote_command([value])}"
+            for name, value in self.environ
         ]
         return " ".join([*settings, llama_cpp_builds.quote_command(self.argv)])
 
@@ -86,9 +87,14 @@ class RepairAction:
     name: str  # One or two words, shown after a key: remove them.
     question: str  # States exactly what the action does.
     run: Callable[[], str] | None = None
-    """A quick action; returns a sentence about the result. Raises LocalspecError or OSError."""
+    """A quick action; returns a sentence about the result.
+
+    Raises LocalspecError or OSError.
+    """
     commands: tuple[CommandLine, ...] = ()
-    """Run in sequence; may take minutes and replace files that a running engine has open."""
+    """Run in sequence; may take minutes and replace files that a running engine has
+    open.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,9 @@ def problem(id_: str, what: str, fix: str = "") -> Finding:
 
 def redact(finding: Finding) -> Finding:
     """Removes the user name, the home folder and terminal control sequences."""
-    return replace(finding, what=_redact_text(finding.what), fix=_redact_text(finding.fix))
+    return replace(
+        finding, what=_redact_text(finding.what), fix=_redact_text(finding.fix)
+    )
 
 
 def _redact_text(text: str) -> str:
@@ -126,7 +134,9 @@ def _redact_text(text: str) -> str:
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?=[/\\]|\b|$)", "~", text)
     if user and user != "root":
-        text = re.sub(rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|\s|['\":.,]|$)", "<user>", text)
+        text = re.sub(
+            rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|\s|['\":.,]|$)", "<user>", text
+        )
     return text
 
 
@@ -141,11 +151,15 @@ def format_report(findings: Sequence[Finding]) -> str:
                 lines.append(f"      {finding.fix}")
         lines.append("")
     counts = format_counts(findings)
-    lines.append(f"{counts}; x error, ! warning, - notice." if counts else "No problems found.")
+    lines.append(
+        f"{counts}; x error, ! warning, - notice." if counts else "No problems found."
+    )
     return "\n".join(lines)
 
 
 def format_counts(findings: Sequence[Finding]) -> str:
     """Such as "1 error, 2 warnings"; empty without problems."""
     counts = Counter(finding.level for finding in findings)
-    return ", ".join(count(counts[level], level) for level in WORST_FIRST if counts[level])
+    return ", ".join(
+        count(counts[level], level) for level in WORST_FIRST if counts[level]
+    )

@@ -1,4 +1,5 @@
-"""Finds a CPU-only llama.cpp build on a computer with a GPU, and the commands that replace it.
+"""Finds a CPU-only llama.cpp build on a computer with a GPU, and the commands that
+replace it.
 
 Imported at every start.
 """
@@ -21,7 +22,8 @@ _DISMISSED_FILE = "dismissed.json"
 
 
 def find_unused_gpu() -> Finding | None:
-    """Reported at every start until dismissed: there is a GPU that llama.cpp cannot use.
+    """Reported at every start until dismissed: there is a GPU that llama.cpp cannot
+    use.
 
     Cheap: reads files, and runs a program only if the files suggest a mismatch.
     """
@@ -38,7 +40,9 @@ def dismiss() -> None:
 
 
 def find_mismatch() -> Finding | None:
-    """A CPU-only build on a computer with a usable GPU; None also if the detection fails."""
+    """A CPU-only build on a computer with a usable GPU; None also if the detection
+    fails.
+    """
     with suppress(OSError, ValueError):
         if installed_llama_cpp.find_gpu_backends() != ():
             return None
@@ -53,7 +57,9 @@ def find_mismatch() -> Finding | None:
 
 
 def format_install_line(build: LlamaCppBuild) -> str:
-    """The shell line for this system; in a source checkout, scripts/run installs the build."""
+    """The shell line for this system; in a source checkout, scripts/run installs the
+    build.
+    """
     if _is_source_checkout():
         if platform.system() == "Windows":
             return f"set {llama_cpp_builds.ENV_VARIABLE}={build.backend}&& py scripts\\run doctor"
@@ -75,12 +81,17 @@ def find_pinned_requirement() -> str:
 def install_commands_for(
     build: LlamaCppBuild, *, checkout: bool = False
 ) -> tuple[CommandLine, ...]:
-    """Reinstalls the installed release, or the required one; empty if that cannot work here.
+    """Reinstalls the installed release, or the required one; empty if that cannot work
+    here.
 
     With `checkout`, a source checkout's own installer does it.
     """
     if checkout and _is_source_checkout():
-        argv = (sys.executable, str(paths.PACKAGE.parent / "scripts" / "run"), "version")
+        argv = (
+            sys.executable,
+            str(paths.PACKAGE.parent / "scripts" / "run"),
+            "version",
+        )
         return (CommandLine(argv, ((llama_cpp_builds.ENV_VARIABLE, build.backend),)),)
     release = find_pinned_requirement().partition("==")[2]
     with suppress(metadata.PackageNotFoundError):
@@ -88,7 +99,9 @@ def install_commands_for(
     is_available = build.wheel_index or build.can_compile()
     if not (release and is_available and llama_cpp_builds.can_install()):
         return ()
-    environ = (("CMAKE_ARGS", build.cmake),) if build.cmake and not build.wheel_index else ()
+    environ = (
+        (("CMAKE_ARGS", build.cmake),) if build.cmake and not build.wheel_index else ()
+    )
     lines = llama_cpp_builds.list_commands(build, release, sys.executable)
     return tuple(CommandLine(tuple(line), environ) for line in lines)
 

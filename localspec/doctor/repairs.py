@@ -31,9 +31,13 @@ def find_repair(finding_id: str) -> RepairAction | None:
     if finding_id == "leftovers" and (leftovers := inventory.find_leftovers()):
         downloads = count(len(leftovers), "incomplete download")
         size = gb(sum(file.size for file in leftovers))
-        question = f"Remove {downloads}, {size}? Downloading again would start from zero."
+        question = (
+            f"Remove {downloads}, {size}? Downloading again would start from zero."
+        )
         return RepairAction(
-            "remove them", question, lambda: f"Freed {gb(inventory.delete_leftovers(leftovers))}."
+            "remove them",
+            question,
+            lambda: f"Freed {gb(inventory.delete_leftovers(leftovers))}.",
         )
     if finding_id == "chats-damaged":
         question = "Copy all readable chats to a new file? The damaged file is kept."
@@ -57,9 +61,15 @@ def _reinstall(finding_id: str) -> RepairAction | None:
     if not commands:
         return None
     compiles = any("--no-binary" in line.argv for line in commands)
-    cost = "compiles llama.cpp and takes minutes" if compiles else "downloads a few hundred MB"
+    cost = (
+        "compiles llama.cpp and takes minutes"
+        if compiles
+        else "downloads a few hundred MB"
+    )
     text = "\n\n".join(sanitize(str(line)) for line in commands)
-    return RepairAction("install it", f"Run this? This {cost}.\n\n{text}", commands=commands)
+    return RepairAction(
+        "install it", f"Run this? This {cost}.\n\n{text}", commands=commands
+    )
 
 
 def _repair_chats() -> str:
@@ -71,7 +81,9 @@ def _repair_chats() -> str:
     return f"{recovered} recovered. The damaged file is kept as {damaged}"
 
 
-_GRACE_SECONDS = 15.0  # A stopped installer needs time to restore the package it was replacing.
+_GRACE_SECONDS = (
+    15.0  # A stopped installer needs time to restore the package it was replacing.
+)
 _MAX_LINE_LENGTH = 2_000  # Longer output lines are cut; in characters.
 _QUIET_ENVIRON = {
     "PIP_NO_INPUT": "1",
@@ -92,7 +104,9 @@ class RepairRunner:
         self._stopped = threading.Event()
 
     def run(self) -> tuple[bool, str]:
-        """Whether it succeeded, and a sentence about the result; the first failure ends it."""
+        """Whether it succeeded, and a sentence about the result; the first failure ends
+        it.
+        """
         text = "Done."
         for command in self._action.commands:
             if not self._stopped.is_set():
@@ -115,7 +129,9 @@ class RepairRunner:
         self._stopped.set()
         if (process := self._process) is not None and process.poll() is None:
             _send_signal(process, signal.SIGINT)
-            threading.Thread(target=_kill_after_grace, args=(process,), daemon=True).start()
+            threading.Thread(
+                target=_kill_after_grace, args=(process,), daemon=True
+            ).start()
 
     def _run_command(self, command: CommandLine) -> int:
         windows, group = sys.platform == "win32", "CREATE_NEW_PROCESS_GROUP"
@@ -138,7 +154,9 @@ class RepairRunner:
         with process:
             assert process.stdout is not None, "stdout is a pipe"
             for line in process.stdout:
-                text = sanitize(line.decode("utf-8", "replace").rstrip(), multiline=False)
+                text = sanitize(
+                    line.decode("utf-8", "replace").rstrip(), multiline=False
+                )
                 self._on_line(text[:_MAX_LINE_LENGTH])
         return process.returncode
 
@@ -154,5 +172,6 @@ def _send_signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _kill_after_grace(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_SECONDS)
-    # Children may have ignored the interrupt; they hold the pipe open, so reading would never end.
+    # Children may have ignored the interrupt; they hold the pipe open, so reading would
+    # never end.
     _send_signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))

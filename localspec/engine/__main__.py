@@ -28,7 +28,9 @@ def _import_session() -> type[Session]:
     # Late, so that the handshake does not wait for llama.cpp.
     try:
         from localspec.engine.session import Session  # noqa: PLC0415
-    except AttributeError as error:  # a function that another version of llama-cpp-python has
+    except (
+        AttributeError
+    ) as error:  # a function that another version of llama-cpp-python has
         raise errors.EngineError(
             f"llama.cpp cannot be used: {error}",
             "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
@@ -42,7 +44,9 @@ def _to_error(failure: Exception) -> errors.LocalspecError:
     traceback.print_exception(failure)  # on standard error: the engine's log
     if isinstance(failure, OSError):
         hint = "Free disk space or raise your disk quota, then run it again."
-        return errors.StorageError(f"The engine cannot use the disk: {failure.strerror}.", hint)
+        return errors.StorageError(
+            f"The engine cannot use the disk: {failure.strerror}.", hint
+        )
     return errors.EngineError(
         f"Internal error: {type(failure).__name__}.",
         errors.Hint("{verbose} shows where it happened."),
@@ -56,7 +60,9 @@ class CommandServer:
         self._commands = os.fdopen(commands, "rb")
         self._outputs = outputs
         self._lock = threading.Lock()
-        self._queue: queue.SimpleQueue[tuple[int, wire.EngineCommand]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, wire.EngineCommand]] = (
+            queue.SimpleQueue()
+        )
         self._session: Session | None = None
         self._current = 0
         self._newest_number = 0  # Number of the newest command received.
@@ -81,9 +87,12 @@ class CommandServer:
                     self._apply_stop()
             except Exception as failure:  # it ends one command, not the process
                 error = _to_error(failure)
-                template = error.hint.template if isinstance(error.hint, errors.Hint) else ""
+                template = (
+                    error.hint.template if isinstance(error.hint, errors.Hint) else ""
+                )
                 self._send(
-                    number, wire.FailureReply(error.code, error.message, error.hint, template)
+                    number,
+                    wire.FailureReply(error.code, error.message, error.hint, template),
                 )
             else:
                 self._send(number, wire.DoneReply())
@@ -99,10 +108,15 @@ class CommandServer:
                 self._is_measuring = True
             try:
                 with closing(measuring):
-                    while self._queue.empty() and next(measuring, _MEASURED) is not _MEASURED:
+                    while (
+                        self._queue.empty()
+                        and next(measuring, _MEASURED) is not _MEASURED
+                    ):
                         pass
             except Exception as error:  # the next command will meet it too
-                print(f"localspec: measuring failed: {error}", file=sys.stderr, flush=True)
+                print(
+                    f"localspec: measuring failed: {error}", file=sys.stderr, flush=True
+                )
             finally:
                 with self._arrival_lock:
                     self._is_measuring = False
@@ -126,7 +140,9 @@ class CommandServer:
             self._session.stop()
 
     def _read_commands(self) -> None:
-        """Read commands until the parent closes stdin; then exit, even inside llama_decode."""
+        """Read commands until the parent closes stdin; then exit, even inside
+        llama_decode.
+        """
         for line in self._commands:
             try:
                 number, command = wire.decode_command(line)
@@ -152,7 +168,8 @@ class CommandServer:
             busy = (cpu_now - cpu_seconds) / (now - at)
             at, cpu_seconds = now, cpu_now
             number = self._current
-            if self._is_measuring and not self._queue.empty():  # it waits for a pass of that
+            # it waits for a pass of that
+            if self._is_measuring and not self._queue.empty():
                 number = self._newest_number
             if number:
                 stuck = heartbeat.seconds_since_progress()
@@ -175,7 +192,8 @@ def main() -> None:
     child_process.set_up_child(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     outputs = child_process.take_over_stdout()
     commands = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # so that no library reads the commands
+    # so that no library reads the commands
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     CommandServer(commands, outputs).run()
     os._exit(0)  # skips llama.cpp's slow destructors
 

@@ -22,7 +22,12 @@ from localspec.models.chat_template.thinking_effort import (
 )
 from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand, RenderResult
+from localspec.protocol.wire import (
+    ChatMessage,
+    CountCommand,
+    GenerateCommand,
+    RenderResult,
+)
 
 if TYPE_CHECKING:
     from localspec.engine.llama.model import LlamaVocab
@@ -36,12 +41,19 @@ class Prompt:
     messages: tuple[ChatMessage, ...] = ()  # The messages in the text, if known.
     notices: tuple[Notice, ...] = ()
     opens_thinking: bool = False  # Whether the prompt ends inside a thinking part.
-    tokens: tuple[int, ...] = ()  # The prompt's tokens, if the request has them instead of a text.
+    # The prompt's tokens, if the request has them instead of a text.
+    tokens: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-    """Stop strings of a built-in template: the model may have no token for its end of turn."""
-    has_answer_prefix: bool = False  # Whether it ends with the beginning of the answer itself.
+    """Stop strings of a built-in template: the model may have no token for its end of
+    turn.
+    """
+    has_answer_prefix: bool = (
+        False  # Whether it ends with the beginning of the answer itself.
+    )
     prefill: str = ""  # The beginning of the answer that is not in the text.
-    is_rendered: bool = False  # Whether a template wrote it: its messages are no control tokens.
+    is_rendered: bool = (
+        False  # Whether a template wrote it: its messages are no control tokens.
+    )
 
 
 _MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means nothing.
@@ -50,8 +62,9 @@ _MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means not
 class ControlTokenGuard:
     """Keeps the texts of control tokens in messages from being read as these tokens.
 
-    A page that someone pastes could otherwise end the turn and begin another. Before a template is
-    rendered, such a text gets a mark after its first character; `tokenize` removes it.
+    A page that someone pastes could otherwise end the turn and begin another. Before a
+    template is rendered, such a text gets a mark after its first character; `tokenize`
+    removes it.
     """
 
     def __init__(self, vocabulary: LlamaVocab) -> None:
@@ -71,7 +84,11 @@ class ControlTokenGuard:
     def protect_json(self, text: str) -> str:
         """The same for a JSON text, in whose strings characters may be escaped."""
         with suppress(ValueError, RecursionError):
-            text = json.dumps(json.loads(text), ensure_ascii=False) if "\\" in text else text
+            text = (
+                json.dumps(json.loads(text), ensure_ascii=False)
+                if "\\" in text
+                else text
+            )
         return self.protect(text)
 
     def tokenize(self, text: str) -> list[int]:
@@ -79,7 +96,9 @@ class ControlTokenGuard:
         if _MARK not in text:
             return self._vocabulary.tokenize(text)
         tokens: list[int] = []
-        done = before = 0  # What is tokenized ends at `done`, the last control token at `before`.
+        done = before = (
+            0  # What is tokenized ends at `done`, the last control token at `before`.
+        )
         for start, end in [*self._find(text), (len(text), len(text))]:
             if _MARK in text[before:start]:
                 tokens += self._tokenize_part(text[done:before], not done)
@@ -98,23 +117,32 @@ class ControlTokenGuard:
 class PromptBuilder:
     """Renders chats for one loaded model."""
 
-    def __init__(self, vocabulary: LlamaVocab, source: str, tool_source: str = "") -> None:
-        """The Jinja sources of a model's template, and of the one it has for tools, if any."""
+    def __init__(
+        self, vocabulary: LlamaVocab, source: str, tool_source: str = ""
+    ) -> None:
+        """The Jinja sources of a model's template, and of the one it has for tools, if
+        any.
+        """
         self._vocabulary = vocabulary
         self._special_texts = vocabulary.special_texts()
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
         self._tags = thinking_tags.detect_tags(source)
         self._template: str | None = None
-        """`own`, the name of a built-in template, or None if the model has no template."""
+        """`own`, the name of a built-in template, or None if the model has no template.
+        """
         self._source, self._tool_source = source, tool_source or source
         if "{" in source:
             self._template = "own"
-        elif source.startswith("mistral-v7"):  # llama.cpp gives a template's name for some models
+        elif source.startswith(
+            "mistral-v7"
+        ):  # llama.cpp gives a template's name for some models
             self._template = "mistral-v7"
         self._tool_format = None
         if self._template == "own":
             self._tool_format = tool_calls.detect_format(self._tool_source)
-        shown = "".join(thinking_tags.with_answer_prefix(self._tags)) if self._tags else ""
+        shown = (
+            "".join(thinking_tags.with_answer_prefix(self._tags)) if self._tags else ""
+        )
         if self._tool_format is not None:
             shown += tool_calls.control_texts(self._tool_format)
         if shown:
@@ -124,8 +152,14 @@ class PromptBuilder:
 
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
-        tags = list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
-        settings = {"template": self._template, "thinking": tags, "tools": self._tool_format}
+        tags = (
+            list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
+        )
+        settings = {
+            "template": self._template,
+            "thinking": tags,
+            "tools": self._tool_format,
+        }
         return settings | {"thinking_controls": list(self._controls)}
 
     @cached_property
@@ -140,16 +174,22 @@ class PromptBuilder:
         found = "reasoning_effort" in variables, is_switched, self._tags is not None
         return tuple(itertools.compress(get_args(ThinkingControl), found))
 
-    def _thinking_params(self, command: GenerateCommand | CountCommand) -> ThinkingParams:
+    def _thinking_params(
+        self, command: GenerateCommand | CountCommand
+    ) -> ThinkingParams:
         """Raises UsageError for an effort that the template does not have."""
         budget = command.think_budget if isinstance(command, GenerateCommand) else None
         controls = () if command.template else self._controls
         return resolve_effort(command.effort, command.think, budget, controls)
 
     def build_prompt(self, command: GenerateCommand | CountCommand) -> Prompt:
-        """The prompt of a request: its chat rendered, or its text if there are no messages."""
+        """The prompt of a request: its chat rendered, or its text if there are no
+        messages.
+        """
         if not command.messages:
-            tokens = command.prompt_tokens if isinstance(command, GenerateCommand) else ()
+            tokens = (
+                command.prompt_tokens if isinstance(command, GenerateCommand) else ()
+            )
             return Prompt(command.text, command.prior_messages, tokens=tokens)
         rendered = self.render(command)
         own = rendered.template == "own"
@@ -174,10 +214,14 @@ class PromptBuilder:
             if prompt.opens_thinking and self._tags is not None:
                 closing = thinking_tags.closing_text(self._tags)
             text = prompt.text + closing + command.answer_prefix
-            return replace(prompt, text=text, opens_thinking=False, has_answer_prefix=True)
+            return replace(
+                prompt, text=text, opens_thinking=False, has_answer_prefix=True
+            )
         return prompt
 
-    def _add_prefill(self, prompt: Prompt, prefill: str, tags: ThinkingTags | None) -> Prompt:
+    def _add_prefill(
+        self, prompt: Prompt, prefill: str, tags: ThinkingTags | None
+    ) -> Prompt:
         if tags is None:
             return replace(prompt, prefill=prefill.replace(_MARK, ""))
         text, opening = prompt.text, tags.open.rstrip()
@@ -192,11 +236,16 @@ class PromptBuilder:
             text += (thinking or "") + thinking_tags.closing_text(tags)
         else:
             text += thinking_tags.direct_answer_prefix(tags)
-        prompt = replace(prompt, text=text, opens_thinking=False, has_answer_prefix=True)
+        prompt = replace(
+            prompt, text=text, opens_thinking=False, has_answer_prefix=True
+        )
         return replace(prompt, prefill=answer.replace(_MARK, ""))
 
     def render(self, command: GenerateCommand | CountCommand) -> RenderResult:
-        """The text of a chat. Raises UsageError if it is empty or there is no template."""
+        """The text of a chat.
+
+        Raises UsageError if it is empty or there is no template.
+        """
         messages = command.messages
         if not messages:
             raise UsageError("The chat is empty.", "Enter a message.")
@@ -206,16 +255,21 @@ class PromptBuilder:
                 "This model has no chat template: it only continues text.",
                 Hint(f"Use a plain text prompt. {builtin_templates.HINT.template}"),
             )
-        # Imported here: it takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
+        # Imported here: it takes 50 ms, which pass while llama.cpp loads a model
+        # (`LoadedPair`).
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
-        has_tools = command.tools or any(m.tool_calls or m.role == "tool" for m in messages)
+        has_tools = command.tools or any(
+            m.tool_calls or m.role == "tool" for m in messages
+        )
         own = self._tool_source if has_tools else self._source
         source = own if name == "own" else builtin_templates.load_source(name)
         tools = self._guard.protect_json(command.tools) if command.tools else ""
         think, level, _ = self._thinking_params(command)
         variables = self._special_texts | ({"reasoning_effort": level} if level else {})
-        return render(source, self._protect(messages), variables, think, tools, name=name)
+        return render(
+            source, self._protect(messages), variables, think, tools, name=name
+        )
 
     def _protect(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         """The messages; in them only an answer's own markers are control tokens."""
@@ -239,7 +293,9 @@ class PromptBuilder:
         ]
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt's text; earlier answers keep those they were generated with."""
+        """The tokens of a prompt's text; earlier answers keep those they were generated
+        with.
+        """
         if prompt.is_rendered:
             tokens = self._guard.tokenize(prompt.text)
         else:
@@ -250,11 +306,15 @@ class PromptBuilder:
     def _guard(self) -> ControlTokenGuard:
         return ControlTokenGuard(self._vocabulary)
 
-    def make_thinking_budget(self, prompt: Prompt, request: GenerateCommand) -> ThinkingBudget:
+    def make_thinking_budget(
+        self, prompt: Prompt, request: GenerateCommand
+    ) -> ThinkingBudget:
         vocabulary, closing = self._vocabulary, list[int]()
         if self._tags:
             text = f"\n{thinking_tags.with_answer_prefix(self._tags).close}"
-            closing = [token for token in vocabulary.tokenize(text) if token != vocabulary.bos]
+            closing = [
+                token for token in vocabulary.tokenize(text) if token != vocabulary.bos
+            ]
         return ThinkingBudget(
             self._tags,
             is_open=prompt.opens_thinking,
@@ -263,11 +323,14 @@ class PromptBuilder:
             closing_tokens=closing,
         )
 
-    def make_answer_parser(self, prompt: Prompt, request: GenerateCommand) -> AnswerParser | None:
-        """The parser that finds where the answer's body begins; None if it begins at once.
+    def make_answer_parser(
+        self, prompt: Prompt, request: GenerateCommand
+    ) -> AnswerParser | None:
+        """The parser that finds where the answer's body begins; None if it begins at
+        once.
 
-        Only an answer to the model's own template has thinking and headers: not one to a plain
-        text, nor one to a built-in template.
+        Only an answer to the model's own template has thinking and headers: not one to
+        a plain text, nor one to a built-in template.
         """
         template = request.template or self._template
         if template != "own" or not prompt.is_rendered or prompt.has_answer_prefix:
@@ -282,10 +345,11 @@ class PromptBuilder:
 def reuse_answer_tokens(
     tokens: list[int], messages: Sequence[ChatMessage], vocabulary: LlamaVocab
 ) -> list[int]:
-    """Replace the tokens of each earlier answer by those the model generated, if the text is equal.
+    """Replace the tokens of each earlier answer by those the model generated, if the
+    text is equal.
 
-    The text does not change by a byte, and control tokens between answers stay. Where a template
-    changed an answer's text, the tokenizer's tokens stay.
+    The text does not change by a byte, and control tokens between answers stay. Where a
+    template changed an answer's text, the tokenizer's tokens stay.
     """
     if not any(message.tokens for message in messages):
         return tokens
@@ -313,7 +377,9 @@ class _TokenizedText:
     """The bytes of tokens, and the token that begins at each byte."""
 
     def __init__(self, tokens: Sequence[int], vocabulary: LlamaVocab) -> None:
-        pieces = [vocabulary.piece(token) or vocabulary.token_text(token) for token in tokens]
+        pieces = [
+            vocabulary.piece(token) or vocabulary.token_text(token) for token in tokens
+        ]
         self.data = b"".join(pieces)
         self.token_at_byte: dict[int, int] = {}
         at = 0
@@ -323,8 +389,11 @@ class _TokenizedText:
         self.token_at_byte[at] = len(pieces)
 
 
-def _completed_texts(tokens: Sequence[int], vocabulary: LlamaVocab) -> list[bytes | None]:
-    """The text that each token of an answer completes; None if it ends inside a character.
+def _completed_texts(
+    tokens: Sequence[int], vocabulary: LlamaVocab
+) -> list[bytes | None]:
+    """The text that each token of an answer completes; None if it ends inside a
+    character.
 
     Ends before the first token without text.
     """
@@ -341,15 +410,21 @@ def _completed_texts(tokens: Sequence[int], vocabulary: LlamaVocab) -> list[byte
         else:
             texts.append(pending.encode())
             pending = ""
-    if texts and texts[-1] is None:  # the answer ended inside a character, shown as U+FFFD
+    # the answer ended inside a character, shown as U+FFFD
+    if texts and texts[-1] is None:
         texts[-1] = (pending + decoder.decode(b"", final=True)).encode()
     return texts
 
 
 def _matching_tokens(
-    text: _TokenizedText, start: int, length: int, completed_texts: Sequence[bytes | None]
+    text: _TokenizedText,
+    start: int,
+    length: int,
+    completed_texts: Sequence[bytes | None],
 ) -> tuple[int, int]:
-    """How many of an answer's own tokens match at byte `start`, and the token after them."""
+    """How many of an answer's own tokens match at byte `start`, and the token after
+    them.
+    """
     n_own, after, at = 0, -1, start
     for i, piece in enumerate(completed_texts):
         if piece is None:

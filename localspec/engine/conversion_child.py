@@ -1,7 +1,9 @@
-"""Child process for conversions: times weight types, quantises a file, compares a copy with it.
+"""Child process for conversions: times weight types, quantises a file, compares a copy
+with it.
 
-JSON requests on standard input; for each, on standard output, JSON lines with `progress` (0 to 1),
-then one with `result` or `failed`. `machine/conversion_process.py` is the other side.
+JSON requests on standard input; for each, on standard output, JSON lines with
+`progress` (0 to 1), then one with `result` or `failed`. `machine/conversion_process.py`
+is the other side.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _WIDTHS = (1, 2, 4, 8, 256)
 _ROUNDS = 3
 _PASSES = {1: 7, 256: 1}  # Of a width, one after the other in a round; 3 of the others.
 _LAYERS, _WIDTH, _FFN_WIDTH, _HEADS, _KV_HEADS = 2, 2048, 5632, 32, 8
-"""A layer of a model of 1 B: two of them are 92 M weights, more than a CPU's cache holds."""
+"""A layer of a model of 1 B: two of them are 92 M weights, more than a CPU's cache
+holds.
+"""
 _ON_CPU = ContextSettings(n_gpu_layers=0, n_ctx=512)
 _CHUNK = 32  # Tokens that the copy reads at once; it then writes none.
 _MAX_ANSWER = 200  # Tokens of an answer that the copy is compared on.
@@ -46,8 +50,8 @@ _LOW_PRIORITY = 10  # On Unix, of 19.
 
 
 def time_type(type_number: int) -> dict[str, Any]:
-    """Milliseconds of a pass by width, of two layers with weights of one type, and the share of
-    the CPUs that other programs used meanwhile.
+    """Milliseconds of a pass by width, of two layers with weights of one type, and the
+    share of the CPUs that other programs used meanwhile.
 
     The weights are one random row again and again: the time does not depend on them.
     """
@@ -90,7 +94,8 @@ def _time_widths(context: Any) -> dict[int, float]:
                 raise library.decode_error(code)
             C.llama_synchronize(context)
             passes.append((time.perf_counter() - began) * 1e3)
-        times[width] += passes[1:] or passes  # the first builds the graph that the others reuse
+        # the first builds the graph that the others reuse
+        times[width] += passes[1:] or passes
     C.llama_batch_free(batch)
     return {width: round(median(ms), 4) for width, ms in times.items()}
 
@@ -143,20 +148,29 @@ def _quantize_row(type_number: int, width: int) -> bytes:
     if name == "F32":
         return row.tobytes()
     out = ctypes.create_string_buffer(width // elements * n_bytes)
-    GgmlLibrary(C._lib).quantize_chunk(type_number, row.ctypes.data, out, 0, 1, width, None)
+    GgmlLibrary(C._lib).quantize_chunk(
+        type_number, row.ctypes.data, out, 0, 1, width, None
+    )
     return out.raw
 
 
-def quantize(source: str, out: str, file_type: int, origin: str, report: _Report) -> dict[str, Any]:
-    """Write a copy whose weights are of `file_type` (llama_ftype); `origin` goes into its header.
+def quantize(
+    source: str, out: str, file_type: int, origin: str, report: _Report
+) -> dict[str, Any]:
+    """Write a copy whose weights are of `file_type` (llama_ftype); `origin` goes into
+    its header.
 
-    Follows llama.cpp's tools/quantize. Small or odd tensors keep or get other types, as there.
+    Follows llama.cpp's tools/quantize. Small or odd tensors keep or get other types, as
+    there.
     """
     params = C.llama_model_quantize_default_params()
     params.ftype, params.allow_requantize = file_type, True
     params.nthread = read_cpu_cores().logical
     overrides = (C.llama_model_kv_override * 2)()
-    overrides[0].tag, overrides[0].key = C.LLAMA_KV_OVERRIDE_TYPE_STR, b"localspec.converted_from"
+    overrides[0].tag, overrides[0].key = (
+        C.LLAMA_KV_OVERRIDE_TYPE_STR,
+        b"localspec.converted_from",
+    )
     overrides[0].value.val_str = origin.encode()[:127]
     params.kv_overrides = overrides
     step, reason = re.compile(r"^\[ *(\d+)/ *(\d+)\]"), ""
@@ -171,7 +185,9 @@ def quantize(source: str, out: str, file_type: int, origin: str, report: _Report
     callback = C.llama_log_callback(on_log)
     C.llama_log_set(callback, None)
     try:
-        code = C.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))
+        code = C.llama_model_quantize(
+            os.fsencode(source), os.fsencode(out), ctypes.byref(params)
+        )
     finally:
         C.llama_log_set(LOG._callback, None)
     if code != 0:
@@ -189,9 +205,9 @@ def compare(
 ) -> dict[str, float]:
     """Let the source continue the texts greedily and the copy read the same tokens.
 
-    Returns the share of positions at which both choose the same token, the mean Kullback-Leibler
-    divergence of the copy's distribution from the source's in nats, and milliseconds for a token
-    written and for a token of a prompt read, of both.
+    Returns the share of positions at which both choose the same token, the mean
+    Kullback-Leibler divergence of the copy's distribution from the source's in nats,
+    and milliseconds for a token written and for a token of a prompt read, of both.
     """
     role = ModelRole(_ON_CPU, _CHUNK, 0, limit_to_trained_ctx=True)
     load = OtherCpuLoad(os.getpid())
@@ -288,11 +304,16 @@ def run(request: Mapping[str, Any], report: _Report) -> Any:
 
 
 def _lower_priority() -> None:
-    """Other programs come first. Linux may weigh sessions (autogroup), whatever their processes."""
+    """Other programs come first.
+
+    Linux may weigh sessions (autogroup), whatever their processes.
+    """
     import psutil  # noqa: PLC0415  as in cpu_and_ram.py
 
     with suppress(psutil.Error, OSError):
-        psutil.Process().nice(getattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", _LOW_PRIORITY))
+        psutil.Process().nice(
+            getattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", _LOW_PRIORITY)
+        )
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_LOW_PRIORITY), encoding="ascii")
 

@@ -1,9 +1,10 @@
-"""How many draft tokens the target would have accepted at each place of a recorded answer.
+"""How many draft tokens the target would have accepted at each place of a recorded
+answer.
 
-A draft token counts only while all before it are accepted, and until then the text is the recorded
-one. So one pass of the draft model over the answer decides for every place and every draft length,
-exactly for greedy answers and for those of `coupled`, whose noise is the same. A head reads what
-the target computes of the answer.
+A draft token counts only while all before it are accepted, and until then the text is
+the recorded one. So one pass of the draft model over the answer decides for every place
+and every draft length, exactly for greedy answers and for those of `coupled`, whose
+noise is the same. A head reads what the target computes of the answer.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from localspec.engine.llama.context import LlamaContext
 
 READ_WIDTH = 32
-"""Tokens of an answer that are read at once: from 64 on, the CPU's attention rounds differently
-than in the narrow passes of a run."""
+"""Tokens of an answer that are read at once: from 64 on, the CPU's attention rounds
+differently than in the narrow passes of a run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
         answer.draw(row, text[max(0, n - n_recent) : n], n - start) == text[n]
         for n, row in _read(draft, text, start)
     ]
-    runs = [0] * (len(answer.tokens) + 1)  # From each place on, how many in a row are drafted.
+    # From each place on, how many in a row are drafted.
+    runs = [0] * (len(answer.tokens) + 1)
     for i in range(len(is_drafted) - 1, -1, -1):
         runs[i] = min(DRAFT_MAX, runs[i + 1] + 1) if is_drafted[i] else 0
     return _to_score(runs[:-1])
@@ -82,18 +85,23 @@ def _to_score(accepted: Sequence[int]) -> DraftScore:
     return DraftScore((DRAFT_MAX,) * len(accepted), tuple(accepted))
 
 
-def _count_equal(drafter: Drafter, tokens: Sequence[int], expected: Sequence[int]) -> int:
+def _count_equal(
+    drafter: Drafter, tokens: Sequence[int], expected: Sequence[int]
+) -> int:
     """How many tokens of a draft after `tokens` are the expected ones."""
     draft = drafter.propose(tokens, len(expected), stop_policy=_WhileEqual(expected))
     return common_prefix_length(draft.tokens, expected)
 
 
 def score_head(
-    target: LlamaContext, listener: HiddenStateListener, drafter: Drafter, answer: ScoredAnswer
+    target: LlamaContext,
+    listener: HiddenStateListener,
+    drafter: Drafter,
+    answer: ScoredAnswer,
 ) -> DraftScore:
-    """The target reads the answer in wide passes; the head, its listener, gets one token at a time
-    and drafts until a token differs. Approximate for block heads, whose drafts depend on their
-    length. Empties the memory.
+    """The target reads the answer in wide passes; the head, its listener, gets one
+    token at a time and drafts until a token differs. Approximate for block heads, whose
+    drafts depend on their length. Empties the memory.
     """
     target.truncate(0)
     text, n_prompt = [*answer.prompt, *answer.tokens], len(answer.prompt)
@@ -125,11 +133,13 @@ class _WhileEqual:
         return token == next(self._expected, None)
 
 
-def _read(draft: PrefixCache, text: Sequence[int], start: int) -> Iterator[tuple[int, Logits]]:
+def _read(
+    draft: PrefixCache, text: Sequence[int], start: int
+) -> Iterator[tuple[int, Logits]]:
     """Read a text; yields each place from `start` on, with the logits of its token.
 
-    What the last text began with too is not read again. Ends early where the model's context is
-    full.
+    What the last text began with too is not read again. Ends early where the model's
+    context is full.
     """
     text, n_batch = text[: draft.model.n_ctx], draft.model.n_batch
     draft.rewind_to(text[:start])

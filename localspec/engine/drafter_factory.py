@@ -1,4 +1,6 @@
-"""Makes the drafters of answers: prompt lookup, and a draft with its costs and statistics."""
+"""Makes the drafters of answers: prompt lookup, and a draft with its costs and
+statistics.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from typing import Any
 
 from localspec import speculation_methods
 from localspec.engine import drafters
-from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
+from localspec.engine.constraints.output_constraint import (
+    ConstrainedDrafter,
+    OutputConstraint,
+)
 from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
 from localspec.engine.control.pair_stats import PairStats, stats_key
@@ -51,7 +56,9 @@ class DrafterFactory:
         self._is_cancelled = is_cancelled
         self._lookup = LookupDrafter()  # Kept, because it has indexed the chat so far.
         survival = load.measured.survival if load.measured else {}
-        self._stats = {name: PairStats.from_saved(saved) for name, saved in survival.items()}
+        self._stats = {
+            name: PairStats.from_saved(saved) for name, saved in survival.items()
+        }
         context = pair.draft
         self._cache, can_overlap = None, False
         if isinstance(context, LlamaContext) and self._draft:
@@ -59,7 +66,9 @@ class DrafterFactory:
             self._cache = BranchCache(context, saves)
             can_overlap = self._draft.kind == "model" and not context.needs_checkpoints
         self._overlap = DraftOverlap(
-            self._cache if can_overlap else None, load.overlap, across_devices=pair.uses_two_devices
+            self._cache if can_overlap else None,
+            load.overlap,
+            across_devices=pair.uses_two_devices,
         )
         self.set_costs(load.measured)
 
@@ -84,16 +93,24 @@ class DrafterFactory:
         """The drafter's name.  Raises UsageError."""
         name, length = request.spec, self.length(request)
         if name in ("off", "none") or length < 1:
-            stuck = "" if self._pair.max_draft else "the model cannot roll back rejected tokens"
+            stuck = (
+                ""
+                if self._pair.max_draft
+                else "the model cannot roll back rejected tokens"
+            )
             return "none", SpeculationPlan("off", stuck or "turned off")
         if name == "auto":
             sources = f"{self._draft.description} and " if self._draft else ""
-            return name, SpeculationPlan("probing", f"{sources}prompt lookup, when it helps")
+            return name, SpeculationPlan(
+                "probing", f"{sources}prompt lookup, when it helps"
+            )
         speculation_methods.check(name, self._draft.kind if self._draft else None)
         if name not in drafters.DRAFT_FREE and self._draft:
             name = self._draft.kind  # `model` also selects a head
         title = KIND_TITLES.get(name, name)
-        return name, SpeculationPlan("on", request.why or f"max draft tokens {length}, {title}")
+        return name, SpeculationPlan(
+            "on", request.why or f"max draft tokens {length}, {title}"
+        )
 
     def make(
         self,
@@ -111,11 +128,15 @@ class DrafterFactory:
             drafter = overlapped or drafters.make(draft.kind, inputs)
         lookup = self._lookup
         lookup.set_prediction(inputs.prediction)
-        runner = inputs.head_runner if isinstance(inputs.head_runner, HeadRunner) else None
+        runner = (
+            inputs.head_runner if isinstance(inputs.head_runner, HeadRunner) else None
+        )
         if name != "auto":
             if runner is not None:
                 runner.reads_along = True
-            drafter = drafter or (lookup if name == "lookup" else drafters.make(name, inputs))
+            drafter = drafter or (
+                lookup if name == "lookup" else drafters.make(name, inputs)
+            )
             if constraint is not None and name != "none":
                 drafter = ConstrainedDrafter(drafter, constraint)
             return AnswerDrafter(drafter, None, overlapped, self.length(request))
@@ -132,8 +153,14 @@ class DrafterFactory:
             n_new = runner.count_new(prompt)
             runner.reads_along = controller.pays_to_read(n_new, self.length(request))
             controller.max_unread = runner.max_pending
-        whole = controller if constraint is None else ConstrainedDrafter(controller, constraint)
-        return AnswerDrafter(whole, controller, overlapped, self.length(request, DRAFT_MAX))
+        whole = (
+            controller
+            if constraint is None
+            else ConstrainedDrafter(controller, constraint)
+        )
+        return AnswerDrafter(
+            whole, controller, overlapped, self.length(request, DRAFT_MAX)
+        )
 
     def inputs(
         self,
@@ -174,7 +201,9 @@ class DrafterFactory:
         key = stats_key(request.sampling, request.verify)
         return self._stats.setdefault(key, PairStats())
 
-    def length(self, request: GenerateCommand, default: int = DEFAULT_DRAFT_LENGTH) -> int:
+    def length(
+        self, request: GenerateCommand, default: int = DEFAULT_DRAFT_LENGTH
+    ) -> int:
         """The most draft tokens of a round."""
         requested = request.draft_length
         return min(default if requested is None else requested, self._pair.max_draft)

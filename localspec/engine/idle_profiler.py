@@ -21,7 +21,9 @@ from localspec.protocol.wire import LoadCommand, MeasuredCosts
 
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
 _IDLE_SECONDS = 2.0
-_MAX_DISTURBED = 3  # Measurements in a row that other programs disturbed, before it is given up.
+_MAX_DISTURBED = (
+    3  # Measurements in a row that other programs disturbed, before it is given up.
+)
 _SLOWER_RATIO = 1.15
 _MAX_SLOW_ANSWERS = 3  # In a row, slower than measured, before it is measured again.
 _UNLIMITED = sys.maxsize
@@ -31,7 +33,8 @@ _ADAPT_SECONDS = 0.5  # Between looks at what other programs use.
 class PairProfiler:
     """Measures one pair, and knows whether that is due.
 
-    It is due at the first load of a pair, and again when answers have become slower for a while.
+    It is due at the first load of a pair, and again when answers have become slower for
+    a while.
     """
 
     def __init__(
@@ -53,10 +56,15 @@ class PairProfiler:
         self._may_measure_when_idle = self._is_due = load.measure_when_idle
         self._measured_ms = measured.t1_ms if measured else None
         self._n_slow_answers = self._n_disturbed = 0
-        self.costs: MeasuredCosts | None = None  # The pass costs of the last measurement.
-        self.interrupt = InterruptFlag()  # Ends what is measured when idle, within a pass.
+        self.costs: MeasuredCosts | None = (
+            None  # The pass costs of the last measurement.
+        )
+        # Ends what is measured when idle, within a pass.
+        self.interrupt = InterruptFlag()
         self._models = [model for model in (target, draft) if model is not None]
-        self._threads = [(model.n_threads, model.n_threads_batch) for model in self._models]
+        self._threads = [
+            (model.n_threads, model.n_threads_batch) for model in self._models
+        ]
         """Of each model, for one-token and for wider passes, without other programs."""
         self._max_threads = _UNLIMITED  # That other programs leave CPUs for.
         if self._may_choose_threads:
@@ -81,10 +89,11 @@ class PairProfiler:
     def adapt_threads(self, *, between_answers: bool = False) -> None:
         """Leave CPUs to other programs that keep them busy; call it between passes.
 
-        Else a thread waits for its CPU while the others wait for it at every node of the graph,
-        spinning (libgomp, 300,000 times), and two engines take seconds for a token. The text does
-        not depend on it, but for rounding in a long context. What others use between answers may
-        give CPUs back, but take none: they may be waiting for an answer.
+        Else a thread waits for its CPU while the others wait for it at every node of
+        the graph, spinning (libgomp, 300,000 times), and two engines take seconds for a
+        token. The text does not depend on it, but for rounding in a long context. What
+        others use between answers may give CPUs back, but take none: they may be
+        waiting for an answer.
         """
         now = time.monotonic()
         if now < self._adapt_at and not between_answers:
@@ -101,7 +110,8 @@ class PairProfiler:
             self._apply_threads()
 
     def measure(self, seconds: float) -> Iterator[str]:
-        """Measure, then use the best thread counts; yields what is measured, after every pass.
+        """Measure, then use the best thread counts; yields what is measured, after
+        every pass.
 
         Passes continue the texts in memory and are removed again.
         """
@@ -117,17 +127,20 @@ class PairProfiler:
                 self._set_threads(*threads.best())
                 self._threads_measured = True
         warm = target.captured_after
-        for times in pass_timing.measure_passes(target, draft, self._max_draft, seconds, warm):
+        for times in pass_timing.measure_passes(
+            target, draft, self._max_draft, seconds, warm
+        ):
             self.costs = MeasuredCosts(times.t1(), times.verify_curve(), times.c())
             yield f"timing passes, width {max(times.verify)}"
         if times is not None:
             self._measured_ms = times.t1()
 
     def measure_when_idle(self) -> Iterator[MeasuredCosts | None]:
-        """Measure if it is due; the last item is the result. It may be closed at every yield.
+        """Measure if it is due; the last item is the result. It may be closed at every
+        yield.
 
-        Nothing is kept if it is closed or interrupted before its end, or if other programs used
-        the CPUs meanwhile.
+        Nothing is kept if it is closed or interrupted before its end, or if other
+        programs used the CPUs meanwhile.
         """
         if not self._is_due or not self._can_restore_memory():
             return
@@ -156,7 +169,10 @@ class PairProfiler:
                 self._threads_measured = was_measured
 
     def record_answer(self, plain_ms: float) -> None:
-        is_slow = self._measured_ms is not None and plain_ms > _SLOWER_RATIO * self._measured_ms
+        is_slow = (
+            self._measured_ms is not None
+            and plain_ms > _SLOWER_RATIO * self._measured_ms
+        )
         self._n_slow_answers = self._n_slow_answers + 1 if is_slow else 0
         if self._n_slow_answers >= _MAX_SLOW_ANSWERS:
             self._n_slow_answers, self._is_due = 0, self._may_measure_when_idle
@@ -169,9 +185,13 @@ class PairProfiler:
     def _can_restore_memory(self) -> bool:
         """Whether passes after the text in memory leave it as it is."""
         models = [model for model in (self._target, self._draft) if model is not None]
-        has_space = all(model.n_ctx - model.n_past >= _WIDE_PASS + 1 for model in models)
+        has_space = all(
+            model.n_ctx - model.n_past >= _WIDE_PASS + 1 for model in models
+        )
         draft = self._draft
-        has_own = draft is None or (isinstance(draft, LlamaContext) and not draft.is_recurrent)
+        has_own = draft is None or (
+            isinstance(draft, LlamaContext) and not draft.is_recurrent
+        )
         is_simple = not self._target.needs_checkpoints and has_own
         return has_space and (is_simple or not self._target.n_past)
 

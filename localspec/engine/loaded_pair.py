@@ -35,11 +35,14 @@ class LoadedDraft:
     """The draft of a loaded target: its context, and what drafting with it needs."""
 
     def __init__(self, path: Path, load: LoadCommand, target: LlamaContext) -> None:
-        self.context: AnyContext | None = None  # None if it cannot draft here; a notice says why.
+        self.context: AnyContext | None = (
+            None  # None if it cannot draft here; a notice says why.
+        )
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
         """Feeds the target's hidden states to the head, if the draft is one."""
         self.kind = "model"
-        """`model`, `crossvocab` (a model with another vocabulary), or the kind of head."""
+        """`model`, `crossvocab` (a model with another vocabulary), or the kind of head.
+        """
         self.vocabularies: VocabularyMap | None = None
         """If the draft model has another vocabulary than the target."""
         self.notices: list[Notice] = []
@@ -84,7 +87,9 @@ class LoadedDraft:
     def _check(self, verdict: pair_compatibility.CompatibilityResult) -> None:
         if not verdict.is_compatible:
             target = Path(self._load.target).name
-            raise pair_compatibility.incompatible_pair_error(verdict, target, self.path.name)
+            raise pair_compatibility.incompatible_pair_error(
+                verdict, target, self.path.name
+            )
 
     def _open_head(self, gguf: Header) -> None:
         target, model = self._target, self._target.model
@@ -99,7 +104,9 @@ class LoadedDraft:
         )
         settings, width = self._load.draft_settings, source.width
         if self.kind == "eagle3":
-            self.context = head = HeadContext(self.path, settings, target, target_width=width)
+            self.context = head = HeadContext(
+                self.path, settings, target, target_width=width
+            )
             self.head_runner = HeadRunner(head, self.kind, target.n_batch)
         else:
             form = draft_heads.read_block_format(gguf)
@@ -110,11 +117,15 @@ class LoadedDraft:
         target.set_listener(source, self.head_runner)
 
     def _open_mtp_layer(self, path: Path | None, *, is_assistant: bool = False) -> None:
-        """Load an MTP head from a file of its own, or from the target's file if `path` is None."""
+        """Load an MTP head from a file of its own, or from the target's file if `path`
+        is None.
+        """
         self.kind, target, settings = "mtp", self._target, self._load.draft_settings
         if is_assistant:  # it reads the target's cache, whose layout depends on these
             same = self._load.target_settings
-            settings = replace(settings, flash_attn=same.flash_attn, kv_type=same.kv_type)
+            settings = replace(
+                settings, flash_attn=same.flash_attn, kv_type=same.kv_type
+            )
         source = hidden_states.FinalHiddenStates(target.handle, target.model)
         self.context = head = HeadContext(
             path, settings, target, target_width=source.width, is_mtp=True
@@ -124,15 +135,20 @@ class LoadedDraft:
 
     def _open_model(self, gguf: Header) -> None:
         path, target = self.path, Path(self._load.target)
-        verdict = pair_compatibility.check_compatibility(reader.read(target), gguf, path)
+        verdict = pair_compatibility.check_compatibility(
+            reader.read(target), gguf, path
+        )
         self._check(verdict)
         is_cross = verdict.verdict == "cross-vocabulary"
-        role = llama_params.draft_role(self._load, self._target.n_ctx, 2 if is_cross else 1)
+        role = llama_params.draft_role(
+            self._load, self._target.n_ctx, 2 if is_cross else 1
+        )
         self.context = draft = _open_draft_model(path, role, gguf)
         if is_cross:
             self.kind = "crossvocab"
             self.vocabularies = VocabularyMap(
-                _spelled_vocabulary(target, self._target), _spelled_vocabulary(path, draft)
+                _spelled_vocabulary(target, self._target),
+                _spelled_vocabulary(path, draft),
             )
             self._prompts = PromptBuilder(draft.vocabulary, draft.model.chat_template())
             message = f"{path.name} has {verdict.summary}."
@@ -156,7 +172,9 @@ class LoadedDraft:
             self.notices.append(Notice("warning", "draft-no-rollback", message))
 
     def open_scored(self) -> PrefixCache:
-        """The draft model once more, with a row of logits for every token that it reads."""
+        """The draft model once more, with a row of logits for every token that it
+        reads.
+        """
         if self._scored is None:
             n_rows = draft_scoring.READ_WIDTH
             role = llama_params.draft_role(self._load, self._target.n_ctx, n_rows)
@@ -204,7 +222,9 @@ def _spelled_vocabulary(path: Path, context: LlamaContext) -> SpelledVocabulary:
 
 
 def _can_return(context: LlamaContext) -> bool:
-    """Whether a checkpoint brings the state back; measured, the memory is empty after it."""
+    """Whether a checkpoint brings the state back; measured, the memory is empty after
+    it.
+    """
     context.decode([0], 0)
     context.save_checkpoint(until_next=True)
     context.decode([0], 0)
@@ -221,7 +241,9 @@ def _main_device(context: AnyContext) -> str:
 
 
 class LoadedPair:
-    """The loaded target and its draft, with the notices about them and the prompt builder."""
+    """The loaded target and its draft, with the notices about them and the prompt
+    builder.
+    """
 
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
         self.loaded_draft: LoadedDraft | None = None
@@ -230,7 +252,9 @@ class LoadedPair:
         self.has_workers = bool(load.target_settings.workers)
         renderer = ("localspec.models.chat_template.jinja_render",)
         # While llama.cpp loads; rendering waits for it.
-        threading.Thread(target=importlib.import_module, args=renderer, daemon=True).start()
+        threading.Thread(
+            target=importlib.import_module, args=renderer, daemon=True
+        ).start()
         with_mtp = load.draft is not None and is_own_mtp_layer(load.target, load.draft)
         self.target = LlamaContext(
             Path(load.target), llama_params.target_role(load, load_mtp=with_mtp)
@@ -249,7 +273,9 @@ class LoadedPair:
             if isinstance(model, LlamaContext):
                 model.is_interrupted = interrupted
         self.max_draft = min(load.draft_max, self.target.rollback)
-        """Maximum number of draft tokens per round, limited by what the target can roll back."""
+        """Maximum number of draft tokens per round, limited by what the target can roll
+        back.
+        """
         self._add_warnings()
 
     def _add_warnings(self) -> None:
@@ -288,8 +314,14 @@ class LoadedPair:
 
         draft = self.draft
         # An MTP layer of the target's own file shares the target's model.
-        weights = sum(model.n_bytes() for model in {context.model for context in self.models})
-        memory: dict[str, int | None] = {"predicted": None, "used": None, "weights": weights}
+        weights = sum(
+            model.n_bytes() for model in {context.model for context in self.models}
+        )
+        memory: dict[str, int | None] = {
+            "predicted": None,
+            "used": None,
+            "weights": weights,
+        }
         for model in self.models:  # nothing if this llama.cpp build does not report it
             for name, size in model.memory_by_device().items():
                 memory[name] = (memory.get(name) or 0) + size
@@ -313,14 +345,17 @@ class LoadedPair:
         )
 
     def tokenize_prompt(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt; earlier answers keep the tokens they were generated with.
+        """The tokens of a prompt; earlier answers keep the tokens they were generated
+        with.
 
         Raises UsageError if the request's own tokens are not of this model.
         """
         vocabulary = self.target.vocabulary
         if prompt.tokens:
             if not all(0 <= token < vocabulary.n_tokens for token in prompt.tokens):
-                raise UsageError("The prompt contains tokens that this model does not have.")
+                raise UsageError(
+                    "The prompt contains tokens that this model does not have."
+                )
             return list(prompt.tokens)
         return self.prompt_builder.tokenize(prompt)
 
@@ -338,9 +373,7 @@ class LoadedPair:
             hint = f"Shorten it: the model was trained with {trained:,} tokens."
             if not trained or larger <= trained:
                 hint = Hint(f"Use {{ctx={larger}}}, or shorten it.")
-            message = (
-                f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}."
-            )
+            message = f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}."
             raise PromptTooLongError(message, hint)
         return tokens
 

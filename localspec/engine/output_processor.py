@@ -1,4 +1,6 @@
-"""Converts the loop's results into events: rounds with text, and the totals of an answer."""
+"""Converts the loop's results into events: rounds with text, and the totals of an
+answer.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ class OutputProcessor:
     ) -> None:
         self._detokenizer = IncrementalDetokenizer(request.stop)
         self._vocabulary = vocabulary
-        tokenized = [vocabulary.tokenize(stop, add_special=False) for stop in request.stop if stop]
+        tokenized = [
+            vocabulary.tokenize(stop, add_special=False)
+            for stop in request.stop
+            if stop
+        ]
         self._stop_tokens = {
             tokens[0]: stop
             for tokens, stop in zip(tokenized, filter(None, request.stop), strict=True)
@@ -53,18 +59,22 @@ class OutputProcessor:
         self._thinking = thinking
         self._starts_in_thinking = thinking is not None and thinking.starts_open
         self._plan_change = plan_change
-        """Called after every round; returns a new plan if the state of speculation changed."""
+        """Called after every round; returns a new plan if the state of speculation
+        changed.
+        """
         self._totals = RoundTotals()
         self._started_at = time.perf_counter()
         self._first_token_at: float | None = None
         self._prompt_tokens = 0
         self._reused_tokens = 0
-        # Already shown; an unfinished character comes with the next token. The caller's own text
-        # is no part of the answer that stop strings end.
+        # Already shown; an unfinished character comes with the next token. The caller's
+        # own text is no part of the answer that stop strings end.
         for token in () if request.prefill else request.resumed_tokens:
             self._push(token)
 
-    def process(self, loop: Iterator[Prefill | RoundResult | LoopEnd]) -> Iterator[Event]:
+    def process(
+        self, loop: Iterator[Prefill | RoundResult | LoopEnd]
+    ) -> Iterator[Event]:
         if self._detokenizer.found_stop:
             yield self._to_finished("stop")
             return
@@ -84,7 +94,9 @@ class OutputProcessor:
                     yield plan
                 if step.width == 0:
                     n = self._thinking.n_tokens if self._thinking else 0
-                    message = f"Thinking stopped after {n:,} tokens: its budget is used up."
+                    message = (
+                        f"Thinking stopped after {n:,} tokens: its budget is used up."
+                    )
                     yield Notice("info", "thinking-ended", message)
                 if self._detokenizer.found_stop:
                     yield self._to_finished("stop")
@@ -124,7 +136,9 @@ class OutputProcessor:
     def _piece(self, token: int) -> bytes:
         return b"" if self._vocabulary.is_eog(token) else self._vocabulary.piece(token)
 
-    def _with_probabilities(self, token: Token, probabilities: TokenProbabilities) -> Token:
+    def _with_probabilities(
+        self, token: Token, probabilities: TokenProbabilities
+    ) -> Token:
         chosen, piece = probabilities.chosen, self._piece(token.id)
         is_whole = token.text.encode("utf-8", "replace") == piece
         return replace(
@@ -150,12 +164,17 @@ class OutputProcessor:
                 "prefill_ms": prefill_ms,
                 "first_token_ms": None if self._first_token_at is None else prefill_ms,
                 "decode_ms": round(decode * 1e3, 3),
-                "tokens_per_second": round(n_later / decode, 3) if n_later > 0 and decode else None,
+                "tokens_per_second": round(n_later / decode, 3)
+                if n_later > 0 and decode
+                else None,
             },
             "speculation": self._totals.to_json(),
         }
         if self._thinking is not None and self._thinking.has_thinking:
-            totals["thinking"] = {"tokens": self._thinking.n_tokens, "open": self._thinking.is_open}
+            totals["thinking"] = {
+                "tokens": self._thinking.n_tokens,
+                "open": self._thinking.is_open,
+            }
         tail = self._detokenizer.finish()
         return GenerationFinished(reason, tail, totals, self._detokenizer.found_stop)
 
@@ -170,7 +189,11 @@ def to_alternatives(
         piece = piece or vocabulary.token_text(other.id)
         text = piece.decode("utf-8", "replace")
         is_whole = text.encode() == piece
-        found.append(replace(other, text=text, piece=None if is_whole else piece.decode("latin-1")))
+        found.append(
+            replace(
+                other, text=text, piece=None if is_whole else piece.decode("latin-1")
+            )
+        )
     return tuple(found)
 
 
@@ -185,8 +208,8 @@ def _token_class(i: int, drafted: int, accepted: int) -> TokenClass:
 class IncrementalDetokenizer:
     """Decodes token bytes to text that can be shown immediately.
 
-    Bytes of an unfinished character, and text that may be the start of a stop string, are held
-    back until a later piece completes them.
+    Bytes of an unfinished character, and text that may be the start of a stop string,
+    are held back until a later piece completes them.
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
@@ -196,7 +219,9 @@ class IncrementalDetokenizer:
         self.found_stop = ""  # The stop string that was found.
 
     def push(self, piece: bytes) -> str:
-        """The text that this piece completes; a stop string ends it and sets `found_stop`."""
+        """The text that this piece completes; a stop string ends it and sets
+        `found_stop`.
+        """
         decoded = self._decode(piece)
         if not self._stops:
             return decoded

@@ -12,7 +12,9 @@ from localspec.engine.protocols import LanguageModel
 from localspec.lazy_dataclass import dataclass
 
 WIDTHS = (1, 4, 2, 8, 5)
-"""The most informative first: a slow model runs out of time. llama.cpp may change kernels at 5."""
+"""The most informative first: a slow model runs out of time. llama.cpp may change
+kernels at 5.
+"""
 _ANY_TOKEN = 1  # The content does not affect the time.
 _REPEATS = 5
 _THREAD_REPEATS = 4
@@ -21,7 +23,9 @@ _FASTER_RATIO = 0.95  # Another number of threads must reduce the time to this s
 
 @dataclass
 class PassTimes:
-    """Milliseconds of target passes by width, argmax of each row included, and of draft passes."""
+    """Milliseconds of target passes by width, argmax of each row included, and of draft
+    passes.
+    """
 
     verify: dict[int, list[float]]
     draft: list[float]
@@ -39,12 +43,17 @@ class PassTimes:
 
 
 def measure_passes(
-    target: LanguageModel, draft: LanguageModel | None, longest: int, seconds: float, warm: int = 0
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    longest: int,
+    seconds: float,
+    warm: int = 0,
 ) -> Iterator[PassTimes]:
     """Yield the times so far after each measurement, until `seconds` are over.
 
-    Width 1 is always measured. `longest` is the longest draft that may be verified, `warm` the
-    passes of the same width before a timed one. All continue the texts in memory and are removed.
+    Width 1 is always measured. `longest` is the longest draft that may be verified,
+    `warm` the passes of the same width before a timed one. All continue the texts in
+    memory and are removed.
     """
     times = PassTimes({}, [])
     widths = [w for w in WIDTHS if w <= longest + 1]
@@ -93,8 +102,8 @@ class ThreadTimes:
     def best(self) -> tuple[int, int]:
         """Thread counts for one-token and for wider passes.
 
-        The minimum of each is compared: other programs only slow a pass down. The first count,
-        the default, is kept unless another is clearly faster.
+        The minimum of each is compared: other programs only slow a pass down. The first
+        count, the default, is kept unless another is clearly faster.
         """
         return _fastest(self.narrow), _fastest(self.wide)
 
@@ -106,9 +115,13 @@ def _fastest(times: dict[int, list[float]]) -> int:
 
 
 def measure_threads(
-    target: ThreadedModel, draft: ThreadedModel | None, counts: Sequence[int], width: int
+    target: ThreadedModel,
+    draft: ThreadedModel | None,
+    counts: Sequence[int],
+    width: int,
 ) -> Iterator[ThreadTimes]:
-    """Yield the times so far after each pass; the models' thread counts are as before afterwards.
+    """Yield the times so far after each pass; the models' thread counts are as before
+    afterwards.
 
     `width` is that of the wider passes.
     """

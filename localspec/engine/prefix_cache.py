@@ -1,6 +1,7 @@
 """A model with the tokens in its KV cache: reuses the prefix that a new text shares.
 
-A draft's cache also holds branches: continuations of the text that were decoded ahead of time.
+A draft's cache also holds branches: continuations of the text that were decoded ahead
+of time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from localspec.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from localspec.engine.llama.context import LlamaContext
 
-_UNSTABLE_TAIL = 8  # Tokens at the end of a prompt that the next turn may tokenize differently.
+_UNSTABLE_TAIL = (
+    8  # Tokens at the end of a prompt that the next turn may tokenize differently.
+)
 
 
 class PrefixCache:
@@ -46,15 +49,17 @@ class PrefixCache:
     def rewind_to(self, tokens: Sequence[int], n_unchanged: int | None = None) -> int:
         """Drop cached tokens that are not a prefix of `tokens`; return how many remain.
 
-        The same list as in the last call must have grown only, or have kept its first `n_unchanged`
-        tokens.
-        At least the last token is left to decode. A memory that cannot be truncated is emptied
-        or restored to a checkpoint, so fewer tokens may remain than the texts share.
+        The same list as in the last call must have grown only, or have kept its first
+        `n_unchanged` tokens. At least the last token is left to decode. A memory that
+        cannot be truncated is emptied or restored to a checkpoint, so fewer tokens may
+        remain than the texts share.
         """
         start = self._n_matched if tokens is self._last_text else 0
         if n_unchanged is not None:
             start = min(start, n_unchanged)
-        shared = min(common_prefix_length(self._cached_tokens, tokens, start), self.model.n_past)
+        shared = min(
+            common_prefix_length(self._cached_tokens, tokens, start), self.model.n_past
+        )
         kept = min(shared, len(tokens) - 1)
         if kept < self.model.n_past:
             self.model.truncate(kept)
@@ -64,13 +69,17 @@ class PrefixCache:
         return kept
 
     def truncate(self, n_kept: int) -> None:
-        """Drop all cached tokens but the first `n_kept`, of a memory that can be truncated."""
+        """Drop all cached tokens but the first `n_kept`, of a memory that can be
+        truncated.
+        """
         self.model.truncate(n_kept)
         del self._cached_tokens[n_kept:]
         self._n_matched = min(self._n_matched, n_kept)
 
     def settle(self) -> Sequence[int]:
-        """Make the model hold the cached tokens, or fewer after a checkpoint; return them."""
+        """Make the model hold the cached tokens, or fewer after a checkpoint; return
+        them.
+        """
         self.truncate(min(self.n_cached, self.model.n_past))
         self.truncate(self.model.n_past)
         return self._cached_tokens
@@ -80,12 +89,17 @@ class PrefixCache:
         self._cached_tokens, self._last_text, self._n_matched = list(tokens), (), 0
 
     def prefill_until(
-        self, tokens: Sequence[int], max_left: int, cancelled: Callable[[], bool], min_left: int = 1
+        self,
+        tokens: Sequence[int],
+        max_left: int,
+        cancelled: Callable[[], bool],
+        min_left: int = 1,
     ) -> Iterator[int]:
-        """Decode whole batches until at most `max_left` tokens are left; yield how many are cached.
+        """Decode whole batches until at most `max_left` tokens are left; yield how many
+        are cached.
 
-        At least `min_left` tokens are not decoded. Ends early when cancelled. Call `rewind_to`
-        first.
+        At least `min_left` tokens are not decoded. Ends early when cancelled. Call
+        `rewind_to` first.
         """
         batch = self.model.n_batch
         while len(tokens) - self.n_cached > min(max_left, batch) and not cancelled():
@@ -93,10 +107,13 @@ class PrefixCache:
             self.decode(tokens[self.n_cached : self.n_cached + n], 0)
             yield self.n_cached
 
-    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[int]:
+    def prefill(
+        self, tokens: Sequence[int], cancelled: Callable[[], bool]
+    ) -> Iterator[int]:
         """Decode all of a prompt but its last batch; yield how many tokens are cached.
 
-        Saves checkpoints where the next turn of a chat can resume: see `_UNSTABLE_TAIL`.
+        Saves checkpoints where the next turn of a chat can resume: see
+        `_UNSTABLE_TAIL`.
         """
         if self._save_checkpoint is None:
             yield from self.prefill_until(tokens, self.model.n_batch, cancelled)
@@ -122,19 +139,25 @@ class PrefixCache:
 
 @dataclass(slots=True)
 class Branch:
-    """A supposed continuation of the text: the outcome of a round, and draft tokens after it."""
+    """A supposed continuation of the text: the outcome of a round, and draft tokens
+    after it.
+    """
 
     number: int  # In the model; 0 if it continues the text and its draft there.
     outcome: list[int]  # The tokens that the round is supposed to emit.
     decoded: list[int] = field(default_factory=list)
-    """The outcome's last token and the draft tokens after it, as far as they are decoded."""
+    """The outcome's last token and the draft tokens after it, as far as they are
+    decoded.
+    """
     rows: list[Logits] = field(default_factory=list)  # Logits after each decoded token.
 
 
 class BranchCache(PrefixCache):
-    """A draft model's cache, with branches for the outcomes of a round that is being verified.
+    """A draft model's cache, with branches for the outcomes of a round that is being
+    verified.
 
-    If one comes true, `rewind_to` makes it the text, and `decode` returns the rows that it has.
+    If one comes true, `rewind_to` makes it the text, and `decode` returns the rows that
+    it has.
     """
 
     def __init__(
@@ -146,7 +169,9 @@ class BranchCache(PrefixCache):
         self._branch_text: Sequence[int] = ()
         self._n_text = self._n_drafted = 0
         self._ready: deque[tuple[int, Logits]] = deque()
-        """Tokens in the model's memory after the cached ones, and the logits after each."""
+        """Tokens in the model's memory after the cached ones, and the logits after
+        each.
+        """
         self.n_served = 0  # Rows that `decode` returned without a pass.
 
     @property
@@ -158,7 +183,9 @@ class BranchCache(PrefixCache):
         if not self.branches:
             return super().rewind_to(tokens, n_unchanged)
         new = tokens[self._n_text :] if tokens is self._branch_text else ()
-        branch = next((b for b in self.branches if b.outcome == new and b.decoded), None)
+        branch = next(
+            (b for b in self.branches if b.outcome == new and b.decoded), None
+        )
         self.drop_branches(branch.number if branch else 0)
         if branch is None:
             return super().rewind_to(tokens, n_unchanged)
@@ -189,14 +216,21 @@ class BranchCache(PrefixCache):
         super().replace(tokens)
 
     def begin_branches(self, tokens: Sequence[int], drafted: Sequence[int]) -> None:
-        """Prepare for branches after `tokens`, which are cached, and prefixes of `drafted`.
+        """Prepare for branches after `tokens`, which are cached, and prefixes of
+        `drafted`.
 
         All draft tokens but the last are decoded afterwards.
         """
         self.drop_branches()
         self._ready.clear()
-        self._branch_text, self._n_text, self._n_drafted = tokens, len(tokens), len(drafted)
-        n = len(tokens) + common_prefix_length(self._cached_tokens[len(tokens) :], drafted[:-1])
+        self._branch_text, self._n_text, self._n_drafted = (
+            tokens,
+            len(tokens),
+            len(drafted),
+        )
+        n = len(tokens) + common_prefix_length(
+            self._cached_tokens[len(tokens) :], drafted[:-1]
+        )
         self.truncate(n)
         if uncached := drafted[n - len(tokens) : -1]:
             super().decode(uncached, 0)
@@ -204,8 +238,8 @@ class BranchCache(PrefixCache):
     def add_branch(self, outcome: list[int]) -> Branch:
         """A branch for a round's outcome.
 
-        The first one after all of the draft continues the text in the model. For it and its
-        like, the draft's last token must be decoded before (see `decode_branches`).
+        The first one after all of the draft continues the text in the model. For it and
+        its like, the draft's last token must be decoded before (see `decode_branches`).
         """
         numbers = {branch.number for branch in self.branches}
         free = 0 if len(outcome) > self._n_drafted else 1
@@ -218,7 +252,9 @@ class BranchCache(PrefixCache):
     def decode_branches(
         self, steps: Sequence[tuple[Branch, int]], text_token: int | None = None
     ) -> Logits | None:
-        """Append a token to each branch, and `text_token` to the text; return the row after it."""
+        """Append a token to each branch, and `text_token` to the text; return the row
+        after it.
+        """
         batch = [(branch.number, token) for branch, token in steps]
         if text_token is not None:
             batch.append((0, text_token))
@@ -248,7 +284,8 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int], start: int = 0) -> 
     return end
 
 
-# --- Conversations that left the cache, kept in RAM, as llama.cpp's server does (`--cache-ram`)
+# --- Conversations that left the cache, kept in RAM, as llama.cpp's server does
+# (`--cache-ram`)
 
 MIN_TOKENS = 256  # Fewer are not worth a copy of the whole cache.
 
@@ -261,7 +298,9 @@ class SavedCache:
 
 
 class ConversationSnapshots:
-    """Copies of the caches of the target and of its draft, if it has one; the oldest go first."""
+    """Copies of the caches of the target and of its draft, if it has one; the oldest go
+    first.
+    """
 
     def __init__(self, caches: Sequence[PrefixCache], max_bytes: int) -> None:
         """`max_bytes` of all copies; the models of `caches` can be copied."""
@@ -274,7 +313,9 @@ class ConversationSnapshots:
         return sum(each.n_bytes for snapshot in self._snapshots for each in snapshot)
 
     def switch_to(self, tokens: Sequence[int]) -> None:
-        """Before `tokens` are read: save what would be lost, restore what they continue."""
+        """Before `tokens` are read: save what would be lost, restore what they
+        continue.
+        """
         if not self._max_bytes:
             return
         cache, model = self._caches[0]
@@ -285,7 +326,10 @@ class ConversationSnapshots:
             key=lambda each: common_prefix_length(each[0].tokens, tokens),
             default=None,
         )
-        if saved and common_prefix_length(saved[0].tokens, tokens) < n_shared + MIN_TOKENS:
+        if (
+            saved
+            and common_prefix_length(saved[0].tokens, tokens) < n_shared + MIN_TOKENS
+        ):
             saved = None
         if saved:
             self._snapshots.remove(saved)
@@ -309,7 +353,8 @@ class ConversationSnapshots:
         self._snapshots = [
             each
             for each in self._snapshots
-            if common_prefix_length(each[0].tokens, texts[0]) < len(each[0].tokens)  # not continued
+            if common_prefix_length(each[0].tokens, texts[0])
+            < len(each[0].tokens)  # not continued
         ]
         self._snapshots.append(new)
         while self.n_bytes > self._max_bytes:

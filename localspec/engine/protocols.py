@@ -22,7 +22,9 @@ HiddenStates = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution over tokens: ids in any order, with their probabilities (above 0, sum 1)."""
+    """A distribution over tokens: ids in any order, with their probabilities (above 0,
+    sum 1).
+    """
 
     ids: NDArray[np.int64]
     probs: NDArray[np.float64]
@@ -35,23 +37,35 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Draft tokens and the distributions they were drawn from; None if they were not sampled."""
+    """Draft tokens and the distributions they were drawn from; None if they were not
+    sampled.
+    """
 
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution] | None = None
     source: str | None = None
     decode_seconds: float = 0.0  # Time inside the drafter's own llama_decode.
-    match_length: int = 0  # For prompt lookup: length of the repeated suffix that was matched.
+    match_length: int = (
+        0  # For prompt lookup: length of the repeated suffix that was matched.
+    )
     copied_from: int = -1
-    """For prompt lookup: the place in the text of what it copies; negative for a prediction."""
-    reason: str = ""  # Why this source and length were chosen, or why nothing was drafted.
+    """For prompt lookup: the place in the text of what it copies; negative for a
+    prediction.
+    """
+    reason: str = (
+        ""  # Why this source and length were chosen, or why nothing was drafted.
+    )
     logits: Sequence[Logits] | None = None
-    """Copies of the draft model's logits for its draft tokens, if requested; none of others."""
+    """Copies of the draft model's logits for its draft tokens, if requested; none of
+    others.
+    """
     overlap: Overlap = ""
 
 
 class DecodeInterrupted(Exception):  # noqa: N818  not an error
-    """A decode was cancelled before its end; `n_past` is the number of tokens in memory."""
+    """A decode was cancelled before its end; `n_past` is the number of tokens in
+    memory.
+    """
 
 
 class LanguageModel(Protocol):
@@ -67,17 +81,21 @@ class LanguageModel(Protocol):
         """Number of tokens in memory."""
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        """Append tokens; return the logits of the last `outputs`, shape (outputs, n_vocab).
+        """Append tokens; return the logits of the last `outputs`, shape (outputs,
+        n_vocab).
 
         The rows are a view of llama.cpp's memory, valid until the next call.
         """
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past tokens, or fewer if the memory cannot be truncated there."""
+        """Keep the first n_past tokens, or fewer if the memory cannot be truncated
+        there.
+        """
 
 
 class BranchingModel(LanguageModel, Protocol):
-    """A language model whose memory also holds branches: continuations of a prefix of the text.
+    """A language model whose memory also holds branches: continuations of a prefix of
+    the text.
 
     Branches are numbered from 1; number 0 is the text itself.
     """
@@ -88,14 +106,20 @@ class BranchingModel(LanguageModel, Protocol):
         """Start a branch with the first n_past tokens of the text."""
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
-        """Append one token to each branch: pairs of branch and token; return one row for each."""
+        """Append one token to each branch: pairs of branch and token; return one row
+        for each.
+        """
 
     def adopt(self, branch: int) -> None:
-        """Make a branch the text, or leave it as it is (0), and free the memory of the others."""
+        """Make a branch the text, or leave it as it is (0), and free the memory of the
+        others.
+        """
 
 
 class AutoregressiveHead(LanguageModel, Protocol):
-    """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden state."""
+    """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden
+    state.
+    """
 
     target_width: int  # Width of the target's hidden states that the head takes.
     reads_target_memory: bool
@@ -103,7 +127,9 @@ class AutoregressiveHead(LanguageModel, Protocol):
     max_draft: int  # Maximum number of draft tokens.
 
     def encode(self, states: HiddenStates) -> HiddenStates:
-        """Convert the target's hidden states, at most n_batch rows, to the head's input."""
+        """Convert the target's hidden states, at most n_batch rows, to the head's
+        input.
+        """
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
@@ -111,7 +137,9 @@ class AutoregressiveHead(LanguageModel, Protocol):
         """As for a model, with one row of `states` per token."""
 
     def continue_draft(self, token: int) -> Logits:
-        """Logits after one more draft token, shape (1, n_vocab), from the last row's state."""
+        """Logits after one more draft token, shape (1, n_vocab), from the last row's
+        state.
+        """
 
 
 class BlockHead(LanguageModel, Protocol):
@@ -120,25 +148,34 @@ class BlockHead(LanguageModel, Protocol):
     block_size: int  # Rows per block.
     first_draft_row: int  # Index of the block's first row that gives a draft token.
     top_k: int
-    """DFlash2: the number of candidates. A row is a part of a lattice, not of logits: the k tokens,
-    then for each candidate of the row before the k scores after it; in the first row all alike."""
+    """DFlash2: the number of candidates. A row is a part of a lattice, not of logits:
+    the k tokens, then for each candidate of the row before the k scores after it; in
+    the first row all alike.
+    """
     target_width: int  # Width of the target's hidden states that the head takes.
 
     def inject(self, states: HiddenStates) -> None:
-        """Append the target's hidden states, at most n_batch rows, to the head's memory."""
+        """Append the target's hidden states, at most n_batch rows, to the head's
+        memory.
+        """
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Rows of the n tokens after `last`, and the head's confidence in each, if it has one."""
+        """Rows of the n tokens after `last`, and the head's confidence in each, if it
+        has one.
+        """
 
 
 class HiddenStateListener(Protocol):
-    """Receives the hidden states of every token that a target decodes, and its truncations."""
+    """Receives the hidden states of every token that a target decodes, and its
+    truncations.
+    """
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         """The target decoded `tokens`; `states` are valid only during the call."""
 
     def limit_truncation(self, n_past: int) -> int:
-        """How many of n_past tokens the target may keep: fewer if a hidden state is needed again.
+        """How many of n_past tokens the target may keep: fewer if a hidden state is
+        needed again.
 
         Called before the target truncates.
         """
@@ -150,17 +187,20 @@ class HiddenStateListener(Protocol):
         """The newest token's hidden state, if it is needed to continue from here."""
 
     def on_restore(self, state: HiddenStates) -> None:
-        """Restore what `newest_state` returned when the target held the same tokens as now."""
+        """Restore what `newest_state` returned when the target held the same tokens as
+        now.
+        """
 
 
 class DraftStopPolicy(Protocol):
     """Ends a draft when another token is not worth its cost."""
 
     def should_draft_token(self, confidence: float) -> bool:
-        """Whether to draw the next draft token, given the confidence in the likeliest one.
+        """Whether to draw the next draft token, given the confidence in the likeliest
+        one.
 
-        Called before the token is drawn: dropping a drawn token because of its own probability
-        would bias rejection sampling (algorithms.md 2.4).
+        Called before the token is drawn: dropping a drawn token because of its own
+        probability would bias rejection sampling (algorithms.md 2.4).
         """
 
     def should_continue(self, token: int) -> bool:
@@ -171,12 +211,15 @@ class Drafter(Protocol):
     """A source of draft tokens."""
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         """Draft at most `limit` tokens that follow `tokens`.
 
-        Within one answer `tokens` is the same list and only grows, so a drafter need not check
-        its prefix again.
+        Within one answer `tokens` is the same list and only grows, so a drafter need
+        not check its prefix again.
         """
 
 
@@ -190,7 +233,9 @@ class GrammarState(Protocol):
         """All tokens that may come next."""
 
     def forced_tokens(self) -> list[int]:
-        """The next tokens of which each is the only one allowed, where no search is needed."""
+        """The next tokens of which each is the only one allowed, where no search is
+        needed.
+        """
 
     def advance(self, token: int) -> GrammarState:
         """The state after `token`, which must be allowed."""
@@ -206,7 +251,9 @@ class Verifier(Protocol):
     def sample_draft_token(self, distribution: Distribution, index: int) -> int:
         """Sample the draft token at position `index` of the answer."""
 
-    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+    def verify(
+        self, distribution_at: DistributionAt, draft: Draft, index: int
+    ) -> tuple[int, int]:
         """Return the number of accepted draft tokens, and the token that follows them.
 
         `index` is the position of the first draft token in the answer.
@@ -221,4 +268,6 @@ class DraftWait:
 
 
 OverlapRound = Callable[[Sequence[int], Draft], AbstractContextManager[DraftWait]]
-"""Drafts on, after a text and its draft, while the target verifies; idle when it is left."""
+"""Drafts on, after a text and its draft, while the target verifies; idle when it is
+left.
+"""

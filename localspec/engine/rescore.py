@@ -1,7 +1,7 @@
 """Decodes a finished answer with the target alone, to replay or score its tokens.
 
-It shares no code with drafting, verification and committing, nor with the decoding of rounds where
-the memory can be truncated, so a replay can expose their bugs.
+It shares no code with drafting, verification and committing, nor with the decoding of
+rounds where the memory can be truncated, so a replay can expose their bugs.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ def replay_passes(
     command: ReplayCommand,
     cancelled: Callable[[], bool],
 ) -> ReplayResult:
-    """Decode the prompt into an empty memory, then the tokens in passes of the given widths.
+    """Decode the prompt into an empty memory, then the tokens in passes of the given
+    widths.
 
     Closes the decoder. If cancelled, returns the results so far. Raises UsageError.
     """
     widths, emitted = command.widths, command.emitted
-    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(1, len(command.tokens))
+    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(
+        1, len(command.tokens)
+    )
     fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
     in_vocabulary = all(0 <= token < n_vocab for token in command.tokens)
     scores: list[tuple[int, float, float, float]] = []
@@ -42,9 +45,13 @@ def replay_passes(
         if not (is_complete and fits and in_vocabulary):
             raise UsageError("The passes and the tokens of this replay do not match.")
         if command.tokens:
-            for index, row, recent in _replayed_rows(decoder, prompt, command, cancelled):
+            for index, row, recent in _replayed_rows(
+                decoder, prompt, command, cancelled
+            ):
                 scores.append(
-                    _score_replayed(row, command.sampling, recent, index, command.tokens[index])
+                    _score_replayed(
+                        row, command.sampling, recent, index, command.tokens[index]
+                    )
                 )
     except DecodeInterrupted:
         pass
@@ -60,10 +67,13 @@ def _replayed_rows(
     command: ReplayCommand,
     cancelled: Callable[[], bool],
 ) -> Iterator[tuple[int, Logits, Sequence[int]]]:
-    """For each token its position, the row of logits that decides it, and all tokens before it."""
+    """For each token its position, the row of logits that decides it, and all tokens
+    before it.
+    """
     text = list(prompt)
     for index, padding, emitted in _replay_schedule(command):
-        # As many rows as in the original pass: the number of outputs affects the last bits.
+        # As many rows as in the original pass: the number of outputs affects the last
+        # bits.
         rows = decoder.decode(text, padding, cancelled)
         for i in range(emitted):
             yield index + i, rows[i], text
@@ -77,10 +87,14 @@ class CachedDecoder:
         self._target = target
         target.model.truncate(0)
 
-    def decode(self, text: list[int], padding: list[int], cancelled: Callable[[], bool]) -> Logits:
+    def decode(
+        self, text: list[int], padding: list[int], cancelled: Callable[[], bool]
+    ) -> Logits:
         target = self._target
         target.rewind_to(text)
-        for _ in target.prefill_until(text, target.model.n_batch - len(padding), cancelled):
+        for _ in target.prefill_until(
+            text, target.model.n_batch - len(padding), cancelled
+        ):
             pass
         if cancelled():
             raise DecodeInterrupted
@@ -91,9 +105,11 @@ class CachedDecoder:
 
 
 class IndependentDecoder:
-    """Decodes passes in the same batches as rounds do, with a batch and positions of its own.
+    """Decodes passes in the same batches as rounds do, with a batch and positions of
+    its own.
 
-    So a wrong position, a stale cell or a row that is not the token's shows in a replay.
+    So a wrong position, a stale cell or a row that is not the token's shows in a
+    replay.
     """
 
     def __init__(self, context: LlamaContext) -> None:
@@ -103,8 +119,13 @@ class IndependentDecoder:
         context.truncate(0)
         C.llama_memory_clear(self._memory, True)
 
-    def decode(self, text: list[int], padding: list[int], cancelled: Callable[[], bool]) -> Logits:
-        """The rows of the text's last token and of `padding`. Raises DecodeInterrupted."""
+    def decode(
+        self, text: list[int], padding: list[int], cancelled: Callable[[], bool]
+    ) -> Logits:
+        """The rows of the text's last token and of `padding`.
+
+        Raises DecodeInterrupted.
+        """
         if self._n_done:
             self._n_done = len(text) - 1
         size = self._context.n_batch
@@ -116,7 +137,9 @@ class IndependentDecoder:
         self._n_done = len(text)
         return rows
 
-    def _run(self, tokens: list[int], outputs: int, cancelled: Callable[[], bool]) -> Logits:
+    def _run(
+        self, tokens: list[int], outputs: int, cancelled: Callable[[], bool]
+    ) -> Logits:
         if cancelled():
             raise DecodeInterrupted
         C.llama_memory_seq_rm(self._memory, 0, self._n_done, -1)
@@ -139,10 +162,11 @@ class IndependentDecoder:
 
 
 def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], int]]:
-    """Per pass: position of its first token, the tokens after the newest one, how many it emitted.
+    """Per pass: position of its first token, the tokens after the newest one, how many
+    it emitted.
 
-    Rejected draft tokens are unknown. A row depends only on the tokens up to its own, so they are
-    replaced: by the answer's next tokens, then by its last token repeated.
+    Rejected draft tokens are unknown. A row depends only on the tokens up to its own,
+    so they are replaced: by the answer's next tokens, then by its last token repeated.
     """
     yield 0, [], 1
     index = 1
@@ -176,8 +200,8 @@ def rescore(
 ) -> Iterator[tuple[TokenProbabilities, ...]]:
     """Yield the probabilities of an answer's tokens, at most `width` tokens per pass.
 
-    The memory ends as after generating the answer: all tokens but the last. Ends early when
-    cancelled.
+    The memory ends as after generating the answer: all tokens but the last. Ends early
+    when cancelled.
     """
     model = target.model
     if len(prompt) + len(tokens) > model.n_ctx:

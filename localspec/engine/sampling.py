@@ -1,8 +1,9 @@
 """Sampling: logits to a distribution, and the seeded Gumbel noise to draw from it.
 
-Drafting and verification use the same distribution. The order is that of llama.cpp's default
-sampler chain: logit bias, penalties, DRY, top-k, top-p, min-p, XTC, temperature. At temperature 0
-all mass is on the first largest logit. A grammar forbids tokens before all of these.
+Drafting and verification use the same distribution. The order is that of llama.cpp's
+default sampler chain: logit bias, penalties, DRY, top-k, top-p, min-p, XTC,
+temperature. At temperature 0 all mass is on the first largest logit. A grammar forbids
+tokens before all of these.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class NoAllowedTokenError(GrammarError):
 
 _ONE = np.ones(1)
 _FOLD_WIDTH = 1024
-"""A row is folded to a grid of at least this width, at most 64 rows high, to bound top-k."""
+"""A row is folded to a grid of at least this width, at most 64 rows high, to bound
+top-k.
+"""
 _TOP_P_CANDIDATES = (256, 4096)
 """Candidate counts tried for top-p before the whole vocabulary is sorted."""
 
@@ -42,7 +45,8 @@ def compute_distribution(
     recent: Sequence[int] = (),
     grammar: GrammarState | None = None,
 ) -> Distribution:
-    """The distribution of the token after `recent`, from one row of logits, shape (n_vocab,).
+    """The distribution of the token after `recent`, from one row of logits, shape
+    (n_vocab,).
 
     Raises InvalidLogitsError if the row contains NaN, or has no finite maximum;
     NoAllowedTokenError if the grammar allows no token.
@@ -51,7 +55,9 @@ def compute_distribution(
         logits = _apply_bias_and_penalties(logits, sampling, recent)
     if grammar is None:
         return _truncate_and_cool(logits, sampling)
-    ids = find_allowed(logits, 1 if sampling.temperature <= 0 else sampling.top_k, grammar)
+    ids = find_allowed(
+        logits, 1 if sampling.temperature <= 0 else sampling.top_k, grammar
+    )
     among_allowed = _truncate_and_cool(logits[ids], sampling)
     return Distribution(ids[among_allowed.ids], among_allowed.probs)
 
@@ -75,11 +81,14 @@ def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution
 
 
 _GRAMMAR_CANDIDATES = (1, 64, 512)
-"""Largest logits that are tested before all tokens that the grammar allows are computed."""
+"""Largest logits that are tested before all tokens that the grammar allows are
+computed.
+"""
 
 
 def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.int64]:
-    """Ids, ascending, of allowed tokens: at least the `n` with the largest logits, or all if 0.
+    """Ids, ascending, of allowed tokens: at least the `n` with the largest logits, or
+    all if 0.
 
     Raises NoAllowedTokenError if there are none.
     """
@@ -89,7 +98,8 @@ def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.in
         if len(allowed) >= n:
             return np.sort(allowed)
     allowed = grammar.allowed_tokens()
-    allowed = allowed[allowed < len(logits)]  # a draft model's vocabulary may be smaller
+    # a draft model's vocabulary may be smaller
+    allowed = allowed[allowed < len(logits)]
     if not len(allowed):
         raise NoAllowedTokenError(
             "The grammar does not allow any token of this model here.",
@@ -101,7 +111,8 @@ def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.in
 def top_token_confidence(
     logits: Logits, distribution: Distribution, grammar: GrammarState | None = None
 ) -> float:
-    """A model's confidence in its likeliest token, in (0, 1]; at temperature 0 from the margin.
+    """A model's confidence in its likeliest token, in (0, 1]; at temperature 0 from the
+    margin.
 
     `logits` is modified during the call and restored.
     """
@@ -109,7 +120,9 @@ def top_token_confidence(
         return float(distribution.probs.max())
     if grammar is not None:
         allowed = np.sort(logits[find_allowed(logits, 2, grammar)])
-        margin = float(allowed[-1]) - float(allowed[-2]) if len(allowed) > 1 else math.inf
+        margin = (
+            float(allowed[-1]) - float(allowed[-2]) if len(allowed) > 1 else math.inf
+        )
         return margin_confidence(margin)
     best = distribution.ids[0]
     highest = logits[best]
@@ -161,7 +174,9 @@ def _apply_bias_and_penalties(
 
 
 _SEQUENCE_BREAKERS = (b"\n", b":", b'"', b"*")
-"""A repeated sequence does not reach over a token that contains one of them (llama.cpp)."""
+"""A repeated sequence does not reach over a token that contains one of them
+(llama.cpp).
+"""
 _MAX_LOG = 88.7228391  # The logarithm of the largest float32.
 _MAX_LOSS = 1e30  # More would make a logit infinite.
 
@@ -177,22 +192,31 @@ class VocabularySampling(SamplingParams):
         return any(breaker in piece for breaker in _SEQUENCE_BREAKERS)
 
 
-def bind_vocabulary(sampling: SamplingParams, piece: Callable[[int], bytes]) -> SamplingParams:
+def bind_vocabulary(
+    sampling: SamplingParams, piece: Callable[[int], bytes]
+) -> SamplingParams:
     """The parameters for tokens of this vocabulary."""
     if not sampling.has_dry:
         return sampling
-    values = {item.name: getattr(sampling, item.name) for item in fields(SamplingParams)}
+    values = {
+        item.name: getattr(sampling, item.name) for item in fields(SamplingParams)
+    }
     return VocabularySampling(**values, piece=piece)
 
 
-def _dry_penalties(sampling: SamplingParams, recent: Sequence[int]) -> Iterator[tuple[int, float]]:
+def _dry_penalties(
+    sampling: SamplingParams, recent: Sequence[int]
+) -> Iterator[tuple[int, float]]:
     """What each token loses that would extend a sequence which the text repeats (DRY).
 
-    A sequence is the end of the text, as far back as it occurs earlier in the window too.
+    A sequence is the end of the text, as far back as it occurs earlier in the window
+    too.
     """
     text, allowed = recent[-DRY_WINDOW:], sampling.dry_allowed_length
     is_breaker = (
-        sampling.is_breaker if isinstance(sampling, VocabularySampling) else lambda _: False
+        sampling.is_breaker
+        if isinstance(sampling, VocabularySampling)
+        else lambda _: False
     )
     n = len(text)
     limit = next((i for i, token in enumerate(reversed(text)) if is_breaker(token)), n)
@@ -201,7 +225,9 @@ def _dry_penalties(sampling: SamplingParams, recent: Sequence[int]) -> Iterator[
     longest: dict[int, int] = {}
     for end in range(n - 1):
         length = 0
-        while length < min(limit, end + 1) and text[end - length] == text[n - 1 - length]:
+        while (
+            length < min(limit, end + 1) and text[end - length] == text[n - 1 - length]
+        ):
             length += 1
         if length >= allowed:
             follower = text[end + 1]
@@ -225,7 +251,8 @@ def _bias_arrays(
 def _n_after_truncation(
     x: NDArray[np.float64], sampling: SamplingParams, total: float | None
 ) -> int:
-    """How many logits top-p and min-p keep; `x` is sorted, largest first, minus the largest.
+    """How many logits top-p and min-p keep; `x` is sorted, largest first, minus the
+    largest.
 
     `total` is the mass that top-p refers to: that of `x` if None.
     """
@@ -242,11 +269,17 @@ def _n_after_truncation(
 def _truncate_without_top_k(
     logits: Logits, sampling: SamplingParams
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids kept without top-k, and their logits minus the largest; unsorted if top-p is off."""
+    """Ids kept without top-k, and their logits minus the largest; unsorted if top-p is
+    off.
+    """
     high = logits.max()
     _check_finite(high)
     if sampling.top_p >= 1.0:
-        low = float(high) + math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
+        low = (
+            float(high) + math.log(sampling.min_p)
+            if sampling.min_p > 0.0
+            else -math.inf
+        )
         ids = (logits >= low).nonzero()[0]
         return ids, logits[ids].astype(np.float64) - float(high)
     total = float(np.exp(logits - high).sum(dtype=np.float64))
@@ -264,7 +297,9 @@ _MAX_NEAR = 256
 _ROUNDING = 0.01  # More than float32 rounds a logit by.
 
 
-def _distribution_near_largest(logits: Logits, sampling: SamplingParams) -> Distribution | None:
+def _distribution_near_largest(
+    logits: Logits, sampling: SamplingParams
+) -> Distribution | None:
     """With top-k, from the logits near the largest alone; None if others may matter.
 
     It takes half the time of sorting out the k largest.
@@ -313,8 +348,8 @@ def _mix_with_xtc(
 ) -> NDArray[np.float64]:
     """The distribution of a token that is sampled with XTC, which applies by chance.
 
-    Its coin is not drawn: the mixture of both outcomes has the same distribution, and as one
-    distribution it is coupled and verified like any other.
+    Its coin is not drawn: the mixture of both outcomes has the same distribution, and
+    as one distribution it is coupled and verified like any other.
     """
     before = np.exp(x)  # XTC compares probabilities at temperature 1
     is_top = (before >= sampling.xtc_threshold * before.sum()) & (probs > 0.0)
@@ -338,9 +373,9 @@ def top_k_ids(logits: Logits, k: int) -> NDArray[np.int64]:
 def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Ids of the k largest logits, and these logits; ordered as in `top_k_ids`.
 
-    The row is folded into a grid. The k-th largest column maximum is a lower bound of the k-th
-    largest logit, so only columns that reach the bound hold candidates.
-    Raises InvalidLogitsError if the row contains NaN, or has no finite maximum.
+    The row is folded into a grid. The k-th largest column maximum is a lower bound of
+    the k-th largest logit, so only columns that reach the bound hold candidates. Raises
+    InvalidLogitsError if the row contains NaN, or has no finite maximum.
     """
     height = min(64, len(logits) // _FOLD_WIDTH)
     width = len(logits) // height if height else 0
@@ -382,7 +417,9 @@ def _splitmix64(z: int) -> int:
 
 
 def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in (0, 1) per id, from (seed, index, id) alone: splitmix64 as a counter RNG."""
+    """One number in (0, 1) per id, from (seed, index, id) alone: splitmix64 as a
+    counter RNG.
+    """
     key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
     z = ids.view(np.uint64) * _GOLDEN_U64
     z += np.uint64((key + _GOLDEN) & _MASK)
@@ -397,13 +434,15 @@ def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.f
 
 
 _MAX_PLAIN_PYTHON = 12
-"""Up to this many tokens plain Python is faster: after a decode the numpy code is cold."""
+"""Up to this many tokens plain Python is faster: after a decode the numpy code is cold.
+"""
 
 
 def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
     """Sample a token with the noise of position `index` of an answer (Gumbel-max).
 
-    Computes argmax(log(u) / p), which equals argmax(log p + Gumbel noise) with fewer steps.
+    Computes argmax(log(u) / p), which equals argmax(log p + Gumbel noise) with fewer
+    steps.
     """
     if len(distribution.ids) > _MAX_PLAIN_PYTHON:
         noise = keyed_uniform(seed, index, distribution.ids)
@@ -412,7 +451,9 @@ def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
         return int(distribution.ids[noise.argmax()])
     key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
     best, best_score = -1, -math.inf
-    for token, prob in zip(distribution.ids.tolist(), distribution.probs.tolist(), strict=True):
+    for token, prob in zip(
+        distribution.ids.tolist(), distribution.probs.tolist(), strict=True
+    ):
         z = _splitmix64((key + (token + 1) * _GOLDEN) & _MASK)
         score = math.log(((z >> 12) + 0.5) * 2.0**-52) / prob
         if score > best_score:
@@ -421,7 +462,9 @@ def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
 
 
 def gumbel_noise(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gumbel noise per id at position `index` of an answer: argmax(log p + noise) samples p."""
+    """Gumbel noise per id at position `index` of an answer: argmax(log p + noise)
+    samples p.
+    """
     noise = keyed_uniform(seed, index, ids)
     for step in (np.log, np.negative, np.log, np.negative):  # in place: -log(-log u)
         step(noise, noise)

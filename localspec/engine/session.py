@@ -22,7 +22,12 @@ from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
 from localspec.engine.prefix_cache import ConversationSnapshots, PrefixCache
 from localspec.engine.protocols import DecodeInterrupted
-from localspec.engine.rescore import CachedDecoder, IndependentDecoder, replay_passes, rescore
+from localspec.engine.rescore import (
+    CachedDecoder,
+    IndependentDecoder,
+    replay_passes,
+    rescore,
+)
 from localspec.engine.sampling import bind_vocabulary
 from localspec.engine.speculative_loop import GenerationJob, speculative_decode
 from localspec.engine.token_probabilities import score_tokens
@@ -50,14 +55,20 @@ class Session:
         self._header_tokens = HeaderTokens(
             vocabulary.n_tokens, vocabulary.piece, vocabulary.token_text
         )
-        self._target.saves_checkpoints |= load.snapshot_bytes > 0 and self._target.model.n_swa > 0
-        save_checkpoint = self._target.save_checkpoint if self._target.saves_checkpoints else None
+        self._target.saves_checkpoints |= (
+            load.snapshot_bytes > 0 and self._target.model.n_swa > 0
+        )
+        save_checkpoint = (
+            self._target.save_checkpoint if self._target.saves_checkpoints else None
+        )
         self._target_cache = PrefixCache(self._target, save_checkpoint)
         caches = [self._target_cache, *self._drafters.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
         self._max_width = load.draft_max + 1
         max_draft = self._pair.max_draft
-        self._profiler = PairProfiler(load, self._target, self._draft, max_draft, cpu_load)
+        self._profiler = PairProfiler(
+            load, self._target, self._draft, max_draft, cpu_load
+        )
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
     def stop(self) -> None:
@@ -76,7 +87,10 @@ class Session:
             yield from self.measured_costs()
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
-        """Yield the events of an answer; may be closed at any yield. Raises LocalspecError."""
+        """Yield the events of an answer; may be closed at any yield.
+
+        Raises LocalspecError.
+        """
         self._stop_requested = False
         prompt = self._prompt_builder.build_prompt(request)
         prompt_tokens = self._pair.checked_prompt_tokens(prompt)
@@ -88,7 +102,9 @@ class Session:
         thinking.restore_tokens(request.resumed_tokens)
         verifier = make_verifier(request.verify, request.sampling.seed)
         constraint = self._make_constraint(request, prompt, prompt_tokens)
-        drafting = self._drafters.make(name, request, verifier, prompt_tokens, constraint)
+        drafting = self._drafters.make(
+            name, request, verifier, prompt_tokens, constraint
+        )
         controller = drafting.controller
         scorer = partial(score_tokens, n_alternatives=request.n_alternatives)
         job = GenerationJob(
@@ -109,7 +125,9 @@ class Session:
         yield from prompt.notices
         loop = speculative_decode(self._target_cache, drafting.drafter, verifier, job)
         plan_change = controller.plan_change if controller else lambda: None
-        output = OutputProcessor(request, self._target.vocabulary, plan.why, plan_change, thinking)
+        output = OutputProcessor(
+            request, self._target.vocabulary, plan.why, plan_change, thinking
+        )
         self._profiler.adapt_threads(between_answers=True)
         for event in output.process(loop):
             yield event
@@ -123,12 +141,18 @@ class Session:
         begun, n_tokens = request.resumed_tokens, request.max_tokens
         if request.prefill:
             vocabulary, text = self._target.vocabulary, prompt.prefill
-            if b"".join(map(vocabulary.piece, begun)) != text.encode("utf-8", "replace"):
+            if b"".join(map(vocabulary.piece, begun)) != text.encode(
+                "utf-8", "replace"
+            ):
                 begun = tuple(vocabulary.tokenize_continuation(text))
             n_tokens += len(begun)
         stop, sampling = (*request.stop, *prompt.stop), self._bind(request)
         return replace(
-            request, stop=stop, sampling=sampling, resumed_tokens=begun, max_tokens=n_tokens
+            request,
+            stop=stop,
+            sampling=sampling,
+            resumed_tokens=begun,
+            max_tokens=n_tokens,
         )
 
     def _bind(self, request: wire.GenerateCommand) -> wire.SamplingParams:
@@ -157,7 +181,9 @@ class Session:
     def tokenize(self, command: wire.TokenizeCommand) -> wire.TokenizeResult:
         vocabulary = self._target.vocabulary
         tokens = vocabulary.tokenize(
-            command.text, add_special=command.add_special, parse_special=command.parse_special
+            command.text,
+            add_special=command.add_special,
+            parse_special=command.parse_special,
         )
         pieces = [
             (vocabulary.piece(token) or vocabulary.token_text(token)).decode("latin-1")
@@ -165,8 +191,12 @@ class Session:
         ]
         return wire.TokenizeResult(tuple(tokens), tuple(pieces))
 
-    def probe(self, command: wire.ProbeCommand) -> Iterator[SpeculationPlan | wire.MeasuredCosts]:
-        """Measure threads, and pass costs for about `command.seconds`; empties the memories."""
+    def probe(
+        self, command: wire.ProbeCommand
+    ) -> Iterator[SpeculationPlan | wire.MeasuredCosts]:
+        """Measure threads, and pass costs for about `command.seconds`; empties the
+        memories.
+        """
         self._stop_requested = False
         self._profiler.empty_memories()
         shown = ""
@@ -181,7 +211,8 @@ class Session:
         yield from self.measured_costs()
 
     def measure_when_idle(self) -> Generator[None]:
-        """Measure the pair if that is due, between commands; may be closed at every yield.
+        """Measure the pair if that is due, between commands; may be closed at every
+        yield.
 
         `stop` ends it at once, also if it has not begun.
         """
@@ -214,7 +245,9 @@ class Session:
         self._stop_requested = False
         needs_cache = self._target.needs_checkpoints
         return replay_passes(
-            CachedDecoder(self._target_cache) if needs_cache else IndependentDecoder(self._target),
+            CachedDecoder(self._target_cache)
+            if needs_cache
+            else IndependentDecoder(self._target),
             self._target.n_vocab,
             self._pair.checked_prompt_tokens(Prompt(command.text)),
             command,
@@ -222,12 +255,16 @@ class Session:
         )
 
     def score_draft(self, command: wire.ScoreDraftCommand) -> wire.DraftScore:
-        """Compare a draft with a recorded answer, and count it; may empty the target's memory."""
+        """Compare a draft with a recorded answer, and count it; may empty the target's
+        memory.
+        """
         self._stop_requested = False
         request = replace(command.request, sampling=self._bind(command.request))
         verifier = make_verifier(request.verify, request.sampling.seed)
         answer = ScoredAnswer(
-            self._pair.checked_prompt_tokens(self._prompt_builder.build_prompt(request)),
+            self._pair.checked_prompt_tokens(
+                self._prompt_builder.build_prompt(request)
+            ),
             command.tokens,
             request.sampling,
             verifier,
@@ -255,13 +292,21 @@ class Session:
         """Score an answer's tokens; the memory ends as after generating the answer."""
         self._stop_requested = False
         vocabulary = self._target.vocabulary
-        prompt = self._pair.checked_prompt_tokens(self._prompt_builder.build_prompt(command))
+        prompt = self._pair.checked_prompt_tokens(
+            self._prompt_builder.build_prompt(command)
+        )
         for scores in rescore(
-            self._target_cache, prompt, command.tokens, self._max_width, self._is_cancelled
+            self._target_cache,
+            prompt,
+            command.tokens,
+            self._max_width,
+            self._is_cancelled,
         ):
             yield wire.InspectResult(
                 tuple(
-                    TokenScore(s.chosen.p, s.chosen.rank, to_alternatives(s, vocabulary))
+                    TokenScore(
+                        s.chosen.p, s.chosen.rank, to_alternatives(s, vocabulary)
+                    )
                     for s in scores
                 )
             )
@@ -291,7 +336,9 @@ def _check_request(request: wire.GenerateCommand, n_vocab: int) -> None:
     sampling = request.sampling
     error: UsageError | None = None
     if not (math.isfinite(sampling.temperature) and sampling.temperature >= 0):
-        error = UsageError(f"A temperature of {sampling.temperature} is not valid.", "Use 0 to 2.")
+        error = UsageError(
+            f"A temperature of {sampling.temperature} is not valid.", "Use 0 to 2."
+        )
     elif (
         not 0 < sampling.top_p <= 1
         or not (0 <= sampling.min_p <= 1 and 0 <= sampling.xtc_probability <= 1)
@@ -300,7 +347,9 @@ def _check_request(request: wire.GenerateCommand, n_vocab: int) -> None:
         what = "top-p must be in (0, 1], min-p and XTC's probability in [0, 1], top-k 0 or more."
         error = UsageError(what, "The defaults are 0.95, 0.05, 0 and 40.")
     elif not (math.isfinite(sampling.repeat_penalty) and sampling.repeat_penalty > 0):
-        error = UsageError("The repeat penalty must be above 0.", "1 is off; 1.1 is common.")
+        error = UsageError(
+            "The repeat penalty must be above 0.", "1 is off; 1.1 is common."
+        )
     elif not all(
         math.isfinite(penalty)
         for penalty in (
@@ -310,14 +359,24 @@ def _check_request(request: wire.GenerateCommand, n_vocab: int) -> None:
             sampling.dry_base,
         )
     ):
-        error = UsageError("A penalty must be a number.", "0 is off; -2 to 2 is common.")
-    elif not all(0 <= id_ < n_vocab and math.isfinite(b) for id_, b in sampling.logit_bias):
+        error = UsageError(
+            "A penalty must be a number.", "0 is off; -2 to 2 is common."
+        )
+    elif not all(
+        0 <= id_ < n_vocab and math.isfinite(b) for id_, b in sampling.logit_bias
+    ):
         error = UsageError("The logit bias names tokens that this model does not have.")
     elif request.max_tokens < 1:
-        error = UsageError("Max tokens must be at least 1.", Hint("Use {max_tokens=1} or more."))
+        error = UsageError(
+            "Max tokens must be at least 1.", Hint("Use {max_tokens=1} or more.")
+        )
     elif not all(0 <= token < n_vocab for token in request.resumed_tokens):
-        error = UsageError("The begun answer contains tokens that this model does not have.")
+        error = UsageError(
+            "The begun answer contains tokens that this model does not have."
+        )
     elif request.grammar and request.json_schema:
-        error = UsageError("A grammar and a JSON Schema cannot be used together.", "Give one.")
+        error = UsageError(
+            "A grammar and a JSON Schema cannot be used together.", "Give one."
+        )
     if error is not None:
         raise error

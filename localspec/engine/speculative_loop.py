@@ -55,7 +55,8 @@ class GenerationJob:
 
 @dataclass(slots=True)
 class RoundResult:
-    """One round: the draft, how many of its tokens were accepted, and the emitted tokens.
+    """One round: the draft, how many of its tokens were accepted, and the emitted
+    tokens.
 
     Not frozen, because that costs time in every round.
     """
@@ -76,14 +77,19 @@ class LoopEnd:
 def speculative_decode(
     target: PrefixCache, drafter: Drafter, verifier: Verifier, job: GenerationJob
 ) -> Iterator[Prefill | RoundResult | LoopEnd]:
-    """Generate an answer; the first round decodes the prompt's last batch and drafts nothing.
+    """Generate an answer; the first round decodes the prompt's last batch and drafts
+    nothing.
 
-    At every yield the target holds all tokens but the last, so the generator can be closed there.
+    At every yield the target holds all tokens but the last, so the generator can be
+    closed there.
     """
     try:
         tokens = [*job.prompt, *job.resumed_tokens]
         end = min(len(job.prompt) + job.max_tokens, target.model.n_ctx)
-        if job.resumed_tokens and (ended := _check_end(tokens, end, target, job)) is not None:
+        if (
+            job.resumed_tokens
+            and (ended := _check_end(tokens, end, target, job)) is not None
+        ):
             yield ended
             return
         reused = target.rewind_to(tokens)
@@ -145,7 +151,9 @@ def _run_round(
     with job.overlap(tokens, draft) as wait:
         rows = target.decode(batch, len(draft.tokens) + 1)
     distributions = _TargetDistributions(rows, job, tokens, draft.tokens)
-    accepted, extra = verifier.verify(distributions, draft, len(tokens) - len(job.prompt))
+    accepted, extra = verifier.verify(
+        distributions, draft, len(tokens) - len(job.prompt)
+    )
     new = [*draft.tokens[:accepted], extra]
     for i, token in enumerate(new, 1):
         if job.is_eog(token):
@@ -157,14 +165,17 @@ def _run_round(
     if job.score_tokens is not None:
         scoring_began = time.perf_counter()
         probabilities = job.score_tokens(rows, new, draft)
-        began += time.perf_counter() - scoring_began  # not counted as host time of the round
+        # not counted as host time of the round
+        began += time.perf_counter() - scoring_began
     tokens += new
     target.rewind_to(tokens)
     verify = target.model.decode_seconds - verified
     drafting = draft.decode_seconds + wait.seconds
     host = time.perf_counter() - began - verify - drafting
     times = RoundTimes(drafting * 1e3, verify * 1e3, host * 1e3)
-    return RoundResult(draft, min(accepted, len(new)), new, times, len(batch), probabilities)
+    return RoundResult(
+        draft, min(accepted, len(new)), new, times, len(batch), probabilities
+    )
 
 
 class _TargetDistributions:

@@ -1,23 +1,34 @@
-"""The thinking part of an answer: detected token by token, and closed at its token budget."""
+"""The thinking part of an answer: detected token by token, and closed at its token
+budget.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags, make_parser
+from localspec.models.chat_template.thinking_tags import (
+    AnswerParser,
+    ThinkingTags,
+    make_parser,
+)
 
 
 def make_byte_parser(tags: ThinkingTags | None, *, is_open: bool) -> AnswerParser:
-    """The parser of an answer's tokens; `is_open`: the prompt ends inside a thinking part.
+    """The parser of an answer's tokens; `is_open`: the prompt ends inside a thinking
+    part.
 
-    Tokens may hold parts of characters, so their bytes are parsed as the text of Latin-1.
+    Tokens may hold parts of characters, so their bytes are parsed as the text of
+    Latin-1.
     """
-    opening, closing = (tag.strip().encode().decode("latin-1") for tag in tags or ("", ""))
+    opening, closing = (
+        tag.strip().encode().decode("latin-1") for tag in tags or ("", "")
+    )
     return make_parser((opening, closing), is_open)
 
 
 class ThinkingBudget:
-    """Tracks whether an answer is inside its thinking part, and when the budget is used up.
+    """Tracks whether an answer is inside its thinking part, and when the budget is used
+    up.
 
     `limit` is the maximum number of thinking tokens; None is unlimited.
     """
@@ -31,12 +42,21 @@ class ThinkingBudget:
         piece: Callable[[int], bytes],
         closing_tokens: Sequence[int],
     ) -> None:
-        """`is_open`: the prompt ends inside a thinking part. `closing_tokens` end one."""
+        """`is_open`: the prompt ends inside a thinking part.
+
+        `closing_tokens` end one.
+        """
         self._parser = make_byte_parser(markers, is_open=is_open)
         self.starts_open = self.is_open = self._parser.in_thinking
-        self.has_thinking = self.is_open  # Whether the answer has a thinking part, open or closed.
-        self._is_finished = not self._parser.may_think  # Whether no thinking can follow.
-        self._limit, self._piece, self._closing_tokens = limit, piece, list(closing_tokens)
+        # Whether the answer has a thinking part, open or closed.
+        self.has_thinking = self.is_open
+        # Whether no thinking can follow.
+        self._is_finished = not self._parser.may_think
+        self._limit, self._piece, self._closing_tokens = (
+            limit,
+            piece,
+            list(closing_tokens),
+        )
         self.n_tokens = 0  # Thinking tokens so far, without the tags.
 
     def consume_tokens(self, tokens: Sequence[int]) -> int:
@@ -55,7 +75,9 @@ class ThinkingBudget:
             self._consume_piece(self._piece(token))
 
     def take_closing_tokens(self) -> list[int]:
-        """If the budget is used up, close the thinking part and return the tokens that end it."""
+        """If the budget is used up, close the thinking part and return the tokens that
+        end it.
+        """
         if not self._is_exhausted:
             return []
         self.is_open, self._is_finished = False, True
@@ -73,4 +95,6 @@ class ThinkingBudget:
         self.is_open = self._parser.in_thinking
         self.has_thinking |= self.is_open
         self.n_tokens += was_open and self.is_open
-        self._is_finished = not self._parser.may_think or (was_open and not self.is_open)
+        self._is_finished = not self._parser.may_think or (
+            was_open and not self.is_open
+        )

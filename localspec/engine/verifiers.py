@@ -1,7 +1,7 @@
 """Verification methods: which draft tokens are accepted, and which token follows them.
 
-With each of them every emitted token has the target's own distribution, whatever the drafter
-does. At temperature 0 all four take the target's argmax.
+With each of them every emitted token has the target's own distribution, whatever the
+drafter does. At temperature 0 all four take the target's argmax.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from localspec.protocol.wire import VerifyMode
 
 
 class SeededRandom:
-    """Random decisions. One generator per answer: the seed is used once, not once per token."""
+    """Random decisions.
+
+    One generator per answer: the seed is used once, not once per token.
+    """
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64(seed))
@@ -37,10 +40,11 @@ def sample_inverse_cdf(probs: NDArray[np.float64], u: float) -> int:
 
 
 class GumbelCoupledVerifier:
-    """Draft and target sample with the same Gumbel noise (Daliri, Musco, Suresh 2408.07978).
+    """Draft and target sample with the same Gumbel noise (Daliri, Musco, Suresh
+    2408.07978).
 
-    The noise is keyed by seed, position and token, so the text depends on the seed alone and not
-    on the drafter or the draft length.
+    The noise is keyed by seed, position and token, so the text depends on the seed
+    alone and not on the drafter or the draft length.
     """
 
     def __init__(self, seed: int) -> None:
@@ -56,9 +60,13 @@ class GumbelCoupledVerifier:
     ) -> NDArray[np.int64]:
         """The n likeliest tokens, given the noise of position `index`; best first."""
         noise = gumbel_noise(self._seed, index, distribution.ids)
-        return distribution.ids[(np.log(distribution.probs) + noise).argsort()[::-1][:n]]
+        return distribution.ids[
+            (np.log(distribution.probs) + noise).argsort()[::-1][:n]
+        ]
 
-    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+    def verify(
+        self, distribution_at: DistributionAt, draft: Draft, index: int
+    ) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
             own = self.sample_draft_token(distribution_at(i), index + i)
             if own != token:
@@ -81,7 +89,8 @@ class _RandomVerifier:
 
 
 class SampleAndMatchVerifier(_RandomVerifier):
-    """The target samples; a draft token is accepted if it is the same token, as in llama.cpp.
+    """The target samples; a draft token is accepted if it is the same token, as in
+    llama.cpp.
 
     Drafting takes the argmax, which has the highest acceptance under this rule.
     """
@@ -95,7 +104,9 @@ class SampleAndMatchVerifier(_RandomVerifier):
         """The n likeliest tokens, best first."""
         return distribution.ids[distribution.probs.argsort()[::-1][:n]]
 
-    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+    def verify(
+        self, distribution_at: DistributionAt, draft: Draft, index: int
+    ) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
             own = self._sample(distribution_at(i))
             if own != token:
@@ -104,12 +115,15 @@ class SampleAndMatchVerifier(_RandomVerifier):
 
 
 class RejectionVerifier(_RandomVerifier):
-    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept with probability p/q.
+    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept with
+    probability p/q.
 
     After a rejection the emitted token is sampled from the residual distribution.
     """
 
-    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+    def verify(
+        self, distribution_at: DistributionAt, draft: Draft, index: int
+    ) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
             p, q = distribution_at(i), _draft_distribution(draft, i)
             ratio = p.prob(token) / q.prob(token)
@@ -120,16 +134,21 @@ class RejectionVerifier(_RandomVerifier):
 
 
 class BlockVerifier(_RandomVerifier):
-    """Block verification (Sun et al. 2403.10444): accepts the longest prefix as a whole.
+    """Block verification (Sun et al. 2403.10444): accepts the longest prefix as a
+    whole.
 
-    A likely token can compensate for an unlikely one before it, so on average at least as many
-    tokens are accepted as by `RejectionVerifier`. For drafts that were not sampled both are equal.
+    A likely token can compensate for an unlikely one before it, so on average at least
+    as many tokens are accepted as by `RejectionVerifier`. For drafts that were not
+    sampled both are equal.
     """
 
-    def verify(self, distribution_at: DistributionAt, draft: Draft, index: int) -> tuple[int, int]:
+    def verify(
+        self, distribution_at: DistributionAt, draft: Draft, index: int
+    ) -> tuple[int, int]:
         pairs, shares = _prefix_shares(distribution_at, draft)
         probability = shares[-1]
-        # Each prefix has its own draw; from the longest down, the first accepted one is taken.
+        # Each prefix has its own draw; from the longest down, the first accepted one is
+        # taken.
         while probability < 1.0 and not self._random.accept(probability):
             p, q = pairs.pop()
             share = shares[len(pairs)]
@@ -145,10 +164,11 @@ class BlockVerifier(_RandomVerifier):
 def _prefix_shares(
     distribution_at: DistributionAt, draft: Draft
 ) -> tuple[list[tuple[Distribution, Distribution]], list[float]]:
-    """Target and draft distributions at each position, and the share p_i of each prefix.
+    """Target and draft distributions at each position, and the share p_i of each
+    prefix.
 
-    A share is min(1, previous share * p/q), as in the paper. Ends at the first prefix of share 0:
-    no longer one can be accepted.
+    A share is min(1, previous share * p/q), as in the paper. Ends at the first prefix
+    of share 0: no longer one can be accepted.
     """
     pairs: list[tuple[Distribution, Distribution]] = []
     shares = [1.0]
@@ -162,7 +182,11 @@ def _prefix_shares(
 
 
 def _draft_distribution(draft: Draft, i: int) -> Distribution:
-    return draft.distributions[i] if draft.distributions is not None else one_hot(draft.tokens[i])
+    return (
+        draft.distributions[i]
+        if draft.distributions is not None
+        else one_hot(draft.tokens[i])
+    )
 
 
 def residual_mass_by_token(
@@ -177,8 +201,12 @@ def residual_mass_by_token(
     return out
 
 
-def residual_probs(p: Distribution, q: Distribution, share: float = 1.0) -> NDArray[np.float64]:
-    """The residual distribution over p's ids; p itself if the residual is empty (p equals q)."""
+def residual_probs(
+    p: Distribution, q: Distribution, share: float = 1.0
+) -> NDArray[np.float64]:
+    """The residual distribution over p's ids; p itself if the residual is empty (p
+    equals q).
+    """
     left = residual_mass_by_token(p, q, share)
     total = left.sum()
     return left / total if total > 0 else p.probs

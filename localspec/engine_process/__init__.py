@@ -1,1 +1,3 @@
-"""The engine process as the parent sees it: commands, events, timeouts, exit causes and log."""
+"""The engine process as the parent sees it: commands, events, timeouts, exit causes and
+log.
+"""

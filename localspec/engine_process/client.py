@@ -20,7 +20,9 @@ from localspec.machine.rpc import preflight
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
 
-_SingleReply = wire.ReplayResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
+_SingleReply = (
+    wire.ReplayResult | wire.CountResult | wire.DraftScore | wire.TokenizeResult
+)
 ReplyT = TypeVar("ReplyT", bound=_SingleReply)
 
 
@@ -37,13 +39,19 @@ class EngineTimeouts:
     worker_check: float = 5
     """Seconds without progress after which workers are asked whether they are there."""
     compiling: float = 1800
-    """Replaces the others while a GPU's driver may compile its programs: the engine computes."""
+    """Replaces the others while a GPU's driver may compile its programs: the engine
+    computes.
+    """
 
 
 _BUSY_CORES = 0.05
-"""CPU seconds per second from which an engine without progress computes; a deadlock uses none."""
+"""CPU seconds per second from which an engine without progress computes; a deadlock
+uses none.
+"""
 _BUSY_SECONDS = 30
-"""For so long after such a heartbeat it counts as computing: other programs take the cores too."""
+"""For so long after such a heartbeat it counts as computing: other programs take the
+cores too.
+"""
 
 
 class EngineProcess:
@@ -65,22 +73,31 @@ class EngineProcess:
         self._has_gpu, self._busy_at = False, -math.inf
         self._file_stats: exit_causes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
-        self._reply: wire.EngineOutput | None = None  # The reply of a command with exactly one.
+        self._reply: wire.EngineOutput | None = (
+            None  # The reply of a command with exactly one.
+        )
         self._token_scores: list[TokenScore] = []
-        self.measured: wire.MeasuredCosts | None = None  # The newest measured costs of the pair.
+        self.measured: wire.MeasuredCosts | None = (
+            None  # The newest measured costs of the pair.
+        )
         self._write_lock = threading.Lock()
         self._stop_requested = False
         self._is_stopping = False  # Whether the command in progress was asked to stop.
-        self._outputs: queue.SimpleQueue[tuple[int, wire.EngineOutput | None]] = queue.SimpleQueue()
+        self._outputs: queue.SimpleQueue[tuple[int, wire.EngineOutput | None]] = (
+            queue.SimpleQueue()
+        )
         try:
             self._process = child_process.start(start())
         except OSError as error:
             raise exit_causes.start_error(error) from error
         self._log = EngineLog(self.pid)
-        # The thread of the outputs waits for that of the log, so the log's is started first.
+        # The thread of the outputs waits for that of the log, so the log's is started
+        # first.
         stderr = self._process.stderr
         assert stderr is not None
-        self._log_thread = threading.Thread(target=self._log.drain, args=(stderr,), daemon=True)
+        self._log_thread = threading.Thread(
+            target=self._log.drain, args=(stderr,), daemon=True
+        )
         self._output_thread = threading.Thread(target=self._read_outputs, daemon=True)
         self._log_thread.start()
         self._output_thread.start()
@@ -128,7 +145,10 @@ class EngineProcess:
         return self._request(replay, wire.ReplayResult, self._timeouts.load)
 
     def count(self, count: wire.CountCommand) -> int:
-        """The number of tokens of a text, or of a chat's prompt. Raises as `probe` does."""
+        """The number of tokens of a text, or of a chat's prompt.
+
+        Raises as `probe` does.
+        """
         return self._request(count, wire.CountResult, self._timeouts.answer).tokens
 
     def tokenize(self, tokenize: wire.TokenizeCommand) -> wire.TokenizeResult:
@@ -140,23 +160,31 @@ class EngineProcess:
         return self._request(command, wire.DraftScore, self._timeouts.load)
 
     def inspect(self, inspect: wire.InspectCommand) -> tuple[TokenScore, ...]:
-        """Scores of an answer's tokens, the first ones if stopped. Raises as `probe` does."""
+        """Scores of an answer's tokens, the first ones if stopped.
+
+        Raises as `probe` does.
+        """
         self._token_scores = []
         for _ in self._run_or_raise(inspect, self._timeouts.answer):
             pass
         return tuple(self._token_scores)
 
     def stop(self) -> None:
-        """Stop the answer after the llama_decode in progress; a long one on the CPU is aborted.
+        """Stop the answer after the llama_decode in progress; a long one on the CPU is
+        aborted.
 
         An engine that makes no progress or does not respond is killed.
         """
         self._stop_requested = self._is_stopping = True
-        self._outputs.put((-1, None))  # wakes `_next_output`, whose timeouts are shorter now
+        # wakes `_next_output`, whose timeouts are shorter now
+        self._outputs.put((-1, None))
         self._send_pending_stop()
 
     def close(self) -> None:
-        """End the process and wait for it. Writes nothing: it exits when its stdin closes."""
+        """End the process and wait for it.
+
+        Writes nothing: it exits when its stdin closes.
+        """
         child_process.terminate(self._process, grace_seconds=1.0)
         for thread in (self._output_thread, self._log_thread):
             thread.join(timeout=5)
@@ -175,14 +203,18 @@ class EngineProcess:
             raise exit_causes.exit_error(self._kill(exit_causes.PROTOCOL_ERROR))
         return self._reply
 
-    def _run_or_raise(self, command: wire.EngineCommand, timeout: float) -> Iterator[Event]:
+    def _run_or_raise(
+        self, command: wire.EngineCommand, timeout: float
+    ) -> Iterator[Event]:
         """Like `_run_command`; raises the error of an exit."""
         for event in self._run_command(command, timeout):
             if isinstance(event, EngineExit):
                 raise exit_causes.exit_error(event)
             yield event
 
-    def _run_command(self, command: wire.EngineCommand, timeout: float) -> Iterator[Event]:
+    def _run_command(
+        self, command: wire.EngineCommand, timeout: float
+    ) -> Iterator[Event]:
         if self._exit is not None:
             yield self._exit
             return
@@ -193,7 +225,9 @@ class EngineProcess:
         slow_after = self._timeouts.slow_notice
         try:
             while not isinstance(
-                output := self._next_output(self._command_number, timeout, slow_after=slow_after),
+                output := self._next_output(
+                    self._command_number, timeout, slow_after=slow_after
+                ),
                 wire.DoneReply,
             ):
                 if output in (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE):
@@ -211,7 +245,11 @@ class EngineProcess:
     def _keep_reply(self, output: wire.EngineOutput) -> Event | None:
         """Return an event; keep another reply. Raises the engine's error."""
         if isinstance(output, wire.FailureReply):
-            hint = errors.Hint(output.hint_template) if output.hint_template else output.hint
+            hint = (
+                errors.Hint(output.hint_template)
+                if output.hint_template
+                else output.hint
+            )
             raise errors.from_code(output.code, output.message, hint)
         if isinstance(output, wire.MeasuredCosts):
             self.measured = output
@@ -236,11 +274,14 @@ class EngineProcess:
     ) -> wire.EngineOutput:
         """The next output of this command; an `EngineExit` if there will be none.
 
-        The engine is killed after `timeout` seconds without a line, or `stuck_timeout` seconds
-        without progress, unless a GPU's driver may compile. Returns a notice after `slow_after`
-        seconds without progress.
+        The engine is killed after `timeout` seconds without a line, or `stuck_timeout`
+        seconds without progress, unless a GPU's driver may compile. Returns a notice
+        after `slow_after` seconds without progress.
         """
-        limit, timeouts = timeout if stuck_timeout is None else stuck_timeout, self._timeouts
+        limit, timeouts = (
+            timeout if stuck_timeout is None else stuck_timeout,
+            self._timeouts,
+        )
         while True:
             quiet = min(timeout, slow_after)
             if self._is_stopping:
@@ -258,18 +299,26 @@ class EngineProcess:
                     return self._slow_notice()
             if isinstance(output, EngineExit):
                 output = self._record_exit(output)
-            if output is not None and (output_number == number or self._exit is not None):
+            if output is not None and (
+                output_number == number or self._exit is not None
+            ):
                 return output
 
     def _slow_notice(self) -> Notice:
-        return exit_causes.COMPILING_NOTICE if self._has_gpu else exit_causes.SLOW_NOTICE
+        return (
+            exit_causes.COMPILING_NOTICE if self._has_gpu else exit_causes.SLOW_NOTICE
+        )
 
     def _is_hung(self, heartbeat: wire.HeartbeatReply, limit: float) -> bool:
         """Not while a GPU's driver may compile, unless the engine was asked to stop."""
         now = time.monotonic()
         if heartbeat.busy >= _BUSY_CORES:
             self._busy_at = now
-        if self._has_gpu and now - self._busy_at < _BUSY_SECONDS and not self._is_stopping:
+        if (
+            self._has_gpu
+            and now - self._busy_at < _BUSY_SECONDS
+            and not self._is_stopping
+        ):
             limit = max(limit, self._timeouts.compiling)
         if heartbeat.stuck > limit:
             return True
@@ -277,7 +326,8 @@ class EngineProcess:
         if not self._workers or since < self._timeouts.worker_check:
             return False
         self._workers_checked_at = now
-        return bool(preflight.find_silent(self._workers))  # llama.cpp would wait for ever
+        # llama.cpp would wait for ever
+        return bool(preflight.find_silent(self._workers))
 
     def _handshake(self) -> None:
         output = self._next_output(0, self._timeouts.handshake)
@@ -294,7 +344,8 @@ class EngineProcess:
         self._send_pending_stop()
 
     def _send_pending_stop(self) -> None:
-        """Send a requested stop; while a command is being written, `_send` does it afterwards.
+        """Send a requested stop; while a command is being written, `_send` does it
+        afterwards.
 
         So a signal handler never waits for the code that it interrupted.
         """
@@ -346,7 +397,12 @@ class EngineProcess:
             self._process.kill()
             self._process.wait()
             self._outputs.put(
-                (0, replace(exit_causes.PROTOCOL_ERROR, log=tuple(self._log.last_lines)))
+                (
+                    0,
+                    replace(
+                        exit_causes.PROTOCOL_ERROR, log=tuple(self._log.last_lines)
+                    ),
+                )
             )
             return
         try:
@@ -355,4 +411,6 @@ class EngineProcess:
             self._process.kill()
             code = None
         self._log_thread.join(timeout=2)  # for its last log lines
-        self._outputs.put((0, exit_causes.classify_exit(code, list(self._log.last_lines))))
+        self._outputs.put(
+            (0, exit_causes.classify_exit(code, list(self._log.last_lines)))
+        )

@@ -15,7 +15,9 @@ from localspec.sanitize import sanitize
 
 _MAX_LINES_KEPT = 200
 _MAX_LINE_LENGTH = 4096
-_MAX_FILE_BYTES = 1_000_000  # Approximate size of engine.log; then it is renamed to engine.log.1.
+_MAX_FILE_BYTES = (
+    1_000_000  # Approximate size of engine.log; then it is renamed to engine.log.1.
+)
 
 
 def log_path() -> Path:
@@ -35,13 +37,16 @@ class EngineLog:
         with suppress(ValueError, OSError):
             for batch in read_batches(pipe, _MAX_LINE_LENGTH, truncate=True):
                 lines = [
-                    sanitize(line.decode("utf-8", "replace"), multiline=False) for line in batch
+                    sanitize(line.decode("utf-8", "replace"), multiline=False)
+                    for line in batch
                 ]
                 self.last_lines += lines
                 self.append(lines)
 
     def append(self, lines: Sequence[str]) -> None:
-        """Append to the file only, in one write, because other processes write to it too."""
+        """Append to the file only, in one write, because other processes write to it
+        too.
+        """
         prefix = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._pid} "
         text = "".join(f"{prefix}{line}\n" for line in lines)
         with suppress(OSError):

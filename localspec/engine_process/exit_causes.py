@@ -1,4 +1,6 @@
-"""Why an engine process ended: the cause and the hint, from its exit code and last log lines."""
+"""Why an engine process ended: the cause and the hint, from its exit code and last log
+lines.
+"""
 
 from __future__ import annotations
 
@@ -40,23 +42,35 @@ _TRY_ANOTHER_FILE = errors.Hint(
 
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
-_GPU_ERROR = "(cuda|rocm|musa) error"  # One backend of llama.cpp, built for three vendors.
+_GPU_ERROR = (
+    "(cuda|rocm|musa) error"  # One backend of llama.cpp, built for three vendors.
+)
 _LOG_CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         "oom-gpu",
         _USE_LESS_MEMORY,
         f"{_GPU_ERROR}: out of memory|cudamalloc failed|erroroutofdevicememory",
     ),
-    ("oom-host", _USE_LESS_MEMORY, "bad_alloc|memoryerror|insufficient memory|outofhostmemory"),
+    (
+        "oom-host",
+        _USE_LESS_MEMORY,
+        "bad_alloc|memoryerror|insufficient memory|outofhostmemory",
+    ),
     (
         "assert",
         _TRY_ANOTHER_FILE,
         f"ggml_assert|ggml_abort|terminate called|fatal error|{_GPU_ERROR}",
     ),
     ("", _FREE_DISK_SPACE, "no space left on device|disk quota exceeded"),
-    ("", _REINSTALL, "modulenotfounderror: |importerror: |attributeerror: module 'llama_cpp"),
+    (
+        "",
+        _REINSTALL,
+        "modulenotfounderror: |importerror: |attributeerror: module 'llama_cpp",
+    ),
 )
-"""Cause, hint, and the pattern in the log that shows it; "": the signal or the exit code."""
+"""Cause, hint, and the pattern in the log that shows it; "": the signal or the exit
+code.
+"""
 
 _WORKER_PATTERN = "remote rpc server crashed|rpc handshake failed|failed to connect to"
 
@@ -84,13 +98,17 @@ HANG = EngineExit(
 )
 PROTOCOL_ERROR = EngineExit("protocol", hint=_REINSTALL)
 VERSION_MISMATCH = EngineExit(
-    "protocol", hint="localspec was updated while it was running: quit and start it again."
+    "protocol",
+    hint="localspec was updated while it was running: quit and start it again.",
 )
 """The engine is of another localspec version, installed while this one was running."""
 
 
 def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
-    """The cause of an exit that localspec did not request. `code` is Popen's: -n for signal n."""
+    """The cause of an exit that localspec did not request.
+
+    `code` is Popen's: -n for signal n.
+    """
     name = _signal_name(code)
     how = f"signal {name}" if name else f"exit {code}"
     log_text = " ".join(log).lower()
@@ -146,7 +164,11 @@ def blame_changed_file(
     if engine_exit.how == "signal SIGBUS":
         for name, now in stat_files(*stats_at_load).items():
             if now != stats_at_load[name]:
-                what = f"it has {now[0]:,} bytes now" if now else "it is no longer accessible"
+                what = (
+                    f"it has {now[0]:,} bytes now"
+                    if now
+                    else "it is no longer accessible"
+                )
                 path = sanitize(name, multiline=False)
                 return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
     return engine_exit
@@ -154,14 +176,20 @@ def blame_changed_file(
 
 def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
     """Name the worker that is gone, if that ended the engine."""
-    lost_connection = bool(re.search(_WORKER_PATTERN, " ".join(engine_exit.log).lower()))
+    lost_connection = bool(
+        re.search(_WORKER_PATTERN, " ".join(engine_exit.log).lower())
+    )
     if not workers or not (lost_connection or engine_exit.how == "hang"):
         return engine_exit
     silent = preflight.find_silent(workers)
     if not silent and not lost_connection:
         return engine_exit
     names = " and ".join(silent)
-    what = f"{names} does not answer" if silent else f"{' or '.join(workers)} dropped the model"
+    what = (
+        f"{names} does not answer"
+        if silent
+        else f"{' or '.join(workers)} dropped the model"
+    )
     hint = f"The worker {what}. Start it again, or leave {{workers}} out; the model is loaded anew."
     return replace(engine_exit, how="worker", hint=errors.Hint(hint))
 
@@ -171,9 +199,16 @@ def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
     lines = [line for line in engine_exit.log if re.search(pattern, line.lower())]
     last = f" Last log line: {lines[-1]}" if lines else ""
     kind: type[errors.LocalspecError]
-    kind = errors.StorageError if engine_exit.hint == _FREE_DISK_SPACE else errors.EngineError
+    kind = (
+        errors.StorageError
+        if engine_exit.hint == _FREE_DISK_SPACE
+        else errors.EngineError
+    )
     kind = errors.OutOfMemoryError if engine_exit.how.startswith("oom-") else kind
-    error = kind(f"The engine stopped: {describe_cause(engine_exit.how)}.{last}", engine_exit.hint)
+    error = kind(
+        f"The engine stopped: {describe_cause(engine_exit.how)}.{last}",
+        engine_exit.hint,
+    )
     error.detail = engine_exit.log
     if os.path.exists(log_file := engine_log.log_path()):
         error.detail = (*engine_exit.log, f"Engine log: {log_file}")
@@ -192,5 +227,8 @@ def describe_cause(cause: str) -> str:
         "protocol": "it sent invalid output",
     }
     return descriptions.get(
-        cause, cause.replace("signal", "it crashed with").replace("exit", "it exited with code")
+        cause,
+        cause.replace("signal", "it crashed with").replace(
+            "exit", "it exited with code"
+        ),
     )

@@ -24,15 +24,24 @@ from localspec.units import gib, token_rate
 
 _RECURRENT_DRAFT_MAX = (6, 4, 2)
 """Draft lengths for a target with recurrent state: each token takes a copy of the state, 150 MiB
-for a 27B, and MTP layers are used with 2 to 4.  Without a draft the search also tries 0."""
+for a 27B, and MTP layers are used with 2 to 4.  Without a draft the search also tries 0.
+"""
 _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 _LONG_CTX_FREE_SHARE = 0.1
-"""A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay free."""
+"""A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay
+free.
+"""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
-_TIGHT_SCORE, _LONG_CTX_SCORE = 0.7, 1.05  # The second of a context longer than the default.
-_SWA_CUT_SCORE = 0.985  # Without swa_full a rollback may change the last bits of later logits.
+# The second of a context longer than the default.
+_TIGHT_SCORE, _LONG_CTX_SCORE = (
+    0.7,
+    1.05,
+)
+_SWA_CUT_SCORE = (
+    0.985  # Without swa_full a rollback may change the last bits of later logits.
+)
 _EXACT_KV: KvType = "q8_0/f16"
 """Of the types with which a CPU's attention computes every width alike the fastest."""
 _EXACT_NOTE = (
@@ -43,8 +52,11 @@ _TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
 _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
 _MIN_WORKER_GAIN = 1.25
-"""Speed-up by workers, as estimated, that is worth sending them the model at each load."""
-_SMALL_UBATCH = 128  # Of the draft model: it reads prompts slower, with a quarter of the buffers.
+"""Speed-up by workers, as estimated, that is worth sending them the model at each load.
+"""
+_SMALL_UBATCH = (
+    128  # Of the draft model: it reads prompts slower, with a quarter of the buffers.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +70,16 @@ class SettingsRequest:
     cpu_moe: int | None = None
     draft_n_gpu_layers: int | None = None
     default_draft: str = ""
-    """What the draft is if nobody named it, such as "the model's own MTP layer": then it is left
-    out unless `pair suggest` would rank it before prompt lookup."""
+    """What the draft is if nobody named it, such as "the model's own MTP layer": then
+    it is left out unless `pair suggest` would rank it before prompt lookup.
+    """
     draft_note: str = ""  # A remark to show about the draft.
     exact: bool = False
     skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
     can_skip_workers: bool = False
-    """Use workers only if they can be reached, and if the pair does not fit here or is slower."""
+    """Use workers only if they can be reached, and if the pair does not fit here or is
+    slower.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,10 @@ class SettingsAdvisor:
         return verdict.estimate_fit(load, *models, self.use, with_speed=with_speed)
 
     def advise(self, request: SettingsRequest) -> SettingsAdvice:
-        """The best settings that fit; if none do, the default ones.  Raises UsageError."""
+        """The best settings that fit; if none do, the default ones.
+
+        Raises UsageError.
+        """
         if request.default_draft and request.load.draft:
             return self._with_or_without_draft(request)
         if request.can_skip_workers:
@@ -113,12 +131,19 @@ class SettingsAdvisor:
             best = self._extend_context(request, first)
         elif first.verdict != "unknown":
             tight = [first] if first.verdict == "tight" else []
-            best = max((*tight, *self._candidates(request)), key=self._score, default=first)
+            best = max(
+                (*tight, *self._candidates(request)), key=self._score, default=first
+            )
         note = ""
         if request.exact:
             load = self._make_attention_exact(request, best)
-            best, note = self.estimate_fit(load), _EXACT_NOTE.format(load.target_settings.kv_type)
-        return SettingsAdvice(best, _explain_choice(best, first, len(self.target.layers)), note)
+            best, note = (
+                self.estimate_fit(load),
+                _EXACT_NOTE.format(load.target_settings.kv_type),
+            )
+        return SettingsAdvice(
+            best, _explain_choice(best, first, len(self.target.layers)), note
+        )
 
     def _with_or_without_draft(self, request: SettingsRequest) -> SettingsAdvice:
         named = replace(request, default_draft="")
@@ -134,20 +159,28 @@ class SettingsAdvisor:
             reason = "it leaves too little memory"
         else:
             reason = "about {} with it, {} without".format(*map(token_rate, rates))
-        return replace(plain, skipped_draft=f"Not drafting with {request.default_draft}: {reason}.")
+        return replace(
+            plain, skipped_draft=f"Not drafting with {request.default_draft}: {reason}."
+        )
 
-    def _make_attention_exact(self, request: SettingsRequest, fit: FitReport) -> LoadCommand:
-        """Keys of the target in q8_0, if they are in f16. Raises UsageError where that cannot be,
-        or does not suffice.
+    def _make_attention_exact(
+        self, request: SettingsRequest, fit: FitReport
+    ) -> LoadCommand:
+        """Keys of the target in q8_0, if they are in f16. Raises UsageError where that
+        cannot be, or does not suffice.
         """
         load, target = fit.load, self.target
         used = fit.memory_estimate.target.on.items()
-        others = [name for name, part in used if part.weights + part.kv and name != HOST]
+        others = [
+            name for name, part in used if part.weights + part.kv and name != HOST
+        ]
         # With some attention llama.cpp refuses two types.
         has_one_type = target.is_mla or target.architecture == "deepseek4"
         widths = {layer.n_embd_head_k for layer in target.layers if layer.has_kv}
         if others:
-            message = f"Exact mode is for CPUs: {others[0]} computes passes by their width."
+            message = (
+                f"Exact mode is for CPUs: {others[0]} computes passes by their width."
+            )
             hint = "Use {gpu_layers=0} and no {workers}, or no exact mode."
         elif load.target_settings.flash_attn == "off":
             message = "Exact mode needs flash attention."
@@ -175,10 +208,14 @@ class SettingsAdvisor:
             yield self, request
 
     def find_longest_context(self, fit: FitReport) -> int | None:
-        """The largest context up to the current one that fits; None if not even CTX_STEP fits."""
+        """The largest context up to the current one that fits; None if not even
+        CTX_STEP fits.
+        """
 
         def is_too_long(steps: int) -> bool:
-            shorter = self.estimate_fit(with_both_settings(fit.load, n_ctx=steps * CTX_STEP))
+            shorter = self.estimate_fit(
+                with_both_settings(fit.load, n_ctx=steps * CTX_STEP)
+            )
             return shorter.verdict not in ("fits", "unknown")
 
         longest = -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // CTX_STEP)
@@ -193,7 +230,9 @@ class SettingsAdvisor:
             saved = tightest.needed - needed.get(tightest.device.name, 0)
             if saved > 0:
                 savings.append(MemorySaving(change, flags, saved, drawback, changed))
-        savings.sort(key=lambda saving: (saving.fit.verdict == "no", -self._score(saving.fit)))
+        savings.sort(
+            key=lambda saving: (saving.fit.verdict == "no", -self._score(saving.fit))
+        )
         return tuple(savings)
 
     def default_settings(self, request: SettingsRequest) -> LoadCommand:
@@ -204,19 +243,26 @@ class SettingsAdvisor:
             load = replace(load, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[0]))
         n_target, n_draft = request.n_gpu_layers, request.draft_n_gpu_layers
         load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
-        return with_settings(load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft)
+        return with_settings(
+            load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft
+        )
 
     def can_avoid_layers_in_ram(self, request: SettingsRequest) -> bool:
-        """Whether the leanest settings with the draft fit without layers, except experts, in RAM.
+        """Whether the leanest settings with the draft fit without layers, except
+        experts, in RAM.
 
         A fast bound for long lists.
         """
         load = self.default_settings(request)
         kv: KvType = request.kv or "q8_0"
-        lean = with_both_settings(load, n_ctx=request.ctx or CONTEXT_SIZES[-1], kv_type=kv)
+        lean = with_both_settings(
+            load, n_ctx=request.ctx or CONTEXT_SIZES[-1], kv_type=kv
+        )
         lean = with_settings(lean, swa_full=False)
         if self.target.can_rollback:
-            lean = replace(lean, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[-1]))
+            lean = replace(
+                lean, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[-1])
+            )
         if self.draft and not self.draft.head_kind:
             lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
         if self.target.is_moe and request.cpu_moe is None:
@@ -236,13 +282,17 @@ class SettingsAdvisor:
                 fit = self.estimate_fit(load)
                 share = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
                 used = [each for each in fit.all_fits if each.needed]
-                spare = min(((each.headroom or 0) / each.needed for each in used), default=1.0)
+                spare = min(
+                    ((each.headroom or 0) / each.needed for each in used), default=1.0
+                )
                 if fit.verdict == "fits" and spare >= share / (1 - share):
                     return fit
         return first
 
     def _candidates(self, request: SettingsRequest) -> Iterator[FitReport]:
-        """What fits, by draft variant, KV cache type, sliding-window cache and context size."""
+        """What fits, by draft variant, KV cache type, sliding-window cache and context
+        size.
+        """
         defaults = self.default_settings(request)
         settings = defaults.target_settings
         kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
@@ -250,23 +300,36 @@ class SettingsAdvisor:
             kv_types = [kv for kv in kv_types if not kv.startswith("q")]
         sizes = [settings.n_ctx or DEFAULT_CTX]
         if not request.ctx:
-            longest = min(_COMFORTABLE_CTX, self.target.n_ctx_train) * bool(self.machine.devices)
+            longest = min(_COMFORTABLE_CTX, self.target.n_ctx_train) * bool(
+                self.machine.devices
+            )
             others = (n for n in CONTEXT_SIZES if n <= max(*sizes, longest))
             sizes = sorted({*sizes, *others}, reverse=True)
-        # With swa_full, sliding-window layers keep all tokens, which makes rollback exact.
-        caches = list(product(kv_types, (True, False) if self.target.n_swa else (True,)))
+        # With swa_full, sliding-window layers keep all tokens, which makes rollback
+        # exact.
+        caches = list(
+            product(kv_types, (True, False) if self.target.n_swa else (True,))
+        )
         # In RAM a shorter context than usual frees too little to be worth it.
         shared = [n for n in sizes if n >= _n_ctx(defaults)]
         for draft in self._draft_variants(defaults, request):
             for kv, swa_full in caches:
-                load = with_settings(with_both_settings(draft, kv_type=kv), swa_full=swa_full)
+                load = with_settings(
+                    with_both_settings(draft, kv_type=kv), swa_full=swa_full
+                )
                 fits = list(self._whole(load, sizes))
                 yield from fits
-                if fits and fits[-1].verdict == "fits" and _n_ctx(fits[-1].load) == sizes[0]:
+                if (
+                    fits
+                    and fits[-1].verdict == "fits"
+                    and _n_ctx(fits[-1].load) == sizes[0]
+                ):
                     break  # what costs quality gains nothing
                 if self.machine.devices and request.n_gpu_layers is None:
                     for ctx in shared:
-                        yield from self._partly_in_ram(with_both_settings(load, n_ctx=ctx), request)
+                        yield from self._partly_in_ram(
+                            with_both_settings(load, n_ctx=ctx), request
+                        )
 
     def _whole(self, load: LoadCommand, sizes: Sequence[int]) -> Iterator[FitReport]:
         """As placed, down to the first context that fits: a shorter one is no faster."""
@@ -281,7 +344,9 @@ class SettingsAdvisor:
     def _draft_variants(
         self, defaults: LoadCommand, request: SettingsRequest
     ) -> Iterator[LoadCommand]:
-        """As requested, with smaller buffers, on the CPU, and none; with fewer rollback states."""
+        """As requested, with smaller buffers, on the CPU, and none; with fewer rollback
+        states.
+        """
         lengths = [defaults.draft_max]
         if self.target.can_rollback:
             lengths += [n for n in _RECURRENT_DRAFT_MAX if n < defaults.draft_max]
@@ -296,7 +361,9 @@ class SettingsAdvisor:
         if self.target.can_rollback:
             yield replace(plain, draft_max=0)
 
-    def _partly_in_ram(self, load: LoadCommand, request: SettingsRequest) -> Iterator[FitReport]:
+    def _partly_in_ram(
+        self, load: LoadCommand, request: SettingsRequest
+    ) -> Iterator[FitReport]:
         """With as few experts in RAM, else with as many layers on the GPU, as fit."""
         fullest = None
         if self.target.is_moe and request.cpu_moe is None:
@@ -304,23 +371,32 @@ class SettingsAdvisor:
             load = with_settings(load, cpu_moe=ALL_LAYERS)
         if fullest is None:
             n_layers = range(len(self.target.layers) + 1)
-            fullest = self._fullest(n_layers, lambda n: with_settings(load, n_gpu_layers=n))
+            fullest = self._fullest(
+                n_layers, lambda n: with_settings(load, n_gpu_layers=n)
+            )
         if fullest is not None and (fit := self.estimate_fit(fullest)).verdict != "no":
             yield fit
 
     def _fewest_experts_in_ram(self, load: LoadCommand) -> LoadCommand | None:
         n_layers = range(self.target.n_layer, -1, -1)
-        return self._fullest(n_layers, lambda n: self._balance(with_settings(load, cpu_moe=n)))
+        return self._fullest(
+            n_layers, lambda n: self._balance(with_settings(load, cpu_moe=n))
+        )
 
     def _balance(self, load: LoadCommand) -> LoadCommand:
-        """With the layers shared by several GPUs by their bytes: without experts they are small."""
+        """With the layers shared by several GPUs by their bytes: without experts they
+        are small.
+        """
         settings, shape = load.target_settings, self.target
         devices = placement.offload_devices(settings, self.machine.devices)
         if len(devices) < 2 or settings.tensor_split or settings.split_mode != "layer":
             return load
         free = [*accumulate(max(1, (d.free or 0) - reserve_bytes(d)) for d in devices)]
         layers = enumerate(shape.layers)
-        sizes = (each.weights + each.experts * (il >= settings.cpu_moe) for il, each in layers)
+        sizes = (
+            each.weights + each.experts * (il >= settings.cpu_moe)
+            for il, each in layers
+        )
         sums = [*accumulate((*sizes, shape.output_matrix))]
         ends = (bisect(sums, sums[-1] * each / free[-1]) for each in free)
         shares = tuple(float(end - start) for start, end in pairwise((0, *ends)))
@@ -329,7 +405,9 @@ class SettingsAdvisor:
     def _fullest(
         self, numbers: Sequence[int], make_load: Callable[[int], LoadCommand]
     ) -> LoadCommand | None:
-        """The last that fits into the devices, if any; `numbers`: by growing need of them."""
+        """The last that fits into the devices, if any; `numbers`: by growing need of
+        them.
+        """
 
         def is_too_large(number: int) -> bool:
             fits = self.estimate_fit(make_load(number), with_speed=False).device_fits
@@ -339,7 +417,9 @@ class SettingsAdvisor:
         return make_load(numbers[n - 1]) if n else None
 
     def _score(self, fit: FitReport) -> float:
-        """Tokens per second, reduced for a short context, a quantised KV cache and tight memory."""
+        """Tokens per second, reduced for a short context, a quantised KV cache and
+        tight memory.
+        """
         settings = fit.load.target_settings
         wanted_ctx = min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         score: float = estimate_tokens_per_second(fit)
@@ -356,7 +436,9 @@ def estimate_tokens_per_second(fit: FitReport) -> float:
     if speed is not None:
         return (speed[0] + speed[1]) / 2
     gpu_bytes = sum(device_fit.target.weights for device_fit in fit.device_fits)
-    plain = 1 / (1e-3 + gpu_bytes / _GPU_BYTES_PER_S + fit.host.target.weights / _CPU_BYTES_PER_S)
+    plain = 1 / (
+        1e-3 + gpu_bytes / _GPU_BYTES_PER_S + fit.host.target.weights / _CPU_BYTES_PER_S
+    )
     return plain * (_TYPICAL_DRAFT_SPEEDUP if fit.load.draft else 1.0)
 
 
@@ -393,24 +475,36 @@ def with_both_settings(load: LoadCommand, **changes: Any) -> LoadCommand:
     return with_settings(load, "draft", **changes)
 
 
-def _list_changes(load: LoadCommand, has_gpu: bool) -> Iterator[tuple[str, str, str, LoadCommand]]:
+def _list_changes(
+    load: LoadCommand, has_gpu: bool
+) -> Iterator[tuple[str, str, str, LoadCommand]]:
     """Single changes: in words, as flags, its drawback, and the changed load command."""
     settings, draft = load.target_settings, load.draft_settings if load.draft else None
     both = partial(with_both_settings, load)
     if settings.kv_type == "f16" and settings.flash_attn != "off":
         loss = "almost no loss of quality"
         yield "KV cache in q8_0", "--kv q8_0", loss, both(kv_type="q8_0")
-    for n in [size for size in CONTEXT_SIZES if size < (settings.n_ctx or DEFAULT_CTX)][:2]:
+    for n in [size for size in CONTEXT_SIZES if size < (settings.n_ctx or DEFAULT_CTX)][
+        :2
+    ]:
         yield f"context {n:,}", f"--ctx {n}", "room for fewer messages", both(n_ctx=n)
     if draft and has_gpu and draft.n_gpu_layers:
         on_cpu = with_settings(load, "draft", n_gpu_layers=0)
         yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", on_cpu
     if draft:
-        yield "no draft model", "--draft none", "prompt lookup only", replace(load, draft=None)
+        yield (
+            "no draft model",
+            "--draft none",
+            "prompt lookup only",
+            replace(load, draft=None),
+        )
 
 
 def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str:
-    """One line: the settings chosen and the reason.  `default_fit`: with default settings."""
+    """One line: the settings chosen and the reason.
+
+    `default_fit`: with default settings.
+    """
     settings, draft = fit.load.target_settings, fit.load.draft_settings
     has_lost_draft = bool(default_fit.load.draft and not fit.load.draft)
     on_cpu = default_fit.load.draft_settings.n_gpu_layers and not draft.n_gpu_layers
@@ -429,7 +523,9 @@ def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str
     return f"{described}: {_describe_outcome(fit, default_fit, has_lost_draft)}"
 
 
-def _describe_outcome(fit: FitReport, default_fit: FitReport, has_lost_draft: bool) -> str:
+def _describe_outcome(
+    fit: FitReport, default_fit: FitReport, has_lost_draft: bool
+) -> str:
     for each in fit.device_fits:
         if each.verdict == "unknown":
             return f"free memory of {_describe_device(each)} is unknown"
@@ -442,7 +538,9 @@ def _describe_outcome(fit: FitReport, default_fit: FitReport, has_lost_draft: bo
         spare = tightest.headroom or 0
         return f"{gib(spare)} of {device} stay free" if spare > 0 else f"fills {device}"
     needs = f"{gib(default.needed)} of {_describe_device(default)}, more than available"
-    subject = "with a draft model it needs" if has_lost_draft else "the default settings need"
+    subject = (
+        "with a draft model it needs" if has_lost_draft else "the default settings need"
+    )
     return f"{subject} {needs}"
 
 

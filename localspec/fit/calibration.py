@@ -1,4 +1,6 @@
-"""Calibrates device speeds with passes measured here: bandwidth, fixed time, verify curve."""
+"""Calibrates device speeds with passes measured here: bandwidth, fixed time, verify
+curve.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +36,37 @@ from localspec.machine.measurements import (
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from localspec.units import count
 
-_MIN_SIZE_RATIO = 1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
+_MIN_SIZE_RATIO = (
+    1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
+)
 _TYPICAL_LAYERS = 32
 _MAX_FIXED_SHARE = 0.3
-"""Upper limit of the fixed time, as a share of a pass, if only one size was measured."""
-_SINGLE_SIZE_ERROR = 0.15  # Relative error for other model sizes if only one size was measured.
+"""Upper limit of the fixed time, as a share of a pass, if only one size was measured.
+"""
+_SINGLE_SIZE_ERROR = (
+    0.15  # Relative error for other model sizes if only one size was measured.
+)
 _MIN_VERIFIED = 50  # Verified draft tokens from which an acceptance rate is used.
 _CPU_CACHE_BYTES = 64e6
-"""A pair that reads less may stay in the CPU cache, so it does not show memory bandwidth."""
+"""A pair that reads less may stay in the CPU cache, so it does not show memory
+bandwidth.
+"""
 
 _Key = tuple[str, str]  # Device and weight type.
-_Pass = tuple[float, float]  # Bytes of weights that a one-token pass reads, and its milliseconds.
+# Bytes of weights that a one-token pass reads, and its milliseconds.
+_Pass = tuple[float, float]
 _Measured = Sequence[tuple[PairReads, MeasuredCosts]]
 
 
 def summarize_reads(
-    load: LoadCommand, target: ModelShape, draft: ModelShape | None, hardware: HardwareSpeed
+    load: LoadCommand,
+    target: ModelShape,
+    draft: ModelShape | None,
+    hardware: HardwareSpeed,
 ) -> PairReads:
-    """The bytes a pair reads, stored with its measurements so that they apply to other models."""
+    """The bytes a pair reads, stored with its measurements so that they apply to other
+    models.
+    """
 
     def summarize(reads: PassReads) -> ModelReads:
         size, shape = round(reads.weights), reads.shape
@@ -159,7 +174,9 @@ def _fit_speed(
 def _measured_acceptance(
     records: Iterable[PairMeasurement],
 ) -> dict[tuple[str, ...], dict[str, float]]:
-    """Accepted of verified tokens of each pair's draft, by paths; the latest record counts."""
+    """Accepted of verified tokens of each pair's draft, by paths; the latest record
+    counts.
+    """
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for record in records:
         survival = record.measured.survival if record.measured else {}
@@ -174,11 +191,16 @@ def _measured_acceptance(
     return found
 
 
-def _measured_passes(hardware: HardwareSpeed, records: _Measured) -> dict[_Key, list[_Pass]]:
+def _measured_passes(
+    hardware: HardwareSpeed, records: _Measured
+) -> dict[_Key, list[_Pass]]:
     """For each size the fastest, as other programs slow the rest."""
     fastest: defaultdict[_Key, dict[float, float]] = defaultdict(dict)
     for reads, measured in records:
-        times = (measured.t1_ms, None if measured.c is None else measured.c * measured.t1_ms)
+        times = (
+            measured.t1_ms,
+            None if measured.c is None else measured.c * measured.t1_ms,
+        )
         for model, ms in zip(_models(reads), times, strict=False):
             if _is_time(ms) and len(model.devices) == 1 and model.read > 0:
                 by_size = fastest[model.devices[0], model.family]
@@ -195,7 +217,9 @@ def _mean_verify_curves(records: _Measured) -> dict[_Key, dict[int, float]]:
 
     Mixtures of experts are left out: their curves do not apply to dense models.
     """
-    costs: defaultdict[_Key, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    costs: defaultdict[_Key, defaultdict[int, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for reads, measured in records:
         target = reads.target
         if len(target.devices) == 1 and not target.moe:
@@ -203,15 +227,19 @@ def _mean_verify_curves(records: _Measured) -> dict[_Key, dict[int, float]]:
                 if width.isdecimal() and _is_time(v):
                     costs[target.devices[0], target.family][int(width)].append(v)
     return {
-        key: {width: geometric_mean(values) for width, values in sorted(by_width.items())}
+        key: {
+            width: geometric_mean(values) for width, values in sorted(by_width.items())
+        }
         for key, by_width in costs.items()
     }
 
 
 def fit_line(points: Sequence[_Pass], fixed_ms: float) -> tuple[float, float, float]:
-    """Fixed milliseconds, the bandwidth reached in GB/s, and the largest relative deviation.
+    """Fixed milliseconds, the bandwidth reached in GB/s, and the largest relative
+    deviation.
 
-    Least squares of relative errors; `fixed_ms` applies if the sizes are too close to fit it.
+    Least squares of relative errors; `fixed_ms` applies if the sizes are too close to
+    fit it.
     """
     sizes = [size for size, _ in points]
     longest_fixed = _MAX_FIXED_SHARE * min(ms for _, ms in points)
@@ -220,7 +248,10 @@ def fit_line(points: Sequence[_Pass], fixed_ms: float) -> tuple[float, float, fl
     uu, uv, vv = (sum(map(mul, a, b)) for a, b in ((u, u), (u, v), (v, v)))
     fixed, least_error = min(fixed_ms, longest_fixed), _SINGLE_SIZE_ERROR
     if max(sizes) >= _MIN_SIZE_RATIO * min(sizes):
-        fixed, least_error = max(0.0, (sum(u) * vv - sum(v) * uv) / (uu * vv - uv * uv)), 0.0
+        fixed, least_error = (
+            max(0.0, (sum(u) * vv - sum(v) * uv) / (uu * vv - uv * uv)),
+            0.0,
+        )
         if fixed * uv >= sum(v):  # the larger models were the faster ones
             fixed = longest_fixed
     slope = (sum(v) - fixed * uv) / vv

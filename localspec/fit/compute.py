@@ -18,24 +18,33 @@ from localspec.models.gguf.parser import GGML_TYPES
 _F32, _F16 = 0, 1
 _ALIGNMENT_SLACK = 1 << 20  # Bytes per device: alignment, norms of a few rows, indices.
 _OFFLOAD_MIN_BATCH = 32
-"""From this batch size on, the first GPU computes with weights in system memory (`op_offload`)."""
+"""From this batch size on, the first GPU computes with weights in system memory
+(`op_offload`).
+"""
 
 
-def estimate(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
+def estimate(
+    shape: ModelShape, params: ContextParams, placed: LayerPlacement
+) -> list[int]:
     """Bytes by backend; 0 for a GPU without layers."""
     variants = [params]
-    # llama.cpp turns flash attention off where it would not run on its layer's device: of the
-    # families in tests/support/families.py only for some with short convolutions or Mamba layers.
+    # llama.cpp turns flash attention off where it would not run on its layer's device:
+    # of the families in tests/support/families.py only for some with short convolutions
+    # or Mamba layers.
     is_hybrid = shape.has_recurrent_state and shape.architecture not in GATED_ATTENTION
     if params.flash_attn_auto and params.flash_attn and is_hybrid and placed.is_partial:
         variants.append(replace(params, flash_attn=False))
     return [
-        max(_DeviceBuffers(shape, each, placed, backend).estimate() for each in variants)
+        max(
+            _DeviceBuffers(shape, each, placed, backend).estimate() for each in variants
+        )
         for backend in range(len(placed.backend_names))
     ]
 
 
-def layer_cache_bytes(shape: ModelShape, layer: LayerShape, params: ContextParams) -> int:
+def layer_cache_bytes(
+    shape: ModelShape, layer: LayerShape, params: ContextParams
+) -> int:
     """K and V of one layer; 0 for a layer without a cache."""
     if not layer.has_kv:
         return 0
@@ -45,7 +54,9 @@ def layer_cache_bytes(shape: ModelShape, layer: LayerShape, params: ContextParam
     widths = (layer.k_width, 0 if shape.is_mla else v_width)
     types = (GGML_TYPES[kv_type] for kv_type in params.kv_types)
     sizes = zip(widths, types, strict=True)
-    return params.cells(layer) * sum(width // block * size for width, (_, block, size) in sizes)
+    return params.cells(layer) * sum(
+        width // block * size for width, (_, block, size) in sizes
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +94,17 @@ class _DeviceBuffers:
         if not largest and not self.is_cpu:
             return 0
         # The token embeddings, or the rows that could be given instead of tokens.
-        size = placed.n_copies * (self._mask_bytes() + self.row) + _ALIGNMENT_SLACK + largest
+        size = (
+            placed.n_copies * (self._mask_bytes() + self.row)
+            + _ALIGNMENT_SLACK
+            + largest
+        )
         # Gemma 3n and 4 E: an embedding for each layer, its projection and their sum.
         per_layer = self.column * self.shape.n_embd_per_layer * self.shape.n_layer
-        size += self.row * (self.is_cpu and placed.has_gpu) + (1 + 2 * placed.n_copies) * per_layer
+        size += (
+            self.row * (self.is_cpu and placed.has_gpu)
+            + (1 + 2 * placed.n_copies) * per_layer
+        )
         return size + n_states * self.row  # for a head: never overwritten
 
     def _stage_bytes(self, il: int) -> int:
@@ -97,15 +115,21 @@ class _DeviceBuffers:
         if not placed.has_gpu:
             is_here, copied = True, 0
         elif self.is_cpu:
-            # The first GPU cannot read repacked weights; many operations of recurrent layers
-            # have no weights, and stay.
+            # The first GPU cannot read repacked weights; many operations of recurrent
+            # layers have no weights, and stay.
             stays = placed.repacks or self.shape.has_recurrent_state
             is_here, copied = is_on_cpu and stays, 0
         elif self.backend == 0 and is_on_cpu:
             source = self.shape.layers[self.shape.kv_source(il)]
-            copied = max(experts, layer.matrix) + layer_cache_bytes(self.shape, source, self.params)
+            copied = max(experts, layer.matrix) + layer_cache_bytes(
+                self.shape, source, self.params
+            )
             is_here = True
-        elif self.backend == 0 and experts and placed.expert_backends[il] == placed.cpu_backend:
+        elif (
+            self.backend == 0
+            and experts
+            and placed.expert_backends[il] == placed.cpu_backend
+        ):
             # It computes those of all GPUs.
             is_here, copied = True, experts
         else:
@@ -129,7 +153,9 @@ class _DeviceBuffers:
         cells = params.cells(layer)
         if params.flash_attn:
             copies = self.placed.f16_copies[self.backend]
-            for kv_type, width in zip(params.kv_types, (layer.k_width, v_width), strict=True):
+            for kv_type, width in zip(
+                params.kv_types, (layer.k_width, v_width), strict=True
+            ):
                 # CUDA keeps f16 copies of a cache in another type behind the result.
                 if kv_type == _F32 or (kv_type != _F16 and copies):
                     size += 2 * width * cells
@@ -151,7 +177,9 @@ class _DeviceBuffers:
         return self.column * 3 * (channels + inner) + snapshots
 
     def _crossing_bytes(self) -> int:
-        """What a batch brings along from another device, once for each copy of the pipeline."""
+        """What a batch brings along from another device, once for each copy of the
+        pipeline.
+        """
         shape = self.shape
         if self.placed.cpu_backend < 2 and not self.placed.is_partial:
             return 0
@@ -162,13 +190,25 @@ class _DeviceBuffers:
 
     def _mask_bytes(self) -> int:
         """One mask for all layers of a kind."""
-        params, homes, layers = self.params, self.placed.layer_backends, self.shape.layers
+        params, homes, layers = (
+            self.params,
+            self.placed.layer_backends,
+            self.shape.layers,
+        )
         # The first GPU also computes layers on the CPU.
-        here = {self.backend} | ({self.placed.cpu_backend} if self.backend == 0 else set())
-        used = [layers[il] for il in self.shape.own_layers if self.is_cpu or homes[il] in here]
+        here = {self.backend} | (
+            {self.placed.cpu_backend} if self.backend == 0 else set()
+        )
+        used = [
+            layers[il]
+            for il in self.shape.own_layers
+            if self.is_cpu or homes[il] in here
+        ]
         size = 0
         for layer in {each.is_swa: each for each in used if each.n_head}.values():
-            size += params.cells(layer) * params.n_ubatch * (2 if params.flash_attn else 4)
+            size += (
+                params.cells(layer) * params.n_ubatch * (2 if params.flash_attn else 4)
+            )
         return size
 
     def _output_bytes(self) -> int:

@@ -1,4 +1,6 @@
-"""Profile of a machine: its devices and speeds, of this computer or with a simulated GPU."""
+"""Profile of a machine: its devices and speeds, of this computer or with a simulated
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from localspec import paths
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.lazy_dataclass import dataclass
-from localspec.machine import conversion_process, device_detection, gpu_catalog, measurements
+from localspec.machine import (
+    conversion_process,
+    device_detection,
+    gpu_catalog,
+    measurements,
+)
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
@@ -33,13 +40,17 @@ class MachineProfile:
     @property
     def workers(self) -> tuple[str, ...]:
         """Addresses of the workers that offer devices."""
-        return tuple(dict.fromkeys(device.worker for device in self.devices if device.worker))
+        return tuple(
+            dict.fromkeys(device.worker for device in self.devices if device.worker)
+        )
 
 
 def detect(refresh: bool = False) -> MachineProfile:
     """This computer, with the speeds measured on it."""
     detected = device_detection.detect_devices(refresh)
-    records = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite").read_all()
+    records = measurements.MeasurementStore(
+        paths.data_dir() / "measured.sqlite"
+    ).read_all()
     nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
     types = conversion_process.read_types()
     hardware = calibration.calibrate(nominal, records, types)
@@ -47,7 +58,9 @@ def detect(refresh: bool = False) -> MachineProfile:
     return MachineProfile(detected.devices, detected.cpu, hardware, past_loads, types)
 
 
-def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> MachineProfile:
+def with_workers(
+    machine: MachineProfile, workers: Sequence[WorkerReport]
+) -> MachineProfile:
     """The same computer with the devices of its workers first."""
     remote, lines = [], {}
     for worker in workers:
@@ -56,7 +69,9 @@ def with_workers(machine: MachineProfile, workers: Sequence[WorkerReport]) -> Ma
             lines[device.name] = worker
     devices = (*remote, *machine.devices)
     nominal = {**from_devices(remote).nominal_speeds, **machine.hardware.nominal_speeds}
-    hardware = replace(machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines)
+    hardware = replace(
+        machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines
+    )
     return replace(machine, devices=devices, hardware=hardware)
 
 
@@ -98,7 +113,9 @@ def with_gpu(name: str, vram_gib: float | None = None) -> MachineProfile:
 def with_vram(vram_gib: float) -> MachineProfile:
     """This computer with a GPU of unknown speed and this much memory."""
     size = int(vram_gib * _GIB)
-    gpu = Device("GPU0", f"a GPU with {gib(size)}", "gpu", size, size, "CUDA", simulated=True)
+    gpu = Device(
+        "GPU0", f"a GPU with {gib(size)}", "gpu", size, size, "CUDA", simulated=True
+    )
     return _replace_gpu(detect(), gpu)
 
 
@@ -111,17 +128,29 @@ def with_catalog_gpu(
     if not gpu.unified:
         return machine
     rest = int((vram_gib or spec.vram_gib[0]) * _GIB) - (gpu.total or 0)
-    cpu = replace(machine.cpu, description="the rest of its memory", free=rest, total=rest, note="")
+    cpu = replace(
+        machine.cpu,
+        description="the rest of its memory",
+        free=rest,
+        total=rest,
+        note="",
+    )
     return replace(machine, cpu=cpu)
 
 
 def _replace_gpu(machine: MachineProfile, gpu: Device) -> MachineProfile:
-    """Of the measured speeds only the CPU's remain; a GPU that shares memory brings its CPU."""
+    """Of the measured speeds only the CPU's remain; a GPU that shares memory brings its
+    CPU.
+    """
     if gpu.unified:
         hardware = from_devices((gpu,), nominal_cpu((gpu,)))
     else:
         before = machine.hardware
-        measured = {key: speed for key, speed in before.measured_speeds.items() if key[0] == HOST}
+        measured = {
+            key: speed
+            for key, speed in before.measured_speeds.items()
+            if key[0] == HOST
+        }
         hardware = from_devices((gpu,), before.nominal_speeds[HOST])
         hardware = replace(hardware, measured_speeds=measured)
     return replace(machine, devices=(gpu,), hardware=hardware)

@@ -1,4 +1,5 @@
-"""Memory of a pair on each device, from its shapes and, where it runs, llama.cpp's own counts.
+"""Memory of a pair on each device, from its shapes and, where it runs, llama.cpp's own
+counts.
 
 Weights and KV caches and recurrent states (by layer) are exact.  Compute buffers are an upper bound
 with an error, or llama.cpp's count of a load without data.
@@ -30,13 +31,16 @@ _BASE_ERROR, _UNVERIFIED_BASE_ERROR = 16 * _MIB, 64 * _MIB
 _COMPUTE_ERROR = 0.25
 """The bound exceeds the real compute buffers of one device by at most this share."""
 _LOOSE_COMPUTE_ERROR = 0.5
-"""The same for recurrent layers, compressed caches, and targets of heads: more terms are upper
-bounds that do not occur at the same time."""
+"""The same for recurrent layers, compressed caches, and targets of heads: more terms
+are upper bounds that do not occur at the same time.
+"""
 _SHARED_COMPUTE_ERROR = 0.8
 """The same for several devices: which of them computes an operation is not modelled."""
 _F16 = 1
 _ACTIVATION_COPIES = 4
-"""GGML_SCHED_MAX_COPIES: llama.cpp without data miscounts a batch where it crosses devices."""
+"""GGML_SCHED_MAX_COPIES: llama.cpp without data miscounts a batch where it crosses
+devices.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,9 @@ class MemoryByDevice:
 
     on: Mapping[str, DeviceMemory]  # By device name; unused devices may be missing.
     output: int = 0
-    """Output buffer (logits, hidden states) in system memory; not part of the other categories."""
+    """Output buffer (logits, hidden states) in system memory; not part of the other
+    categories.
+    """
 
     def of(self, device: str) -> DeviceMemory:
         return self.on.get(device, DeviceMemory())
@@ -58,14 +64,20 @@ class MemoryEstimate:
     target: MemoryByDevice
     draft: MemoryByDevice | None
     method: Literal["exact", "analytic"]
-    """exact: llama.cpp's sums for a load without data; analytic: formulas in localspec.fit."""
+    """exact: llama.cpp's sums for a load without data; analytic: formulas in
+    localspec.fit.
+    """
     error: int = 0  # Bytes by which the real memory of a device may differ.
     note: str = ""  # A remark for the user, such as why it is not exact.
     scratch: Mapping[str, int] = field(default_factory=dict)
-    """What backends allocate at the first prompt, by device; llama.cpp does not count it."""
+    """What backends allocate at the first prompt, by device; llama.cpp does not count
+    it.
+    """
 
     def of(self, device: str) -> DeviceMemory:
-        return self.target.of(device) + (self.draft.of(device) if self.draft else DeviceMemory())
+        return self.target.of(device) + (
+            self.draft.of(device) if self.draft else DeviceMemory()
+        )
 
     @property
     def output(self) -> int:
@@ -85,9 +97,15 @@ class MemoryEstimate:
 
 
 def estimate_pair(
-    load: LoadCommand, target: ModelShape, draft: ModelShape | None, devices: Sequence[Device]
+    load: LoadCommand,
+    target: ModelShape,
+    draft: ModelShape | None,
+    devices: Sequence[Device],
 ) -> MemoryEstimate:
-    """Works for any devices, absent ones too.  Raises UsageError for an impossible context."""
+    """Works for any devices, absent ones too.
+
+    Raises UsageError for an impossible context.
+    """
     params, draft_params = placement.context_params(load, target, draft)
     settings = load.target_settings
     target_memory = estimate_model(target, params, settings, devices)
@@ -99,23 +117,33 @@ def estimate_pair(
             matrix = placed.backend_names[placed.output_backend], target.output_matrix
             draft_params = replace(draft_params, target_output_matrix=matrix)
         used_bytes = {name: part.total for name, part in target_memory.on.items()}
-        draft_memory = estimate_model(draft, draft_params, load.draft_settings, devices, used_bytes)
+        draft_memory = estimate_model(
+            draft, draft_params, load.draft_settings, devices, used_bytes
+        )
         parts.append((draft, draft_params, draft_memory))
     vulkan = [device.name for device in devices if device.backend == "Vulkan"]
     scratch = {
-        name: sum(_f16_copy_bytes(shape, each) for shape, each, on in parts if on.of(name).kv)
+        name: sum(
+            _f16_copy_bytes(shape, each) for shape, each, on in parts if on.of(name).kv
+        )
         for name in vulkan
     }
     estimate = MemoryEstimate(target_memory, draft_memory, "analytic", 0, "", scratch)
-    return replace(estimate, error=_error_bound(estimate, [part[0] for part in parts], load))
+    return replace(
+        estimate, error=_error_bound(estimate, [part[0] for part in parts], load)
+    )
 
 
 def _f16_copy_bytes(shape: ModelShape, params: ContextParams) -> int:
-    """Vulkan copies a quantised cache to f16, layer by layer, for batches of 64 rows and more."""
+    """Vulkan copies a quantised cache to f16, layer by layer, for batches of 64 rows
+    and more.
+    """
     if all(GGML_TYPES[kv_type][1] == 1 for kv_type in params.kv_types):
         return 0
     in_f16 = replace(params, kv_types=(_F16, _F16))
-    return max(compute.layer_cache_bytes(shape, layer, in_f16) for layer in set(shape.layers))
+    return max(
+        compute.layer_cache_bytes(shape, layer, in_f16) for layer in set(shape.layers)
+    )
 
 
 def replace_counted(
@@ -126,8 +154,8 @@ def replace_counted(
 ) -> MemoryEstimate:
     """The estimate with the compute buffers that llama.cpp counted on this machine.
 
-    Its total of the KV cache takes precedence too, if it is larger: of an architecture with a cache
-    that is unknown here.
+    Its total of the KV cache takes precedence too, if it is larger: of an architecture
+    with a cache that is unknown here.
     """
     target_shape, draft_shape = shapes[0], shapes[1] if estimate.draft else None
     params, _ = placement.context_params(load, target_shape, draft_shape)
@@ -145,7 +173,11 @@ def replace_counted(
     if len(estimate.devices - {HOST}) > 1:
         error += _ACTIVATION_COPIES * 4 * params.n_ubatch * target_shape.n_embd
     return replace(
-        estimate, target=replace(target, on=on), draft=draft, method="exact", error=error
+        estimate,
+        target=replace(target, on=on),
+        draft=draft,
+        method="exact",
+        error=error,
     )
 
 
@@ -185,7 +217,9 @@ def estimate_model(
     return MemoryByDevice(on, output=logits + params.hidden_state_bytes(shape))
 
 
-def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[int]:
+def _weights(
+    shape: ModelShape, params: ContextParams, placed: LayerPlacement
+) -> list[int]:
     """Bytes by backend."""
     sums = [0] * len(placed.backend_names)
     if shape.has_target_weights:
@@ -204,7 +238,9 @@ def _weights(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -
     return sums
 
 
-def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) -> list[list[int]]:
+def _caches(
+    shape: ModelShape, params: ContextParams, placed: LayerPlacement
+) -> list[list[int]]:
     """Bytes of caches by backend: all, recurrent states, those of windows.
 
     An MTP layer's belong to the draft.
@@ -223,7 +259,9 @@ def _caches(shape: ModelShape, params: ContextParams, placed: LayerPlacement) ->
     return [sums, states, windows]
 
 
-def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: LoadCommand) -> int:
+def _error_bound(
+    estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: LoadCommand
+) -> int:
     """Bytes by which the real memory of any device may differ from the estimate."""
     largest = max((estimate.of(name).compute for name in estimate.devices), default=0)
     if not VERIFIED_ARCHITECTURES.issuperset(shape.architecture for shape in shapes):
@@ -232,6 +270,8 @@ def _error_bound(estimate: MemoryEstimate, shapes: Sequence[ModelShape], load: L
     on_cpu = estimate.of(HOST).kv > 0 or load.target_settings.cpu_moe
     if len(gpus) > 1 or (gpus and on_cpu):
         return _BASE_ERROR + int(_SHARED_COMPUTE_ERROR * largest)
-    is_loose = any(each.head_kind or each.has_recurrent_state or each.is_mla for each in shapes)
+    is_loose = any(
+        each.head_kind or each.has_recurrent_state or each.is_mla for each in shapes
+    )
     share = _LOOSE_COMPUTE_ERROR if is_loose else _COMPUTE_ERROR
     return _BASE_ERROR + int(share * largest)

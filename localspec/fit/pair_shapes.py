@@ -1,4 +1,5 @@
-"""Shapes of a pair: from headers of local files or of files on the hub, or from the catalogue.
+"""Shapes of a pair: from headers of local files or of files on the hub, or from the
+catalogue.
 
 The catalogue has the numbers of a model, and the size of its file.  The size, without tables, is
 spread evenly over the layers.
@@ -61,7 +62,11 @@ class PairShapes:
 
     @property
     def name(self) -> str:
-        return f"{self.target.name} + {self.draft.name}" if self.draft else self.target.name
+        return (
+            f"{self.target.name} + {self.draft.name}"
+            if self.draft
+            else self.target.name
+        )
 
     @property
     def shapes(self) -> tuple[ModelShape, ModelShape | None]:
@@ -75,7 +80,9 @@ class PairShapes:
         return (target, draft) if target and is_known else None
 
     def check_head(self) -> None:
-        """Raises IncompatiblePairError if the draft is a head that does not fit the target."""
+        """Raises IncompatiblePairError if the draft is a head that does not fit the
+        target.
+        """
         if self.headers and self.draft:
             verdict = pair_compatibility.find_head_mismatch(*self.headers)
             if verdict is not None:
@@ -87,7 +94,11 @@ class PairShapes:
         """With the MTP layer of the target, if it has one."""
         target = self.target
         if target.header is None:
-            return PairShapes(target, _own_mtp_layer(target)) if target.shape.n_mtp else self
+            return (
+                PairShapes(target, _own_mtp_layer(target))
+                if target.shape.n_mtp
+                else self
+            )
         has_head = draft_heads.has_own_mtp_layer(target.header)
         return join(target, target) if has_head else self
 
@@ -99,12 +110,16 @@ def from_headers(target: Header, draft: Header | None) -> PairShapes:
 
 
 def resolve_shapes(request: ModelRequest, planner: PullPlanner | None) -> PairShapes:
-    """From local files, else from the hub if a planner is given, else from the catalogue.
+    """From local files, else from the hub if a planner is given, else from the
+    catalogue.
 
     Raises NotFoundError if none has the model, and hub errors.
     """
     target = _resolve_member(request.target, planner)
-    return join(target, _resolve_member(request.draft, planner, target) if request.draft else None)
+    return join(
+        target,
+        _resolve_member(request.draft, planner, target) if request.draft else None,
+    )
 
 
 def from_catalog(pair: CatalogPair) -> PairShapes | None:
@@ -130,22 +145,32 @@ def join(target: PairMember, draft: PairMember | None) -> PairShapes:
     return PairShapes(target, draft)
 
 
-def member(name: str, source: ShapeSource, found: Header, path: Path | None = None) -> PairMember:
+def member(
+    name: str, source: ShapeSource, found: Header, path: Path | None = None
+) -> PairMember:
     """Raises ModelFileError if the numbers in the header are inconsistent."""
     with refuse_inconsistent():
         return PairMember(name, source, shape.from_header(found), found, path)
 
 
 def _resolve_member(
-    request: ResolvedModel, planner: PullPlanner | None, target: PairMember | None = None
+    request: ResolvedModel,
+    planner: PullPlanner | None,
+    target: PairMember | None = None,
 ) -> PairMember:
     """`target`: that of a head."""
     if (path := request.find_path()) is not None:
         return member(request.name, "file", reader.read_model(path), path)
-    known = _catalog_member(request.catalog_model, target) if request.catalog_model else None
+    known = (
+        _catalog_member(request.catalog_model, target)
+        if request.catalog_model
+        else None
+    )
     if planner is not None:
         try:
-            return member(request.name, "hub", planner.full_header(planner.plan_model(request)))
+            return member(
+                request.name, "hub", planner.full_header(planner.plan_model(request))
+            )
         except LocalspecError:
             if known is None:
                 raise
@@ -155,7 +180,9 @@ def _resolve_member(
     return known
 
 
-def _catalog_member(model: CatalogModel, target: PairMember | None = None) -> PairMember | None:
+def _catalog_member(
+    model: CatalogModel, target: PairMember | None = None
+) -> PairMember | None:
     if model.path is not None:
         return member(model.id, "file", reader.read(model.path), model.path)
     is_head = model.kind != "model"
@@ -173,7 +200,9 @@ _BITS = {
 """Of the token embeddings, by a part of the quantisation's name; of all others 4.5."""
 _OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
 _MXFP4_BITS = 4.25
-_NARROW_BITS = 8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
+_NARROW_BITS = (
+    8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
+)
 _BLOCK = 256
 _WITHOUT_GATE = ("nemotron_h", "nemotron_h_moe", "apertus")  # Two matrices, not three.
 _PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.
@@ -187,19 +216,27 @@ def shape_from_catalog(model: CatalogModel) -> ModelShape | None:
     return shape_from_numbers(model.shape, model.quantization, model.size)
 
 
-def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> ModelShape:
+def shape_from_numbers(
+    shape: CatalogShape, quantization: str, n_bytes: int
+) -> ModelShape:
     """`n_bytes`: of the file."""
     bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
     is_narrow = shape.embd % _BLOCK > 0 and bits < _NARROW_BITS
     output_bits = _NARROW_BITS if is_narrow else max(bits, _OUTPUT_BITS)
     output_type = "Q8_0" if output_bits == _NARROW_BITS else "Q6_K"
     output = int(shape.embd * shape.vocab * output_bits / 8)
-    table = output if shape.tied else int(shape.embd * shape.vocab * (bits + is_narrow) / 8)
-    table += int((shape.layer_embd * shape.layers * shape.vocab + shape.tables) * bits / 8)
+    table = (
+        output if shape.tied else int(shape.embd * shape.vocab * (bits + is_narrow) / 8)
+    )
+    table += int(
+        (shape.layer_embd * shape.layers * shape.vocab + shape.tables) * bits / 8
+    )
     rest = n_bytes - table - output * (not shape.tied) - _VOCABULARY_BYTES * shape.vocab
     # Its experts, in every file of gpt-oss.
     is_mxfp4 = "MXFP4" in quantization or shape.architecture == "gpt-oss"
-    layers, is_mostly_dense = _spread(shape, rest, bits / _MXFP4_BITS if is_mxfp4 else 1.0)
+    layers, is_mostly_dense = _spread(
+        shape, rest, bits / _MXFP4_BITS if is_mxfp4 else 1.0
+    )
     dense_type = _weight_type(quantization.replace("MXFP4", "Q8_0"))
     inner, channels = _recurrent_widths(shape)
     return ModelShape(
@@ -218,7 +255,9 @@ def shape_from_numbers(shape: CatalogShape, quantization: str, n_bytes: int) -> 
         n_swa=shape.window,
         n_expert=shape.experts,
         n_expert_used=shape.experts_used,
-        mla_result=shape.heads * (shape.kv_rank + shape.value_dim) * (shape.kv_rank > 0),
+        mla_result=shape.heads
+        * (shape.kv_rank + shape.value_dim)
+        * (shape.kv_rank > 0),
         n_shared_kv=shape.shared_kv_layers,
         n_embd_per_layer=shape.layer_embd,
         n_embd_r=max(0, shape.conv - 1) * (channels or shape.embd),
@@ -236,9 +275,9 @@ _REDUCED_VOCABULARY = 32_000  # Tokens that an EAGLE-3 head drafts.
 def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelShape:
     """A head of `n_bytes`: layers like the target's last one with attention.
 
-    A separate MTP layer has embeddings and an output matrix of its own, a Gemma 4 assistant an
-    output matrix and no KV cache, EAGLE-3 an output matrix for fewer tokens; block heads borrow
-    the target's.
+    A separate MTP layer has embeddings and an output matrix of its own, a Gemma 4
+    assistant an output matrix and no KV cache, EAGLE-3 an output matrix for fewer
+    tokens; block heads borrow the target's.
     """
     kind, quantization = model.kind, model.quantization
     is_assistant = model.architecture == ASSISTANT
@@ -251,7 +290,12 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
     weights = (n_bytes - table - n_input) // n_layers
     like = next(layer for layer in reversed(target.layers) if layer.n_head)
     layer = replace(
-        like, weights=weights, experts=0, expert_matrix=0, matrix=weights // 4, is_swa=False
+        like,
+        weights=weights,
+        experts=0,
+        expert_matrix=0,
+        matrix=weights // 4,
+        is_swa=False,
     )
     if is_assistant:
         layer = replace(layer, has_kv=False)
@@ -325,7 +369,12 @@ def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
     v, n_head_kv, mla = shape.value_dim or k, shape.n_head_kv(il), 0
     wide = heads * k * (1 + (shape.architecture in GATED_ATTENTION))
     if shape.kv_rank:  # `head_dim` and `value_dim` are those of the uncompressed heads
-        k, v, n_head_kv, mla = shape.kv_rank + shape.rope_dim, shape.kv_rank, 1, k + shape.kv_rank
+        k, v, n_head_kv, mla = (
+            shape.kv_rank + shape.rope_dim,
+            shape.kv_rank,
+            1,
+            k + shape.kv_rank,
+        )
     widths = (heads, n_head_kv, k, v)
     has_attention, is_recurrent = shape.has_attention(il), shape.layer_kind(il) == "M"
     if is_recurrent:
@@ -346,8 +395,11 @@ def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
         k,
         v,
         attention_width(shape.architecture, widths, mla=mla, is_fused=is_fused),
-        feed_forward_width(embd, n_matrices * ff, shape.experts_used, expert_ff, n_expert),
+        feed_forward_width(
+            embd, n_matrices * ff, shape.experts_used, expert_ff, n_expert
+        ),
         is_swa,
         is_recurrent,
-        has_attention and not shape.layers - shape.shared_kv_layers <= il < shape.layers,
+        has_attention
+        and not shape.layers - shape.shared_kv_layers <= il < shape.layers,
     )

@@ -29,11 +29,17 @@ class ContextParams:
     flash_attn_auto: bool = False
     """Turn flash attention off if it would not run on the layer's device."""
     v_token_major: bool = True
-    """The V cache is stored token by token, as flash attention needs it; else transposed."""
+    """The V cache is stored token by token, as flash attention needs it; else
+    transposed.
+    """
     n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
     target_output_matrix: tuple[str, int] = ("", 0)
-    """Of a head: device and bytes of the target's output matrix, which the head may use."""
-    n_hidden_states: int = 0  # Of a target: layers whose hidden states are extracted for a head.
+    """Of a head: device and bytes of the target's output matrix, which the head may
+    use.
+    """
+    n_hidden_states: int = (
+        0  # Of a target: layers whose hidden states are extracted for a head.
+    )
     load_mtp: bool = False
 
     def cells(self, layer: LayerShape) -> int:
@@ -50,12 +56,16 @@ def context_params(
 ) -> tuple[ContextParams, ContextParams | None]:
     """For target and draft, by the rules of the engine.  Raises UsageError."""
     role = llama_params.target_role(load)
-    n_ctx_target = llama_params.resolve_n_ctx(role.settings, target.n_ctx_train, "the target")
+    n_ctx_target = llama_params.resolve_n_ctx(
+        role.settings, target.n_ctx_train, "the target"
+    )
     params = _resolve_params(target, role, n_ctx_target)
     if draft is None:
         return params, None
     if draft.head_kind:
-        head = _resolve_params(draft, llama_params.head_role(load, params.n_ctx), params.n_ctx)
+        head = _resolve_params(
+            draft, llama_params.head_role(load, params.n_ctx), params.n_ctx
+        )
         is_mtp = draft.head_kind == "mtp"
         n_states = 1 if is_mtp else draft.n_target_layers
         params = replace(params, n_hidden_states=n_states, load_mtp=is_mtp)
@@ -65,7 +75,9 @@ def context_params(
     return params, _resolve_params(draft, role, n_ctx)
 
 
-def _resolve_params(shape: ModelShape, role: ModelRole, n_ctx_requested: int) -> ContextParams:
+def _resolve_params(
+    shape: ModelShape, role: ModelRole, n_ctx_requested: int
+) -> ContextParams:
     settings = role.settings
     n_ctx = _round_up(n_ctx_requested)
     n_ubatch = min(max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH), n_ctx)
@@ -80,7 +92,8 @@ def _resolve_params(shape: ModelShape, role: ModelRole, n_ctx_requested: int) ->
         n_rs_seq=role.n_rs_seq if shape.can_rollback else 0,
         kv_types=kv_types,
         flash_attn=flash,
-        flash_attn_auto=settings.flash_attn == "auto" and GGML_TYPES[kv_types[1]][1] == 1,
+        flash_attn_auto=settings.flash_attn == "auto"
+        and GGML_TYPES[kv_types[1]][1] == 1,
         v_token_major=flash,
     )
 
@@ -89,7 +102,9 @@ def _round_up(n: int) -> int:
     return -(-n // CTX_STEP) * CTX_STEP
 
 
-_MAX_COPIES = 4  # Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
+_MAX_COPIES = (
+    4  # Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
+)
 
 
 @dataclass(frozen=True)
@@ -97,11 +112,15 @@ class LayerPlacement:
     """Backends are numbered: GPUs first, the CPU last."""
 
     backend_names: tuple[str, ...]
-    layer_backends: tuple[int, ...]  # A backend for each layer, then one for the output.
+    # A backend for each layer, then one for the output.
+    layer_backends: tuple[int, ...]
     f16_copies: tuple[bool, ...]
-    """For each backend: attention over a cache in another type keeps f16 copies of it."""
+    """For each backend: attention over a cache in another type keeps f16 copies of it.
+    """
     repacks: bool
-    """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for them."""
+    """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for
+    them.
+    """
     expert_backends: tuple[int, ...]  # Of the experts of each layer.
     n_copies: int  # Of every input.
 
@@ -123,13 +142,18 @@ class LayerPlacement:
         return self.has_gpu and self.cpu_backend in self.layer_backends
 
 
-def offload_devices(settings: ContextSettings, devices: Sequence[Device]) -> tuple[Device, ...]:
+def offload_devices(
+    settings: ContextSettings, devices: Sequence[Device]
+) -> tuple[Device, ...]:
     """The devices llama.cpp offloads to; integrated GPUs only if there is no other.
 
-    Workers come first (machine/llama_params.py); models without workers do not use theirs.
+    Workers come first (machine/llama_params.py); models without workers do not use
+    theirs.
     """
     local = [d for d in devices if not d.worker]
-    gpus = [d for d in local if d.kind == "gpu"] or [d for d in local if d.kind == "igpu"]
+    gpus = [d for d in local if d.kind == "gpu"] or [
+        d for d in local if d.kind == "igpu"
+    ]
     gpus = [*(d for d in devices if d.worker and d.worker in settings.workers), *gpus]
     if settings.split_mode == "none" and gpus:
         gpus = gpus[settings.main_gpu :][:1] if settings.main_gpu >= 0 else []
@@ -148,8 +172,12 @@ def place_layers(
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
     if chosen and chosen[-1].worker and settings.output_layer == "local":
         layers = (*layers[:-1], len(chosen))
-    is_pipelined = len(chosen) > 1 and len(chosen) not in layers and "Metal" not in backends
-    is_pipelined = is_pipelined and settings.split_mode == "layer" and not settings.cpu_moe
+    is_pipelined = (
+        len(chosen) > 1 and len(chosen) not in layers and "Metal" not in backends
+    )
+    is_pipelined = (
+        is_pipelined and settings.split_mode == "layer" and not settings.cpu_moe
+    )
     n_in_ram = len(shape.layers) if settings.cpu_moe == ALL_LAYERS else settings.cpu_moe
     return LayerPlacement(
         (*(device.name for device in chosen), HOST),
@@ -157,7 +185,10 @@ def place_layers(
         # Most other backends share CUDA's rules and code.
         (*(backend not in ("Vulkan", "Metal") for backend in backends), False),
         all(backend == "Metal" for backend in backends),
-        tuple(len(chosen) if il < n_in_ram else home for il, home in enumerate(layers[:-1])),
+        tuple(
+            len(chosen) if il < n_in_ram else home
+            for il, home in enumerate(layers[:-1])
+        ),
         _MAX_COPIES if is_pipelined else 1,
     )
 
@@ -177,17 +208,25 @@ def _assign_layers(
         return *[1] * (n_all - n), *[0] * n
     ends = _cumulative_split(settings, devices, used_bytes)
     places = (bisect_right(ends, _to_float32(i / n)) for i in range(n))
-    return *[len(devices)] * (n_all - n), *(min(place, len(devices) - 1) for place in places)
+    return *[len(devices)] * (n_all - n), *(
+        min(place, len(devices) - 1) for place in places
+    )
 
 
 def _cumulative_split(
     settings: ContextSettings, devices: Sequence[Device], used_bytes: Mapping[str, int]
 ) -> list[float]:
-    """The end of each device's share of the layers, from 0 to 1, in the precision of llama.cpp."""
+    """The end of each device's share of the layers, from 0 to 1, in the precision of
+    llama.cpp.
+    """
     parts = [*settings.tensor_split, *[0.0] * len(devices)][: len(devices)]
     if not any(parts):
-        least = 1 if used_bytes else 0  # the same rule as memory_probe_child uses for the draft
-        parts = [float(max(least, (d.free or 0) - used_bytes.get(d.name, 0))) for d in devices]
+        # the same rule as memory_probe_child uses for the draft
+        least = 1 if used_bytes else 0
+        parts = [
+            float(max(least, (d.free or 0) - used_bytes.get(d.name, 0)))
+            for d in devices
+        ]
     if not any(parts):
         parts = [1.0] * len(devices)
     sums = list(accumulate(map(_to_float32, parts), lambda a, b: _to_float32(a + b)))

@@ -29,7 +29,12 @@ _TABLES = (
 )
 """llama.cpp keeps them on the CPU; a pass reads one row per token."""
 _FIRST_LAYER_TENSORS = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
-_ENCODER_TENSORS = ("v.", "mm.", "a.")  # Of images and sounds: on the CPU, and not read for text.
+# Of images and sounds: on the CPU, and not read for text.
+_ENCODER_TENSORS = (
+    "v.",
+    "mm.",
+    "a.",
+)
 _ON_CPU = (*_TABLES, *_ENCODER_TENSORS)
 _SWA_PATTERNS = {
     "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False), "gemma4": (6, False),
@@ -97,22 +102,29 @@ class ModelShape:
     n_mtp: int = 0  # MTP layers, which llama.cpp loads only if they draft.
     input_bytes: int = 0  # Of tables, which stay on the CPU.
     output_bytes: int = 0  # Of what is on the device of the output layer.
-    output_matrix: int = 0  # Bytes of the matrix that makes logits; 0: a head borrows its target's.
+    output_matrix: int = (
+        0  # Bytes of the matrix that makes logits; 0: a head borrows its target's.
+    )
     output_reads: int = 0  # Bytes that each pass reads outside the layers.
-    is_tied: bool = False  # The token embeddings are the output matrix: a GPU gets a copy.
+    is_tied: bool = (
+        False  # The token embeddings are the output matrix: a GPU gets a copy.
+    )
     is_table_repacked: bool = False
     """On this CPU tied embeddings are repacked, beside the original."""
     n_swa: int = 0
     n_expert: int = 0
     n_expert_used: int = 0
     mla_result: int = 0
-    """Of compressed keys and values (MLA): results of attention, compressed and full."""
+    """Of compressed keys and values (MLA): results of attention, compressed and full.
+    """
     n_shared_kv: int = 0  # Last layers, which read the KV cache of earlier ones.
     n_embd_per_layer: int = 0  # Width of embeddings for each layer (Gemma E).
     n_embd_r: int = 0  # Floats of a convolution state, per layer and sequence.
     n_embd_s: int = 0  # Floats of a recurrent state, per layer and sequence.
     ssm_inner: int = 0
-    ssm_channels: int = 0  # Inputs of a recurrent layer's convolution; 0: a short convolution.
+    ssm_channels: int = (
+        0  # Inputs of a recurrent layer's convolution; 0: a short convolution.
+    )
     weight_type: str = ""  # The type of most bytes that a pass reads, such as Q4_K.
     head_kind: str = ""  # eagle3, mtp, dflash or dspark; empty for a model.
     head_block: int = 0  # Rows of a block head.
@@ -150,12 +162,18 @@ class ModelShape:
 
     @property
     def has_target_weights(self) -> bool:
-        """MTP layers in the target's file; a file of their own, or an assistant, has its own."""
-        return self.head_kind == "mtp" and self.n_layer > 0 and self.layers[0].matrix > 0
+        """MTP layers in the target's file; a file of their own, or an assistant, has
+        its own.
+        """
+        return (
+            self.head_kind == "mtp" and self.n_layer > 0 and self.layers[0].matrix > 0
+        )
 
     @property
     def own_layers(self) -> range:
-        """Numbers of the layers that this model runs; the MTP layers are a draft of their own."""
+        """Numbers of the layers that this model runs; the MTP layers are a draft of
+        their own.
+        """
         if self.head_kind == "mtp":
             return range(self.n_layer, len(self.layers))
         return range(self.n_layer)
@@ -163,7 +181,11 @@ class ModelShape:
     def kv_source(self, il: int) -> int:
         """The layer whose KV cache layer `il` reads."""
         first_shared = len(self.layers) - self.n_shared_kv
-        return il if il < first_shared else first_shared - (2 if self.layers[il].is_swa else 1)
+        return (
+            il
+            if il < first_shared
+            else first_shared - (2 if self.layers[il].is_swa else 1)
+        )
 
 
 @contextmanager
@@ -181,13 +203,17 @@ def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
     kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
     if not kind:
         return shape
-    block = draft_heads.read_block_format(draft).size if kind in ("dflash", "dspark") else 0
+    block = (
+        draft_heads.read_block_format(draft).size if kind in ("dflash", "dspark") else 0
+    )
     n_layers = len(set(draft_heads.target_layers(draft)))
     return replace(shape, head_kind=kind, head_block=block, n_target_layers=n_layers)
 
 
 def from_header(header: Header) -> ModelShape:
-    """Raises ArithmeticError, LookupError or ValueError if the numbers are inconsistent."""
+    """Raises ArithmeticError, LookupError or ValueError if the numbers are
+    inconsistent.
+    """
     number = header.hparam
     blocks: defaultdict[int, dict[str, TensorInfo]] = defaultdict(dict)
     rest: dict[str, TensorInfo] = {}
@@ -196,8 +222,12 @@ def from_header(header: Header) -> ModelShape:
             blocks[int(match[1])][match[2]] = tensor
         else:
             rest[tensor.name] = tensor
-    first_bytes = sum(rest.pop(name).n_bytes for name in _FIRST_LAYER_TENSORS if name in rest)
-    first, *others = (_read_layer(header, blocks[il], il) for il in range(header.n_layer))
+    first_bytes = sum(
+        rest.pop(name).n_bytes for name in _FIRST_LAYER_TENSORS if name in rest
+    )
+    first, *others = (
+        _read_layer(header, blocks[il], il) for il in range(header.n_layer)
+    )
     inner, n_expert = number("ssm.inner_size"), number("expert_count")
     channels = inner + 2 * number("ssm.group_count") * number("ssm.state_size")
     short_conv = number("shortconv.l_cache")
@@ -212,7 +242,9 @@ def from_header(header: Header) -> ModelShape:
         n_swa=_n_swa(header),
         n_expert=n_expert,
         n_expert_used=min(number("expert_used_count", n_expert), n_expert),
-        mla_result=header.n_head * mla_result * (number("attention.key_length_mla") > 0),
+        mla_result=header.n_head
+        * mla_result
+        * (number("attention.key_length_mla") > 0),
         n_shared_kv=_n_shared_kv(header),
         n_embd_per_layer=number("embedding_length_per_layer_input"),
         n_embd_r=header.n_embd * (short_conv - 1) if short_conv else convolution,
@@ -228,7 +260,9 @@ def from_header(header: Header) -> ModelShape:
 def _read_tables(header: Header, tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     """`tensors`: those outside the layers."""
     table = tensors.get("token_embd.weight")
-    matrix = tensors.get("output.weight") or (table if header.architecture != "eagle3" else None)
+    matrix = tensors.get("output.weight") or (
+        table if header.architecture != "eagle3" else None
+    )
     is_tied = matrix is not None and matrix is table
     on_cpu = [tensor for name, tensor in tensors.items() if name.startswith(_ON_CPU)]
     input_bytes = sum(tensor.n_bytes for tensor in on_cpu)
@@ -246,32 +280,42 @@ def _read_tables(header: Header, tensors: Mapping[str, TensorInfo]) -> dict[str,
         "output_matrix": matrix.n_bytes if matrix else 0,
         "output_reads": reads,
         "is_tied": is_tied,
-        "is_table_repacked": table is not None and is_repacked(table.type_name, table.shape[1]),
+        "is_table_repacked": table is not None
+        and is_repacked(table.type_name, table.shape[1]),
         "weight_type": _most_read_type(header, is_tied=is_tied),
     }
 
 
-def _read_layer(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> LayerShape:
+def _read_layer(
+    header: Header, tensors: Mapping[str, TensorInfo], il: int
+) -> LayerShape:
     number, architecture = header.hparam, header.architecture
     is_swa = _is_swa(header, il)
     is_recurrent = architecture in RECURRENT or (
-        architecture in HYBRID and any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
+        architecture in HYBRID
+        and any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
     )
     n_head = _layer_number(header, "attention.head_count", il)
     n_head_kv = _layer_number(header, "attention.head_count_kv", il, header.n_head)
     is_fused = "attn_qkv.weight" in tensors and not is_recurrent
     has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
     if architecture in HYBRID or architecture == ASSISTANT:
-        has_kv = is_fused or "attn_k.weight" in tensors or "attn_kv_a_mqa.weight" in tensors
+        has_kv = (
+            is_fused or "attn_k.weight" in tensors or "attn_kv_a_mqa.weight" in tensors
+        )
     default, swa = header.n_embd // max(1, header.n_head), "_swa" * is_swa
     k, v = (
-        number(f"attention.{part}_length{swa}", number(f"attention.{part}_length", default))
+        number(
+            f"attention.{part}_length{swa}", number(f"attention.{part}_length", default)
+        )
         for part in ("key", "value")
     )
     mla_key = number("attention.key_length_mla")
     mla = mla_key + number("attention.kv_lora_rank") if mla_key else 0
     experts = [t.n_bytes for name, t in tensors.items() if _EXPERT_TENSORS.match(name)]
-    dense = [t.n_bytes for name, t in tensors.items() if not _EXPERT_TENSORS.match(name)]
+    dense = [
+        t.n_bytes for name, t in tensors.items() if not _EXPERT_TENSORS.match(name)
+    ]
     has_attention = "attn_output.weight" in tensors and not is_recurrent
     return LayerShape(
         sum(dense),
@@ -282,7 +326,9 @@ def _read_layer(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> L
         n_head_kv,
         k,
         v,
-        attention_width(architecture, (n_head, n_head_kv, k, v), mla=mla, is_fused=is_fused),
+        attention_width(
+            architecture, (n_head, n_head_kv, k, v), mla=mla, is_fused=is_fused
+        ),
         _feed_forward(header, tensors, il),
         is_swa,
         is_recurrent,
@@ -291,12 +337,16 @@ def _read_layer(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> L
 
 
 def attention_width(
-    architecture: str, heads: tuple[int, int, int, int], *, mla: int = 0, is_fused: bool = False
+    architecture: str,
+    heads: tuple[int, int, int, int],
+    *,
+    mla: int = 0,
+    is_fused: bool = False,
 ) -> int:
     """Floats per token of queries, keys and values.
 
-    `heads`: query heads, KV heads, widths of keys and values. `mla`: widths of a head's query
-    before and after compression, beside its compressed keys.
+    `heads`: query heads, KV heads, widths of keys and values. `mla`: widths of a head's
+    query before and after compression, beside its compressed keys.
     """
     n_head, n_head_kv, k, v = heads
     if mla:
@@ -324,7 +374,9 @@ def feed_forward_width(
 def _feed_forward(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> int:
     names = {"ffn_up.weight", "ffn_up_shexp.weight"} & tensors.keys()
     has_gate = any(name.startswith("ffn_gate") for name in tensors)
-    dense = max((tensors[name].shape[1] for name in names), default=0) * (3 if has_gate else 2)
+    dense = max((tensors[name].shape[1] for name in names), default=0) * (
+        3 if has_gate else 2
+    )
     down = tensors.get("ffn_down_exps.weight")
     if down is None:
         return feed_forward_width(header.n_embd, dense)
@@ -370,10 +422,14 @@ def _is_swa(header: Header, il: int) -> bool:
 
 def _most_read_type(header: Header, *, is_tied: bool) -> str:
     n_expert = header.hparam("expert_count")
-    share = min(header.hparam("expert_used_count", n_expert), n_expert) / max(1, n_expert)
+    share = min(header.hparam("expert_used_count", n_expert), n_expert) / max(
+        1, n_expert
+    )
     types: Counter[str] = Counter()
     for tensor in header.tensors:
-        if tensor.name not in _TABLES or (is_tied and tensor.name == "token_embd.weight"):
+        if tensor.name not in _TABLES or (
+            is_tied and tensor.name == "token_embd.weight"
+        ):
             types[tensor.type_name] += int(
                 tensor.n_bytes * (share if "_exps" in tensor.name else 1)
             )
@@ -383,7 +439,8 @@ def _most_read_type(header: Header, *, is_tied: bool) -> str:
 def is_repacked(type_name: str, n_rows: int) -> bool:
     """Whether ggml repacks a matrix on this CPU (ggml_repack_get_optimal_repack_type).
 
-    A repacked matrix stays on the CPU: GPUs cannot use it, nor can it serve as token embeddings.
+    A repacked matrix stays on the CPU: GPUs cannot use it, nor can it serve as token
+    embeddings.
     """
     if has_amx():  # llama_params turns extra buffer types off
         return False

@@ -1,7 +1,7 @@
 """Estimated speed of a pair: the bytes that a pass reads on each device, and its time.
 
-A pass takes a fixed time and the time to read its bytes; the speed-up by speculation follows from
-the costs of passes and an acceptance rate (speedup_model.py).
+A pass takes a fixed time and the time to read its bytes; the speed-up by speculation
+follows from the costs of passes and an acceptance rate (speedup_model.py).
 """
 
 from __future__ import annotations
@@ -28,33 +28,50 @@ CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
 _EXPERTS_SHARE, _ROUTING_MS = 0.8, 0.01
-"""Experts are read in many small products: of the speed of other weights this share, everywhere,
-and on a GPU a time for each layer."""
+"""Experts are read in many small products: of the speed of other weights this share,
+everywhere, and on a GPU a time for each layer.
+"""
 _FEW_BITS, _FEW_BITS_SHARE = re.compile("I?Q[123]|TQ"), 0.75
 """Of these types, which cost the most to unpack, the share of the reading speed of others.  These,
-and `share` and `layer_ms` of gpus.yaml, are least squares of 250 published runs."""
+and `share` and `layer_ms` of gpus.yaml, are least squares of 250 published runs.
+"""
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
-_SIZE_CLASS = 4  # A measured speed applies to models up to this many times as large, or as small.
+_SIZE_CLASS = (
+    4  # A measured speed applies to models up to this many times as large, or as small.
+)
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
 _CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
     True: {1: 1.0, 2: 1.2, 4: 1.6, 5: 2.1, 8: 2.8, 17: 5.5},
     False: {1: 1.0, 2: 1.0, 4: 1.25, 8: 1.7, 17: 2.8},
 }
 """Until one is measured, by whether the weights are quantised: these have a step from 4 to 5.  At 3
-about 1.3, from targets with layers in RAM (MTP, 12 GB card)."""
-_UNQUANTIZED_VERIFY = 0.13  # Of that cost on Macs, where unpacking weights costs most of it.
-_ROCM_VERIFY = 2.0  # The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
+about 1.3, from targets with layers in RAM (MTP, 12 GB card).
+"""
+_UNQUANTIZED_VERIFY = (
+    0.13  # Of that cost on Macs, where unpacking weights costs most of it.
+)
+_ROCM_VERIFY = (
+    2.0  # The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
+)
 _EXPERTS_POWER, _EXPERTS_STEP = 0.75, 0.5
-"""Experts of a pass of several tokens cost the power of their number, and a step for grouping the
-tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b on a GB10)."""
-_CPU_ATTENTION_SLOWDOWN = 2.3  # Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
-_DEVICE_CROSSING_MS = 0.045  # Copying activations from one device to the next: 30 to 60 µs.
+"""Experts of a pass of several tokens cost the power of their number, and a step for
+grouping the tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b
+on a GB10).
+"""
+_CPU_ATTENTION_SLOWDOWN = (
+    2.3  # Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
+)
+_DEVICE_CROSSING_MS = (
+    0.045  # Copying activations from one device to the next: 30 to 60 µs.
+)
 _REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per activation.
 _HOST_MS = 0.8  # Of a round outside llama.cpp.
 _SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
-"""Relative error of a speed-up with a measured and a typical verify curve; on CPUs those differ."""
+"""Relative error of a speed-up with a measured and a typical verify curve; on CPUs
+those differ.
+"""
 _TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
 _WORST_SPEEDUP = 0.97  # The engine pauses speculation that does not help.
 _WORKLOADS = ("chat", "code", "writing", "documents")
@@ -69,12 +86,18 @@ _TYPICAL_RATES: dict[str, tuple[FloatRange, ...]] = {
 family: for each workload, from a poor to a good match.  Draft models: reports from 0.4 (prose) to
 0.95 (code).  Heads: upper ends are their authors' (DSpark's paper, table 1, temperature 1, 7 draft
 tokens; vLLM #20780; DeepSeek-V3, 0.85 to 0.90 for MTP), lower ends users': MTP 0.48 to 0.93,
-EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose."""
-_MEASURED_ERROR = 0.08  # Of a rate measured with this pair: other texts are accepted otherwise.
-# For each workload, the share of an answer that repeats earlier text, which lookup can draft.
+EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose.
+"""
+_MEASURED_ERROR = (
+    0.08  # Of a rate measured with this pair: other texts are accepted otherwise.
+)
+# For each workload, the share of an answer that repeats earlier text, which lookup can
+# draft.
 _COPIED_SHARES = ((0.0, 0.10), (0.05, 0.30), (0.0, 0.05), (0.05, 0.50))
 _COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
-_TEMPERATURE_LOSS = 0.18  # At 1, relative: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5).
+_TEMPERATURE_LOSS = (
+    0.18  # At 1, relative: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5).
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +108,24 @@ class DeviceSpeed:
     fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
     layer_ms: float = 0.0  # Of each layer.
-    verify: float = 0.15  # A GPU's cost of a further token of a pass, in one-token passes.
+    verify: float = (
+        0.15  # A GPU's cost of a further token of a pass, in one-token passes.
+    )
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
     error: float = TABLE_ERROR
     basis: str = ""  # The source of these numbers, shown to the user.
     measured: bool = False
-    largest_measured: float = inf  # Bytes of the largest model measured, and of the smallest.
+    largest_measured: float = (
+        inf  # Bytes of the largest model measured, and of the smallest.
+    )
     smallest_measured: float = 0.0
 
     def read_ms(self, n_bytes: float, weight_type: str = "") -> float:
-        """Milliseconds to read `n_bytes`, without the fixed time.  Requires a known bandwidth."""
+        """Milliseconds to read `n_bytes`, without the fixed time.
+
+        Requires a known bandwidth.
+        """
         assert self.bandwidth is not None
         is_typical = self.kind == "cpu" or self.largest_measured < inf
         is_slow = not is_typical and _FEW_BITS.match(weight_type)
@@ -109,11 +139,15 @@ class DeviceSpeed:
             curve = self.verify_curve or _CPU_VERIFY_CURVES[is_quantized]
             return speedup_model.interpolate_curve(curve, width)
         is_cheap = self.kind == "metal" and not is_quantized
-        return 1 + self.verify * (_UNQUANTIZED_VERIFY if is_cheap else 1.0) * (width - 1)
+        return 1 + self.verify * (_UNQUANTIZED_VERIFY if is_cheap else 1.0) * (
+            width - 1
+        )
 
 
 UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
-UNKNOWN_CPU_SPEED = replace(UNKNOWN_SPEED, fixed_ms=0.3, kind="cpu", basis="not measured yet")
+UNKNOWN_CPU_SPEED = replace(
+    UNKNOWN_SPEED, fixed_ms=0.3, kind="cpu", basis="not measured yet"
+)
 TYPICAL_CPU_SPEED = replace(
     UNKNOWN_CPU_SPEED, bandwidth=60.0, basis="60 GB/s assumed, not measured yet"
 )
@@ -122,13 +156,19 @@ TYPICAL_CPU_SPEED = replace(
 def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
     """The CPU's speed until it is measured.
 
-    Beside a GPU that shares its memory it reads that memory too: 200 to 240 of 400 GB/s on an M1
-    Max, 120 of 256 on a Ryzen AI Max.
+    Beside a GPU that shares its memory it reads that memory too: 200 to 240 of 400 GB/s
+    on an M1 Max, 120 of 256 on a Ryzen AI Max.
     """
     for device in devices:
-        if device.unified and not device.worker and (spec := gpu_catalog.match_device(device)):
+        if (
+            device.unified
+            and not device.worker
+            and (spec := gpu_catalog.match_device(device))
+        ):
             basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
-            return replace(TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis)
+            return replace(
+                TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis
+            )
     kind, bandwidth = typical_ram(read_cpu_name())
     basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet (localspec doctor --cpu)"
     return replace(TYPICAL_CPU_SPEED, bandwidth=bandwidth, basis=basis)
@@ -140,16 +180,26 @@ class HardwareSpeed:
 
     devices: tuple[Device, ...]  # Devices that layers can be offloaded to.
     nominal_speeds: Mapping[str, DeviceSpeed]  # By device name; the CPU under HOST.
-    lines: Mapping[str, WorkerReport] = field(default_factory=dict)  # By name of a worker's device.
+    # By name of a worker's device.
+    lines: Mapping[str, WorkerReport] = field(default_factory=dict)
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
     """By device and weight type; the type "" applies to types not measured."""
-    acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(default_factory=dict)
-    """Rates that drafts reached here, by the paths of the pair; by `greedy` and `coupled`."""
+    acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(
+        default_factory=dict
+    )
+    """Rates that drafts reached here, by the paths of the pair; by `greedy` and
+    `coupled`.
+    """
 
     def find_speed(
-        self, device: str, weight_type: str, n_bytes: float = 0, model_bytes: float = inf
+        self,
+        device: str,
+        weight_type: str,
+        n_bytes: float = 0,
+        model_bytes: float = inf,
     ) -> DeviceSpeed:
-        """The speed for a model that reads `n_bytes` per token here, `model_bytes` everywhere.
+        """The speed for a model that reads `n_bytes` per token here, `model_bytes`
+        everywhere.
 
         What was measured applies to models of the size class of the largest and of the smallest
         one.  Others take the table's speed; larger ones at least, smaller ones at most as long as
@@ -170,11 +220,17 @@ class HardwareSpeed:
             return borrowed
         fixed_ms = speed.fixed_ms + speed.read_ms(limit) - nominal.read_ms(limit)
         if is_small:
-            return borrowed if fixed_ms < nominal.fixed_ms else replace(nominal, basis=basis)
+            return (
+                borrowed
+                if fixed_ms < nominal.fixed_ms
+                else replace(nominal, basis=basis)
+            )
         return replace(nominal, fixed_ms=max(nominal.fixed_ms, fixed_ms), basis=basis)
 
 
-def from_devices(devices: Sequence[Device], cpu: DeviceSpeed = UNKNOWN_CPU_SPEED) -> HardwareSpeed:
+def from_devices(
+    devices: Sequence[Device], cpu: DeviceSpeed = UNKNOWN_CPU_SPEED
+) -> HardwareSpeed:
     """Nominal speeds from gpus.yaml; without devices, the CPU computes everything."""
     speeds = {device.name: _nominal_speed(device) for device in devices}
     return HardwareSpeed(tuple(devices), speeds | {HOST: cpu})
@@ -199,9 +255,15 @@ class DeviceReads:
     """Bytes read for one token on one device."""
 
     dense: float = 0.0  # Weights that every token reads.
-    experts: float = 0.0  # Of the experts one token uses, as many as take the same time.
-    kv_cache: float = 0.0  # The KV cache in use, and recurrent states, read and written.
-    attention: float = 0.0  # The same, counted once for each attention head that reads it.
+    experts: float = (
+        0.0  # Of the experts one token uses, as many as take the same time.
+    )
+    kv_cache: float = (
+        0.0  # The KV cache in use, and recurrent states, read and written.
+    )
+    attention: float = (
+        0.0  # The same, counted once for each attention head that reads it.
+    )
     n_layers: int = 0
     n_with_experts: int = 0
 
@@ -236,7 +298,8 @@ def count_reads(
     context: int = 0,
     target: ModelShape | None = None,
 ) -> PassReads:
-    """Reads of one token with `context` tokens in the cache, layers placed as by llama.cpp.
+    """Reads of one token with `context` tokens in the cache, layers placed as by
+    llama.cpp.
 
     `target`: of a head, which may borrow its output matrix.
     """
@@ -253,20 +316,28 @@ def count_reads(
         reads[expert_home].n_with_experts += layer.experts > 0
         n_crossings += 2 * (layer.experts > 0 and expert_home != home)
         part.n_layers += 1
-        n_bytes = _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
+        n_bytes = (
+            _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
+        )
         state_bytes = states * layer.is_recurrent
         part.kv_cache += n_bytes + state_bytes
         part.attention += n_bytes * layer.queries_per_kv + state_bytes
     output = reads[placed.output_backend]
     if not shape.has_target_weights:
         output.dense += shape.output_reads
-    borrows = not (shape.has_mtp_output if shape.has_target_weights else shape.output_matrix)
+    borrows = not (
+        shape.has_mtp_output if shape.has_target_weights else shape.output_matrix
+    )
     if target and borrows:
         output.dense += target.output_matrix
     pairs = zip(placed.backend_names, reads, strict=True)
     used = {name: part for name, part in pairs if part.weights}
-    homes = {placed.layer_backends[il] for il in shape.own_layers} | {placed.output_backend}
-    return PassReads(shape, used, n_crossings + len(homes) - 1, (target or shape).n_layer)
+    homes = {placed.layer_backends[il] for il in shape.own_layers} | {
+        placed.output_backend
+    }
+    return PassReads(
+        shape, used, n_crossings + len(homes) - 1, (target or shape).n_layer
+    )
 
 
 def _kv_read_bytes(
@@ -274,7 +345,9 @@ def _kv_read_bytes(
 ) -> float:
     widths = (layer.n_embd_head_k, 0 if shape.is_mla else layer.n_embd_head_v)
     n_bytes = 0.0
-    for kv_type, width in zip(llama_params.KV_TYPES[settings.kv_type], widths, strict=True):
+    for kv_type, width in zip(
+        llama_params.KV_TYPES[settings.kv_type], widths, strict=True
+    ):
         _, block, block_bytes = GGML_TYPES[kv_type]
         n_bytes += width * block_bytes / block
     cells = min(context, shape.n_swa) if layer.is_swa else context
@@ -283,7 +356,8 @@ def _kv_read_bytes(
 
 def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSpeed]:
     """Of the devices that a pass uses."""
-    size = inf if reads.shape.head_kind else reads.weights  # a head is a part of its target
+    # a head is a part of its target
+    size = inf if reads.shape.head_kind else reads.weights
     return {
         name: hardware.find_speed(name, reads.shape.weight_type, part.weights, size)
         for name, part in reads.by_device.items()
@@ -295,8 +369,8 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     shape, speeds = reads.shape, find_speeds(reads, hardware)
     ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
     ms += _DEVICE_CROSSING_MS * reads.n_crossings
-    # A round trip to each worker in the chain, with the activations of each token there and back.
-    # The width is as that of the pass before; a change sends the graph again.
+    # A round trip to each worker in the chain, with the activations of each token there
+    # and back. The width is as that of the pass before; a change sends the graph again.
     for line in (hardware.lines[name] for name in speeds if name in hardware.lines):
         n_bytes = _REQUEST_BYTES + 2 * 4 * width * shape.n_embd
         ms += line.round_trip_ms + 1e3 * n_bytes / line.bytes_per_second
@@ -304,10 +378,14 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
 
 
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
-    """The fixed time was measured for whole models, as curves are; a head has few layers."""
+    """The fixed time was measured for whole models, as curves are; a head has few
+    layers.
+    """
     part, weight_type = reads.by_device[device], reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
-    fixed_ms = part.n_layers * (speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms)
+    fixed_ms = part.n_layers * (
+        speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms
+    )
     ms = fixed_ms * (verify_cost if speed.verify_curve else 1.0)
     ms += speed.read_ms(part.dense, weight_type) * verify_cost
     ms += part.n_with_experts * (0.0 if speed.kind == "cpu" else _ROUTING_MS)
@@ -366,23 +444,34 @@ def estimate_speed(
     known = [*speeds.items()]
     if draft is not None:
         head_of = target if draft.head_kind else None
-        draft_reads = count_reads(draft, load.draft_settings, devices, use.context, head_of)
+        draft_reads = count_reads(
+            draft, load.draft_settings, devices, use.context, head_of
+        )
         known += find_speeds(draft_reads, hardware).items()
     for name, speed in known:
         if speed.bandwidth is None:
             return SpeedEstimate(explanation=f"{name}: {speed.basis}")
     t1 = estimate_ms(reads, hardware)
     parts = {name: _device_ms(reads, name, speed, 1) for name, speed in speeds.items()}
-    error = sum(parts[name] * speeds[name].error for name in parts) / (sum(parts.values()) or 1.0)
+    error = sum(parts[name] * speeds[name].error for name in parts) / (
+        sum(parts.values()) or 1.0
+    )
     plain = 1e3 / t1 * (1 - error), 1e3 / t1 * (1 + error)
     costs = _estimate_costs(load, (reads, draft_reads), draft, hardware)
     is_measured = all(speed.measured for speed in speeds.values())
     by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
-        basis, expected = "no speculation: its recurrent state cannot be rolled back", plain
+        basis, expected = (
+            "no speculation: its recurrent state cannot be rolled back",
+            plain,
+        )
     else:
-        kind = "cpu" if any(speed.kind == "cpu" for speed in speeds.values()) else "table"
-        has_curves = is_measured and all(speed.verify_curve for speed in speeds.values())
+        kind = (
+            "cpu" if any(speed.kind == "cpu" for speed in speeds.values()) else "table"
+        )
+        has_curves = is_measured and all(
+            speed.verify_curve for speed in speeds.values()
+        )
         speedup_error = _SPEEDUP_ERRORS["measured" if has_curves else kind]
         basis, speedups = _expect_speedups(load, draft, hardware, use, costs)
         for name, (low, high) in speedups.items():
@@ -404,12 +493,16 @@ def _estimate_costs(
     host_ms, draft_ms, max_draft = _HOST_MS, 0.0, load.draft_max
     if draft and draft_reads and draft.head_block:  # one pass for all draft tokens
         max_draft = min(max_draft, max(1, draft.head_block - 1))
-        host_ms += estimate_ms(draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS))
+        host_ms += estimate_ms(
+            draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS)
+        )
     elif draft_reads:
         draft_ms = estimate_ms(draft_reads, hardware)
     widths = range(1, load.draft_max + 2)
     curve = {width: estimate_ms(target_reads, hardware, width) / t1 for width in widths}
-    return SpeculationCosts(draft_ms / t1, curve, host_ms / t1, min(max_draft, DRAFT_MAX))
+    return SpeculationCosts(
+        draft_ms / t1, curve, host_ms / t1, min(max_draft, DRAFT_MAX)
+    )
 
 
 def _expect_speedups(
@@ -419,21 +512,26 @@ def _expect_speedups(
     use: UseCase,
     costs: SpeculationCosts,
 ) -> tuple[str, dict[str, tuple[FloatRange, FloatRange]]]:
-    """What they are based on; by workload the lowest and the highest, each with the share of the
-    text that is drafted.
+    """What they are based on; by workload the lowest and the highest, each with the
+    share of the text that is drafted.
     """
     if draft is None:
         basis = "typical gains of prompt lookup"
         copied = max(1.0, costs.best_speedup(_COPY_ACCEPTANCE))
         ends = [
-            [(1 / (1 - share + share / copied), share * (copied > 1)) for share in shares]
+            [
+                (1 / (1 - share + share / copied), share * (copied > 1))
+                for share in shares
+            ]
             for shares in _COPIED_SHARES
         ]
     else:
         rates, basis = _find_rates(load, draft, hardware, use)
         share = float(costs.max_draft > 0)
         ends = [[(costs.best_speedup(rate), share) for rate in each] for each in rates]
-    return basis, {name: (low, high) for name, (low, high) in zip(_WORKLOADS, ends, strict=True)}
+    return basis, {
+        name: (low, high) for name, (low, high) in zip(_WORKLOADS, ends, strict=True)
+    }
 
 
 def _find_rates(
@@ -446,7 +544,10 @@ def _find_rates(
     if measured is None and "greedy" in here:
         measured = here["greedy"] * factor
     if measured is not None:
-        rates = max(0.0, measured - _MEASURED_ERROR), min(1.0, measured + _MEASURED_ERROR)
+        rates = (
+            max(0.0, measured - _MEASURED_ERROR),
+            min(1.0, measured + _MEASURED_ERROR),
+        )
         basis = f"acceptance rate of {measured:.2f} measured with this pair"
         return [rates] * len(_WORKLOADS), basis
     basis = f"typical acceptance rate for {use.workload}"
@@ -457,9 +558,14 @@ def _find_rates(
 
 
 def _workload_speed(
-    t1_ms: float, error: float, lowest: FloatRange, highest: FloatRange, speedup_error: float
+    t1_ms: float,
+    error: float,
+    lowest: FloatRange,
+    highest: FloatRange,
+    speedup_error: float,
 ) -> WorkloadSpeed:
-    """`error`: relative, of `t1_ms`; `lowest` and `highest`: a speed-up, and the share drafted.
+    """`error`: relative, of `t1_ms`; `lowest` and `highest`: a speed-up, and the share
+    drafted.
 
     Never much slower than plain decoding, as the engine pauses speculation that does not help.  No
     faster either if the middle of the speed-up is a loss: then an error does not make it a gain.
@@ -469,7 +575,12 @@ def _workload_speed(
         high, high_share = min(high, 1.0), 0.0
     tok_s = 1e3 / t1_ms
     low_error, high_error = speedup_error * low_share, speedup_error * high_share
-    slowest = tok_s * max(low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP)
+    slowest = tok_s * max(
+        low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP
+    )
     fastest = tok_s * max(high * (1 + hypot(error, high_error)), 1 + error)
-    speedup = max(low * (1 - low_error), _WORST_SPEEDUP), max(high * (1 + high_error), 1.0)
+    speedup = (
+        max(low * (1 - low_error), _WORST_SPEEDUP),
+        max(high * (1 + high_error), 1.0),
+    )
     return WorkloadSpeed(speedup, (slowest, fastest))

@@ -1,4 +1,5 @@
-"""Speed-up of speculative decoding with a fixed draft length, from costs and acceptance.
+"""Speed-up of speculative decoding with a fixed draft length, from costs and
+acceptance.
 
 A round with γ draft tokens takes γ·c + v(γ + 1) + o one-token passes and emits
 1 + Σ P(the first j draft tokens are accepted), j = 1 … γ.  With one acceptance rate α the speed-up
@@ -28,7 +29,9 @@ class SpeculationCosts:
         return interpolate_curve(self.verify_curve, width)
 
     def best_speedup(self, rate: float) -> float:
-        """Of drafting in every round with one acceptance rate, even if plain decoding is faster."""
+        """Of drafting in every round with one acceptance rate, even if plain decoding
+        is faster.
+        """
         probs = [rate**n for n in range(1, self.max_draft + 1)]
         speedups = (expected_speedup(self, probs, n) for n in range(1, len(probs) + 1))
         return max(speedups, default=1.0)
@@ -53,7 +56,9 @@ def interpolate_curve(curve: Mapping[int, float], width: float) -> float:
     return points[low] + slope * (width - low)
 
 
-def expected_speedup(costs: SpeculationCosts, prefix_probs: Sequence[float], gamma: int) -> float:
+def expected_speedup(
+    costs: SpeculationCosts, prefix_probs: Sequence[float], gamma: int
+) -> float:
     """Relative to plain decoding, with `gamma` draft tokens in every round."""
     if gamma == 0:
         return 1.0
@@ -61,7 +66,9 @@ def expected_speedup(costs: SpeculationCosts, prefix_probs: Sequence[float], gam
     return emitted / (gamma * costs.c + costs.verify_cost(gamma + 1) + costs.host)
 
 
-def best_draft_length(costs: SpeculationCosts, prefix_probs: Sequence[float]) -> BestDraftLength:
+def best_draft_length(
+    costs: SpeculationCosts, prefix_probs: Sequence[float]
+) -> BestDraftLength:
     """The fastest fixed length, from 0 to the length of `prefix_probs`."""
     lengths = range(min(DRAFT_MAX, len(prefix_probs)) + 1)
     gamma = max(lengths, key=lambda n: expected_speedup(costs, prefix_probs, n))
@@ -72,7 +79,8 @@ NEVER_PAYS = 1.01  # A break-even rate that no draft reaches.
 
 
 def break_even_rate(measured: MeasuredCosts) -> float | None:
-    """The acceptance rate from which drafting pays, to a hundredth; NEVER_PAYS; None if unknown.
+    """The acceptance rate from which drafting pays, to a hundredth; NEVER_PAYS; None if
+    unknown.
 
     Without a draft model, that of prompt lookup, whose drafts take no time.
     """

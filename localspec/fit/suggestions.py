@@ -46,18 +46,30 @@ _COMFORTABLE_TOKENS_PER_SECOND = 10.0  # A slower pair ranks after all faster on
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _ACTIVE_WEIGHT = 0.4
 """Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
-parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do."""
+parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do.
+"""
 _BITS_PER_PARAMETER = 4.9  # Of Q4_K_M; for an unknown number of parameters.
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
 _TRAINED_QUALITY = 0.99
 """What is left of a model by the bits of its quantisation, as a factor of its effective size; of
-one that its makers trained for its type.  An opinion."""
-_SAME_SPEED = 1.1  # Types that a CPU computes nearly as fast as the fastest, by this ratio.
+one that its makers trained for its type.  An opinion.
+"""
+_SAME_SPEED = (
+    1.1  # Types that a CPU computes nearly as fast as the fastest, by this ratio.
+)
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
 _UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
 _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
 _DESCRIPTIONS = HEAD_DESCRIPTIONS | {"lookup": "prompt lookup, no draft model"}
-_KIND_ORDER = ("mtp", "dspark", "dflash", "eagle3", "model", "lookup")  # If no speed is known.
+# If no speed is known.
+_KIND_ORDER = (
+    "mtp",
+    "dspark",
+    "dflash",
+    "eagle3",
+    "model",
+    "lookup",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +110,17 @@ class PairSuggestion:
 
     @property
     def is_upgrade(self) -> bool:
-        """Whether it leaves memory free and is fast, as a file larger than usual should."""
+        """Whether it leaves memory free and is fast, as a file larger than usual
+        should.
+        """
         if self.fit is None:
             return False
-        spare = min((each.headroom or 0) / (each.device.free or 1) for each in self.used)
-        rate = estimate_tokens_per_second(self.fit) if self.fit.speed.plain else math.inf
+        spare = min(
+            (each.headroom or 0) / (each.device.free or 1) for each in self.used
+        )
+        rate = (
+            estimate_tokens_per_second(self.fit) if self.fit.speed.plain else math.inf
+        )
         is_fast = rate >= _UPGRADE_TOKENS_PER_SECOND  # also if it is unknown
         return is_fast and self.fit.has_long_context and spare >= _UPGRADE_SPARE
 
@@ -121,15 +139,18 @@ def suggest(
     *,
     catalogue: Catalog | None = None,
 ) -> tuple[PairSuggestion, ...]:
-    """The pairs that fit, best first: the best pair of each target, then the second, and so on.
+    """The pairs that fit, best first: the best pair of each target, then the second,
+    and so on.
 
-    `target` (an id or a part of one) selects that model's pairs, whether they fit or not; without
-    it, pairs that would use memory reserved for other programs are left out.
-    Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
+    `target` (an id or a part of one) selects that model's pairs, whether they fit or
+    not; without it, pairs that would use memory reserved for other programs are left
+    out. Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
     catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
     pairs = _find_pairs(catalogue, target) if target else catalogue.pairs.values()
-    assess = partial(choose_file, machine=machine, criteria=criteria, searches=bool(target))
+    assess = partial(
+        choose_file, machine=machine, criteria=criteria, searches=bool(target)
+    )
     # The bundled pair is always suggested: it runs anywhere, if need be on the CPU.
     shown = [
         each
@@ -138,19 +159,31 @@ def suggest(
         and (target or not each.is_bundled or each.pair.draft_kind == "model")
     ]
     if not target:  # every target has a pair with prompt lookup, too
-        shown = [each for each in shown if each.is_bundled or not each.is_worse_than_lookup]
-    places, n_drafts = dict[str, int](), Counter[str]()  # Among the drafts of a target, by pair.
+        shown = [
+            each for each in shown if each.is_bundled or not each.is_worse_than_lookup
+        ]
+    # Among the drafts of a target, by pair.
+    places, n_drafts = (
+        dict[str, int](),
+        Counter[str](),
+    )
     for each in sorted(shown, key=_draft_sort_key):
         target_id = own_id(each.pair.target.id)
         places[each.pair.id] = n_drafts[target_id]
         n_drafts[target_id] += 1
-    return tuple(sorted(shown, key=lambda each: _sort_key(each, places, criteria.use, machine)))
+    return tuple(
+        sorted(shown, key=lambda each: _sort_key(each, places, criteria.use, machine))
+    )
 
 
 def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
     name, _, wanted_type = target.partition(":")
     entry = catalog.find(catalogue, name)
-    pairs = (entry,) if isinstance(entry, CatalogPair) else catalog.pairs_for(catalogue, entry)
+    pairs = (
+        (entry,)
+        if isinstance(entry, CatalogPair)
+        else catalog.pairs_for(catalogue, entry)
+    )
     if not pairs:
         raise NotFoundError(
             f"The catalogue has no pair for {entry.title}.",
@@ -166,7 +199,8 @@ def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
 def resolve_best_file(
     text: str, machine: Callable[[], MachineProfile], criteria: SuggestionCriteria
 ) -> ModelRequest:
-    """As `model_lookup.resolve`; if no quantisation is named or here, that of `suggest`.
+    """As `model_lookup.resolve`; if no quantisation is named or here, that of
+    `suggest`.
 
     `machine` may take a second.
     """
@@ -180,7 +214,9 @@ def resolve_best_file(
     best = min(found, key=_draft_sort_key, default=None)
     if best is None:
         return request
-    return model_lookup.resolve(f"{own_id(request.name)}:{best.pair.target.quantization}")
+    return model_lookup.resolve(
+        f"{own_id(request.name)}:{best.pair.target.quantization}"
+    )
 
 
 def choose_file(
@@ -190,7 +226,8 @@ def choose_file(
     *,
     searches: bool = False,
 ) -> PairSuggestion | None:
-    """As `assess_pair`, with the quantisation of the target that is best for the machine.
+    """As `assess_pair`, with the quantisation of the target that is best for the
+    machine.
 
     The catalogue's first, if it fits whole with a long context; a larger one only if it is still
     fast and leaves memory free; else the largest that fits, with four bits rather wholly.  On a CPU
@@ -205,7 +242,10 @@ def choose_file(
     first = assess(pair)
     if first is None or first.fit is None or not files:
         return assess(pair, searches=searches)
-    size, free = _model_size(pair.target) or 0, sum(each.device.free or 0 for each in first.used)
+    size, free = (
+        _model_size(pair.target) or 0,
+        sum(each.device.free or 0 for each in first.used),
+    )
     in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
     sized = [model for model in in_order if (_model_size(model) or 0) < free]
     fit = first.fit
@@ -216,9 +256,17 @@ def choose_file(
                 if larger is not None and larger.is_upgrade:
                     return larger
         return first
-    smaller = (pair.with_target(each) for each in sized if (_model_size(each) or 0) < size)
-    fitting = [each for each in (first, *map(assess, smaller)) if each and each.verdict == "fits"]
-    return max(fitting, key=_file_sort_key, default=None) or assess(pair, searches=searches)
+    smaller = (
+        pair.with_target(each) for each in sized if (_model_size(each) or 0) < size
+    )
+    fitting = [
+        each
+        for each in (first, *map(assess, smaller))
+        if each and each.verdict == "fits"
+    ]
+    return max(fitting, key=_file_sort_key, default=None) or assess(
+        pair, searches=searches
+    )
 
 
 def _rank_by_cpu(target: CatalogModel, machine: MachineProfile) -> list[CatalogModel]:
@@ -233,14 +281,24 @@ def _rank_by_cpu(target: CatalogModel, machine: MachineProfile) -> list[CatalogM
     if not timed or timed[0][0] is not target:
         return []
     least = min(_quality(target), _BITS_QUALITY["4"])
-    good = [(model, speed.turn_ms) for model, speed in timed if _quality(model) >= least]
+    good = [
+        (model, speed.turn_ms) for model, speed in timed if _quality(model) >= least
+    ]
     limit = _SAME_SPEED * min(ms for _, ms in good)
-    good.sort(key=lambda each: (max(each[1], limit), -_quality(each[0]), each[0] is not target))
+    good.sort(
+        key=lambda each: (
+            max(each[1], limit),
+            -_quality(each[0]),
+            each[0] is not target,
+        )
+    )
     return [model for model, _ in good]
 
 
 def explain_type(chosen: CatalogModel, machine: MachineProfile) -> str:
-    """What this CPU gains by a quantisation beside the next larger one; empty if little."""
+    """What this CPU gains by a quantisation beside the next larger one; empty if
+    little.
+    """
     speed = _type_speed(chosen, machine)
     model = catalog.load().models.get(own_id(chosen.id))
     if speed is None or model is None:
@@ -262,8 +320,9 @@ def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | Non
 
 
 def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, float]:
-    """Four bits with a short context are better than three with a long one, but not in RAM: only
-    experts may be there."""
+    """Four bits with a short context are better than three with a long one, but not in
+    RAM: only experts may be there.
+    """
     quality, fit = _quality(suggestion.pair.target), suggestion.fit
     is_whole = not (fit and fit.is_partly_in_ram)
     is_fast = is_whole or bool(fit and fit.load.target_settings.cpu_moe)
@@ -288,7 +347,11 @@ def assess_pair(
     sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
     size = None if None in sizes else sum(filter(None, sizes))
     if shapes is None:
-        return None if size is None else _assess_by_file_size(pair, size, machine, criteria.use)
+        return (
+            None
+            if size is None
+            else _assess_by_file_size(pair, size, machine, criteria.use)
+        )
     name = shapes.draft.name if shapes.draft else None
     load = replace(criteria.wishes.load, target=shapes.target.name, draft=name)
     load = with_settings(load, workers=machine.workers)
@@ -303,7 +366,9 @@ def assess_pair(
     others = explain_type(pair.target, machine), *_other_reasons(pair, criteria.use)
     reasons = (_memory_reason(fit), *speed_reasons, *filter(None, others))
     draft_reason = _draft_reason(pair, fit)
-    return PairSuggestion(pair, size or fit.total, fit.verdict, reasons, fit, draft_reason)
+    return PairSuggestion(
+        pair, size or fit.total, fit.verdict, reasons, fit, draft_reason
+    )
 
 
 def _assess_by_file_size(
@@ -314,7 +379,9 @@ def _assess_by_file_size(
     needed = size * _OVERHEAD_FACTOR
     judged = verdict.judge(needed, free, sum(map(reserve_bytes, devices)))
     relation = {"fits": "of", "tight": "nearly all of"}.get(judged, "more than")
-    is_rounded = any(model.about is not None for model in (pair.target, pair.draft) if model)
+    is_rounded = any(
+        model.about is not None for model in (pair.target, pair.draft) if model
+    )
     about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
     reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
     reasons += _other_reasons(pair, use)
@@ -326,7 +393,11 @@ def _memory_reason(fit: FitReport) -> str:
     device_fit = fit.device_fits[0] if fit.device_fits else fit.host
     if fit.verdict == "no" or fit.host.sharing:
         device_fit = fit.tightest
-    free = gib(device_fit.device.free) if device_fit.device.free is not None else "the free memory"
+    free = (
+        gib(device_fit.device.free)
+        if device_fit.device.free is not None
+        else "the free memory"
+    )
     relation = {"tight": ", nearly all of", "no": ", more than"}.get(fit.verdict, " of")
     settings = fit.load.target_settings
     kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
@@ -380,13 +451,18 @@ def _other_reasons(pair: CatalogPair, use: str | None) -> Iterator[str]:
 
 
 def _sort_key(
-    suggestion: PairSuggestion, places: Mapping[str, int], use: str | None, machine: MachineProfile
+    suggestion: PairSuggestion,
+    places: Mapping[str, int],
+    use: str | None,
+    machine: MachineProfile,
 ) -> tuple[bool | int | float, ...]:
     """The best suggestion sorts first."""
     pair, fit = suggestion.pair, suggestion.fit
     tokens_per_second = _tokens_per_second(suggestion, machine)
     is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
-    settings, in_ram = (fit.load.target_settings, fit.is_partly_in_ram) if fit else (None, False)
+    settings, in_ram = (
+        (fit.load.target_settings, fit.is_partly_in_ram) if fit else (None, False)
+    )
     return (
         suggestion.verdict == "no" and not suggestion.is_bundled,
         suggestion.verdict == "tight",
@@ -397,7 +473,8 @@ def _sort_key(
         bool(fit and fit.is_full),
         TIERS.index(pair.target.tier),
         bool(machine.devices) and fit is not None and not fit.has_long_context,
-        not is_slow and (in_ram or (settings is not None and settings.kv_type != "f16")),
+        not is_slow
+        and (in_ram or (settings is not None and settings.kv_type != "f16")),
         -(tokens_per_second if is_slow else _effective_size(pair.target)),
         -suggestion.bytes,
     )
@@ -408,7 +485,8 @@ def _effective_size(model: CatalogModel) -> float:
     total = model.parameters or (_model_size(model) or 0) * 8 / _BITS_PER_PARAMETER
     active = model.active or total
     return _quality(model) * math.exp(
-        (1 - _ACTIVE_WEIGHT) * math.log(total or 1) + _ACTIVE_WEIGHT * math.log(active or 1)
+        (1 - _ACTIVE_WEIGHT) * math.log(total or 1)
+        + _ACTIVE_WEIGHT * math.log(active or 1)
     )
 
 
@@ -427,8 +505,9 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
 
 
 def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
-    """The shortest time first, as if all files were of one size, unless the draft costs quality of
-    the target, the long context or the last memory; if the time is unknown, by kind.
+    """The shortest time first, as if all files were of one size, unless the draft costs
+    quality of the target, the long context or the last memory; if the time is unknown,
+    by kind.
     """
     pair, fit = suggestion.pair, suggestion.fit
     unknown = suggestion.verdict == "no", True, False, False, math.inf

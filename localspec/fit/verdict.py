@@ -26,7 +26,8 @@ _MIB = 1 << 20
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
 _BACKEND_RUNTIME_MIB = {"CUDA": 330, "ROCm": 330, "Vulkan": 200, "Metal": 150}
 """Memory of the backend itself.  Added for simulated GPUs only: on a real one it is already in use
-when llama.cpp reports free memory."""
+when llama.cpp reports free memory.
+"""
 _ENGINE_PROCESS_BYTES = 160 * _MIB
 """The engine process without the model: Python, llama.cpp, vocabulary."""
 _COMPARABLE_SHARE = 0.25
@@ -77,7 +78,9 @@ class DeviceFit:
         both = target if self.has_head else target + draft
         parts = {
             "target": target.weights,
-            "head" if self.has_head else "draft": draft.total if self.has_head else draft.weights,
+            "head" if self.has_head else "draft": draft.total
+            if self.has_head
+            else draft.weights,
             "KV": both.kv - both.states - both.window,
             "recurrent states": both.states,
             "window cache": both.window,
@@ -86,8 +89,14 @@ class DeviceFit:
 
     @property
     def headroom(self) -> int | None:
-        """Bytes left above the reserve, negative if missing; None if free memory is unknown."""
-        return None if self.device.free is None else self.device.free - self.reserve - self.needed
+        """Bytes left above the reserve, negative if missing; None if free memory is
+        unknown.
+        """
+        return (
+            None
+            if self.device.free is None
+            else self.device.free - self.reserve - self.needed
+        )
 
     @property
     def missing(self) -> int:
@@ -122,8 +131,15 @@ class FitReport:
     @property
     def loses(self) -> bool:
         """Whether the draft is not expected to make it faster."""
-        chat, is_known = self.speed.by_workload.get("chat"), self.speed.plain is not None
-        return is_known and bool(self.memory_estimate.draft) and not (chat and chat.speedup[1] > 1)
+        chat, is_known = (
+            self.speed.by_workload.get("chat"),
+            self.speed.plain is not None,
+        )
+        return (
+            is_known
+            and bool(self.memory_estimate.draft)
+            and not (chat and chat.speedup[1] > 1)
+        )
 
     @property
     def has_long_context(self) -> bool:
@@ -133,11 +149,15 @@ class FitReport:
     @property
     def is_partly_in_ram(self) -> bool:
         settings = self.load.target_settings
-        return bool(self.device_fits) and (settings.cpu_moe != 0 or settings.n_gpu_layers >= 0)
+        return bool(self.device_fits) and (
+            settings.cpu_moe != 0 or settings.n_gpu_layers >= 0
+        )
 
     @property
     def is_full(self) -> bool:
-        """Whether one more small program would not fit; what is partly in RAM was made to fill."""
+        """Whether one more small program would not fit; what is partly in RAM was made
+        to fill.
+        """
         headroom, total = self.tightest.headroom, self.tightest.device.total or 0
         is_known = headroom is not None and not self.is_partly_in_ram
         return is_known and (headroom or 0) < _LEAST_LEFT * total
@@ -157,12 +177,19 @@ class FitReport:
 
     @property
     def tightest(self) -> DeviceFit:
-        """The device with the least headroom; system memory counts only if it is missing some, or
-        if a GPU shares it."""
-        known = [each for each in self.all_fits if each.needed and each.headroom is not None]
+        """The device with the least headroom; system memory counts only if it is
+        missing some, or if a GPU shares it.
+        """
+        known = [
+            each for each in self.all_fits if each.needed and each.headroom is not None
+        ]
         gpus = [each for each in known if each is not self.host or each.sharing]
         short = [each for each in known if (each.headroom or 0) < 0]
-        return min(short or gpus or known, key=lambda each: each.headroom or 0, default=self.host)
+        return min(
+            short or gpus or known,
+            key=lambda each: each.headroom or 0,
+            default=self.host,
+        )
 
     @property
     def missing_bytes(self) -> int:
@@ -192,7 +219,8 @@ def estimate_fit(
 ) -> FitReport:
     """In a few milliseconds, in half of them without the speed.
 
-    Raises UsageError for an impossible context, ModelFileError for inconsistent headers.
+    Raises UsageError for an impossible context, ModelFileError for inconsistent
+    headers.
     """
     speed = SpeedEstimate()
     with refuse_inconsistent():
@@ -212,7 +240,9 @@ def _fit_devices(
 ) -> tuple[tuple[DeviceFit, ...], DeviceFit]:
     """Of the GPUs, and of system memory."""
     devices = (*machine.devices, replace(machine.cpu, name=HOST))
-    *gpus, host = (replace(_fit(each, estimate, machine), has_head=has_head) for each in devices)
+    *gpus, host = (
+        replace(_fit(each, estimate, machine), has_head=has_head) for each in devices
+    )
     return tuple(gpus), replace(
         host,
         output=estimate.output,
@@ -221,7 +251,9 @@ def _fit_devices(
     )
 
 
-def _fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> DeviceFit:
+def _fit(
+    device: Device, estimate: MemoryEstimate, machine: MachineProfile
+) -> DeviceFit:
     name = device.name
     target, used = estimate.target.of(name), estimate.of(name)
     draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
@@ -233,7 +265,8 @@ def _fit(device: Device, estimate: MemoryEstimate, machine: MachineProfile) -> D
         shares = [
             load.used[name] / load.predicted[name] - 1
             for load in machine.past_loads
-            if name in load.used and load.predicted.get(name, 0) > _COMPARABLE_SHARE * used.total
+            if name in load.used
+            and load.predicted.get(name, 0) > _COMPARABLE_SHARE * used.total
         ]
         overhead = max(overhead, int(used.total * max(shares, default=0.0)))
     overhead += estimate.scratch.get(name, 0)
@@ -246,12 +279,16 @@ def is_in_system_memory(device: Device) -> bool:
 
 
 def confirm_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
-    """The same settings with llama.cpp's counts; if the probe fails, the given fit with a note.
+    """The same settings with llama.cpp's counts; if the probe fails, the given fit with
+    a note.
 
     Takes about a second.  Only for files, and for the devices of this computer: a fit with
     simulated ones or workers stays an estimate.
     """
-    if any(device.simulated or device.worker for device in machine.devices) or not pair.headers:
+    if (
+        any(device.simulated or device.worker for device in machine.devices)
+        or not pair.headers
+    ):
         return fit
     try:
         return count_fit(fit, pair, machine)
@@ -261,7 +298,10 @@ def confirm_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> Fi
 
 
 def count_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
-    """As `confirm_fit`.  Raises ProbeError, also if llama.cpp uses other devices than the fit."""
+    """As `confirm_fit`.
+
+    Raises ProbeError, also if llama.cpp uses other devices than the fit.
+    """
     if pair.headers is None:
         raise ProbeError("there is no file")
     counted = memory_probe.count_buffers(fit.load, *pair.headers)

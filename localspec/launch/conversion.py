@@ -1,6 +1,7 @@
 """Converts a model's file to another weight type, with llama.cpp's quantizer.
 
-The copy is compared with its source on what the source writes; it gets its name when it is whole.
+The copy is compared with its source on what the source writes; it gets its name when it
+is whole.
 """
 
 from __future__ import annotations
@@ -36,11 +37,17 @@ _NEED_IMATRIX = (
     "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S",
 )  # fmt: skip
 _OF_EXPERTS = "MXFP4"  # llama.cpp's quantizer writes the other weights in Q8_0.
-_FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # Of a weight type; others are called alike.
-_NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}  # Unwritable.
+# Of a weight type; others are called alike.
+_FILE_TYPE_OF = {
+    "Q4_K": "Q4_K_M",
+    "Q5_K": "Q5_K_M",
+}
+# Unwritable.
+_NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}
 STARTER_TYPE = "Q4_K_M"
 """Of the packaged model on a CPU: reads 2.1 and writes 1.2 times as fast as Q4_1, differs by 0.05
-nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md)."""
+nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md).
+"""
 _SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
 _NEARLY_FULL = 1 << 20  # Bytes that are free.
 _MIN_GAIN = 1.3  # In reading or writing, from which a conversion is suggested.
@@ -60,7 +67,9 @@ class Comparison:
 
     tokens: int
     same: float  # Share of the positions at which both choose the same token.
-    divergence: float  # Mean Kullback-Leibler divergence from the source's distribution, nats.
+    divergence: (
+        float  # Mean Kullback-Leibler divergence from the source's distribution, nats.
+    )
     source_ms: float  # A token written.
     copy_ms: float
     source_read_ms: float  # A token of a prompt.
@@ -104,9 +113,13 @@ def open_source(path: Path) -> Source:
     reader.check_loadable(path)
     header = reader.read_model(path)
     if draft_heads.is_head(header):
-        raise UsageError(f"{path.name} is a draft head, not a model.", "Convert its model.")
+        raise UsageError(
+            f"{path.name} is a draft head, not a model.", "Convert its model."
+        )
     if header.has_trimmed_vocabulary:
-        raise UsageError(f"The vocabulary of {path.name} is trimmed.", "Convert its source first.")
+        raise UsageError(
+            f"The vocabulary of {path.name} is trimmed.", "Convert its source first."
+        )
     return Source(path, header)
 
 
@@ -120,29 +133,43 @@ def check_type(source: Source, name: str) -> str:
         )
     if kind not in _NUMBERS:
         known = ", ".join(kind for kind in _NUMBERS if kind not in _NEED_IMATRIX)
-        raise UsageError(f"There is no type {sanitize(name, multiline=False)}.", f"Types: {known}.")
+        raise UsageError(
+            f"There is no type {sanitize(name, multiline=False)}.", f"Types: {known}."
+        )
     if kind == _OF_EXPERTS and not source.header.is_moe:
-        raise UsageError(f"{kind} is for mixtures of experts.", "Choose Q4_K_M or IQ4_NL.")
+        raise UsageError(
+            f"{kind} is for mixtures of experts.", "Choose Q4_K_M or IQ4_NL."
+        )
     if kind == source.header.quantization:
-        raise UsageError(f"{source.path.name} is {kind} already.", "Choose another type.")
+        raise UsageError(
+            f"{source.path.name} is {kind} already.", "Choose another type."
+        )
     return kind
 
 
 def rank_types(header: Header, speeds: Sequence[TypeSpeed]) -> list[str]:
     """File types that this CPU computes faster than the source's, the fastest first.
 
-    None has fewer bits by its name than the source: of Q4_1, Q4_K and Q8_0 may be chosen. Speeds
-    are those of a turn of a chat.
+    None has fewer bits by its name than the source: of Q4_1, Q4_K and Q8_0 may be
+    chosen. Speeds are those of a turn of a chat.
     """
     own_type = header.main_type
     own_ms = next((speed.turn_ms for speed in speeds if speed.name == own_type), inf)
-    faster = [s for s in speeds if s.turn_ms < own_ms and (s.name != _OF_EXPERTS or header.is_moe)]
+    faster = [
+        s
+        for s in speeds
+        if s.turn_ms < own_ms and (s.name != _OF_EXPERTS or header.is_moe)
+    ]
     usable = [s for s in faster if int(s.bits) >= int(_bits(own_type))]
-    return [_FILE_TYPE_OF.get(s.name, s.name) for s in sorted(usable, key=lambda s: s.turn_ms)]
+    return [
+        _FILE_TYPE_OF.get(s.name, s.name)
+        for s in sorted(usable, key=lambda s: s.turn_ms)
+    ]
 
 
 def suggest_conversion(header: Header) -> str:
-    """What `convert` would gain on this CPU, by the timed types; empty if that is little.
+    """What `convert` would gain on this CPU, by the timed types; empty if that is
+    little.
 
     Suggests no copy of a copy.
     """
@@ -150,13 +177,17 @@ def suggest_conversion(header: Header) -> str:
     if (own := speeds.get(header.main_type)) is None or ORIGIN_KEY in header.keys:
         return ""
     for kind in rank_types(header, [*speeds.values()]):
-        if gain := speeds[conversion_process.weight_type(kind)].describe_gain(own, _MIN_GAIN):
+        if gain := speeds[conversion_process.weight_type(kind)].describe_gain(
+            own, _MIN_GAIN
+        ):
             return f"{kind} {gain} as fast on this CPU as {own.name}"
     return ""
 
 
 def suggest_once(path: Path, header: Header) -> Notice | None:
-    """A notice of `suggest_conversion`, the first time that the model is loaded with one."""
+    """A notice of `suggest_conversion`, the first time that the model is loaded with
+    one.
+    """
     if _is_listed(_SUGGESTED_FILE, path):
         return None
     gain = suggest_conversion(header)
@@ -174,13 +205,17 @@ def convert(
     *,
     on_start: OnProcessStart = lambda _: None,
 ) -> Generator[Progress, None, ConvertedModel]:
-    """Yield what is done, with the share of it; return the copy. Closing it leaves no file.
+    """Yield what is done, with the share of it; return the copy. Closing it leaves no
+    file.
 
-    Without `trial` the copy is not compared with its source. A copy that fails it leaves no file
-    either. `on_start` receives each process. Raises EngineError, StorageError, UsageError.
+    Without `trial` the copy is not compared with its source. A copy that fails it
+    leaves no file either. `on_start` receives each process. Raises EngineError,
+    StorageError, UsageError.
     """
     if out.exists():
-        raise UsageError(f"{out.name} exists already.", "Choose another --out, or remove it.")
+        raise UsageError(
+            f"{out.name} exists already.", "Choose another --out, or remove it."
+        )
     with _unnamed_file(out) as (partial, give_name):
         size = yield from _quantize(source, kind, out, partial, on_start)
         comparison = None
@@ -220,13 +255,17 @@ def _quantize(
         if shutil.disk_usage(out.parent).free > _NEARLY_FULL:
             raise
         message = f"The disk became full while {out.name} was written."
-        raise StorageError(message, f"It needs about {gb(needed)} in {out.parent}.") from error
+        raise StorageError(
+            message, f"It needs about {gb(needed)} in {out.parent}."
+        ) from error
     return int(result["bytes"])
 
 
 def _bits(kind: str) -> float:
     """Bits of a weight of a file type, small tensors left out."""
-    names = {name: 8 * n_bytes / elements for name, elements, n_bytes in GGML_TYPES.values()}
+    names = {
+        name: 8 * n_bytes / elements for name, elements, n_bytes in GGML_TYPES.values()
+    }
     base = kind.rpartition("_")[0]  # Q4_K_M: mostly Q4_K; IQ3_M: mostly IQ3_S
     return names.get(kind) or names.get(base) or names[f"{base}_S"]
 
@@ -255,10 +294,11 @@ class PackagedCopy:
 
 
 def find_faster_copy(path: Path) -> PackagedCopy | None:
-    """The copy that a packaged model is to have on this computer, whether or not it is made.
+    """The copy that a packaged model is to have on this computer, whether or not it is
+    made.
 
-    None for every other file, where a GPU computes, and where LOCALSPEC_STARTER_TYPE is `own`; that
-    variable may also name another type.
+    None for every other file, where a GPU computes, and where LOCALSPEC_STARTER_TYPE is
+    `own`; that variable may also name another type.
     """
     chosen = os.environ.get("LOCALSPEC_STARTER_TYPE", STARTER_TYPE)
     if chosen == "own" or inventory.find_packaged(path) is None:
@@ -270,15 +310,17 @@ def find_faster_copy(path: Path) -> PackagedCopy | None:
         kind = check_type(source, chosen)
     except (LocalspecError, OSError):
         return None
-    return PackagedCopy(source, kind, inventory.converted_folder() / f"{source.stem}-{kind}.gguf")
+    return PackagedCopy(
+        source, kind, inventory.converted_folder() / f"{source.stem}-{kind}.gguf"
+    )
 
 
 def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
     """The faster copy of a packaged model if it has been made, else the file itself.
 
-    Loading never waits for the conversion: beside a busy program it takes minutes at its low
-    priority. `make_faster_copy` makes the copy while nobody waits. The first load that uses the
-    copy says so.
+    Loading never waits for the conversion: beside a busy program it takes minutes at
+    its low priority. `make_faster_copy` makes the copy while nobody waits. The first
+    load that uses the copy says so.
     """
     copy = find_faster_copy(path)
     if copy is None or not copy.path.is_file():
@@ -309,12 +351,15 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
 
 
 def work_while_idle(target: Path) -> AbstractContextManager[None]:
-    """Make the faster copy of `target` and time weight types, while the block waits for a question.
+    """Make the faster copy of `target` and time weight types, while the block waits for
+    a question.
 
     The block ends at once when the question comes.
     """
     tasks = (partial(make_faster_copy, target), conversion_process.time_missing_types)
-    return conversion_process.run_while_idle(tasks, after=conversion_process.IDLE_SECONDS)
+    return conversion_process.run_while_idle(
+        tasks, after=conversion_process.IDLE_SECONDS
+    )
 
 
 # --- Files of the data folder that list what was said, so that it is said once
@@ -341,7 +386,8 @@ def _read_list(file: str) -> list[str]:
 def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     """A path for the file in progress, and a function that gives it its name.
 
-    On Linux the file has no name until then, so even a killed process leaves nothing behind.
+    On Linux the file has no name until then, so even a killed process leaves nothing
+    behind.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     handle = -1
@@ -352,13 +398,16 @@ def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
 
     def give_name() -> None:
         try:
-            if handle >= 0:  # with a folder, Python calls linkat, which follows the link in /proc
+            # with a folder, Python calls linkat, which follows the link in /proc
+            if handle >= 0:
                 os.link(path, out, src_dir_fd=handle, follow_symlinks=True)
             else:
                 partial.replace(out)
             data_files.sync_folder(out.parent)
         except OSError as error:
-            raise StorageError(f"{out.name} cannot be written: {error.strerror}.") from error
+            raise StorageError(
+                f"{out.name} cannot be written: {error.strerror}."
+            ) from error
 
     try:
         yield path, give_name

@@ -1,7 +1,7 @@
 """A thread that owns one engine and runs jobs with it: first come, first served.
 
-Callers only wait for results. So other threads, event loops and Ctrl+C cannot interrupt a command
-to the engine.
+Callers only wait for results. So other threads, event loops and Ctrl+C cannot interrupt
+a command to the engine.
 """
 
 from __future__ import annotations
@@ -25,16 +25,24 @@ from localspec.protocol.events import EngineReady, Event, Notice
 if TYPE_CHECKING:
     import asyncio
 
-POLL_SECONDS = 0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
-_STOP_TIMEOUT = 2.0  # Seconds for an answer to stop, before its engine process is closed.
+POLL_SECONDS = (
+    0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
+)
+_STOP_TIMEOUT = (
+    2.0  # Seconds for an answer to stop, before its engine process is closed.
+)
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
-_PERSON_POLL_SECONDS = 0.05  # Between two checks whether a person has answered a job's question.
+_PERSON_POLL_SECONDS = (
+    0.05  # Between two checks whether a person has answered a job's question.
+)
 
 T = TypeVar("T")
 
 
 class EngineJob(Generic[T]):
-    """Work for the thread of an `EngineHost`, with what it puts out, and its result or error."""
+    """Work for the thread of an `EngineHost`, with what it puts out, and its result or
+    error.
+    """
 
     def __init__(self, work: Callable[[Engine], T]) -> None:
         self._work = work
@@ -47,7 +55,8 @@ class EngineJob(Generic[T]):
         self.model = ""  # The name of its pair, where the host has several.
         self.notices: list[Notice] = []  # Of loading the pair, if this job did that.
         self.on_update: Callable[[], object] = lambda: None
-        """Called in the host's thread: when `take` has something new, and at the end."""
+        """Called in the host's thread: when `take` has something new, and at the end.
+        """
 
     def make_update_event(self) -> asyncio.Event:
         """An event of the running loop, set by each update from now on."""
@@ -84,7 +93,8 @@ class EngineJob(Generic[T]):
             outputs, self._outputs = self._outputs, []
         return outputs
 
-    # --- called in the host's thread ------------------------------------------------------
+    # --- called in the host's thread
+    # ------------------------------------------------------
 
     def put(self, output: Any) -> None:
         with self._lock:
@@ -108,9 +118,11 @@ class EngineJob(Generic[T]):
 
 
 class EngineHost:
-    """Runs jobs in order. Loads the pair for the first one, and again if its process has exited.
+    """Runs jobs in order. Loads the pair for the first one, and again if its process
+    has exited.
 
-    Of several pairs no two are loaded at once: each is fitted to the memory that the others leave.
+    Of several pairs no two are loaded at once: each is fitted to the memory that the
+    others leave.
     """
 
     def __init__(
@@ -122,18 +134,27 @@ class EngineHost:
         after: EngineHost | None = None,
         reloads: bool = True,
     ) -> None:
-        """`start` loads the pair, when the engine of `after` is closed: both may not fit.
+        """`start` loads the pair, when the engine of `after` is closed: both may not
+        fit.
 
         Without `reloads`, jobs get an engine that has exited as it is.
         """
-        self._request, self._probe, self._start, self._after = request, probe, start, after
+        self._request, self._probe, self._start, self._after = (
+            request,
+            probe,
+            start,
+            after,
+        )
         self._requests: Mapping[str, SettingsRequest] = {}  # Of several pairs, by name.
         self._keep, self._name = 1, ""  # The name is that of `engine`.
         self._idle_seconds: float | None = None
-        self._others: dict[str, tuple[Engine, float]] = {}  # With their last use, the oldest first.
+        # With their last use, the oldest first.
+        self._others: dict[str, tuple[Engine, float]] = {}
         self._reloads = reloads
-        self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()  # None: the end.
-        self._lock = threading.RLock()  # reentrant: garbage collection may call `stop` inside it
+        # None: the end.
+        self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()
+        # reentrant: garbage collection may call `stop` inside it
+        self._lock = threading.RLock()
         self._current_job: EngineJob[Any] | None = None
         self._loading_engine: Engine | None = None
         self._pid = os.getpid()
@@ -155,10 +176,14 @@ class EngineHost:
         return self.closed or (has_exited and not self._reloads)
 
     def add_pairs(
-        self, requests: Mapping[str, SettingsRequest], keep: int, idle_seconds: float | None
+        self,
+        requests: Mapping[str, SettingsRequest],
+        keep: int,
+        idle_seconds: float | None,
     ) -> None:
-        """Also run jobs of other pairs, by name; the first is that of the host. At most `keep` stay
-        loaded, and those that are not used for `idle_seconds` do not."""
+        """Also run jobs of other pairs, by name; the first is that of the host. At most
+        `keep` stay loaded, and those that are not used for `idle_seconds` do not.
+        """
         self._requests, self._keep, self._idle_seconds = requests, keep, idle_seconds
         self._name = next(iter(requests))
 
@@ -169,13 +194,17 @@ class EngineHost:
         return engine is not None and engine.alive
 
     def submit(self, job: EngineJob[Any]) -> None:
-        """Queue a job. Raises UsageError if the host is closed or in another process."""
+        """Queue a job.
+
+        Raises UsageError if the host is closed or in another process.
+        """
         with self._lock:
             if self.closed:
                 raise _closed_error()
             if self._is_forked():
                 raise UsageError(
-                    "This LLM was created in another process.", "Create one in this process."
+                    "This LLM was created in another process.",
+                    "Create one in this process.",
                 )
             self._jobs.put(job)
 
@@ -225,9 +254,11 @@ class EngineHost:
 
     @property
     def _holds_memory(self) -> bool:
-        """Whether there is an engine process, of this host or of the one that it waits for.
+        """Whether there is an engine process, of this host or of the one that it waits
+        for.
 
-        Without one, a closed host creates none: what it still checks need not be waited for.
+        Without one, a closed host creates none: what it still checks need not be waited
+        for.
         """
         engines = self.engine, self._loading_engine, self._after, *self._others
         return any(each is not None for each in engines)
@@ -236,10 +267,13 @@ class EngineHost:
         """Whether this is a copy in a forked process, where the thread does not exist."""
         return os.getpid() != self._pid
 
-    # --- the thread -----------------------------------------------------------------------
+    # --- the thread
+    # -----------------------------------------------------------------------
 
     def run_others(self, is_over: Callable[[], bool]) -> None:
-        """Run waiting jobs until `is_over`: for a job that waits for a person, not the engine."""
+        """Run waiting jobs until `is_over`: for a job that waits for a person, not the
+        engine.
+        """
         own_job, self._current_job = self._current_job, None
         while not is_over() and not self.closed:
             with suppress(queue.Empty):
@@ -262,9 +296,13 @@ class EngineHost:
             _running_hosts.discard(self)
 
     def _next_job(self) -> EngineJob[Any] | None:
-        """Wait for a job. Meanwhile do idle work, and unload what is not used for long."""
+        """Wait for a job.
+
+        Meanwhile do idle work, and unload what is not used for long.
+        """
         with suppress(queue.Empty), self._work_while_idle():
-            return self._jobs.get(timeout=self._idle_seconds)  # None: as long as it takes
+            # None: as long as it takes
+            return self._jobs.get(timeout=self._idle_seconds)
         self._close_engines()
         return self._jobs.get()
 
@@ -294,7 +332,11 @@ class EngineHost:
         if self._reloads and self.engine is not None and not self.engine.alive:
             self._close_engine()
             job.notify(
-                Notice("warning", "loaded-again", "The engine stopped and was loaded again.")
+                Notice(
+                    "warning",
+                    "loaded-again",
+                    "The engine stopped and was loaded again.",
+                )
             )
         while self.engine is None:
             try:
@@ -314,7 +356,9 @@ class EngineHost:
         return self.engine
 
     def _switch_to(self, name: str) -> None:
-        """Make `engine` that of a pair; None if it must be loaded, for which others make room."""
+        """Make `engine` that of a pair; None if it must be loaded, for which others
+        make room.
+        """
         now = time.monotonic()
         if name != self._name:
             if self.engine is not None:
@@ -323,7 +367,8 @@ class EngineHost:
             self.engine = self._others.pop(name, (None,))[0]
         oldest = now - (self._idle_seconds or now)
         while self._others and (
-            len(self._others) >= self._keep or next(iter(self._others.values()))[1] < oldest
+            len(self._others) >= self._keep
+            or next(iter(self._others.values()))[1] < oldest
         ):
             self._close_oldest()
 
@@ -355,7 +400,10 @@ _running_hosts: set[EngineHost] = set()
 
 @atexit.register
 def _close_all() -> None:
-    """Close all engines at exit. First end all of them, so that they shut down in parallel."""
+    """Close all engines at exit.
+
+    First end all of them, so that they shut down in parallel.
+    """
     hosts = tuple(_running_hosts)
     for host in hosts:
         host.end()

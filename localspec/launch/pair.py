@@ -10,7 +10,13 @@ from pathlib import Path
 from localspec import speculation_methods
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.lazy_dataclass import dataclass
-from localspec.models import catalog, draft_heads, maker_sampling, model_lookup, pair_compatibility
+from localspec.models import (
+    catalog,
+    draft_heads,
+    maker_sampling,
+    model_lookup,
+    pair_compatibility,
+)
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import reader
 from localspec.models.model_lookup import ModelRequest, NotDownloadedError
@@ -34,14 +40,16 @@ class ResolvedPair:
     requested_refs: tuple[str, str] | None = field(default=None, compare=False)
     """The model reference, and the draft: a reference, `auto` or `none`."""
     ignored_draft: str = ""
-    """A second draft, as earlier versions could use: it is not loaded, and a notice says so."""
+    """A second draft, as earlier versions could use: it is not loaded, and a notice
+    says so.
+    """
 
     @property
     def files(self) -> tuple[Path, Path | None]:
         """Target and draft.
 
-        They stay the same where a pair is resolved again; its settings, its reason and the name of
-        its default draft depend on how it was named.
+        They stay the same where a pair is resolved again; its settings, its reason and
+        the name of its default draft depend on how it was named.
         """
         return self.target, self.draft
 
@@ -56,12 +64,15 @@ class ResolvedPair:
     @property
     def target_name(self) -> str:
         if self.requested_refs is not None and self.target.name.startswith("sha256-"):
-            return sanitize(Path(self.requested_refs[0]).name, multiline=False)  # in Ollama
+            # in Ollama
+            return sanitize(Path(self.requested_refs[0]).name, multiline=False)
         return _stem(self.target)
 
     @property
     def draft_name(self) -> str:
-        """The draft for a title; the MTP layer of the target's own file is named as such."""
+        """The draft for a title; the MTP layer of the target's own file is named as
+        such.
+        """
         if self.draft is None:
             return ""
         try:
@@ -74,7 +85,9 @@ class ResolvedPair:
 
     @property
     def draft_notice(self) -> str:
-        """One line about a draft that nobody named, or about a second one; may be empty."""
+        """One line about a draft that nobody named, or about a second one; may be
+        empty.
+        """
         if self.ignored_draft:
             ignored = sanitize(self.ignored_draft, multiline=False)
             return f"A pair has one draft: {ignored} is not used."
@@ -89,13 +102,15 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     """Resolve a model argument and a --draft argument.
 
     The latter is a reference, `auto` or `none`. Checks the headers of all files. Raises
-    NotFoundError (NotDownloadedError if it can be downloaded), AccessError, ModelFileError, or
-    IncompatiblePairError.
+    NotFoundError (NotDownloadedError if it can be downloaded), AccessError,
+    ModelFileError, or IncompatiblePairError.
     """
     request = model_lookup.resolve(model or model_lookup.default_pair_id())
     pair = _resolve_files(request, draft)
     check_target(pair.target)
-    sampling = maker_sampling.find(reader.read(pair.target), request.target.catalog_model)
+    sampling = maker_sampling.find(
+        reader.read(pair.target), request.target.catalog_model
+    )
     if sampling is not None:
         suggested = replace(pair.suggested_settings, sampling=sampling)
         pair = replace(pair, suggested_settings=suggested)
@@ -153,20 +168,24 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
         return ResolvedPair(request.target.require_path(), None)
     if draft != "auto":
         draft, ignored = split_drafts(draft)
-        named = model_lookup.resolve(draft)  # a reference to a pair means the pair's draft
+        # a reference to a pair means the pair's draft
+        named = model_lookup.resolve(draft)
         path = (named.draft or named.target).require_path()
         return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
     if (pair := request.pair) is None:
         return ResolvedPair(request.target.require_path(), None)
     try:
         target, *drafts = [model.require_path() for model in request.models]
-    except NotDownloadedError as missing:  # of the whole pair, so that both are downloaded
+    except (
+        NotDownloadedError
+    ) as missing:  # of the whole pair, so that both are downloaded
         raise NotDownloadedError(pair.title, request.name) from missing
     return ResolvedPair(target, (*drafts, None)[0], pair.spec, pair.why, pair.settings)
 
 
 def draft_kind(pair: ResolvedPair) -> str | None:
-    """`model`, `crossvocab` (a model with another vocabulary), the head type; None: no draft.
+    """`model`, `crossvocab` (a model with another vocabulary), the head type; None: no
+    draft.
 
     Raises as `resolve_pair`.
     """
@@ -191,7 +210,9 @@ def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     return spec if spec in speculation_methods.available(draft_kind(pair)) else "auto"
 
 
-def with_default_draft(pair: ResolvedPair, model: CatalogModel | None = None) -> ResolvedPair:
+def with_default_draft(
+    pair: ResolvedPair, model: CatalogModel | None = None
+) -> ResolvedPair:
     """Add the draft of a target without one: what is here of the catalogue's pairs of `model`, else
     the head in the file or in its folder.  Whether it pays is for fit/advisor.py to say.
     """
@@ -203,23 +224,39 @@ def with_default_draft(pair: ResolvedPair, model: CatalogModel | None = None) ->
         path = model_lookup.from_catalog(each.draft).find_path() if each.draft else None
         is_head = each.draft_kind not in ("model", "lookup")
         if path and (not is_head or pair_compatibility.is_head_for(target, path)):
-            title = sanitize(f"{path.name}, the catalogue's draft for it", multiline=False)
+            title = sanitize(
+                f"{path.name}, the catalogue's draft for it", multiline=False
+            )
             return replace(pair, draft=path, default_draft=title)
         if each.draft is None and is_head and has_own_head:
             break
-    path = pair.target if has_own_head else pair_compatibility.find_sidecar(pair.target, target)
+    path = (
+        pair.target
+        if has_own_head
+        else pair_compatibility.find_sidecar(pair.target, target)
+    )
     if path is None:
         return pair
     kind = "mtp" if has_own_head else draft_heads.file_draft_kind(reader.read(path))
-    return replace(pair, draft=path, default_draft=draft_heads.describe_found_head(kind, path.name))
+    return replace(
+        pair, draft=path, default_draft=draft_heads.describe_found_head(kind, path.name)
+    )
 
 
 def check_target(target: Path) -> None:
-    """As `reader.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on some."""
+    """As `reader.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on
+    some.
+    """
     reader.check_loadable(target)
     header = reader.read(target)
     if draft_heads.is_head(header) or header.has_trimmed_vocabulary:
         name = sanitize(target.name, multiline=False)
-        kind = "draft head" if draft_heads.is_head(header) else "draft with a trimmed vocabulary"
+        kind = (
+            "draft head"
+            if draft_heads.is_head(header)
+            else "draft with a trimmed vocabulary"
+        )
         message = f"{name} is a {kind}, not a complete model."
-        raise ModelFileError(message, f"Name its target: localspec run TARGET --draft {name}")
+        raise ModelFileError(
+            message, f"Name its target: localspec run TARGET --draft {name}"
+        )

@@ -15,7 +15,9 @@ _LAST_FILE = "last.json"
 
 
 def load() -> list[ResolvedPair]:
-    """Load the pairs whose files still exist, latest first; empty if the list is damaged."""
+    """Load the pairs whose files still exist, latest first; empty if the list is
+    damaged.
+    """
     return [ResolvedPair(target, draft) for target, draft in inventory.load_opened()]
 
 
@@ -36,13 +38,17 @@ def add_if_path(pair: ResolvedPair) -> None:
 class DefaultPair(NamedTuple):
     model: str
     draft: str
-    why: str = ""  # Where it comes from, if it was not named and is not the default pair.
+    why: str = (
+        ""  # Where it comes from, if it was not named and is not the default pair.
+    )
 
 
 def resolve_default(model: str | None, draft: str) -> DefaultPair:
-    """Without a model: the pair of config.toml, else of the last run, else the default pair.
+    """Without a model: the pair of config.toml, else of the last run, else the default
+    pair.
 
-    config.toml comes first; otherwise the last run would override it after its first use.
+    config.toml comes first; otherwise the last run would override it after its first
+    use.
     """
     if model is not None:
         return DefaultPair(model, draft)
@@ -50,7 +56,9 @@ def resolve_default(model: str | None, draft: str) -> DefaultPair:
     if (configured := config.load().get("run.pair")) is not None:
         pair = DefaultPair(configured, draft, "the default model of your settings")
     elif (last := load_last()) is not None:
-        pair = DefaultPair(last[0], last[1] if draft == "auto" else draft, "the last one used")
+        pair = DefaultPair(
+            last[0], last[1] if draft == "auto" else draft, "the last one used"
+        )
     else:
         return DefaultPair(default, draft)
     return pair if pair.model != default else pair._replace(why="")
@@ -63,7 +71,9 @@ def save_last(model: str, draft: str) -> None:
 
 
 def load_last() -> tuple[str, str] | None:
-    """Load the arguments of the last run; None if there was none or a file no longer exists."""
+    """Load the arguments of the last run; None if there was none or a file no longer
+    exists.
+    """
     try:
         entry = data_files.read_json(_LAST_FILE)
         model, draft = str(entry["model"]), str(entry["draft"])

@@ -14,9 +14,20 @@ from typing import Any, Protocol
 from localspec import config, paths
 from localspec.config import SETTINGS, EffectiveConfig
 from localspec.engine_process.client import EngineProcess
-from localspec.errors import DoesNotFitError, Hint, LocalspecError, ModelFileError, OutOfMemoryError
+from localspec.errors import (
+    DoesNotFitError,
+    Hint,
+    LocalspecError,
+    ModelFileError,
+    OutOfMemoryError,
+)
 from localspec.fit import calibration, machine_profile, pair_shapes, verdict
-from localspec.fit.advisor import SettingsAdvice, SettingsAdvisor, SettingsRequest, with_settings
+from localspec.fit.advisor import (
+    SettingsAdvice,
+    SettingsAdvisor,
+    SettingsRequest,
+    with_settings,
+)
 from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import FitReport
 from localspec.launch import conversion
@@ -42,11 +53,15 @@ HEAD_NOTICE = "head"  # Code of the notice about an automatically found head.
 EXACT_NOTICE = "exact"  # Code of the notice about what exact mode does.
 
 _WEIGHT_BEFORE = 0.8
-"""Weight of earlier times in a pass cost after one more pass (engine/control/pass_costs.py)."""
+"""Weight of earlier times in a pass cost after one more pass
+(engine/control/pass_costs.py).
+"""
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
-_SAVE_INTERVAL = 1.0  # Seconds between two writes: a write takes longer than a short answer.
+_SAVE_INTERVAL = (
+    1.0  # Seconds between two writes: a write takes longer than a short answer.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +73,9 @@ class LoadOptions:
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
     main_gpu: int = 0
-    split: wire.SplitMode | tuple[float, ...] = "layer"  # A mode, or a share for each device.
+    split: wire.SplitMode | tuple[float, ...] = (
+        "layer"  # A mode, or a share for each device.
+    )
     cpu_moe: int | None = None
     threads: int | None = None
     draft_threads: int | None = None  # None: as `threads`.
@@ -66,9 +83,13 @@ class LoadOptions:
     workers: tuple[str, ...] = ()
     """Addresses (host:port) of workers that hold layers of the target."""
     can_skip_workers: bool = False
-    """Use them only if they can be reached, and if the pair does not fit here or is slower."""
+    """Use them only if they can be reached, and if the pair does not fit here or is
+    slower.
+    """
     exact: bool = False
-    """Keys in q8_0 and values in f16, so that a CPU's attention computes every width alike."""
+    """Keys in q8_0 and values in f16, so that a CPU's attention computes every width
+    alike.
+    """
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
     anyway: bool = False  # Load even if the estimate exceeds the memory.
@@ -78,15 +99,21 @@ class LoadOptions:
         """Those of config.toml, and `more`."""
         names = {each.name for each in fields(cls)}
         known = {
-            option.name: view.get(key) for key, option in SETTINGS.items() if option.name in names
+            option.name: view.get(key)
+            for key, option in SETTINGS.items()
+            if option.name in names
         }
         return cls(**known | more, can_skip_workers=True)
 
     def to_request(self, pair: ResolvedPair, spec: str = "auto") -> SettingsRequest:
-        """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is set."""
+        """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is
+        set.
+        """
         ctx = self.ctx or pair.suggested_settings.ctx
         is_mode = isinstance(self.split, str)
-        split: dict[str, Any] = {"split_mode" if is_mode else "tensor_split": self.split}
+        split: dict[str, Any] = {
+            "split_mode" if is_mode else "tensor_split": self.split
+        }
         target = wire.ContextSettings(
             n_gpu_layers=-1 if self.gpu_layers is None else self.gpu_layers,
             main_gpu=self.main_gpu,
@@ -107,7 +134,9 @@ class LoadOptions:
         )
         path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
         return SettingsRequest(
-            wire.LoadCommand(str(pair.target), path, target, draft, overlap=self.overlap),
+            wire.LoadCommand(
+                str(pair.target), path, target, draft, overlap=self.overlap
+            ),
             default_draft=pair.default_draft if path and spec == "auto" else "",
             ctx=ctx,
             kv=self.kv,
@@ -130,7 +159,9 @@ def saved_criteria(
 
 
 class Engine(Protocol):
-    """A loaded pair that runs one command at a time: `EngineClient`, or a fake of the tests."""
+    """A loaded pair that runs one command at a time: `EngineClient`, or a fake of the
+    tests.
+    """
 
     @property
     def ready(self) -> EngineReady: ...
@@ -173,9 +204,9 @@ def start_engine(
 ) -> EngineClient:
     """Load the pair in a separate process, with the costs measured in earlier runs.
 
-    With `probe`, it keeps other conversations in RAM, and measures costs when idle, if that is due.
-    `on_worker` receives the engine before it loads, for another thread to close it.
-    Raises as `choose_settings`, and the engine's errors.
+    With `probe`, it keeps other conversations in RAM, and measures costs when idle, if
+    that is due. `on_worker` receives the engine before it loads, for another thread to
+    close it. Raises as `choose_settings`, and the engine's errors.
     """
     target = conversion.choose_faster_copy(Path(request.load.target), notify)
     load = replace(request.load, target=str(target))
@@ -214,17 +245,25 @@ def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
 
 
 def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
-    """Of no GPU, or of an option for a GPU that is not here, if llama.cpp would ignore it."""
+    """Of no GPU, or of an option for a GPU that is not here, if llama.cpp would ignore
+    it.
+    """
     found = device_detection.detect_devices()
     n_gpus = len(found.devices)
-    is_installed = installed_llama_cpp.library_folder() is not None  # else the engine says so
+    # else the engine says so
+    is_installed = installed_llama_cpp.library_folder() is not None
     if found.note and is_installed and settings.n_gpu_layers:
         hint = "Layers are on the CPU. localspec doctor says what to check."
         return Notice("warning", "no-gpu", f"No GPU: {found.note}.", hint)
     shares = [i for i, share in enumerate(settings.tensor_split) if share > 0]
     named = max(settings.main_gpu, *shares, 0)
     is_refused = settings.split_mode == "none" and n_gpus > 0
-    if named < max(n_gpus, 1) or is_refused or settings.workers or not settings.n_gpu_layers:
+    if (
+        named < max(n_gpus, 1)
+        or is_refused
+        or settings.workers
+        or not settings.n_gpu_layers
+    ):
         return None
     option = "--main-gpu" if named == settings.main_gpu else "--split"
     there = f"{count(n_gpus, 'GPU')} here" if n_gpus else "no GPU here"
@@ -242,13 +281,20 @@ def _is_complete(costs: wire.MeasuredCosts | None, load: wire.LoadCommand) -> bo
 def _find_threads(
     store: measurements.MeasurementStore, advice: SettingsAdvice | None
 ) -> tuple[int, int] | None:
-    """Thread counts that were best for the latest model of about this size on these devices."""
+    """Thread counts that were best for the latest model of about this size on these
+    devices.
+    """
     if advice is None or advice.fit.load.target_settings.workers:
         return None
     target = _summarize_reads(advice.fit.load).target
     for record in store.read_all():
         costs, reads = record.measured, record.reads
-        if costs is None or reads is None or not costs.threads or not costs.threads_batch:
+        if (
+            costs is None
+            or reads is None
+            or not costs.threads
+            or not costs.threads_batch
+        ):
             continue
         ratio = reads.target.read / max(target.read, 1)
         is_similar = 1 / _SIZE_CLASS <= ratio <= _SIZE_CLASS
@@ -262,14 +308,16 @@ def choose_settings(
 ) -> SettingsAdvice | None:
     """Choose the settings that were left open, to fit this machine.
 
-    Returns None if a file's header is not plausible: then llama.cpp decides whether to load it.
-    Raises DoesNotFitError if the pair needs more memory than is free, UsageError if the context is
-    far too long.
+    Returns None if a file's header is not plausible: then llama.cpp decides whether to
+    load it. Raises DoesNotFitError if the pair needs more memory than is free,
+    UsageError if the context is far too long.
     """
     load = request.load
     target = reader.read_model(Path(load.target))
     draft = reader.read_model(Path(load.draft)) if load.draft else None
-    machine = machine_profile.with_workers(machine_profile.detect(refresh=True), workers)
+    machine = machine_profile.with_workers(
+        machine_profile.detect(refresh=True), workers
+    )
     try:
         pair = pair_shapes.from_headers(target, draft)
         advisor = SettingsAdvisor(*pair.shapes, machine)
@@ -283,12 +331,18 @@ def choose_settings(
         with suppress(ProbeError, OSError):
             advice = replace(advice, fit=verdict.count_fit(advice.fit, pair, machine))
     fit = advice.fit
-    if fit.verdict == "no" and fit.missing_bytes > fit.error and not request.skip_memory_check:
+    if (
+        fit.verdict == "no"
+        and fit.missing_bytes > fit.error
+        and not request.skip_memory_check
+    ):
         raise _does_not_fit_error(advisor, fit, Path(load.target).name)
     return advice
 
 
-def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> DoesNotFitError:
+def _does_not_fit_error(
+    advisor: SettingsAdvisor, fit: FitReport, name: str
+) -> DoesNotFitError:
     tightest = fit.tightest
     device, free = tightest.device, tightest.device.free or 0
     where = sanitize(device.description or device.name, multiline=False)
@@ -300,16 +354,22 @@ def _does_not_fit_error(advisor: SettingsAdvisor, fit: FitReport, name: str) -> 
         if saving.fit.verdict != "no"
     ]
     if (longest := advisor.find_longest_context(fit)) is not None:
-        options = [f"{{ctx={longest}}}", *(option for option in options if "ctx" not in option)]
+        options = [
+            f"{{ctx={longest}}}",
+            *(option for option in options if "ctx" not in option),
+        ]
     fits = f"This fits: {' or '.join(options)}." if options else ""
     hint = fits or "Smaller models: localspec pair suggest."
     anyway = "{ Load anyway: run |anyway}"
     return DoesNotFitError(
-        f"{needs}; {where} has {gib(free)} free.", Hint(f"{hint} Details: localspec fit.{anyway}")
+        f"{needs}; {where} has {gib(free)} free.",
+        Hint(f"{hint} Details: localspec fit.{anyway}"),
     )
 
 
-def _load_pair(engine: EngineClient, load: wire.LoadCommand, advice: SettingsAdvice | None) -> None:
+def _load_pair(
+    engine: EngineClient, load: wire.LoadCommand, advice: SettingsAdvice | None
+) -> None:
     """Load, and add the memory estimate to an out-of-memory error."""
     try:
         engine.load(load)
@@ -317,7 +377,10 @@ def _load_pair(engine: EngineClient, load: wire.LoadCommand, advice: SettingsAdv
         if advice is None:
             raise
         fit = advice.fit.tightest
-        before, now = fit.device.free or 0, device_detection.query_free(fit.device.name) or 0
+        before, now = (
+            fit.device.free or 0,
+            device_detection.query_free(fit.device.name) or 0,
+        )
         estimate = f"Estimated {gib(fit.needed)}, with {gib(before)} free; now {gib(now)} free."
         raise OutOfMemoryError(f"{error.message} {estimate}", error.hint) from error
 
@@ -326,7 +389,9 @@ def _summarize_reads(load: wire.LoadCommand) -> measurements.PairReads:
     """Bytes the pair reads per token: its measurements also price other models."""
     draft = reader.read_model(Path(load.draft)) if load.draft else None
     pair = pair_shapes.from_headers(reader.read_model(Path(load.target)), draft)
-    return calibration.summarize_reads(load, *pair.shapes, machine_profile.detect().hardware)
+    return calibration.summarize_reads(
+        load, *pair.shapes, machine_profile.detect().hardware
+    )
 
 
 # --- Other computers
@@ -335,9 +400,11 @@ def _summarize_reads(load: wire.LoadCommand) -> measurements.PairReads:
 def check_workers(
     request: SettingsRequest, notify: Callable[[Event], None]
 ) -> tuple[SettingsRequest, tuple[WorkerReport, ...]]:
-    """Other computers before loading: the request with those that can be used, and their reports.
+    """Other computers before loading: the request with those that can be used, and
+    their reports.
 
-    Raises the reason why one cannot be used; only notifies if the request can do without.
+    Raises the reason why one cannot be used; only notifies if the request can do
+    without.
     """
 
     def skip(error: LocalspecError) -> None:
@@ -349,7 +416,9 @@ def check_workers(
         if workers:
             from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
 
-            side_library.find_or_build(lambda text: notify(Notice("info", "workers", text)))
+            side_library.find_or_build(
+                lambda text: notify(Notice("info", "workers", text))
+            )
     except LocalspecError as error:
         if not request.can_skip_workers:
             raise
@@ -362,7 +431,9 @@ def check_workers(
 def describe_transfer(fit: FitReport, workers: Sequence[WorkerReport]) -> str:
     """What loading sends to the workers, and how long that takes; empty if nothing."""
     speeds = {str(worker.address): worker.bytes_per_second for worker in workers}
-    used = [each for each in fit.device_fits if each.device.worker and each.target.weights]
+    used = [
+        each for each in fit.device_fits if each.device.worker and each.target.weights
+    ]
     if not used:
         return ""
     n_bytes = sum(each.target.weights for each in used)
@@ -375,7 +446,8 @@ def describe_transfer(fit: FitReport, workers: Sequence[WorkerReport]) -> str:
 
 
 class EngineClient(EngineProcess):
-    """An engine that saves its measurements after answers, at most once per `_SAVE_INTERVAL`.
+    """An engine that saves its measurements after answers, at most once per
+    `_SAVE_INTERVAL`.
 
     Costs measured while other programs used the CPUs do not replace trusted ones.
     """
@@ -388,21 +460,30 @@ class EngineClient(EngineProcess):
         self._pair_reads: measurements.PairReads | None = None
         self._saved_at = -_SAVE_INTERVAL
         self._saved = initial
-        self._trusted = initial if initial and measurements.is_trusted(initial) else None
+        self._trusted = (
+            initial if initial and measurements.is_trusted(initial) else None
+        )
         self._cpu_load, self._began = OtherCpuLoad(self.pid, os.getpid()), 0.0
         self._other_load: float | None = None
         if initial is not None:  # an unknown load counts as a busy computer
             self._other_load = 1.0 if initial.other_load is None else initial.other_load
 
-    def add_notices(self, advice: SettingsAdvice | None, request: SettingsRequest) -> None:
-        """Add to `ready` what only this process knows. Called once, when the pair is loaded."""
+    def add_notices(
+        self, advice: SettingsAdvice | None, request: SettingsRequest
+    ) -> None:
+        """Add to `ready` what only this process knows.
+
+        Called once, when the pair is loaded.
+        """
         if advice is not None:
             if not advice.fit.load.target_settings.workers:
                 self._pair_reads = _summarize_reads(advice.fit.load)
             self.ready = self._with_estimate(advice)
             target = Path(advice.fit.load.target)
             if not advice.fit.device_fits:
-                self._add_notice(conversion.suggest_once(target, reader.read_model(target)))
+                self._add_notice(
+                    conversion.suggest_once(target, reader.read_model(target))
+                )
         if advice is not None and advice.skipped_draft:
             path = shlex.quote(sanitize(request.load.draft or "", multiline=False))
             hint = Hint(f"To use it anyway: {{draft={path}}}.")
@@ -416,10 +497,17 @@ class EngineClient(EngineProcess):
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
 
     def _with_estimate(self, advice: SettingsAdvice) -> EngineReady:
-        """Add the memory estimate and the reason for the settings; save estimate and real use."""
+        """Add the memory estimate and the reason for the settings; save estimate and
+        real use.
+        """
         ready, predicted = self.ready, advice.fit.memory_estimate.total_by_device
-        used = {name: size for name, size in ready.memory.items() if name in predicted and size}
-        if advice.fit.load.target_settings.cpu_moe:  # the mapped file counts with the GPU's part
+        used = {
+            name: size
+            for name, size in ready.memory.items()
+            if name in predicted and size
+        }
+        # the mapped file counts with the GPU's part
+        if advice.fit.load.target_settings.cpu_moe:
             used.pop(HOST, None)
         if used:
             self._store.write_memory(self._key, MemoryMeasurement(predicted, used))

@@ -1,4 +1,5 @@
-"""How fast this CPU computes with each weight type, and the process that converts files.
+"""How fast this CPU computes with each weight type, and the process that converts
+files.
 
 The process is `localspec.engine.conversion_child`: llama.cpp aborts on some files.
 """
@@ -24,16 +25,25 @@ from localspec.sanitize import sanitize
 TIMED_TYPES = (
     "Q4_0", "IQ4_NL", "Q4_1", "Q4_K", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16",
 )  # fmt: skip
-"""By bits; the types that ggml has special kernels for on some CPUs, and the common ones."""
+"""By bits; the types that ggml has special kernels for on some CPUs, and the common
+ones.
+"""
 IDLE_SECONDS = 8.0
-"""Without a question before idle tasks begin. The engine measures a new pair before that."""
+"""Without a question before idle tasks begin.
+
+The engine measures a new pair before that.
+"""
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
 _FILE = "cpu-types.json"
 _PROMPT_WIDTH = 256  # Tokens of the pass that stands for the reading of a prompt.
 _MIN_PASS_MS = 1e-3
 _MAX_PASS_MS = 1e7
 """Limits of a pass over `TIMED_WEIGHTS`: a thousand times beyond any CPU."""
-_READ, _WRITTEN = 300, 200  # Tokens of a turn of a chat, which weighs reading and writing.
+# Tokens of a turn of a chat, which weighs reading and writing.
+_READ, _WRITTEN = (
+    300,
+    200,
+)
 _NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
 
 OnProcessStart = Callable[[subprocess.Popen[bytes]], None]
@@ -44,7 +54,9 @@ IdleTask = Callable[[OnProcessStart], None]
 
 @dataclass(frozen=True, slots=True)
 class TypeSpeed:
-    """Milliseconds of a pass over `TIMED_WEIGHTS` weights of one type, by its width in tokens."""
+    """Milliseconds of a pass over `TIMED_WEIGHTS` weights of one type, by its width in
+    tokens.
+    """
 
     name: str
     pass_ms: Mapping[int, float]
@@ -69,9 +81,16 @@ class TypeSpeed:
         return _READ * self.read_ms + _WRITTEN * self.write_ms
 
     def describe_gain(self, other: TypeSpeed, least: float) -> str:
-        """What is at least `least` times as fast as with the other type; empty if nothing is."""
-        gains = {"reads": other.read_ms / self.read_ms, "writes": other.write_ms / self.write_ms}
-        return " and ".join(f"{what} {x:.1f} ×" for what, x in gains.items() if x >= least)
+        """What is at least `least` times as fast as with the other type; empty if
+        nothing is.
+        """
+        gains = {
+            "reads": other.read_ms / self.read_ms,
+            "writes": other.write_ms / self.write_ms,
+        }
+        return " and ".join(
+            f"{what} {x:.1f} ×" for what, x in gains.items() if x >= least
+        )
 
     @property
     def verify_curve(self) -> dict[int, float]:
@@ -85,7 +104,8 @@ def time_types(
     *,
     until_disturbed: bool = False,
 ) -> Iterator[TypeSpeed]:
-    """Time each type, about 1 s each; keep those beside which other programs left the CPUs alone.
+    """Time each type, about 1 s each; keep those beside which other programs left the
+    CPUs alone.
 
     `until_disturbed`: end at the first that they did not.  Raises EngineError.
     """
@@ -117,11 +137,12 @@ def time_missing_types(on_start: OnProcessStart) -> None:
 
 @contextmanager
 def run_while_idle(tasks: Sequence[IdleTask], *, after: float) -> Iterator[None]:
-    """Run `tasks` in a thread, one after the other, once the block has lasted `after` seconds.
+    """Run `tasks` in a thread, one after the other, once the block has lasted `after`
+    seconds.
 
-    When the block ends, somebody waits for an answer. So it waits for no task: it kills the process
-    of the one that runs. What was finished by then is kept. A task that fails ends only itself: who
-    needs its result asks for it again and gets the error.
+    When the block ends, somebody waits for an answer. So it waits for no task: it kills
+    the process of the one that runs. What was finished by then is kept. A task that
+    fails ends only itself: who needs its result asks for it again and gets the error.
     """
     processes = list[subprocess.Popen[bytes]]()
     is_over = threading.Event()
@@ -155,7 +176,9 @@ def missing_types() -> list[str]:
 
 
 def weight_type(quantization: str) -> str:
-    """The timed type of most weights of a file: Q4_K of UD-Q4_K_XL; empty for one not timed."""
+    """The timed type of most weights of a file: Q4_K of UD-Q4_K_XL; empty for one not
+    timed.
+    """
     name = f"{quantization.upper().removeprefix('UD-')}_"
     return next((each for each in TIMED_TYPES if name.startswith(f"{each}_")), "")
 
@@ -177,19 +200,29 @@ def read_types() -> dict[str, TypeSpeed]:
 
 
 def _parse_speed(name: str, times: Any) -> TypeSpeed | None:
-    """None for an unknown type, and for times that no CPU needs: speeds are divided by them."""
+    """None for an unknown type, and for times that no CPU needs: speeds are divided by
+    them.
+    """
     try:
         pass_ms = {int(width): float(ms) for width, ms in times.items()}
     except (TypeError, ValueError, AttributeError, OverflowError):
         return None
-    if name not in _NUMBERS or not {1, _PROMPT_WIDTH} <= pass_ms.keys() or min(pass_ms) < 1:
+    if (
+        name not in _NUMBERS
+        or not {1, _PROMPT_WIDTH} <= pass_ms.keys()
+        or min(pass_ms) < 1
+    ):
         return None
     is_timed = all(_MIN_PASS_MS <= ms <= _MAX_PASS_MS for ms in pass_ms.values())
     return TypeSpeed(name, pass_ms) if is_timed else None
 
 
 def _environment() -> list[str | int]:
-    return [read_cpu_name(), installed_llama_cpp.version(), installed_llama_cpp.library_bytes()]
+    return [
+        read_cpu_name(),
+        installed_llama_cpp.version(),
+        installed_llama_cpp.library_bytes(),
+    ]
 
 
 def run(
@@ -197,8 +230,8 @@ def run(
 ) -> Generator[Any, None, None]:
     """Yield of each request the shares that are done, as floats, and then its result.
 
-    `on_start` gets the process, which another thread may kill. Closing the generator ends it.
-    Raises EngineError.
+    `on_start` gets the process, which another thread may kill. Closing the generator
+    ends it. Raises EngineError.
     """
     parent = str(child_process.parent_pid_for_child())
     command = (sys.executable, "-P", "-m", "localspec.engine.conversion_child", parent)
@@ -210,11 +243,15 @@ def run(
     assert process.stdout is not None
     try:
         on_start(process)
-        process.stdin.write(b"".join(json.dumps(each).encode() + b"\n" for each in requests))
+        process.stdin.write(
+            b"".join(json.dumps(each).encode() + b"\n" for each in requests)
+        )
         n_left = len(requests)
         while n_left:
             if not (line := process.stdout.readline()):
-                raise EngineError("llama.cpp ended without a result.", "The file may be damaged.")
+                raise EngineError(
+                    "llama.cpp ended without a result.", "The file may be damaged."
+                )
             reply = json.loads(line)
             if "failed" in reply:
                 raise EngineError(sanitize(str(reply["failed"]), multiline=False))

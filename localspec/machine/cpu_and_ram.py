@@ -1,4 +1,6 @@
-"""System memory and its limits (containers, Apple GPUs); the CPU: its name, cores and load."""
+"""System memory and its limits (containers, Apple GPUs); the CPU: its name, cores and
+load.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 CGROUP_DIR = Path("/sys/fs/cgroup")
-_CGROUP_FILES = (  # cgroup v2, then v1: limit, usage, statistics, the key of evictable cache
+# cgroup v2, then v1: limit, usage, statistics, the key of evictable cache
+_CGROUP_FILES = (
     "memory.max memory.current memory.stat inactive_file",
     "memory/memory.limit_in_bytes memory/memory.usage_in_bytes memory/memory.stat "
     "total_inactive_file",
@@ -68,7 +71,9 @@ def _read_int(path: Path) -> int | None:
 def _read_stat(path: Path, name: str) -> int:
     with suppress(OSError, ValueError):
         lines = path.read_text(encoding="ascii").splitlines()
-        return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)
+        return next(
+            (int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0
+        )
     return 0
 
 
@@ -85,16 +90,27 @@ def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 _RAM_BY_CPU = (
     ("Threadripper|Xeon.* (E5|W-[23])", "four channels", 95.0),
-    ("Ryzen AI|Core.* Ultra|Ryzen [3579] (PRO )?[789][0-9]{3}", "dual-channel DDR5", 90.0),
-    ("Ryzen [3579] (PRO )?[1-6][0-9]{3}|i[3579]-([4-9]|1[01])[0-9]{3}", "dual-channel DDR4", 51.0),
+    (
+        "Ryzen AI|Core.* Ultra|Ryzen [3579] (PRO )?[789][0-9]{3}",
+        "dual-channel DDR5",
+        90.0,
+    ),
+    (
+        "Ryzen [3579] (PRO )?[1-6][0-9]{3}|i[3579]-([4-9]|1[01])[0-9]{3}",
+        "dual-channel DDR4",
+        51.0,
+    ),
 )
-"""The memory that CPUs are usually sold with, by name: what it is, and its peak in GB/s."""
+"""The memory that CPUs are usually sold with, by name: what it is, and its peak in
+GB/s.
+"""
 
 
 def typical_ram(cpu_name: str) -> tuple[str, float]:
     """The kind of memory and GB/s.
 
-    Published splits reach 39 to 47 GB/s on ordinary PCs, 71 with fast DDR5, 72 with four channels.
+    Published splits reach 39 to 47 GB/s on ordinary PCs, 71 with fast DDR5, 72 with
+    four channels.
     """
     matches = (each[1:] for each in _RAM_BY_CPU if re.search(each[0], cpu_name))
     return next(matches, ("dual-channel memory", 60.0))
@@ -105,25 +121,34 @@ def _sysctl(name: str) -> str:
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", name]
         with suppress(OSError, subprocess.SubprocessError):
-            done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=5, check=True
+            )
             return done.stdout.strip()
     return ""
 
 
-_SHARED_CPU = 0.45  # Of a CPU: a thread gets on with the rest if other programs use less of it.
+_SHARED_CPU = (
+    0.45  # Of a CPU: a thread gets on with the rest if other programs use less of it.
+)
 MAX_OTHER_LOAD = 1 / 8
-"""A measurement is trusted if other programs used at most this share of all CPUs meanwhile."""
+"""A measurement is trusted if other programs used at most this share of all CPUs
+meanwhile.
+"""
 
 
 def count_free_cpus(other_load: float | None) -> int:
-    """CPUs that other programs leave, at least one; unlimited if their load is not known."""
+    """CPUs that other programs leave, at least one; unlimited if their load is not
+    known.
+    """
     if other_load is None:
         return sys.maxsize
     return max(1, math.floor((1 - other_load) * (os.cpu_count() or 1) + _SHARED_CPU))
 
 
 class OtherCpuLoad:
-    """CPU time of programs other than the given processes, from `start` or the last `read`.
+    """CPU time of programs other than the given processes, from `start` or the last
+    `read`.
 
     A time too short to be measured counts with the next one.
     """
@@ -137,7 +162,9 @@ class OtherCpuLoad:
         self._before = self._read_seconds()
 
     def read(self) -> float | None:
-        """The share of all CPUs, 0 to 1; None if the time was too short or a process has ended."""
+        """The share of all CPUs, 0 to 1; None if the time was too short or a process
+        has ended.
+        """
         before, now = self._before, self._read_seconds()
         if before is None or now is None:
             return None
@@ -156,7 +183,9 @@ class OtherCpuLoad:
 
         times = psutil.cpu_times()._asdict()
         # `user` contains the time of guests.
-        total = sum(time for name, time in times.items() if not name.startswith("guest"))
+        total = sum(
+            time for name, time in times.items() if not name.startswith("guest")
+        )
         idle = times["idle"] + times.get("iowait", 0.0)
         try:
             own = [psutil.Process(pid).cpu_times() for pid in self._pids]
@@ -167,7 +196,9 @@ class OtherCpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class CpuCores:
-    """Numbers of cores; `performance` equals `physical` where all are alike or it is unknown."""
+    """Numbers of cores; `performance` equals `physical` where all are alike or it is
+    unknown.
+    """
 
     physical: int
     logical: int
@@ -196,12 +227,18 @@ def read_cpu_cores() -> CpuCores:
         performance = int(_sysctl("hw.perflevel0.physicalcpu") or 0)
     else:
         performance = _count_windows_performance_cores()
-    usable = min(len(os.sched_getaffinity(0)), _cgroup_cpus()) if sys.platform == "linux" else None
+    usable = (
+        min(len(os.sched_getaffinity(0)), _cgroup_cpus())
+        if sys.platform == "linux"
+        else None
+    )
     return limit_cores(physical, logical, performance, usable or logical)
 
 
 def limit_cores(physical: int, logical: int, performance: int, usable: int) -> CpuCores:
-    """The cores of a process that may use `usable` CPUs; `performance` is 0 if it is unknown."""
+    """The cores of a process that may use `usable` CPUs; `performance` is 0 if it is
+    unknown.
+    """
     logical = max(1, min(logical, usable))
     physical = max(1, min(physical, logical))
     return CpuCores(physical, logical, min(performance or physical, physical))
@@ -216,11 +253,17 @@ def _cgroup_cpus(limit: Path = CGROUP_DIR / "cpu.max") -> int:
 
 
 def _count_linux_performance_cores(
-    cpus: Path = Path("/sys/devices/system/cpu"), intel: Path = Path("/sys/devices/cpu_core/cpus")
+    cpus: Path = Path("/sys/devices/system/cpu"),
+    intel: Path = Path("/sys/devices/cpu_core/cpus"),
 ) -> int:
-    """Cores of the highest capacity (ARM), or of Intel's performance kind; 0 if all are alike."""
+    """Cores of the highest capacity (ARM), or of Intel's performance kind; 0 if all are
+    alike.
+    """
     try:
-        spans = [span.split("-") for span in intel.read_text(encoding="ascii").strip().split(",")]
+        spans = [
+            span.split("-")
+            for span in intel.read_text(encoding="ascii").strip().split(",")
+        ]
         fast = {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
     except (OSError, ValueError):
         capacities: dict[int, int] = {}
@@ -251,7 +294,9 @@ def _count_windows_performance_cores() -> int:
 
 
 def _count_highest_class(records: bytes) -> int:
-    """From SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX records: relation, size, flags, class, …"""
+    """From SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX records: relation, size, flags,
+    class, …
+    """
     classes, at = [], 0
     while at + 10 <= len(records):
         classes.append(records[at + 9])

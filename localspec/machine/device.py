@@ -1,4 +1,6 @@
-"""Devices that llama.cpp computes on, and the memory of models there, as read from its log."""
+"""Devices that llama.cpp computes on, and the memory of models there, as read from its
+log.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from typing import Literal
 
 from localspec.lazy_dataclass import dataclass
 
-HOST = "CPU"  # Name for all buffers in system memory, including pinned, mapped and repacked ones.
+# Name for all buffers in system memory, including pinned, mapped and repacked ones.
+HOST = "CPU"
 
 DeviceKind = Literal["gpu", "igpu", "cpu", "accel"]
 
@@ -42,8 +45,8 @@ class Device:
 def reserve_bytes(device: Device) -> int:
     """Bytes of a device reserved for other programs: 5 %, but at least 512 MiB.
 
-    At least 1 GiB of system memory, of a GPU that drives a display, and on Windows, which swaps GPU
-    memory instead of refusing allocations.
+    At least 1 GiB of system memory, of a GPU that drives a display, and on Windows,
+    which swaps GPU memory instead of refusing allocations.
     """
     least = 512 * _MIB
     if (
@@ -63,7 +66,9 @@ class DeviceMemory:
     kv: int = 0  # KV cache and recurrent states.
     compute: int = 0  # Compute buffers.
     states: int = 0  # Of `kv`: recurrent states, with those for rollback.
-    window: int = 0  # Of `kv`: the cache of sliding-window layers, if it is cut to the window.
+    window: int = (
+        0  # Of `kv`: the cache of sliding-window layers, if it is cut to the window.
+    )
 
     @property
     def total(self) -> int:
@@ -76,7 +81,9 @@ class DeviceMemory:
 _memory_parts = attrgetter("weights", "kv", "compute", "states", "window")
 
 
-_BUFFER = re.compile(r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$")
+_BUFFER = re.compile(
+    r"\w+: +(\S+) +(?:DSV4 \w+ )?(\w+) buffer size = +([\d.]+) MiB\s*$"
+)
 """`sched_reserve:      CUDA0 compute buffer size =   258.50 MiB`.
 
 No other words may stand in the line: llama.cpp also prints texts of the model's file.
@@ -84,7 +91,9 @@ No other words may stand in the line: llama.cpp also prints texts of the model's
 _KV_TOTAL = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 """One line for each cache; a model with sliding windows has two."""
 _HOST_BUFFER = re.compile(r"CPU|AMX|BLAS|.*_Host$")
-"""Repacked (CPU_REPACK), mapped (CPU_Mapped) and pinned memory (CUDA_Host) are system memory."""
+"""Repacked (CPU_REPACK), mapped (CPU_Mapped) and pinned memory (CUDA_Host) are system
+memory.
+"""
 _BUFFER_SUFFIX = re.compile(r"_(Mapped|Private|Shared|Split)$")
 _CATEGORIES = {"model": "weights", "compute": "compute", "output": ""}
 """Other buffers (KV, RS, state) count as KV cache; the output buffer grows later."""
@@ -94,11 +103,17 @@ class BufferLog:
     """Collects the sizes of one model or context from its log lines."""
 
     def __init__(self) -> None:
-        self._sizes: dict[tuple[str, str], int] = defaultdict(int)  # Bytes by buffer and category.
-        self.kv_total = 0  # Bytes of the KV cache on all devices, without recurrent states.
+        # Bytes by buffer and category.
+        self._sizes: dict[tuple[str, str], int] = defaultdict(int)
+        self.kv_total = (
+            0  # Bytes of the KV cache on all devices, without recurrent states.
+        )
 
     def read(self, line: str) -> None:
-        """Ignores other lines.  A compute buffer may be reserved again: its last size counts."""
+        """Ignores other lines.
+
+        A compute buffer may be reserved again: its last size counts.
+        """
         if match := _KV_TOTAL.match(line):
             self.kv_total += _bytes(match[1])
         if not (match := _BUFFER.match(line)):
@@ -113,7 +128,9 @@ class BufferLog:
         """By device name, system memory under HOST."""
         sums: dict[str, DeviceMemory] = defaultdict(DeviceMemory)
         for (buffer, category), size in self._sizes.items():
-            device = HOST if _HOST_BUFFER.match(buffer) else _BUFFER_SUFFIX.sub("", buffer)
+            device = (
+                HOST if _HOST_BUFFER.match(buffer) else _BUFFER_SUFFIX.sub("", buffer)
+            )
             sums[device] += replace(DeviceMemory(), **{category: size})
         return dict(sums)
 

@@ -23,8 +23,11 @@ from localspec.sanitize import sanitize
 from localspec.units import gib
 
 _MAX_UNIFIED_SHARE = 0.75
-"""Upper limit for a GPU without its own memory, as a share of available system memory."""
-_FREE_TOLERANCE = 0.1  # Sources that differ by more than this share of the total disagree.
+"""Upper limit for a GPU without its own memory, as a share of available system memory.
+"""
+_FREE_TOLERANCE = (
+    0.1  # Sources that differ by more than this share of the total disagree.
+)
 _UNIFIED_BACKENDS = ("Metal", "MTL")
 _SOFTWARE_DEVICES = ("llvmpipe", "SwiftShader")
 """Vulkan drivers that compute on the CPU, by the start of the description."""
@@ -87,17 +90,23 @@ def _detect() -> MachineDevices:
         ram = cpu_and_ram.read_host_memory()
     except Exception as error:  # psutil on an unusual system
         note = f"system memory is unknown: {error}"
-        return MachineDevices((), Device("CPU", kind="cpu"), note=sanitize(note, multiline=False))
+        return MachineDevices(
+            (), Device("CPU", kind="cpu"), note=sanitize(note, multiline=False)
+        )
     backends = installed_llama_cpp.find_gpu_backends()
     if backends == ():  # a CPU-only build has no GPUs to list
         return MachineDevices((), cpu_device(ram, cpu_and_ram.read_cpu_name()))
     try:
         info = memory_probe.query_llama_cpp()
         found = reconcile(info.devices, ram, _read_drivers())
-        are_hidden = any(os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES)
+        are_hidden = any(
+            os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES
+        )
         if found.devices or not backends or are_hidden:
             return found
-        note = f"llama.cpp is built for {' and '.join(backends)}, but finds no such device"
+        note = (
+            f"llama.cpp is built for {' and '.join(backends)}, but finds no such device"
+        )
         return replace(found, note=note)
     except Exception as error:  # the CPU is usable even if the list of devices is not
         reason = sanitize(str(error) or type(error).__name__, multiline=False)
@@ -115,15 +124,23 @@ def _read_drivers() -> tuple[DriverGpu, ...]:
 
 
 def reconcile(
-    listed: Iterable[Mapping[str, Any]], ram: HostMemory, driver_gpus: Sequence[DriverGpu] = ()
+    listed: Iterable[Mapping[str, Any]],
+    ram: HostMemory,
+    driver_gpus: Sequence[DriverGpu] = (),
 ) -> MachineDevices:
-    """Combines the devices ggml lists (`listed`) with system memory and driver information."""
+    """Combines the devices ggml lists (`listed`) with system memory and driver
+    information.
+    """
     devices = [parse_device(each) for each in listed]
-    gpus = _deduplicate([device for device in devices if device.kind in ("gpu", "igpu")])
+    gpus = _deduplicate(
+        [device for device in devices if device.kind in ("gpu", "igpu")]
+    )
     discrete = [device for device in gpus if device.kind == "gpu"]
     checked = [_reconcile_gpu(device, ram, driver_gpus) for device in discrete or gpus]
     checked.sort(key=lambda device: -(device.total or 0))
-    cpu_name = next((device.description for device in devices if device.kind == "cpu"), "")
+    cpu_name = next(
+        (device.description for device in devices if device.kind == "cpu"), ""
+    )
     return MachineDevices(tuple(checked), cpu_device(ram, cpu_name))
 
 
@@ -143,11 +160,15 @@ def cpu_device(ram: HostMemory, description: str = "") -> Device:
 
 
 def parse_device(reported: Mapping[str, Any]) -> Device:
-    """A device as ggml reports it; free is limited to the total, and a total of 0 is unknown."""
+    """A device as ggml reports it; free is limited to the total, and a total of 0 is
+    unknown.
+    """
     total, free = int(reported.get("total") or 0), int(reported.get("free") or 0)
     backend = sanitize(str(reported.get("backend") or ""), multiline=False)
     kind = reported.get("type")
-    description = sanitize(str(reported.get("description") or ""), multiline=False).strip()
+    description = sanitize(
+        str(reported.get("description") or ""), multiline=False
+    ).strip()
     is_software = description.startswith(_SOFTWARE_DEVICES)
     return Device(
         name=sanitize(str(reported["name"]), multiline=False),
@@ -180,10 +201,16 @@ def _deduplicate(gpus: Sequence[Device]) -> list[Device]:
     return [gpu for gpu in gpus if gpu in unique]
 
 
-def _reconcile_gpu(gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]) -> Device:
+def _reconcile_gpu(
+    gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]
+) -> Device:
     # By PCI address; without one, by a name that only one GPU has.
-    same_name = [other for other in driver_gpus if other.name and other.name == gpu.description]
-    same = [other for other in driver_gpus if other.id == gpu.id] if gpu.id else same_name
+    same_name = [
+        other for other in driver_gpus if other.name and other.name == gpu.description
+    ]
+    same = (
+        [other for other in driver_gpus if other.id == gpu.id] if gpu.id else same_name
+    )
     for match in same if gpu.id or len(same) == 1 else ():
         gpu = _cross_check(gpu, match)
     if not gpu.unified:
@@ -193,15 +220,21 @@ def _reconcile_gpu(gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu
     if ram.total and (limit := cpu_and_ram.read_wired_limit()):
         share = max(share, limit / ram.total)
     most = int(share * ram.available)
-    return replace(gpu, free=min(most, most if gpu.free is None else gpu.free), used_by_others=None)
+    return replace(
+        gpu, free=min(most, most if gpu.free is None else gpu.free), used_by_others=None
+    )
 
 
 def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
-    """Adds what only the driver reports; if free memory disagrees, the lower value counts."""
+    """Adds what only the driver reports; if free memory disagrees, the lower value
+    counts.
+    """
     display = gpu.drives_display
     gpu = replace(
         gpu,
-        used_by_others=gpu.used_by_others if driver_gpu.used is None else driver_gpu.used,
+        used_by_others=gpu.used_by_others
+        if driver_gpu.used is None
+        else driver_gpu.used,
         driver=gpu.driver or driver_gpu.driver,
         drives_display=driver_gpu.drives_display if display is None else display,
     )
@@ -210,7 +243,9 @@ def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
     if gpu.free is None or gpu.total is None:
         total = gpu.total or driver_gpu.total
         free = driver_gpu.free if total is None else min(driver_gpu.free, total)
-        return replace(gpu, total=total, free=free, note=f"memory reported by {driver_gpu.source}")
+        return replace(
+            gpu, total=total, free=free, note=f"memory reported by {driver_gpu.source}"
+        )
     if abs(gpu.free - driver_gpu.free) <= _FREE_TOLERANCE * gpu.total:
         return gpu
     note = (
@@ -221,7 +256,9 @@ def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
 
 
 def parse_pci_address(text: str | None) -> str | None:
-    """A PCI address in ggml's format: NVML writes the domain with eight digits, ggml with four."""
+    """A PCI address in ggml's format: NVML writes the domain with eight digits, ggml
+    with four.
+    """
     match = _PCI_ADDRESS.match((text or "").strip().lower())
     if not match:
         return None
@@ -262,11 +299,18 @@ def _nvml_gpu(nvml: Any, handle: Any) -> DriverGpu:
 def read_displays(root: Path = _DRM_DIR) -> Iterator[DriverGpu]:
     """Linux: GPUs with display connectors, and whether one is connected."""
     for card in sorted(root.glob("card*")):
-        states = [path.read_text(encoding="ascii") for path in card.glob(f"{card.name}-*/status")]
+        states = [
+            path.read_text(encoding="ascii")
+            for path in card.glob(f"{card.name}-*/status")
+        ]
         slot = None
         with suppress(OSError):
-            text = (card / "device/uevent").read_text(encoding="utf-8", errors="replace")
+            text = (card / "device/uevent").read_text(
+                encoding="utf-8", errors="replace"
+            )
             slot = re.search(r"PCI_SLOT_NAME=(\S+)", text)
         if slot and states:
             has_display = any(state.strip() == "connected" for state in states)
-            yield DriverGpu("sysfs", id=parse_pci_address(slot[1]), drives_display=has_display)
+            yield DriverGpu(
+                "sysfs", id=parse_pci_address(slot[1]), drives_display=has_display
+            )

@@ -1,4 +1,5 @@
-"""ctypes bindings of functions that llama_cpp does not have: ggml's devices, and those for heads.
+"""ctypes bindings of functions that llama_cpp does not have: ggml's devices, and those
+for heads.
 
 For child processes only.  Callers pass the library handle: loading ggml by its path would create a
 second copy with separate devices.
@@ -46,9 +47,11 @@ class GgmlTypeTraits(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class GgmlLibrary:
-    """Functions of ggml as attributes, without the prefix `ggml_`; AttributeError if missing.
+    """Functions of ggml as attributes, without the prefix `ggml_`; AttributeError if
+    missing.
 
-    `library` is the ctypes handle of libllama, which also resolves symbols of its dependencies.
+    `library` is the ctypes handle of libllama, which also resolves symbols of its
+    dependencies.
     """
 
     library: Any
@@ -97,7 +100,16 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "backend_register": (None, c_void_p),
     "backend_cpu_buffer_type": (c_void_p,),
     "get_type_traits": (POINTER(GgmlTypeTraits), c_int),
-    "quantize_chunk": (c_size_t, c_int, c_void_p, c_char_p, c_int64, c_int64, c_int64, c_void_p),
+    "quantize_chunk": (
+        c_size_t,
+        c_int,
+        c_void_p,
+        c_char_p,
+        c_int64,
+        c_int64,
+        c_int64,
+        c_void_p,
+    ),
 }
 """Result type, then argument types."""
 
@@ -116,7 +128,8 @@ def _find_symbol(library: Any, name: str) -> Any:
     except AttributeError:
         if sys.platform != "win32":
             raise
-    # Windows searches one library only; the ggml libraries next to it are already loaded.
+    # Windows searches one library only; the ggml libraries next to it are already
+    # loaded.
     folder = Path(library._name).parent
     for file in sorted(folder.glob("ggml*.dll")):
         try:
@@ -152,14 +165,21 @@ HEAD_FUNCTIONS = {
         "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z",
     ),
 }
-"""C++ functions of llama.cpp, not part of its C API, which a build may lack: by plain name, the
-symbols of GCC and Clang, and of Microsoft's compiler."""
+"""C++ functions of llama.cpp, not part of its C API, which a build may lack: by plain
+name, the symbols of GCC and Clang, and of Microsoft's compiler.
+"""
 
 
 def find_head_function(library: Any, name: str) -> Any | None:
     """`library` is the ctypes handle of libllama."""
     gnu, microsoft = HEAD_FUNCTIONS[name]
-    for symbol in (name, gnu, f"_{gnu}", microsoft):  # on macOS dlsym adds one more underscore
+    # on macOS dlsym adds one more underscore
+    for symbol in (
+        name,
+        gnu,
+        f"_{gnu}",
+        microsoft,
+    ):
         function = getattr(library, symbol, None)
         if function is not None:
             return function
@@ -167,4 +187,6 @@ def find_head_function(library: Any, name: str) -> Any | None:
 
 
 def list_missing_head_functions(library: Any) -> list[str]:
-    return [name for name in HEAD_FUNCTIONS if find_head_function(library, name) is None]
+    return [
+        name for name in HEAD_FUNCTIONS if find_head_function(library, name) is None
+    ]

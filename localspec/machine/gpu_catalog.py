@@ -18,7 +18,9 @@ _GIB = 1 << 30
 _MAX_VRAM_GIB = 4096
 
 _VISIBLE_VRAM_SHARE = {"nvidia": 0.98, "amd": 0.995, "intel": 0.995}
-"""Share of the sold memory that a runtime reports: CUDA reports 23.5 of an RTX 4090's 24 GiB."""
+"""Share of the sold memory that a runtime reports: CUDA reports 23.5 of an RTX 4090's
+24 GiB.
+"""
 _SHARED_MEMORY_SHARE = 0.75
 """Share of system memory that an integrated GPU may use; Apple's above 36 GiB."""
 _SMALL_MAC_SHARE = 2 / 3  # The same for Apple up to 36 GiB.
@@ -28,8 +30,18 @@ _TRADEMARK = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _REMARK = re.compile(r"\([^)]*\)")  # Added by a driver: (RADV NAVI31).
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
 _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
-_is_ignored = re.compile("nvidia|geforce|amd|radeon|intel|graphics|gpu|apple|chip|with").fullmatch
-_OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}  # Words people leave out, as in "4060".
+_is_ignored = re.compile(
+    "nvidia|geforce|amd|radeon|intel|graphics|gpu|apple|chip|with"
+).fullmatch
+# Words people leave out, as in "4060".
+_OPTIONAL_WORDS = {
+    "rtx",
+    "gtx",
+    "rx",
+    "arc",
+    "pro",
+    "ai",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +56,13 @@ class GpuSpec:
     share: float = 0.75  # Of the bandwidth, reached by one-token passes.
     layer_ms: float = 0.05  # Time of a layer whatever its size.
     verify: float = 0.15  # Cost of a further token of a pass, in one-token passes.
-    unconfirmed: frozenset[str] = frozenset()  # Names of fields whose values are not confirmed.
+    # Names of fields whose values are not confirmed.
+    unconfirmed: frozenset[str] = frozenset()
     aliases: tuple[str, ...] = ()
 
     def as_device(self, vram_gib: float | None = None) -> Device:
-        """A simulated device with all memory free; `vram_gib` defaults to the common size.
+        """A simulated device with all memory free; `vram_gib` defaults to the common
+        size.
 
         `total` is the memory a runtime reports, a little less than sold.  Raises UsageError for an
         impossible size.
@@ -113,7 +127,10 @@ def find(name: str) -> GpuSpec:
         shown = sanitize(name[:80], multiline=False) or "(empty)"
         names = {name: gpus[0].name for name, gpus in known.items()}
         close = difflib.get_close_matches(key, names, n=8, cutoff=0.5)
-        closest = [*dict.fromkeys(names[name] for name in close)][:4] or ["RTX 4060", "RX 7800 XT"]
+        closest = [*dict.fromkeys(names[name] for name in close)][:4] or [
+            "RTX 4060",
+            "RX 7800 XT",
+        ]
         hint = f"Closest: {', '.join(closest)}; or use --vram GIB."
         raise NotFoundError(f"Unknown GPU: {shown}", hint)
     if not (match := _SIZE.search(query)):
@@ -170,7 +187,9 @@ def _gpus_by_short_name() -> dict[str, tuple[GpuSpec, ...]]:
     names: dict[str, dict[str, list[GpuSpec]]] = {}
     for gpu in load():
         for name in (gpu.name, *gpu.aliases):
-            key = "".join(word for word in _name_words(name) if word not in _OPTIONAL_WORDS)
+            key = "".join(
+                word for word in _name_words(name) if word not in _OPTIONAL_WORDS
+            )
             names.setdefault(key, {}).setdefault(gpu.name, []).append(gpu)
     return {
         key: tuple(next(iter(gpus.values())))

@@ -1,4 +1,6 @@
-"""The installed llama.cpp, inspected by its files: location, GPU backends, CUDA libraries."""
+"""The installed llama.cpp, inspected by its files: location, GPU backends, CUDA
+libraries.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,11 @@ def find_gpu_backends() -> tuple[str, ...] | None:
 def library_bytes() -> int:
     """Size of all its libraries, which tells builds of one version apart; 0 if unknown."""
     folder = library_folder()
-    sizes = [path.stat().st_size for path in folder.iterdir() if path.is_file()] if folder else []
+    sizes = (
+        [path.stat().st_size for path in folder.iterdir() if path.is_file()]
+        if folder
+        else []
+    )
     return sum(sizes)
 
 
@@ -70,7 +76,8 @@ def preload_cuda_libraries() -> tuple[str, ...]:
 
 
 def skip_package_init() -> None:
-    """Make `import llama_cpp.llama_cpp` skip the package's own interface, which loads slowly.
+    """Make `import llama_cpp.llama_cpp` skip the package's own interface, which loads
+    slowly.
 
     Call it before the first import of llama_cpp.
     """
@@ -82,7 +89,11 @@ def skip_package_init() -> None:
 def find_cuda_libraries(nvidia: Path) -> Iterator[Path]:
     """CUDA libraries in NVIDIA's Python packages, in the order to load them."""
     for name in ("cudart", "cublasLt", "cublas"):  # in the order of their dependencies
-        patterns = (f"*/lib/lib{name}.so.*", f"*/bin/{name}64_*.dll", f"*/bin/*/{name}64_*.dll")
+        patterns = (
+            f"*/lib/lib{name}.so.*",
+            f"*/bin/{name}64_*.dll",
+            f"*/bin/*/{name}64_*.dll",
+        )
         for pattern in patterns:
             yield from sorted(nvidia.glob(pattern))
 

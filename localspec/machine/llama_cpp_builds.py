@@ -1,4 +1,5 @@
-"""Chooses the build of llama-cpp-python for this computer, and the commands that install it.
+"""Chooses the build of llama-cpp-python for this computer, and the commands that
+install it.
 
 Used by scripts/run before packages are installed: standard library only.
 """
@@ -36,7 +37,9 @@ class SystemHardware:
     system: str  # Linux, Darwin, Windows.
     arch: str
     nvidia_driver: str | None = None  # Version of the driver.
-    compute_capability: float | None = None  # CUDA compute capability of the oldest GPU.
+    compute_capability: float | None = (
+        None  # CUDA compute capability of the oldest GPU.
+    )
     has_amd: bool = False  # Has an AMD GPU with its own memory.
     has_rocm: bool = False
     has_intel: bool = False  # Has an Intel GPU with its own memory.
@@ -54,7 +57,9 @@ class LlamaCppBuild:
     compilers: tuple[str, ...] = ()  # A source build needs one of these programs.
     required_header: tuple[str, str] | None = None
     """A header file that a source build includes, and a name that it must define."""
-    core_seconds: int | None = None  # How long a source build computes; None: not measured.
+    core_seconds: int | None = (
+        None  # How long a source build computes; None: not measured.
+    )
 
     def can_compile(self) -> bool:
         return any(map(shutil.which, self.compilers))
@@ -62,7 +67,9 @@ class LlamaCppBuild:
 
 @cache
 def load_table() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("backends.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).with_name("backends.toml").read_text(encoding="utf-8")
+    )
 
 
 def _run(command: Sequence[str]) -> str:
@@ -104,7 +111,9 @@ def detect_hardware(
     )
 
 
-def _detect_nvidia(root: Path, system: str, run: RunCommand) -> tuple[str | None, float | None]:
+def _detect_nvidia(
+    root: Path, system: str, run: RunCommand
+) -> tuple[str | None, float | None]:
     """Driver version and the lowest compute capability; (None, None) without a GPU."""
     program, version = "nvidia-smi", None
     if system == "Linux":
@@ -117,10 +126,14 @@ def _detect_nvidia(root: Path, system: str, run: RunCommand) -> tuple[str | None
             program = str(wsl)
         else:
             return None, None
-    output = run([program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"])
+    output = run(
+        [program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
+    )
     rows = [line.split(",") for line in output.splitlines() if line.count(",") == 1]
     drivers = [row[0].strip() for row in rows if re.match(r"\d+\.\d+", row[0].strip())]
-    capabilities = [float(row[1]) for row in rows if re.fullmatch(r"\d+\.\d+", row[1].strip())]
+    capabilities = [
+        float(row[1]) for row in rows if re.fullmatch(r"\d+\.\d+", row[1].strip())
+    ]
     return version or next(iter(drivers), None), min(capabilities, default=None)
 
 
@@ -163,7 +176,9 @@ def _best_build(hardware: SystemHardware) -> LlamaCppBuild:
             return _make_build(hardware, "metal", "Apple silicon")
         return _make_build(hardware, "cpu", "no GPU that llama.cpp supports well")
     if hardware.nvidia_driver and hardware.arch in ("x86_64", "amd64"):
-        cuda = _make_build(hardware, "cuda", f"NVIDIA driver ({hardware.nvidia_driver}) found")
+        cuda = _make_build(
+            hardware, "cuda", f"NVIDIA driver ({hardware.nvidia_driver}) found"
+        )
         if cuda.wheel_index:
             return cuda
     if hardware.has_amd and hardware.has_rocm:
@@ -198,9 +213,14 @@ def _find_cuda_wheel(hardware: SystemHardware) -> dict[str, Any] | None:
         return None
     for wheel in load_table()["cuda"]["wheels"]:
         oldest = wheel["driver"].get(hardware.system)
-        # If the capability is unknown, assume an old one: those wheels run on newer GPUs too.
+        # If the capability is unknown, assume an old one: those wheels run on newer
+        # GPUs too.
         capable = (hardware.compute_capability or 6.0) >= float(wheel["compute"])
-        if oldest and capable and parse_version(hardware.nvidia_driver) >= parse_version(oldest):
+        if (
+            oldest
+            and capable
+            and parse_version(hardware.nvidia_driver) >= parse_version(oldest)
+        ):
             return dict(wheel)
     return None
 
@@ -212,10 +232,13 @@ def parse_version(text: str) -> tuple[int, ...]:
 PACKAGE = "llama-cpp-python"
 
 
-def wheel_command(build: LlamaCppBuild, release: str, python: str, uv: str | None) -> list[str]:
+def wheel_command(
+    build: LlamaCppBuild, release: str, python: str, uv: str | None
+) -> list[str]:
     """Installs the prebuilt wheel and nothing else.
 
-    --only-binary: if the index has no wheel, pip must not build a source package from PyPI instead.
+    --only-binary: if the index has no wheel, pip must not build a source package from
+    PyPI instead.
     """
     index = ["--extra-index-url", build.wheel_index or "", "--only-binary", PACKAGE]
     return _reinstall_command(index, release, python, uv)
@@ -267,10 +290,22 @@ def quote_command(command: Sequence[str]) -> str:
 
 
 def _installer(python: str, uv: str | None) -> list[str]:
-    return [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    return (
+        [uv, "pip", "install", "--python", python]
+        if uv
+        else [python, "-m", "pip", "install"]
+    )
 
 
-def _reinstall_command(options: list[str], release: str, python: str, uv: str | None) -> list[str]:
+def _reinstall_command(
+    options: list[str], release: str, python: str, uv: str | None
+) -> list[str]:
     """The installed package may be the same version for another backend."""
     flags = ["--reinstall-package", PACKAGE] if uv else ["--force-reinstall"]
-    return [*_installer(python, uv), *flags, "--no-deps", *options, f"{PACKAGE}=={release}"]
+    return [
+        *_installer(python, uv),
+        *flags,
+        "--no-deps",
+        *options,
+        f"{PACKAGE}=={release}",
+    ]

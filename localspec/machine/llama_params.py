@@ -1,6 +1,8 @@
-"""Parameters of llama.cpp models and contexts, built from settings for both engine and probe.
+"""Parameters of llama.cpp models and contexts, built from settings for both engine and
+probe.
 
-`c` is the module llama_cpp.llama_cpp; only child processes import it, so callers pass it.
+`c` is the module llama_cpp.llama_cpp; only child processes import it, so callers pass
+it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ MIN_BATCH = 32
 N_BRANCHES = 5  # Outcomes of a round for which overlapped drafting may draft at once.
 HEAD_BATCH = 64  # Batch size of a head: llama.cpp computes logits for every row of it.
 _MAX_CTX_FACTOR = 8
-"""A context larger than this many trained contexts is a mistake; llama.cpp would allocate it."""
+"""A context larger than this many trained contexts is a mistake; llama.cpp would
+allocate it.
+"""
 _EXPERT_PATTERN = r"blk\.({})\.ffn_(up|down|gate_up|gate)_(ch|)exps"
 """Weights of the experts of some layers, as llama.cpp's --n-cpu-moe has them."""
 _OUTPUT_PATTERN = rb"^(output|token_embd)\.weight$"
@@ -54,14 +58,17 @@ class ModelRole:
 
     settings: ContextSettings
     n_outputs_max: int  # Maximum rows of logits per pass.
-    n_rs_seq: int  # Tokens of the last pass that can be rolled back if the model is recurrent.
+    # Tokens of the last pass that can be rolled back if the model is recurrent.
+    n_rs_seq: int
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
     n_branches: int = 0  # Sequences beside the text, for overlapped drafting.
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
-    return ModelRole(load.target_settings, load.draft_max + 1, load.draft_max, load_mtp=load_mtp)
+    return ModelRole(
+        load.target_settings, load.draft_max + 1, load.draft_max, load_mtp=load_mtp
+    )
 
 
 def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
@@ -74,16 +81,21 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
     if may_overlap is None:  # where target and draft use different devices
         may_overlap = bool(target.workers) or target.n_gpu_layers != draft.n_gpu_layers
     settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
-    # A draft is decoded token by token, so snapshots of the last pass could not roll it back.
+    # A draft is decoded token by token, so snapshots of the last pass could not roll it
+    # back.
     role = ModelRole(settings, n_outputs, 0, limit_to_trained_ctx=True)
     if not may_overlap:
         return role
-    return replace(role, n_branches=N_BRANCHES, n_outputs_max=max(n_outputs, N_BRANCHES + 1))
+    return replace(
+        role, n_branches=N_BRANCHES, n_outputs_max=max(n_outputs, N_BRANCHES + 1)
+    )
 
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
     """A head for a target with `n_ctx` tokens."""
-    return ModelRole(replace(load.draft_settings, n_ctx=n_ctx, n_ubatch=HEAD_BATCH), HEAD_BATCH, 0)
+    return ModelRole(
+        replace(load.draft_settings, n_ctx=n_ctx, n_ubatch=HEAD_BATCH), HEAD_BATCH, 0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +129,22 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
             patterns.append(_OUTPUT_PATTERN)
     if patterns:
         cpu = GgmlLibrary(c._lib).backend_cpu_buffer_type()
-        overrides = [*(_TensorBuftOverride(each, cpu) for each in patterns), _TensorBuftOverride()]
+        overrides = [
+            *(_TensorBuftOverride(each, cpu) for each in patterns),
+            _TensorBuftOverride(),
+        ]
         keep_alive.append((_TensorBuftOverride * len(overrides))(*overrides))
         params.tensor_buft_overrides = ctypes.cast(keep_alive[-1], ctypes.c_void_p)
     return LlamaModelParams(params, tuple(keep_alive))
 
 
-_registered: dict[str, list[int]] = {}  # Devices by endpoint, in the order of registration.
+# Devices by endpoint, in the order of registration.
+_registered: dict[str, list[int]] = {}
 
 
 def _choose_devices(library: Any, workers: tuple[str, ...]) -> tuple[Any, bool] | None:
-    """llama_model_params.devices: the workers', then this computer's GPUs, then NULL; and whether
-    the last one, which gets the output layer, is a worker's.
+    """llama_model_params.devices: the workers', then this computer's GPUs, then NULL;
+    and whether the last one, which gets the output layer, is a worker's.
 
     None where llama.cpp's own choice is right: no worker was ever registered.  Otherwise always
     explicit, because llama.cpp would put every model on the workers first.  It aborts if one cannot
@@ -145,30 +161,41 @@ def _choose_devices(library: Any, workers: tuple[str, ...]) -> tuple[Any, bool] 
     gpus = [each for each in local if ggml.kind(each) == "gpu"]
     gpus = gpus or [each for each in local if ggml.kind(each) == "igpu"]
     chosen = [device for endpoint in workers for device in _registered[endpoint]] + gpus
-    return (ctypes.c_void_p * (len(chosen) + 1))(*chosen, None), bool(workers) and not gpus
+    return (ctypes.c_void_p * (len(chosen) + 1))(*chosen, None), bool(
+        workers
+    ) and not gpus
 
 
 def _register(ggml: GgmlLibrary, endpoint: str) -> list[int]:
     from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
 
     backend = ggml.backend_reg_by_name(b"RPC")
-    if not (backend := backend or ggml.backend_load(os.fsencode(side_library.require()))):
+    if not (
+        backend := backend or ggml.backend_load(os.fsencode(side_library.require()))
+    ):
         raise EngineError(
-            "llama.cpp cannot load its RPC backend.", "Reinstall llama-cpp-python, and try again."
+            "llama.cpp cannot load its RPC backend.",
+            "Reinstall llama-cpp-python, and try again.",
         )
     address = ggml.backend_reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
     add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
     registry = add_server(endpoint.encode())
     if not registry:
-        raise EngineError(f"The worker {endpoint} has no device to offer.", "See its own screen.")
+        raise EngineError(
+            f"The worker {endpoint} has no device to offer.", "See its own screen."
+        )
     ggml.backend_register(registry)
     return [
-        ggml.backend_reg_dev_get(registry, i) for i in range(ggml.backend_reg_dev_count(registry))
+        ggml.backend_reg_dev_get(registry, i)
+        for i in range(ggml.backend_reg_dev_count(registry))
     ]
 
 
 def _tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
-    """tensor_split with llama_max_devices entries: llama.cpp reads all.  Raises UsageError."""
+    """tensor_split with llama_max_devices entries: llama.cpp reads all.
+
+    Raises UsageError.
+    """
     n_devices = int(c.llama_max_devices())
     if len(split) > n_devices or not sum(split) > 0 or min(split) < 0:
         raise UsageError(
@@ -187,7 +214,10 @@ def limit_to_trained(c: Any, model: Any, role: ModelRole) -> ModelRole:
 
 
 def resolve_n_ctx(settings: ContextSettings, trained: int, name: str) -> int:
-    """The context size; by default that of training, up to DEFAULT_CTX.  Raises UsageError."""
+    """The context size; by default that of training, up to DEFAULT_CTX.
+
+    Raises UsageError.
+    """
     trained = trained or DEFAULT_CTX
     n_ctx = settings.n_ctx or min(DEFAULT_CTX, trained)
     if not 0 < n_ctx <= _MAX_CTX_FACTOR * trained:
@@ -212,7 +242,8 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
     batch = max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH)
     params.n_batch = params.n_ubatch = min(batch, params.n_ctx)
     params.n_seq_max = 1 + role.n_branches
-    params.kv_unified = role.n_branches > 0  # else each sequence gets a share of the context
+    # else each sequence gets a share of the context
+    params.kv_unified = role.n_branches > 0
     params.n_outputs_max = role.n_outputs_max
     params.n_outputs_max_per_seq = role.n_outputs_max
     params.n_rs_seq = role.n_rs_seq if is_recurrent(c, model) else 0
@@ -235,7 +266,9 @@ def has_amx() -> bool:
     if (override := os.environ.get("LOCALSPEC_AMX")) in ("shown", "hidden"):
         return override == "shown"
     try:
-        return "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        return "amx_int8" in Path("/proc/cpuinfo").read_text(
+            encoding="ascii", errors="replace"
+        )
     except OSError:
         return False
 

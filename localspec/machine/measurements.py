@@ -1,4 +1,5 @@
-"""Measurements made on this machine: costs, acceptance and memory of pairs, in one SQLite file.
+"""Measurements made on this machine: costs, acceptance and memory of pairs, in one
+SQLite file.
 
 Only the parent process writes it.  It is a cache: everything works without it.  A row with values
 that no measurement gives is read as if it were missing, so that it is measured again; neither this
@@ -42,7 +43,10 @@ _Result = TypeVar("_Result")
 
 
 def is_trusted(costs: MeasuredCosts) -> bool:
-    """Whether the computer was quiet.  Unknown of very short answers and of earlier versions."""
+    """Whether the computer was quiet.
+
+    Unknown of very short answers and of earlier versions.
+    """
     return costs.other_load is not None and costs.other_load <= MAX_OTHER_LOAD
 
 
@@ -101,7 +105,10 @@ _LOAD_SHARE = ValueRange(least=0, most=1)
 _COUNT = ValueRange(least=0, most=1e6)
 """Draft tokens that an acceptance rate remembers. Older ones decay."""
 _GAIN = ValueRange(least=-1e12, most=1e12)
-"""Tokens that a round gains. It loses that many if the computer slept during the round."""
+"""Tokens that a round gains.
+
+It loses that many if the computer slept during the round.
+"""
 _READING = ValueRange(least=0, most=1e12)
 """Draft passes that one token of text costs to read."""
 _ROUNDS = ValueRange(least=0, most=2**53)
@@ -200,7 +207,8 @@ class MeasurementStore:
         try:
             db = self._connect()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # locked, or the disk is full
+            # locked, or the disk is full
+            if isinstance(error, sqlite3.OperationalError):
                 raise
             self._path.replace(self._path.with_suffix(".damaged"))
             db = self._connect()
@@ -229,7 +237,9 @@ def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _parse(kind: type[_Result], text: object, check: Callable[[_Result], None]) -> _Result | None:
+def _parse(
+    kind: type[_Result], text: object, check: Callable[[_Result], None]
+) -> _Result | None:
     """None if there is no such entry, or one that cannot be used."""
     if not isinstance(text, str):
         return None
@@ -242,10 +252,11 @@ def _parse(kind: type[_Result], text: object, check: Callable[[_Result], None]) 
 
 
 def check_costs(costs: MeasuredCosts) -> None:
-    """Raise ValueError, with the path of the field, for values that no measurement gives.
+    """Raise ValueError, with the path of the field, for values that no measurement
+    gives.
 
-    The engine and the estimates divide by times and take roots of acceptance rates. So times are
-    positive and finite, and no more tokens are accepted than were drafted.
+    The engine and the estimates divide by times and take roots of acceptance rates. So
+    times are positive and finite, and no more tokens are accepted than were drafted.
     """
     _check_number("t1_ms", costs.t1_ms, _PASS_MS)
     for width, cost in costs.curve.items():
@@ -268,7 +279,11 @@ def check_costs(costs: MeasuredCosts) -> None:
 
 
 def _check_pair_stats(stats: SavedPairStats) -> None:
-    for table, counts in (("model", stats.model), ("lookup", stats.lookup), ("place", stats.place)):
+    for table, counts in (
+        ("model", stats.model),
+        ("lookup", stats.lookup),
+        ("place", stats.place),
+    ):
         for bucket, (accepted, drafted) in counts.items():
             name = f"{table}: {bucket}"
             _check_number(name, drafted, _COUNT)
@@ -305,7 +320,9 @@ def _parse_width(name: str, text: str) -> int:
 def _check_number(name: str, value: float, allowed: ValueRange) -> None:
     """Raises ValueError for NaN, too, which no comparison holds for."""
     if not allowed.least <= value <= allowed.most:
-        raise ValueError(f"{name}: {value!r} is not from {allowed.least} to {allowed.most}")
+        raise ValueError(
+            f"{name}: {value!r} is not from {allowed.least} to {allowed.most}"
+        )
 
 
 def find_files(key: str) -> tuple[str, ...]:
@@ -318,15 +335,22 @@ def find_files(key: str) -> tuple[str, ...]:
 
 
 def make_key(load: LoadCommand) -> str:
-    """Everything measurements depend on: files, machine, devices, engine build, settings.
+    """Everything measurements depend on: files, machine, devices, engine build,
+    settings.
 
     Raises OSError if a file is missing.
     """
 
     def cost_settings(settings: ContextSettings) -> dict[str, Any]:
         """Without n_ctx: the cost of a pass does not depend on the allocated context."""
-        left_out = {"n_ctx"} if settings.workers else {"n_ctx", "workers", "output_layer"}
-        return {name: value for name, value in asdict(settings).items() if name not in left_out}
+        left_out = (
+            {"n_ctx"} if settings.workers else {"n_ctx", "workers", "output_layer"}
+        )
+        return {
+            name: value
+            for name, value in asdict(settings).items()
+            if name not in left_out
+        }
 
     parts: dict[str, Any] = {
         "files": [_file_identity(path) for path in (load.target, load.draft) if path],
@@ -357,7 +381,9 @@ def _environment() -> dict[str, Any]:
 def _is_from_environment(key: str, environment: Mapping[str, Any]) -> bool:
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         parts = json.loads(key)
-        return all(parts.get(name) == environment.get(name) for name in {"gpu", *environment})
+        return all(
+            parts.get(name) == environment.get(name) for name in {"gpu", *environment}
+        )
     return False
 
 

@@ -1,7 +1,7 @@
 """Memory probe: runs llama.cpp in a child process to count the buffers of pairs.
 
-llama.cpp loads the models without data, so a header-only file is enough: a GGUF header followed by
-a hole.
+llama.cpp loads the models without data, so a header-only file is enough: a GGUF header
+followed by a hole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _START_SECONDS, _REPLY_SECONDS = 60.0, 10.0
 """Time for the child to start (a driver may have to wake a GPU), and for each reply."""
 
 PairRequest = tuple[LoadCommand, tuple[Header, Header | None]]
-"""Settings, and the headers of target and draft; the paths in the settings are ignored."""
+"""Settings, and the headers of target and draft; the paths in the settings are ignored.
+"""
 
 
 class ProbeError(Exception):
@@ -54,7 +55,10 @@ class ModelBuffers:
     """What llama.cpp counts of one model in a load without data, in bytes."""
 
     compute: Mapping[str, int]
-    """Compute buffers by device.  Without hidden states for a head, which are requested later."""
+    """Compute buffers by device.
+
+    Without hidden states for a head, which are requested later.
+    """
     kv: int  # KV cache and recurrent states on all devices.
 
 
@@ -76,7 +80,9 @@ def query_llama_cpp() -> LlamaCppInfo:
     )
 
 
-def count_buffers(load: LoadCommand, target: Header, draft: Header | None = None) -> PairBuffers:
+def count_buffers(
+    load: LoadCommand, target: Header, draft: Header | None = None
+) -> PairBuffers:
     """Buffers of the pair on the devices that llama.cpp chooses.  Raises ProbeError."""
     return count_each([(load, (target, draft))])[0]
 
@@ -88,13 +94,16 @@ def count_each(requests: Sequence[PairRequest]) -> list[PairBuffers]:
     ) as folder:
         replies = _run(
             [
-                _count_request(load, target, draft if load.draft else None, Path(folder))
+                _count_request(
+                    load, target, draft if load.draft else None, Path(folder)
+                )
                 for load, (target, draft) in requests
             ]
         )
     return [
         PairBuffers(
-            ModelBuffers(**reply["target"]), reply["draft"] and ModelBuffers(**reply["draft"])
+            ModelBuffers(**reply["target"]),
+            reply["draft"] and ModelBuffers(**reply["draft"]),
         )
         for reply in replies
     ]
@@ -116,7 +125,8 @@ def _count_request(
         "op": "count",
         "load": asdict(files),
         "head": kind.replace("model", ""),
-        "separate": draft is not None and not draft_heads.is_own_mtp_layer(target, draft),
+        "separate": draft is not None
+        and not draft_heads.is_own_mtp_layer(target, draft),
     }
 
 
@@ -152,20 +162,29 @@ def _run(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
     if len(replies) < len(requests):
         said = stderr.decode("utf-8", "replace").strip().splitlines()
-        errors = [line for line in said if "GGML_ASSERT" in line or "Error" in line] or said
+        errors = [
+            line for line in said if "GGML_ASSERT" in line or "Error" in line
+        ] or said
         reason = errors[-1] if errors else f"exit code {process.returncode}"
         raise ProbeError(f"llama.cpp crashed: {sanitize(reason, multiline=False)}")
     return replies
 
 
 def _write_header_only_file(header: Header, folder: Path) -> Path:
-    """A sparse file with this header and the size of the whole model.  Raises ProbeError."""
+    """A sparse file with this header and the size of the whole model.
+
+    Raises ProbeError.
+    """
     content = serialize_header(header)
     size = len(content) + data_size(header)
     try:
         if sys.platform == "win32" and shutil.disk_usage(folder).free < size:
-            raise OSError(0, "not enough disk space (Windows does not create sparse files)")
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".gguf", delete=False) as file:
+            raise OSError(
+                0, "not enough disk space (Windows does not create sparse files)"
+            )
+        with tempfile.NamedTemporaryFile(
+            dir=folder, suffix=".gguf", delete=False
+        ) as file:
             file.write(content)
             file.truncate(size)
     except (OSError, OverflowError) as error:

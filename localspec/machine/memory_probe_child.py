@@ -27,7 +27,8 @@ installed_llama_cpp.preload_cuda_libraries()
 installed_llama_cpp.skip_package_init()
 import llama_cpp.llama_cpp as C  # noqa: E402, N812
 
-_MAX_ADDRESS_SPACE = 8 * 1024**3  # Limit in bytes: recurrent states are really allocated.
+# Limit in bytes: recurrent states are really allocated.
+_MAX_ADDRESS_SPACE = 8 * 1024**3
 _MAX_CPU_SECONDS = 30  # Limit for one request.
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR.
 _MAX_ERRORS = 20
@@ -52,7 +53,9 @@ class ProbeServer:
         try:
             if request["op"] == "devices":
                 return {
-                    "devices": [self._ggml.describe(device) for device in self._ggml.devices()],
+                    "devices": [
+                        self._ggml.describe(device) for device in self._ggml.devices()
+                    ],
                     "offloads": bool(C.llama_supports_gpu_offload()),
                     "library": str(C._lib._name),
                     "lacking": ggml.list_missing_head_functions(C._lib),
@@ -67,7 +70,9 @@ class ProbeServer:
         except (LookupError, AttributeError, ValueError) as error:
             return {"failed": str(error)}
 
-    def _handle_count(self, request: Mapping[str, Any], stack: ExitStack) -> dict[str, Any]:
+    def _handle_count(
+        self, request: Mapping[str, Any], stack: ExitStack
+    ) -> dict[str, Any]:
         """Opens both models at once, as the engine does."""
         load: LoadCommand = from_json(LoadCommand, request["load"])
         head_kind: str = request["head"]
@@ -116,7 +121,9 @@ def _open_model(path: str, role: ModelRole, stack: ExitStack) -> Any:
     return model
 
 
-def _create_context(model: Any, role: ModelRole, stack: ExitStack, target: Any = None) -> Any:
+def _create_context(
+    model: Any, role: ModelRole, stack: ExitStack, target: Any = None
+) -> Any:
     """`target`: the context that a head reads."""
     trained = int(C.llama_model_n_ctx_train(model))
     n_ctx = role.settings.n_ctx or 0

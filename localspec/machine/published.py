@@ -1,4 +1,6 @@
-"""Speeds that others published (data/published.jsonl), and the one nearest to a computer."""
+"""Speeds that others published (data/published.jsonl), and the one nearest to a
+computer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from localspec.models.catalog import own_id
 from localspec.models.draft_heads import KIND_TITLES
 
 _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
-_MAX_DISTANCE = math.log(1.5)  # Of two bandwidths: a card further away says nothing of this one.
+# Of two bandwidths: a card further away says nothing of this one.
+_MAX_DISTANCE = math.log(1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class PublishedRow:
 
     def describe(self) -> str:
         """RTX 3090, UD-Q4_K_XL, MTP: 41 → 63 tok/s (source, 2026-08)."""
-        method = KIND_TITLES.get(self.draft, {"model": "a draft model"}.get(self.draft, self.draft))
+        method = KIND_TITLES.get(
+            self.draft, {"model": "a draft model"}.get(self.draft, self.draft)
+        )
         cards = f"{self.n_gpu} x {self.gpu}" if self.n_gpu > 1 else self.gpu
         ram = "partly in RAM" if self.in_ram or self.n_cpu_moe else ""
         setup = ", ".join(filter(None, (cards, self.quant, method, ram)))
@@ -68,7 +73,8 @@ def find_nearest(
 ) -> PublishedRow | None:
     """Of this model on a GPU like the first of these devices; None if none is like it.
 
-    The same GPU first, then its maker's, then what ran with and without a draft like this one.
+    The same GPU first, then its maker's, then what ran with and without a draft like
+    this one.
     """
     gpu = gpu_catalog.match_device(devices[0]) if devices else None
     if gpu is None:
@@ -88,6 +94,8 @@ def find_nearest(
         )
 
     rows = [
-        row for row in load() if row.model == own_id(model) and distance(row)[-1] <= _MAX_DISTANCE
+        row
+        for row in load()
+        if row.model == own_id(model) and distance(row)[-1] <= _MAX_DISTANCE
     ]
     return min(rows, key=distance, default=None)

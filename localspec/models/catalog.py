@@ -10,7 +10,12 @@ from pathlib import Path
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
 from localspec.lazy_dataclass import dataclass
-from localspec.models.catalog_entries import CatalogModel, CatalogPair, PairSettings, own_id
+from localspec.models.catalog_entries import (
+    CatalogModel,
+    CatalogPair,
+    PairSettings,
+    own_id,
+)
 from localspec.sanitize import sanitize
 from localspec.units import join_first
 
@@ -28,7 +33,8 @@ class Catalog:
 
 
 def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
-    """The shipped catalogue, overridden by the user's; with `path`, only that file and `user_file`.
+    """The shipped catalogue, overridden by the user's; with `path`, only that file and
+    `user_file`.
 
     Raises UsageError, with entry, key and reason, for a damaged file.  Cached until a file changes.
     """
@@ -41,7 +47,9 @@ def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
 
 
 def load_valid() -> tuple[Catalog, UsageError | None]:
-    """The catalogue; if the user's models.yaml is invalid, the shipped part and the error."""
+    """The catalogue; if the user's models.yaml is invalid, the shipped part and the
+    error.
+    """
     try:
         return load(), None
     except UsageError as error:
@@ -51,9 +59,13 @@ def load_valid() -> tuple[Catalog, UsageError | None]:
 def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
     """The entry with this id, or the only entry whose id contains it.
 
-    Raises NotFoundError for no match (with the closest ids) or several (with their ids).
+    Raises NotFoundError for no match (with the closest ids) or several (with their
+    ids).
     """
-    entries: dict[str, CatalogModel | CatalogPair] = {**catalogue.models, **catalogue.pairs}
+    entries: dict[str, CatalogModel | CatalogPair] = {
+        **catalogue.models,
+        **catalogue.pairs,
+    }
     part = name.lower()
     if part in entries:
         return entries[part]
@@ -66,13 +78,19 @@ def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
         hint = f"Choose one: {join_first(matches, 10)}."
         raise NotFoundError(f"{shown} matches several entries.", hint)
     close = difflib.get_close_matches(part[:80], entries, n=4)
-    hint = f"Closest: {', '.join(close)}." if close else "See: localspec list, localspec pair list"
+    hint = (
+        f"Closest: {', '.join(close)}."
+        if close
+        else "See: localspec list, localspec pair list"
+    )
     raise NotFoundError(f"The catalogue has no entry {shown}.", hint)
 
 
 def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ...]:
     """The pairs of a target, in file order: the first is the recommended one."""
-    return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == own_id(target.id))
+    return tuple(
+        pair for pair in catalogue.pairs.values() if pair.target.id == own_id(target.id)
+    )
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
@@ -87,13 +105,17 @@ def _file_stamp(path: Path) -> tuple[int, int] | None:
 def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalog:
     from localspec.models import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
 
-    return Catalog(*catalog_file.read_files((path, _read_text(path)) for path, _ in files))
+    return Catalog(
+        *catalog_file.read_files((path, _read_text(path)) for path, _ in files)
+    )
 
 
 def _read_text(path: Path) -> str:
     try:
         if path.stat().st_size > 1_000_000:
-            raise UsageError(f"{path} is too large for a catalogue.", "Keep it under 1 MB.")
+            raise UsageError(
+                f"{path} is too large for a catalogue.", "Keep it under 1 MB."
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         message = f"The catalogue {path} cannot be read: {error.strerror}."

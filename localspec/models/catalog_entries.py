@@ -1,4 +1,6 @@
-"""Catalogue entries: models with the numbers of their published configuration, and pairs."""
+"""Catalogue entries: models with the numbers of their published configuration, and
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _QUANTIZATION = re.compile(
 )
 TIERS: tuple[Tier, ...] = get_args(Tier)
 """The best first."""
-_ARCHITECTURES = architectures.ATTENTION_ONLY | architectures.RECURRENT | architectures.HYBRID
+_ARCHITECTURES = (
+    architectures.ATTENTION_ONLY | architectures.RECURRENT | architectures.HYBRID
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +54,23 @@ class CatalogShape:
     dense_layers: int = 0  # Layers before the first one with experts.
     window: int = 0  # Tokens of the sliding attention window.
     full_every: int = 0
-    """Every n-th layer has full attention; the others have a window or are recurrent."""
+    """Every n-th layer has full attention; the others have a window or are recurrent.
+    """
     full_layers: tuple[int, ...] = ()
     """The layers with full attention, if `full_every` does not describe them."""
     pattern: str = ""
-    """The part of each layer where it has one: M recurrent, * attention, E experts, - dense."""
+    """The part of each layer where it has one: M recurrent, * attention, E experts, -
+    dense.
+    """
     sliding_head_dim: int = 0  # Of layers with a window, if it differs.
     full_kv_heads: int = 0  # Of layers with full attention, if it differs.
-    shared_kv_layers: int = 0  # Last layers, which read the keys and values of earlier ones.
+    shared_kv_layers: int = (
+        0  # Last layers, which read the keys and values of earlier ones.
+    )
     shared_kv_ff: int = 0  # Feed-forward width of those layers, if it differs.
-    keys_as_values: bool = False  # Layers with full attention have one matrix for keys and values.
+    keys_as_values: bool = (
+        False  # Layers with full attention have one matrix for keys and values.
+    )
     layer_embd: int = 0  # Width of the per-layer embeddings.
     q_rank: int = 0
     kv_rank: int = 0  # Width of the compressed keys and values (MLA).
@@ -90,7 +101,9 @@ class CatalogShape:
         return self.layer_kind(layer) in "*w"
 
     def n_experts(self, layer: int) -> int:
-        has_part = not self.pattern or layer >= self.layers or self.pattern[layer] == "E"
+        has_part = (
+            not self.pattern or layer >= self.layers or self.pattern[layer] == "E"
+        )
         return self.experts if layer >= self.dense_layers and has_part else 0
 
     def n_head_kv(self, layer: int) -> int:
@@ -107,17 +120,24 @@ class CatalogShape:
         return (self.shared_kv_ff if shares_kv else 0) or self.ff
 
     def check(self) -> None:
-        """Raise ValueError if the architecture is unknown, or the shape is inconsistent."""
+        """Raise ValueError if the architecture is unknown, or the shape is
+        inconsistent.
+        """
         heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
         has_rope = 0 < self.rope_dim < self.head_dim
         contradictions = {
             f"the architecture {self.architecture} is not supported": self.architecture
             not in _ARCHITECTURES,
-            f"{self.architecture} needs ff": not (self.ff or self.experts or not self.heads),
-            "the heads do not divide the width": self.embd % heads > 0 and not self.head_dim,
+            f"{self.architecture} needs ff": not (
+                self.ff or self.experts or not self.heads
+            ),
+            "the heads do not divide the width": self.embd % heads > 0
+            and not self.head_dim,
             "kv_heads do not divide the heads": heads % kv_heads > 0,
             "pattern is not one of M * E - for each layer": bool(self.pattern)
-            and (len(self.pattern) != self.layers or not set(self.pattern) <= set("M*E-")),
+            and (
+                len(self.pattern) != self.layers or not set(self.pattern) <= set("M*E-")
+            ),
             "rope_dim is not below head_dim": self.kv_rank > 0 and not has_rope,
         }
         for contradiction, applies in contradictions.items():
@@ -148,12 +168,16 @@ class CatalogModel:
     about: int | None = None  # Upper bound of the size, from a published, rounded one.
     sha256: str | None = None
     revision: str | None = None
-    package: str | None = None  # `name==version` of a Python package that contains the same file.
+    package: str | None = (
+        None  # `name==version` of a Python package that contains the same file.
+    )
     licence: str | None = None
     family: str = ""
     architecture: str | None = None
     parameters: int | None = None
-    active: int | None = None  # Parameters read for one token, for a mixture of experts.
+    active: int | None = (
+        None  # Parameters read for one token, for a mixture of experts.
+    )
     context: int | None = None
     shape: CatalogShape | None = None
     shape_source: str = ""
@@ -187,11 +211,15 @@ class CatalogModel:
         """Whether a file of a repository is this one."""
         if self.repo is None or repo != self.repo:
             return False
-        return file == self.file if self.file else quantization_of(file or "") == self.type
+        return (
+            file == self.file if self.file else quantization_of(file or "") == self.type
+        )
 
     def find_type(self, name: str) -> CatalogModel | None:
         """This model in a quantisation: UD-Q4_K_XL, or without UD-, in any case."""
-        types = {model.quantization.lower(): model for model in reversed((self, *self.files))}
+        types = {
+            model.quantization.lower(): model for model in reversed((self, *self.files))
+        }
         return types.get(name.lower()) or types.get(f"ud-{name.lower()}")
 
 
@@ -241,7 +269,9 @@ class CatalogPair:
         if target.id == self.target.id:
             return self
         name = target.quantization
-        return replace(self, id=f"{self.id}:{name}", title=f"{self.title}, {name}", target=target)
+        return replace(
+            self, id=f"{self.id}:{name}", title=f"{self.title}, {name}", target=target
+        )
 
     @property
     def size(self) -> int | None:

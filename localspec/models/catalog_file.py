@@ -1,7 +1,7 @@
 """Catalogue files: parsing, validating every value, and merging several by id.
 
-The YAML is data only: texts, lists and tables. What is wrong raises ValueError, which names the
-entry and the key.
+The YAML is data only: texts, lists and tables. What is wrong raises ValueError, which
+names the entry and the key.
 """
 
 from __future__ import annotations
@@ -89,14 +89,18 @@ def read_files(
 
 
 def _add_lookup(
-    models: Mapping[str, CatalogModel], pairs: Iterable[CatalogPair], hidden: Collection[str]
+    models: Mapping[str, CatalogModel],
+    pairs: Iterable[CatalogPair],
+    hidden: Collection[str],
 ) -> dict[str, CatalogPair]:
     """Pairs for targets, by their use or a pair, that have none with prompt lookup."""
     drafts = {(pair.target.id, pair.draft_kind == "lookup") for pair in pairs}
     return {
         f"{id_}+lookup": _read_pair({"target": id_}, models)
         for id_, model in models.items()
-        if model.repo and (model.use or (id_, False) in drafts) and (id_, True) not in drafts
+        if model.repo
+        and (model.use or (id_, False) in drafts)
+        and (id_, True) not in drafts
         if f"{id_}+lookup" not in hidden
     }
 
@@ -116,7 +120,9 @@ def _explain_damage(path: Path) -> Iterator[None]:
         yield
     except ValueError as error:
         message = f"The catalogue {path} is damaged: {error}."
-        raise UsageError(sanitize(message, multiline=False), "Fix or remove the entry.") from error
+        raise UsageError(
+            sanitize(message, multiline=False), "Fix or remove the entry."
+        ) from error
 
 
 @contextmanager
@@ -149,7 +155,10 @@ def _read_document(text: str) -> dict[str, Any]:
 
 
 def _construct(node: yaml.Node, seen: set[int], depth: int = 0) -> Any:
-    """Texts, lists and tables. Aliases are rejected: a few of them stand for billions of values."""
+    """Texts, lists and tables.
+
+    Aliases are rejected: a few of them stand for billions of values.
+    """
     if id(node) in seen:
         raise ValueError("aliases are not allowed")
     seen.add(id(node))
@@ -165,7 +174,9 @@ def _construct(node: yaml.Node, seen: set[int], depth: int = 0) -> Any:
         if not isinstance(key, str):
             raise ValueError("a key must be a word")
         if key in table:
-            raise ValueError(f"line {key_node.start_mark.line + 1}: {_quote(key)} is duplicated")
+            raise ValueError(
+                f"line {key_node.start_mark.line + 1}: {_quote(key)} is duplicated"
+            )
         table[key] = _construct(value, seen, depth + 1)
     return table
 
@@ -219,7 +230,9 @@ def _read_text(value: Any) -> str:
     return value
 
 
-def _text_matching(test: Callable[[str], object], expected: str) -> Callable[[Any], str]:
+def _text_matching(
+    test: Callable[[str], object], expected: str
+) -> Callable[[Any], str]:
     """A reader of texts that pass `test`; `expected` describes them in errors."""
 
     def read(value: Any) -> str:
@@ -249,7 +262,9 @@ def _integer_between(low: int, high: int) -> Callable[[Any], int]:
 
 def _read_count(value: Any) -> int:
     if not (count := _COUNT.fullmatch(_read_text(value))):
-        raise ValueError(f"{_quote(value)} is not a number like 8190735360, 8.19B or 135M")
+        raise ValueError(
+            f"{_quote(value)} is not a number like 8190735360, 8.19B or 135M"
+        )
     if count[1]:
         return int(count[1])
     return round(float(count[2]) * (10**9 if count[3] == "B" else 10**6))
@@ -258,7 +273,9 @@ def _read_count(value: Any) -> int:
 def _read_rounded_size(value: Any) -> int:
     """The largest size in bytes that rounds to the text: 4.4 GiB is at most 4.45 GiB."""
     if not (size := _ROUNDED.fullmatch(_read_text(value))):
-        raise ValueError(f"{_quote(value)} is not a rounded size like 4.4 GiB or 378.3 MiB")
+        raise ValueError(
+            f"{_quote(value)} is not a rounded size like 4.4 GiB or 378.3 MiB"
+        )
     digits = size[2] or ""
     upper_bound = int(size[1] + digits) + 0.5
     return int(upper_bound / 10 ** len(digits) * (2**30 if size[3] == "GiB" else 2**20))
@@ -312,7 +329,9 @@ def _read_fields(
     return fields
 
 
-def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -> CatalogModel:
+def _read_model(
+    entry: dict[str, Any], samplings: Mapping[str, MakerSampling]
+) -> CatalogModel:
     fields = _read_fields(entry, _MODEL_READERS, ("id", "title"))
     fields.pop("memory", None)  # of earlier files: the architecture decides
     files = fields.pop("files", {})
@@ -321,7 +340,9 @@ def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -
             fields["sampling"] = samplings[_one_of(samplings)(sampling)]
     if "shape" in fields:
         fields["shape_source"] = fields["shape"].pop("source")
-        shape = CatalogShape(architecture=fields.get("architecture", ""), **fields["shape"])
+        shape = CatalogShape(
+            architecture=fields.get("architecture", ""), **fields["shape"]
+        )
         fields["shape"] = shape
         with _inside("key shape"):
             shape.check()
@@ -338,7 +359,9 @@ def _read_model(entry: dict[str, Any], samplings: Mapping[str, MakerSampling]) -
     model = CatalogModel(**fields)
     own = dict.fromkeys(("bytes", "about", "sha256", "revision", "package"))
     others = (
-        replace(model, **own | {"file": "", "id": f"{model.id}:{name}", "type": name} | file)
+        replace(
+            model, **own | {"file": "", "id": f"{model.id}:{name}", "type": name} | file
+        )
         for name, file in files.items()
     )
     return replace(model, files=tuple(others))
@@ -359,13 +382,19 @@ def _read_other_files(value: Any) -> dict[str, dict[str, Any]]:
     for name, about in value.items():
         with _inside(f"quantisation {_quote(name)}"):
             _read_type(name)
-            size = isinstance(about, str) and ("bytes" if about.isdecimal() else "about")
-            files[name] = _read_fields({size: about} if size else about, _FILE_READERS, ())
+            size = isinstance(about, str) and (
+                "bytes" if about.isdecimal() else "about"
+            )
+            files[name] = _read_fields(
+                {size: about} if size else about, _FILE_READERS, ()
+            )
             _check_pin(files[name])
     return files
 
 
-def _read_pair(entry: dict[str, Any], models: Mapping[str, CatalogModel]) -> CatalogPair:
+def _read_pair(
+    entry: dict[str, Any], models: Mapping[str, CatalogModel]
+) -> CatalogPair:
     fields = _read_fields(entry, _PAIR_READERS, ("target",))
     for key in ("target", "draft"):
         if key in fields and fields[key] not in models:
@@ -377,7 +406,11 @@ def _read_pair(entry: dict[str, Any], models: Mapping[str, CatalogModel]) -> Cat
     if fields.get("status") == "reported" and "source" not in fields:
         raise ValueError("key source is missing: `reported` needs it")
     method = draft.title if draft else "prompt lookup"
-    defaults = {"id": _entry_id(entry), "title": f"{target.title} with {method}", "use": target.use}
+    defaults = {
+        "id": _entry_id(entry),
+        "title": f"{target.title} with {method}",
+        "use": target.use,
+    }
     return CatalogPair(target=target, draft=draft, **(defaults | fields))
 
 
@@ -395,9 +428,16 @@ def _shape_value_reader(name: str, kind: object) -> Reader:
     return _integer_between(1, MAX_LAYERS if name.endswith("layers") else _MAX_NUMBER)
 
 
-_read_id = _text_matching(_ID.fullmatch, "an id: lower-case letters, digits and . _ - +")
+_read_id = _text_matching(
+    _ID.fullmatch, "an id: lower-case letters, digits and . _ - +"
+)
 _read_type = _text_matching(_TYPE.fullmatch, "a quantisation like UD-Q4_K_XL")
-_read_use_cases: Reader = lambda value: tuple(map(_one_of(USE_CASES), _as_list(value)))  # noqa: E731
+
+
+def _read_use_cases(value: object) -> tuple[str, ...]:
+    return tuple(map(_one_of(USE_CASES), _as_list(value)))
+
+
 _SHAPE_READERS: dict[str, Reader] = {"source": _read_text} | {
     field.name: _shape_value_reader(field.name, field.type)
     for field in dataclasses.fields(CatalogShape)
@@ -421,7 +461,8 @@ _MODEL_READERS: dict[str, Reader] = {
     "id": _read_id,
     "file": _text_matching(reference.is_safe_gguf_path, "a safe .gguf file name"),
     "bundled": _text_matching(
-        lambda text: "/" not in text and reference.is_safe_gguf_path(text), "a plain file name"
+        lambda text: "/" not in text and reference.is_safe_gguf_path(text),
+        "a plain file name",
     ),
     "files": _read_other_files,
     "type": _read_type,
@@ -446,7 +487,9 @@ _SAMPLING_VALUES = {
         ("presence_penalty", -2, 2), ("repeat_penalty", 0, 2),
     )
 }  # fmt: skip
-_read_sampling: Reader = lambda value: tuple(_read_fields(value, _SAMPLING_VALUES, ()).items())  # noqa: E731
+_read_sampling: Reader = lambda value: tuple(  # noqa: E731
+    _read_fields(value, _SAMPLING_VALUES, ()).items()
+)
 _SAMPLING_READERS: dict[str, Reader] = {
     "id": _read_id,
     "source": _read_text,
@@ -459,5 +502,7 @@ _PAIR_READERS: dict[str, Reader] = {
     "spec": _one_of(SPECS),
     "use": _read_use_cases,
     "status": _one_of(get_args(PairStatus)),
-    "settings": lambda value: PairSettings(**_read_fields(value, _SETTINGS_READERS, ())),
+    "settings": lambda value: PairSettings(
+        **_read_fields(value, _SETTINGS_READERS, ())
+    ),
 }

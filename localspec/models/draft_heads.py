@@ -12,7 +12,12 @@ from localspec.models.gguf.header import Header
 from localspec.sanitize import sanitize
 
 SELECTOR = "selector_hidden.weight"  # Of DFlash2.
-KIND_TITLES = {"eagle3": "EAGLE-3", "mtp": "MTP", "dflash": "DFlash", "dspark": "DSpark"}
+KIND_TITLES = {
+    "eagle3": "EAGLE-3",
+    "mtp": "MTP",
+    "dflash": "DFlash",
+    "dspark": "DSpark",
+}
 HEAD_DESCRIPTIONS = {
     "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
     "Higher acceptance rate than a small draft model, at a lower cost",
@@ -30,11 +35,14 @@ HEAD_DESCRIPTIONS = {
 class BlockFormat:
     """The block format of a DFlash or DSpark head."""
 
-    size: int  # Rows of a block.  With more rows llama.cpp silently skips the Markov matrices.
+    # Rows of a block.  With more rows llama.cpp silently skips the Markov matrices.
+    size: int
     first_row: int  # The row whose logits give the first draft token.
     has_confidence: bool  # Whether the head outputs a confidence for each draft token.
     is_causal: bool
-    top_k: int = 0  # DFlash2: candidates per draft token, scored after each of the token before.
+    top_k: int = (
+        0  # DFlash2: candidates per draft token, scored after each of the token before.
+    )
 
 
 def read_block_format(header: Header) -> BlockFormat:
@@ -72,21 +80,29 @@ def draft_kind_for_target(target: Header, draft: Header) -> str:
 def kind_from_file_name(path: str) -> str:
     """`model`, or the kind of head by the file's name: dspark-….gguf."""
     name = path.rpartition("/")[2]
-    return next((prefix[:-1] for prefix in reference.HEAD_PREFIXES if prefix in name), "model")
+    return next(
+        (prefix[:-1] for prefix in reference.HEAD_PREFIXES if prefix in name), "model"
+    )
 
 
 def is_head(header: Header) -> bool:
     """Whether a file holds a head and no model."""
-    return header.architecture in architectures.DRAFT_HEADS or has_only_mtp_layers(header)
+    return header.architecture in architectures.DRAFT_HEADS or has_only_mtp_layers(
+        header
+    )
 
 
 def is_assistant(header: Header) -> bool:
-    """Whether a file holds a Gemma 4 assistant: an MTP head that reads its target's KV cache."""
+    """Whether a file holds a Gemma 4 assistant: an MTP head that reads its target's KV
+    cache.
+    """
     return header.architecture == architectures.ASSISTANT
 
 
 def unsupported_kind(head: Header) -> str | None:
-    """The kind of a head that shares a supported architecture but cannot be run; else None."""
+    """The kind of a head that shares a supported architecture but cannot be run; else
+    None.
+    """
     if has_only_mtp_layers(head) and not is_standalone_mtp(head):
         return f"MTP of {sanitize(head.architecture[:40], multiline=False)} models"
     return "DeepSeek V4 DSpark" if head.hparam("hyper_connection_count") else None
@@ -95,7 +111,11 @@ def unsupported_kind(head: Header) -> str | None:
 def target_layers(head: Header) -> tuple[int, ...]:
     """The target's layers whose inputs a head reads, in the head's order."""
     layers = head.keys.get(f"{head.architecture}.target_layers")
-    return tuple(n for n in layers if isinstance(n, int)) if isinstance(layers, tuple) else ()
+    return (
+        tuple(n for n in layers if isinstance(n, int))
+        if isinstance(layers, tuple)
+        else ()
+    )
 
 
 def has_own_mtp_layer(header: Header) -> bool:
@@ -120,9 +140,15 @@ def has_only_mtp_layers(header: Header) -> bool:
 
 
 def _has_supported_mtp_layer(header: Header) -> bool:
-    n, end, tensors = header.hparam("nextn_predict_layers"), header.n_layer, header.tensors_by_name
+    n, end, tensors = (
+        header.hparam("nextn_predict_layers"),
+        header.n_layer,
+        header.tensors_by_name,
+    )
     can_chain = header.architecture in architectures.CHAINING_MTP
-    is_supported = header.architecture in architectures.SUPPORTING_MTP and (n == 1 or can_chain)
+    is_supported = header.architecture in architectures.SUPPORTING_MTP and (
+        n == 1 or can_chain
+    )
     names = (f"blk.{il}.nextn.eh_proj.weight" for il in range(end - n, end))
     return is_supported and n > 0 and all(name in tensors for name in names)
 

@@ -1,4 +1,6 @@
-"""The sampling parameters that a model's makers suggest: in its file, else in the catalogue."""
+"""The sampling parameters that a model's makers suggest: in its file, else in the
+catalogue.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ _FILE_KEYS = {
     "xtc_probability": ("xtc_probability", 1.0),
     "xtc_threshold": ("xtc_threshold", 1.0),
 }
-"""The keys general.sampling.* of a GGUF file (llama-arch.cpp) that we have a parameter for, and the
-largest value that is believed."""
+"""The keys general.sampling.* of a GGUF file (llama-arch.cpp) that we have a parameter
+for, and the largest value that is believed.
+"""
 _WHOLE = ("top_k",)
 
 
@@ -34,8 +37,13 @@ def find(header: Header | None, model: CatalogModel | None) -> MakerSampling | N
     return model.sampling if model else None
 
 
-def parameters(sampling: MakerSampling | None, *, thinks: bool | None) -> dict[str, float]:
-    """Values by the name of the parameter.  `thinks`: None is as the model is used by default."""
+def parameters(
+    sampling: MakerSampling | None, *, thinks: bool | None
+) -> dict[str, float]:
+    """Values by the name of the parameter.
+
+    `thinks`: None is as the model is used by default.
+    """
     if sampling is None:
         return {}
     values = sampling.plain if thinks is False else sampling.thinking or sampling.plain
@@ -43,7 +51,9 @@ def parameters(sampling: MakerSampling | None, *, thinks: bool | None) -> dict[s
 
 
 def source_title(sampling: MakerSampling, *, thinks: bool | None) -> str:
-    """Where a value of `parameters` is from: the model file, or the catalogue of makers' values."""
+    """Where a value of `parameters` is from: the model file, or the catalogue of
+    makers' values.
+    """
     title = "model file" if sampling.id == FROM_FILE else "makers (catalogue)"
     return f"{title}, thinking" if sampling.thinking and thinks is not False else title
 
@@ -58,5 +68,7 @@ def describe(sampling: MakerSampling | None) -> str:
         for values in (sampling.thinking, sampling.plain)
         if values
     ]
-    source = "model file" if sampling.id == FROM_FILE else f"catalogue: {sampling.source}"
+    source = (
+        "model file" if sampling.id == FROM_FILE else f"catalogue: {sampling.source}"
+    )
     return f"{'; '.join(parts)} ({source})"

@@ -1,4 +1,6 @@
-"""Resolves a typed reference to catalogue entries, repository files and downloaded files."""
+"""Resolves a typed reference to catalogue entries, repository files and downloaded
+files.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ from localspec.units import gb, join_first
 
 
 class NotDownloadedError(NotFoundError):
-    """A model that is not downloaded; `pull_reference` is the argument for `localspec pull`."""
+    """A model that is not downloaded; `pull_reference` is the argument for `localspec
+    pull`.
+    """
 
     def __init__(self, title: str, pull_reference: str) -> None:
         shown = sanitize(title, multiline=False)
         argument = sanitize(shlex.quote(pull_reference), multiline=False)
-        super().__init__(f"{shown} is not downloaded.", f"Get it: localspec pull {argument}")
+        super().__init__(
+            f"{shown} is not downloaded.", f"Get it: localspec pull {argument}"
+        )
         self.pull_reference = pull_reference
 
 
@@ -42,20 +48,26 @@ class ResolvedModel:
 
     @property
     def path(self) -> Path | None:
-        """The absolute path if the source is a path: the worker has another working directory."""
+        """The absolute path if the source is a path: the worker has another working
+        directory.
+        """
         if isinstance(self.source, HubReference):
             return None
         return Path(os.path.abspath(os.path.expanduser(self.source)))
 
     def find_local(self) -> LocalModel | None:
-        """The downloaded model, with all its splits; None for a path or if it is incomplete."""
+        """The downloaded model, with all its splits; None for a path or if it is
+        incomplete.
+        """
         source = self.source
         if isinstance(source, Path):
             return None
         return inventory.find(source.repo, source.tag, source.file, source.revision)
 
     def find_path(self) -> Path | None:
-        """The file to open, or None if it must be downloaded; a typed path may not exist."""
+        """The file to open, or None if it must be downloaded; a typed path may not
+        exist.
+        """
         local = self.find_local()
         return local.path if local else self.path
 
@@ -88,10 +100,12 @@ class ModelRequest:
 def resolve(text: str) -> ModelRequest:
     """The catalogue entry, repository file or local file that `text` refers to.  Needs no network.
 
-    Raises UsageError if it is not a reference, NotFoundError if it is unknown or ambiguous.
+    Raises UsageError if it is not a reference, NotFoundError if it is unknown or
+    ambiguous.
     """
     is_file = "\0" not in text and os.path.isfile(os.path.expanduser(text))
-    if is_file and os.path.dirname(text):  # no id of the catalogue, which takes 50 ms to read
+    # no id of the catalogue, which takes 50 ms to read
+    if is_file and os.path.dirname(text):
         return _from_source(text, Path(text))
     catalogue = catalog.load()
     entry = catalogue.pairs.get(text) or catalogue.models.get(text)
@@ -103,7 +117,8 @@ def resolve(text: str) -> ModelRequest:
     if isinstance(parsed, NameReference):
         return _resolve_name(catalogue, parsed, text)
     local = None
-    if isinstance(parsed, Path) and not os.path.dirname(text):  # a name with spaces, say
+    # a name with spaces, say
+    if isinstance(parsed, Path) and not os.path.dirname(text):
         local = _find_by_name(catalogue, text, inventory.list_models())
     return _from_source(text, local.path if local else parsed)
 
@@ -128,14 +143,20 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
 
 
 def portable_ref(text: str) -> str:
-    """A reference that works from any folder: an absolute path, or the id of a bundled file."""
+    """A reference that works from any folder: an absolute path, or the id of a bundled
+    file.
+    """
     path = os.path.abspath(text)
-    if os.path.dirname(text) and not Path(path).is_relative_to(paths.package_data_dir()):
+    if os.path.dirname(text) and not Path(path).is_relative_to(
+        paths.package_data_dir()
+    ):
         return path if os.path.isfile(text) else text
     catalogue = catalog.load()
     if text in catalogue.pairs or text in catalogue.models or not os.path.isfile(text):
         return text
-    bundled = (model.id for model in catalogue.models.values() if str(model.path) == path)
+    bundled = (
+        model.id for model in catalogue.models.values() if str(model.path) == path
+    )
     return next(bundled, path)
 
 
@@ -157,17 +178,26 @@ def ready_pairs(
 
 
 def list_installed() -> list[tuple[str, str]]:
-    """References that open without a download, with titles: pairs, then models without heads."""
+    """References that open without a download, with titles: pairs, then models without
+    heads.
+    """
     models = inventory.list_models()
-    pairs = [(pair.id, sanitize(pair.title, multiline=False)) for pair in ready_pairs(models)]
+    pairs = [
+        (pair.id, sanitize(pair.title, multiline=False)) for pair in ready_pairs(models)
+    ]
     return pairs + [
-        (shortest_reference(model, models), f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}")
+        (
+            shortest_reference(model, models),
+            f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}",
+        )
         for model in models
         if reference.is_model(model.path.name)
     ]
 
 
-def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalModel]) -> str:
+def shortest_reference(
+    local_model: LocalModel, local_models: Sequence[LocalModel]
+) -> str:
     """An id, `user/repo:QUANT`, an hf:// address, or else the file's name or path."""
     catalogue = catalog.load()
     for entry in catalogue.models.values():
@@ -181,7 +211,9 @@ def shortest_reference(local_model: LocalModel, local_models: Sequence[LocalMode
         named = _find_by_name(catalogue, name, local_models) if is_name else None
         return name if named is local_model else str(local_model.path)
     tag = reference.parse_file_name(local_model.file).tag
-    files = [RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo]
+    files = [
+        RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo
+    ]
     single = [file for file in files if reference.parse_file_name(file.path).count == 1]
     with suppress(NotFoundError):
         if tag and reference.choose_files(single, tag)[0].path == local_model.file:
@@ -196,9 +228,14 @@ def _from_source(text: str, source: Path | HubReference) -> ModelRequest:
 def _from_entry(
     entry: CatalogModel | CatalogPair, model: CatalogModel | None = None
 ) -> ModelRequest:
-    """`model`: the quantisation.  Without it, one that is here, else the catalogue's first."""
+    """`model`: the quantisation.
+
+    Without it, one that is here, else the catalogue's first.
+    """
     pair = entry if isinstance(entry, CatalogPair) else None
-    model = model or _prefer_installed(entry.target if isinstance(entry, CatalogPair) else entry)
+    model = model or _prefer_installed(
+        entry.target if isinstance(entry, CatalogPair) else entry
+    )
     if pair is None:
         return ModelRequest(model.id, from_catalog(model))
     pair = pair.with_target(model)
@@ -209,19 +246,29 @@ def _from_entry(
 def unknown_type_error(model: CatalogModel, name: str) -> NotFoundError:
     what = f"{model.id} has no quantisation {sanitize(name, multiline=False)}."
     types = ", ".join(each.quantization for each in (model, *model.files))
-    return NotFoundError(what, f"It has: {types}." if types else "See: localspec pair list")
+    return NotFoundError(
+        what, f"It has: {types}." if types else "See: localspec pair list"
+    )
 
 
 def _prefer_installed(model: CatalogModel) -> CatalogModel:
     if not model.files:  # without listing the disk
         return model
     files = [(local.repo, local.file) for local in inventory.list_models()]
-    here = (each for each in (model, *model.files) if any(each.is_file(*file) for file in files))
+    here = (
+        each
+        for each in (model, *model.files)
+        if any(each.is_file(*file) for file in files)
+    )
     return next(here, model)
 
 
-def _resolve_name(catalogue: Catalog, name_reference: NameReference, text: str) -> ModelRequest:
-    """By a local file's name, else by a part of a catalogue id, else by a part of a file's name."""
+def _resolve_name(
+    catalogue: Catalog, name_reference: NameReference, text: str
+) -> ModelRequest:
+    """By a local file's name, else by a part of a catalogue id, else by a part of a
+    file's name.
+    """
     name = name_reference.name
     local = None
     if name_reference.tag is None:
@@ -257,19 +304,26 @@ def _find_by_name(
     return matches[0] if len(matches) == 1 and matches[0].repo is None else None
 
 
-def _resolve_local_name(name: NameReference, text: str, not_found: NotFoundError) -> ModelRequest:
+def _resolve_local_name(
+    name: NameReference, text: str, not_found: NotFoundError
+) -> ModelRequest:
     """Raises `not_found` if no file's name contains the name and its tag."""
     part, tag = name.name.lower(), (name.tag or "").lower()
     models = inventory.list_models()
     found = [
-        m for m in models if part in f"{m.repo or ''}/{m.file}".lower() and tag in m.file.lower()
+        m
+        for m in models
+        if part in f"{m.repo or ''}/{m.file}".lower() and tag in m.file.lower()
     ]
     if not found:
         raise not_found
-    # Of the versions that a repository had of a file, the first: list_models puts main's there.
+    # Of the versions that a repository had of a file, the first: list_models puts
+    # main's there.
     matches: dict[object, LocalModel] = {}
     for model in found:
-        matches.setdefault((model.repo, (model.repo and model.file) or model.path), model)
+        matches.setdefault(
+            (model.repo, (model.repo and model.file) or model.path), model
+        )
     if len(matches) > 1:
         names = [shortest_reference(model, models) for model in matches.values()]
         message = f"{sanitize(name.name, multiline=False)} matches several files."

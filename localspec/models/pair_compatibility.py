@@ -2,8 +2,8 @@
 
 A model with an equal vocabulary drafts tokens, one with another vocabulary drafts text.
 The rule for vocabularies is common_speculative_are_compatible in llama.cpp's
-common/speculative.cpp: same vocabulary type, same BOS and EOS if they are added, sizes at most 128
-apart, and the same text for every id from 5 on.
+common/speculative.cpp: same vocabulary type, same BOS and EOS if they are added, sizes
+at most 128 apart, and the same text for every id from 5 on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from localspec.sanitize import sanitize
 
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE: allows for padding.
 FIRST_COMPARED_TOKEN = 5
-"""SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens whose names differ."""
+"""SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens whose names differ.
+"""
 _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
 
 
@@ -31,7 +32,9 @@ _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
 class CompatibilityResult:
     """The verdict, the rule that decided it, and the first token that differs."""
 
-    verdict: Literal["compatible", "compatible-padding", "cross-vocabulary", "incompatible"]
+    verdict: Literal[
+        "compatible", "compatible-padding", "cross-vocabulary", "incompatible"
+    ]
     rule: str
     detail: str
     token: int | None = None
@@ -42,29 +45,41 @@ class CompatibilityResult:
 
     @property
     def summary(self) -> str:
-        kind = self.verdict.replace("cross-vocabulary", "another vocabulary").partition("-")[0]
+        kind = self.verdict.replace("cross-vocabulary", "another vocabulary").partition(
+            "-"
+        )[0]
         return f"{kind}: {self.detail}"
 
 
 def check_compatibility(
     target: Header, draft: Header, path: Path | None = None
 ) -> CompatibilityResult:
-    """Whether a draft of any kind works with a target; `path` is the draft's file, if complete."""
+    """Whether a draft of any kind works with a target; `path` is the draft's file, if
+    complete.
+    """
     if draft_heads.is_own_mtp_layer(target, draft):
-        return CompatibilityResult("compatible", "own-layer", "it drafts with its own MTP layer")
+        return CompatibilityResult(
+            "compatible", "own-layer", "it drafts with its own MTP layer"
+        )
     if not draft_heads.is_head(draft):
         result = check_draft_model(target.tokenizer, draft.tokenizer)
         if result.verdict == "cross-vocabulary" and draft.has_trimmed_vocabulary:
             detail = "its vocabulary is trimmed, and another than the target's"
             return CompatibilityResult("incompatible", result.rule, detail)
-        if result.verdict == "cross-vocabulary" and (draft.is_recurrent or draft.is_hybrid):
-            detail = "a model with a recurrent state cannot draft for another vocabulary"
+        if result.verdict == "cross-vocabulary" and (
+            draft.is_recurrent or draft.is_hybrid
+        ):
+            detail = (
+                "a model with a recurrent state cannot draft for another vocabulary"
+            )
             return CompatibilityResult("incompatible", "recurrent-state", detail)
         return result
     return _check_head(target, draft, path)
 
 
-def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> CompatibilityResult:
+def check_draft_model(
+    target: TokenizerMetadata, draft: TokenizerMetadata
+) -> CompatibilityResult:
     """How a draft model drafts: tokens of the same vocabulary, or text."""
     result = check_vocabularies(target, draft)
     if result.is_compatible or not tokenizer.can_draft_across(target, draft):
@@ -74,20 +89,27 @@ def check_draft_model(target: TokenizerMetadata, draft: TokenizerMetadata) -> Co
     return CompatibilityResult("cross-vocabulary", result.rule, detail)
 
 
-def check_vocabularies(target: TokenizerMetadata, draft: TokenizerMetadata) -> CompatibilityResult:
+def check_vocabularies(
+    target: TokenizerMetadata, draft: TokenizerMetadata
+) -> CompatibilityResult:
     """By llama.cpp's rule, in its own order."""
     if (mismatch := _first_broken(_vocabulary_rules(target, draft))) is not None:
         return mismatch
     a, b = target.n_tokens, draft.n_tokens
     if a != b:
         detail = f"equal up to padding: {a:,} and {b:,} tokens"
-        return CompatibilityResult("compatible-padding", "vocabulary-size", detail, min(a, b))
-    return CompatibilityResult("compatible", "same-vocabulary", f"the same {a:,} tokens")
+        return CompatibilityResult(
+            "compatible-padding", "vocabulary-size", detail, min(a, b)
+        )
+    return CompatibilityResult(
+        "compatible", "same-vocabulary", f"the same {a:,} tokens"
+    )
 
 
 HeadRule = tuple[str, bool, str] | tuple[str, bool, str, int | None]
-"""A rule, whether a pair breaks it, how, and the token that differs. A later rule is evaluated
-only if none before is broken."""
+"""A rule, whether a pair breaks it, how, and the token that differs. A later rule is
+evaluated only if none before is broken.
+"""
 
 
 def _first_broken(rules: Iterable[HeadRule]) -> CompatibilityResult | None:
@@ -97,7 +119,9 @@ def _first_broken(rules: Iterable[HeadRule]) -> CompatibilityResult | None:
     return None
 
 
-def _vocabulary_rules(target: TokenizerMetadata, draft: TokenizerMetadata) -> Iterator[HeadRule]:
+def _vocabulary_rules(
+    target: TokenizerMetadata, draft: TokenizerMetadata
+) -> Iterator[HeadRule]:
     names = dict(enumerate(_VOCABULARY_TYPES)) | {-1: "unknown"}
     kind, target_kind = (names.get(v.kind, str(v.kind)) for v in (draft, target))
     detail = f"its vocabulary is of type {kind}, the target's is {target_kind}"
@@ -108,7 +132,11 @@ def _vocabulary_rules(target: TokenizerMetadata, draft: TokenizerMetadata) -> It
         adds, target_adds = (bool(getattr(v, f"add_{name}")) for v in (draft, target))
         id_, target_id = (int(getattr(v, name)) for v in (draft, target))
         role = "the draft" if adds else "the target"
-        yield f"add-{name}", adds != target_adds, f"only {role} adds a {name.upper()} token"
+        yield (
+            f"add-{name}",
+            adds != target_adds,
+            f"only {role} adds a {name.upper()} token",
+        )
         detail = f"its {name.upper()} token is {id_}, the target's is {target_id}"
         yield name, adds and id_ != target_id, detail, id_
     n, n_target = draft.n_tokens, target.n_tokens
@@ -121,18 +149,25 @@ def _vocabulary_rules(target: TokenizerMetadata, draft: TokenizerMetadata) -> It
         texts = draft.token_text(token), target.token_text(token)
         if texts[0] != texts[1]:
             text, target_text = (
-                repr(sanitize(each.decode("utf-8", "replace"), multiline=False)) for each in texts
+                repr(sanitize(each.decode("utf-8", "replace"), multiline=False))
+                for each in texts
             )
-            detail = f"token {token} is {text} in the draft and {target_text} in the target"
+            detail = (
+                f"token {token} is {text} in the draft and {target_text} in the target"
+            )
             yield "token-text", True, detail, token
 
 
 def _check_head(target: Header, head: Header, path: Path | None) -> CompatibilityResult:
-    """Rejects a head with which llama.cpp would abort, or silently compute wrong values."""
+    """Rejects a head with which llama.cpp would abort, or silently compute wrong
+    values.
+    """
     if (mismatch := _first_broken(_structure_rules(target, head))) is not None:
         return mismatch
     result = check_vocabularies(target.tokenizer, head.tokenizer)
-    has_own_matrices = draft_heads.is_standalone_mtp(head) or draft_heads.is_assistant(head)
+    has_own_matrices = draft_heads.is_standalone_mtp(head) or draft_heads.is_assistant(
+        head
+    )
     if not result.is_compatible or has_own_matrices:
         return result
     mismatch = _first_broken(_shared_matrix_rules(target, head))
@@ -141,7 +176,9 @@ def _check_head(target: Header, head: Header, path: Path | None) -> Compatibilit
     return mismatch or result
 
 
-def find_head_mismatch(target: Header, draft: Header | None) -> CompatibilityResult | None:
+def find_head_mismatch(
+    target: Header, draft: Header | None
+) -> CompatibilityResult | None:
     """The first rule that a head breaks, of those that need no vocabulary.
 
     None also for a draft model and for the target's own MTP layer.
@@ -164,7 +201,9 @@ def _structure_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     yield from _hidden_state_rules(target, head)
     yield from _width_rules(target, head)
     yield from _attention_rules(head)
-    yield from _eagle3_rules(head) if head.architecture == "eagle3" else _block_rules(head)
+    yield from (
+        _eagle3_rules(head) if head.architecture == "eagle3" else _block_rules(head)
+    )
     yield from _d2t_rules(head)
 
 
@@ -174,8 +213,12 @@ def _count_layers(header: Header) -> int:
 
 
 def _mtp_layer_rules(target: Header, head: Header) -> Iterator[HeadRule]:
-    """An MTP layer continues from the last layer's output of the model it was trained with."""
-    own, expected = (sanitize(m.architecture[:40], multiline=False) for m in (head, target))
+    """An MTP layer continues from the last layer's output of the model it was trained
+    with.
+    """
+    own, expected = (
+        sanitize(m.architecture[:40], multiline=False) for m in (head, target)
+    )
     detail = f"it is an MTP layer of {own} models, the target is {expected}"
     yield "architecture", head.architecture != target.architecture, detail
     detail = f"it reads hidden states {head.n_embd:,} wide; the target's are {target.n_embd:,}"
@@ -188,20 +231,32 @@ def _mtp_layer_rules(target: Header, head: Header) -> Iterator[HeadRule]:
 def _assistant_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     """A Gemma 4 assistant reads the keys and values of its target's last two layers.
 
-    llama.cpp takes them for as wide as the assistant's own (`share` in src/llama-model.cpp).
+    llama.cpp takes them for as wide as the assistant's own (`share` in
+    src/llama-model.cpp).
     """
     name = sanitize(target.architecture[:40], multiline=False)
     detail = f"it is an assistant of gemma4 models, the target is {name}"
     yield "architecture", target.architecture != "gemma4", detail
     width = head.hparam("embedding_length_out", head.n_embd)
-    detail = f"it reads hidden states {width:,} wide; the target's are {target.n_embd:,}"
+    detail = (
+        f"it reads hidden states {width:,} wide; the target's are {target.n_embd:,}"
+    )
     yield "hidden-size", width != target.n_embd, detail
     yield "hidden-size", width == head.n_embd, "it is as wide as its target"
     n, n_mtp = head.n_layer, head.hparam("nextn_predict_layers")
     yield "layers", n != n_mtp, f"it has {n} layers, of which {n_mtp} draft"
-    windows = [_layer_value(target, "attention.sliding_window_pattern", il, 0) for il in (-2, -1)]
-    detail = "the target's last two layers are not one with a sliding window and one without"
-    yield "layers", target.n_layer < 2 or [bool(each) for each in windows] != [True, False], detail
+    windows = [
+        _layer_value(target, "attention.sliding_window_pattern", il, 0)
+        for il in (-2, -1)
+    ]
+    detail = (
+        "the target's last two layers are not one with a sliding window and one without"
+    )
+    yield (
+        "layers",
+        target.n_layer < 2 or [bool(each) for each in windows] != [True, False],
+        detail,
+    )
     for il in range(n):
         is_swa = bool(_layer_value(head, "attention.sliding_window_pattern", il, 0))
         sizes = [
@@ -212,34 +267,47 @@ def _assistant_rules(target: Header, head: Header) -> Iterator[HeadRule]:
             for header, at in ((head, il), (target, -2 if is_swa else -1))
         ]
         (own, k, v), (theirs, target_k, target_v) = sizes
-        detail = (
-            f"its layer {il} reads {own} KV heads of {k} and {v}; the target's has {theirs} of "
-        )
+        detail = f"its layer {il} reads {own} KV heads of {k} and {v}; the target's has {theirs} of "
         yield "attention", sizes[0] != sizes[1], f"{detail}{target_k} and {target_v}"
-    n_swa, target_swa = (each.hparam("attention.sliding_window") for each in (head, target))
+    n_swa, target_swa = (
+        each.hparam("attention.sliding_window") for each in (head, target)
+    )
     detail = f"its window is {n_swa:,} tokens, the target's {target_swa:,}"
     yield "window", n_swa != target_swa, detail
 
 
 def _layer_value(header: Header, key: str, il: int, default: int) -> int:
-    """Of a layer (negative: from the end), for a key with one value for all or one for each."""
+    """Of a layer (negative: from the end), for a key with one value for all or one for
+    each.
+    """
     value = header.keys.get(f"{header.architecture}.{key}", default)
     values = value if isinstance(value, tuple) else (value,)
-    found = values[il] if len(values) == header.n_layer else values[0] if values else default
+    found = (
+        values[il]
+        if len(values) == header.n_layer
+        else values[0]
+        if values
+        else default
+    )
     return found if isinstance(found, int) else default
 
 
 def _kv_widths(header: Header, is_swa: bool) -> tuple[int, int]:
     """Of a key and of a value."""
     width, swa = header.n_embd // max(1, header.n_head), "_swa" * is_swa
-    k, v = (header.hparam(f"attention.{part}_length{swa}", width) for part in ("key", "value"))
+    k, v = (
+        header.hparam(f"attention.{part}_length{swa}", width)
+        for part in ("key", "value")
+    )
     return k, v
 
 
 def _hidden_state_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     name = sanitize(target.architecture[:40], multiline=False)
     is_exposed = target.architecture in architectures.EXPOSING_HIDDEN_STATES
-    detail = f"it reads hidden states, which llama.cpp does not provide for {name} models"
+    detail = (
+        f"it reads hidden states, which llama.cpp does not provide for {name} models"
+    )
     yield "hidden-states", not is_exposed, detail
     layers = draft_heads.target_layers(head)
     detail = f"it must read 3 layers of its target, and names {len(layers)}"
@@ -255,7 +323,9 @@ def _hidden_state_rules(target: Header, head: Header) -> Iterator[HeadRule]:
 def _width_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     is_eagle3 = head.architecture == "eagle3"  # others read states of their own width
     expected = head.hparam("target_hidden_size") if is_eagle3 else head.n_embd
-    detail = f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
+    detail = (
+        f"it reads hidden states {expected:,} wide; the target's are {target.n_embd:,}"
+    )
     yield "hidden-size", expected != target.n_embd, detail
     for name in ("token_embd", "output"):
         is_missing = f"{name}.weight" not in head.tensors_by_name
@@ -269,13 +339,17 @@ def _shared_matrix_rules(target: Header, head: Header) -> Iterator[HeadRule]:
     n_tokens, n_target_tokens = head.tokenizer.n_tokens, target.tokenizer.n_tokens
     is_block_head = head.architecture != "eagle3"
     has_embeddings = "token_embd.weight" in head.tensors_by_name
-    has_output = "output.weight" in head.tensors_by_name or (is_block_head and has_embeddings)
+    has_output = "output.weight" in head.tensors_by_name or (
+        is_block_head and has_embeddings
+    )
     detail = f"it has no output of its own for its {n_tokens:,} tokens"
     detail += f"; the target's has {n_target_tokens:,}"
     yield "output", not has_output and n_tokens != n_target_tokens, detail
     mask = head.keys.get("tokenizer.ggml.mask_token_id")
     if is_block_head and not has_embeddings and isinstance(mask, int):
-        detail = f"its mask token {mask:,} is not among the target's {n_target_tokens:,}"
+        detail = (
+            f"its mask token {mask:,} is not among the target's {n_target_tokens:,}"
+        )
         yield "mask-token", mask >= n_target_tokens, detail
 
 
@@ -284,8 +358,14 @@ def _attention_rules(head: Header) -> Iterator[HeadRule]:
     is_wrong = n < 1 or n_kv < 1 or n % n_kv > 0
     yield "attention", is_wrong, f"its {n} attention heads cannot share {n_kv} KV heads"
     width = head.n_embd // n
-    keys, values = (head.hparam(f"attention.{name}_length", width) for name in ("key", "value"))
-    yield "attention", keys != values, f"its keys are {keys} wide and its values {values}"
+    keys, values = (
+        head.hparam(f"attention.{name}_length", width) for name in ("key", "value")
+    )
+    yield (
+        "attention",
+        keys != values,
+        f"its keys are {keys} wide and its values {values}",
+    )
     rope_dim = head.hparam("rope.dimension_count", keys)
     is_wrong = rope_dim % 2 > 0 or not 0 < rope_dim <= keys
     yield "attention", is_wrong, f"it rotates {rope_dim} of {keys} dimensions (RoPE)"
@@ -294,14 +374,24 @@ def _attention_rules(head: Header) -> Iterator[HeadRule]:
 def _eagle3_rules(head: Header) -> Iterator[HeadRule]:
     detail = f"an EAGLE-3 head has one layer; it has {head.n_layer}"
     yield "head-layers", head.n_layer != 1, detail
-    embeddings, n_tokens = head.tensors_by_name.get("token_embd.weight"), head.tokenizer.n_tokens
+    embeddings, n_tokens = (
+        head.tensors_by_name.get("token_embd.weight"),
+        head.tokenizer.n_tokens,
+    )
     if embeddings is not None:
         rows = embeddings.shape[-1]
-        yield "embeddings", rows != n_tokens, f"it has {rows:,} embeddings for {n_tokens:,} tokens"
+        yield (
+            "embeddings",
+            rows != n_tokens,
+            f"it has {rows:,} embeddings for {n_tokens:,} tokens",
+        )
 
 
 def _block_rules(head: Header) -> Iterator[HeadRule]:
-    mask, n_tokens = head.keys.get("tokenizer.ggml.mask_token_id"), head.tokenizer.n_tokens
+    mask, n_tokens = (
+        head.keys.get("tokenizer.ggml.mask_token_id"),
+        head.tokenizer.n_tokens,
+    )
     if not isinstance(mask, int):
         yield "mask-token", True, "it has no mask token, which its blocks need"
     else:
@@ -311,36 +401,56 @@ def _block_rules(head: Header) -> Iterator[HeadRule]:
     is_missing = size is None and "markov_w1.weight" in head.tensors_by_name
     yield "block-size", is_missing, "its block size is missing"
     is_wrong = size is not None and head.hparam("block_size") < 2
-    yield "block-size", is_wrong, f"blocks of {str(size)[:20]} tokens hold no draft tokens"
+    yield (
+        "block-size",
+        is_wrong,
+        f"blocks of {str(size)[:20]} tokens hold no draft tokens",
+    )
     if draft_heads.SELECTOR in head.tensors_by_name:
         k, n = head.hparam("selector_top_k"), head.n_embd
         detail = f"its selector takes {k} of {n_tokens:,} tokens, and is {n:,} wide"
         yield "selector", not 0 < k <= n_tokens or k * (k + 1) > n, detail
         yield "selector", size is None, "its block size is missing"
-        kinds = {t.type_name for t in head.tensors if t.name.endswith("_conv_base")} - {"F32"}
-        detail = f"its convolutions are of type {', '.join(sorted(kinds))} and must be F32"
+        kinds = {t.type_name for t in head.tensors if t.name.endswith("_conv_base")} - {
+            "F32"
+        }
+        detail = (
+            f"its convolutions are of type {', '.join(sorted(kinds))} and must be F32"
+        )
         yield "selector", bool(kinds), detail
 
 
 def _d2t_rules(head: Header) -> Iterator[HeadRule]:
     rule, name = "reduced-vocabulary", "its reduced vocabulary (d2t)"
-    d2t, output = (head.tensors_by_name.get(tensor) for tensor in ("d2t", "output.weight"))
+    d2t, output = (
+        head.tensors_by_name.get(tensor) for tensor in ("d2t", "output.weight")
+    )
     if d2t is not None:
-        yield rule, d2t.type_name != "I64", f"{name} is of type {d2t.type_name} and must be I64"
+        yield (
+            rule,
+            d2t.type_name != "I64",
+            f"{name} is of type {d2t.type_name} and must be I64",
+        )
         rows = "none" if output is None else f"{output.shape[-1]:,}"
         detail = f"{name} has {d2t.shape[0]:,} tokens, its output has {rows}"
         yield rule, output is None or output.shape[-1] != d2t.shape[0], detail
 
 
 def _data_rules(path: Path, head: Header) -> Iterator[HeadRule]:
-    """Of the ids in d2t, the target's token for each one of a head's reduced vocabulary."""
+    """Of the ids in d2t, the target's token for each one of a head's reduced
+    vocabulary.
+    """
     if (d2t := head.tensors_by_name.get("d2t")) is None:
         return
     ids = array("q")
     with path.open("rb") as file:
         file.seek(head.data_offset + d2t.offset)
         ids.frombytes(file.read(d2t.n_bytes))
-    rule, name, n = "reduced-vocabulary", "its reduced vocabulary (d2t)", head.tokenizer.n_tokens
+    rule, name, n = (
+        "reduced-vocabulary",
+        "its reduced vocabulary (d2t)",
+        head.tokenizer.n_tokens,
+    )
     if wrong := [token for token in ids if not 0 <= token < n]:
         yield rule, True, f"{name} names token {wrong[0]} of {n:,}"
     detail = f"{name} names tokens twice: it may hold offsets, not ids"
@@ -353,11 +463,15 @@ def incompatible_pair_error(
     """`target` and `draft` are file names."""
     message = f"{draft} cannot draft for {target}: {result.detail}."
     hint = "Use a draft of the same model family, or {draft=none} (prompt lookup still works)."
-    return IncompatiblePairError(sanitize(message, multiline=False), Hint(hint + suggestion))
+    return IncompatiblePairError(
+        sanitize(message, multiline=False), Hint(hint + suggestion)
+    )
 
 
 def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
-    """Properties that may make a compatible pair slow or inaccurate, most serious first."""
+    """Properties that may make a compatible pair slow or inaccurate, most serious
+    first.
+    """
     warnings = [
         f"{role} cannot be run: {header.unsupported_reason}."
         for role, header in (("The target", target), ("The draft", draft))
@@ -372,8 +486,12 @@ def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
             "The target is a mixture of experts: verifying several tokens reads more experts, "
             "so speculation gains less."
         )
-    if check_draft_model(target.tokenizer, draft.tokenizer).verdict != "cross-vocabulary":
-        warnings += _text_warnings(target, draft)  # else it has its own tokenizer and template
+    if (
+        check_draft_model(target.tokenizer, draft.tokenizer).verdict
+        != "cross-vocabulary"
+    ):
+        # else it has its own tokenizer and template
+        warnings += _text_warnings(target, draft)
     return tuple(sanitize(warning, multiline=False) for warning in warnings)
 
 
@@ -412,7 +530,8 @@ def _text_warnings(target: Header, draft: Header) -> Iterator[str]:
 def find_sidecar(path: Path, target: Header) -> Path | None:
     """The best compatible head (eagle3-….gguf, …) in the folder of a model's file.
 
-    In the hub's cache, a head that was downloaded later may lie in a later commit's folder.
+    In the hub's cache, a head that was downloaded later may lie in a later commit's
+    folder.
     """
     folders = [path.parent]
     if path.parent.parent.name == "snapshots":

@@ -1,5 +1,6 @@
-"""Plans a pull before any weights are downloaded: files, sizes, licences, disk space, and the
-compatibility of pairs by their headers."""
+"""Plans a pull before any weights are downloaded: files, sizes, licences, disk space,
+and the compatibility of pairs by their headers.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """One model: its files and metadata.  Without `files` the model is already downloaded."""
+    """One model: its files and metadata.
+
+    Without `files` the model is already downloaded.
+    """
 
     resolved: ResolvedModel
     file: str
@@ -90,7 +94,9 @@ class PullPlan:
         for pair in self.pairs:
             if not pair.compatibility.is_compatible:
                 names = pair.target.file, pair.draft.file
-                raise pair_compatibility.incompatible_pair_error(pair.compatibility, *names)
+                raise pair_compatibility.incompatible_pair_error(
+                    pair.compatibility, *names
+                )
         needed, free = self.missing_bytes, self.free_bytes
         hub_cache.check_free_space("The download", needed, free, self.cache_dir)
 
@@ -117,7 +123,9 @@ def check_pair(target: PlannedModel, draft: PlannedModel) -> PlannedPair | None:
     """None if a header could not be read."""
     if target.header is None or draft.header is None:
         return None
-    verdict = pair_compatibility.check_compatibility(target.header, draft.header, draft.path)
+    verdict = pair_compatibility.check_compatibility(
+        target.header, draft.header, draft.path
+    )
     warnings = pair_compatibility.list_warnings(target.header, draft.header)
     if draft_heads.draft_kind_for_target(target.header, draft.header) != "model":
         warnings = ()  # these warnings apply to draft models only
@@ -127,7 +135,8 @@ def check_pair(target: PlannedModel, draft: PlannedModel) -> PlannedPair | None:
 class PullPlanner:
     """Plans models, each once.
 
-    With `refresh`, the newest revision is requested from the hub even for downloaded models.
+    With `refresh`, the newest revision is requested from the hub even for downloaded
+    models.
     """
 
     def __init__(
@@ -149,12 +158,16 @@ class PullPlanner:
         return self._models[resolved]
 
     def full_header(self, model: PlannedModel) -> Header:
-        """The header of a model that this object planned, with the tensors of all splits."""
+        """The header of a model that this object planned, with the tensors of all
+        splits.
+        """
         assert model.header is not None
         if model.header.split is None or model.repo is None or model.revision is None:
             return model.header
         splits = [
-            self._hub.read_header(model.repo, model.revision, file.job.file.path, self._cancel)
+            self._hub.read_header(
+                model.repo, model.revision, file.job.file.path, self._cancel
+            )
             for file in model.files[1:]
         ]
         return merge_splits([model.header, *splits])
@@ -172,9 +185,13 @@ class PullPlanner:
             path = resolved.require_path()
             reader.check_magic(path)
             size = path.stat().st_size
-            return PlannedModel(resolved, path.name, size, path=path, header=reader.read(path))
+            return PlannedModel(
+                resolved, path.name, size, path=path, header=reader.read(path)
+            )
         notes: tuple[str, ...] = ()
-        local = resolved.find_local() if _is_pinned(source) or not self._refresh else None
+        local = (
+            resolved.find_local() if _is_pinned(source) or not self._refresh else None
+        )
         if local is None:
             try:
                 repo_info = self.repo_info(source.repo, source.revision)
@@ -202,7 +219,9 @@ class PullPlanner:
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
         repo, commit = repo_info.repo, repo_info.revision
         ref = None if _is_pinned(source) else source.revision or "main"
-        files = tuple(_plan_file(DownloadJob(repo, commit, file, ref)) for file in chosen)
+        files = tuple(
+            _plan_file(DownloadJob(repo, commit, file, ref)) for file in chosen
+        )
         path, file = files[0].path, chosen[0].path
         if path:
             header = reader.read(path)
@@ -224,17 +243,25 @@ class PullPlanner:
         )
 
 
-def _check_catalog_entry(model: CatalogModel | None, chosen: Sequence[RepoFile]) -> tuple[str, ...]:
-    """Notes; raises ChecksumError if the hub's file differs from the catalogue's checksum."""
+def _check_catalog_entry(
+    model: CatalogModel | None, chosen: Sequence[RepoFile]
+) -> tuple[str, ...]:
+    """Notes; raises ChecksumError if the hub's file differs from the catalogue's
+    checksum.
+    """
     if model is None or len(chosen) > 1:
         return ()
     file = chosen[0]
     if model.sha256 and file.sha256 and model.sha256 != file.sha256:
         hint = f"It may have been replaced. Check {model.repo}; to download it anyway: "
         hint += f"localspec pull hf://{model.repo}/{file.path}"
-        raise ChecksumError(f"{file.path} on the hub differs from the catalogue's file.", hint)
+        raise ChecksumError(
+            f"{file.path} on the hub differs from the catalogue's file.", hint
+        )
     if model.bytes and model.bytes != file.size:
-        return (f"replaced since the catalogue was written: it lists {gb(model.bytes)}",)
+        return (
+            f"replaced since the catalogue was written: it lists {gb(model.bytes)}",
+        )
     return ()
 
 
@@ -245,13 +272,21 @@ def _is_pinned(source: HubReference) -> bool:
 def _plan_file(job: DownloadJob) -> PlannedFile:
     file = job.file
     cached = CachedFile(hub_cache.cache_root(), job)
-    for path in (cached.pointer_path, cached.blob_path):  # the blob may be of another commit
+    # the blob may be of another commit
+    for path in (
+        cached.pointer_path,
+        cached.blob_path,
+    ):
         if hub_cache.has_file(cached.cache, job.repo, path, file.size):
             return PlannedFile(job, file.size, path, "hub")
     if os.path.isfile(cached.partial_path):
         return PlannedFile(job, min(cached.partial_path.stat().st_size, file.size))
     for local in inventory.iter_files():
-        is_same = (local.repo, local.file, local.size) == (job.repo, file.path, file.size)
+        is_same = (local.repo, local.file, local.size) == (
+            job.repo,
+            file.path,
+            file.size,
+        )
         if is_same and local.origin != "hub":
             return PlannedFile(job, file.size, local.path, local.origin)
     return PlannedFile(job, 0)

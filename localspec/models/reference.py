@@ -1,8 +1,8 @@
-"""Model references as typed, the repository files that they select, and which names are safe as
-paths.
+"""Model references as typed, the repository files that they select, and which names are
+safe as paths.
 
-The rules for `user/repo:QUANT` are llama.cpp's (common/download.cpp), so that one reference means
-the same file in both programs.
+The rules for `user/repo:QUANT` are llama.cpp's (common/download.cpp), so that one
+reference means the same file in both programs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}")
+_REVISION = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(/[A-Za-z0-9][A-Za-z0-9._-]{0,99}){0,3}"
+)
 COMMIT_HASH = re.compile(r"[0-9a-f]{40}")
 _SEGMENT = re.compile(r"[A-Za-z0-9._+()][A-Za-z0-9._ +()-]{0,199}")
-_WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+_WINDOWS_DEVICE = re.compile(
+    r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE
+)
 """Device names of Windows; reserved with any suffix."""
 _MAX_DEPTH = 8
 _MAX_LENGTH = 4096  # Characters of a reference.
@@ -39,7 +43,9 @@ class RepoFile:
     path: str
     size: int
     digest: str = ""
-    """sha256, or git's sha1 of a file that is stored in git; empty if it is not published."""
+    """sha256, or git's sha1 of a file that is stored in git; empty if it is not
+    published.
+    """
 
     @property
     def sha256(self) -> str | None:
@@ -48,7 +54,8 @@ class RepoFile:
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's default.
+    """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's
+    default.
 
     A `file` that ends in a slash is a folder, of which the default is meant.
     """
@@ -71,7 +78,10 @@ Reference = Path | HubReference | NameReference
 
 
 def parse(text: str) -> Reference:
-    """Parse a typed reference, without access to the disk.  Raises UsageError if it is none."""
+    """Parse a typed reference, without access to the disk.
+
+    Raises UsageError if it is none.
+    """
     if (pieces := _split_address(text)) is not None:
         return _parse_hub(pieces, text)
     if not text or len(text) > _MAX_LENGTH or "\0" in text:
@@ -106,7 +116,9 @@ def check_names(repo: str, *revisions: str | None) -> None:
 def check_gguf_path(path: str) -> None:
     """Raise ModelFileError unless `path` is a .gguf path that is safe on every system."""
     if not is_safe_gguf_path(path):
-        message = f"The file name {_quote(path)} is unsafe, or not that of a .gguf file."
+        message = (
+            f"The file name {_quote(path)} is unsafe, or not that of a .gguf file."
+        )
         hint = "Choose another file, or ask the owner of the repository to rename it."
         raise ModelFileError(message, hint)
 
@@ -156,9 +168,13 @@ def parse_file_name(path: str) -> GgufFileName:
 
 
 def is_model(path: str) -> bool:
-    """Whether a file is a GGUF and not a companion of a model, such as a head or an mmproj."""
+    """Whether a file is a GGUF and not a companion of a model, such as a head or an
+    mmproj.
+    """
     name = path.rpartition("/")[2]
-    return path.endswith(".gguf") and not any(marker in name for marker in COMPANION_MARKERS)
+    return path.endswith(".gguf") and not any(
+        marker in name for marker in COMPANION_MARKERS
+    )
 
 
 def choose_files(
@@ -177,13 +193,16 @@ def choose_files(
     else:
         models = [f for f in list_models(safe) if f.path.startswith(file or "")]
         tagged = (
-            _tagged_first(models, wanted) for wanted in ((tag,) if tag else ("Q4_K_M", "Q8_0"))
+            _tagged_first(models, wanted)
+            for wanted in ((tag,) if tag else ("Q4_K_M", "Q8_0"))
         )
         chosen = next(filter(None, tagged), models[0] if models and not tag else None)
     if chosen is None:
         of_tag = f"GGUF for {_quote(tag)}" if tag else "GGUF file"
         what = f"file {_quote(file)}" if file else of_tag
-        raise NotFoundError(f"The repository has no {what}.", _list_choices(safe, bool(file)))
+        raise NotFoundError(
+            f"The repository has no {what}.", _list_choices(safe, bool(file))
+        )
     return _all_splits(safe, chosen)
 
 
@@ -192,8 +211,11 @@ def _tagged_first(models: Sequence[RepoFile], tag: str) -> RepoFile | None:
     matches = [(found.start(), m) for m in models if (found := pattern.search(m.path))]
     if not matches:
         return None
-    start, first = matches[0]  # and one without a further word between its name and the tag
-    plainer = (m for at, m in matches if at < start and first.path.startswith(m.path[:at]))
+    # and one without a further word between its name and the tag
+    start, first = matches[0]
+    plainer = (
+        m for at, m in matches if at < start and first.path.startswith(m.path[:at])
+    )
     return next(plainer, first)
 
 
@@ -203,7 +225,8 @@ def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
 
 
 def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
-    """The best head of each kind that a repository has for a model, by llama.cpp's rule.
+    """The best head of each kind that a repository has for a model, by llama.cpp's
+    rule.
 
     Its path holds the kind's prefix and lies in the model's folder or above.  The deepest wins,
     then the one whose number of bits is closest to the model's.
@@ -217,10 +240,13 @@ def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
     candidates = [
         f
         for f in files
-        if is_safe_gguf_path(f.path) and folders[: f.path.count("/")] == f.path.split("/")[:-1]
+        if is_safe_gguf_path(f.path)
+        and folders[: f.path.count("/")] == f.path.split("/")[:-1]
     ]
     candidates.sort(key=lambda f: (-f.path.count("/"), abs(bits(f.path) - bits(model))))
-    best = (next((f for f in candidates if kind in f.path), None) for kind in HEAD_PREFIXES)
+    best = (
+        next((f for f in candidates if kind in f.path), None) for kind in HEAD_PREFIXES
+    )
     return tuple(filter(None, best)) if is_model(model) else ()
 
 
@@ -230,7 +256,9 @@ def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, .
     if name.count <= 1:
         return (split,)
     parsed = [(parse_file_name(f.path), f) for f in files]
-    splits = {n.index: f for n, f in parsed if (n.stem, n.count) == (name.stem, name.count)}
+    splits = {
+        n.index: f for n, f in parsed if (n.stem, n.count) == (name.stem, name.count)
+    }
     missing = next(n for n in range(1, len(splits) + 2) if n not in splits)
     if missing <= name.count:
         path = _quote(f"{name.stem}-{missing:05}-of-{name.count:05}.gguf")
@@ -241,7 +269,9 @@ def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, .
 
 def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
     models = [f.path for f in list_models(files)]
-    names = models if by_file else [parse_file_name(path).tag or path for path in models]
+    names = (
+        models if by_file else [parse_file_name(path).tag or path for path in models]
+    )
     choices = list(dict.fromkeys(names))
     if not choices:
         return "It has no GGUF files. Search for the model's name plus GGUF."
@@ -249,13 +279,16 @@ def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
 
 
 def _split_address(text: str) -> list[str] | None:
-    """The parts of a path after hf:// or the hub's host name, decoded; None for another text.
+    """The parts of a path after hf:// or the hub's host name, decoded; None for another
+    text.
 
     A page of a file's details (`?show_file_info=FILE`) is the file's.
     """
     if text[:5].lower() == "hf://":
         return text[5:].strip("/").split("/")
-    host = re.match(r"(https?://)?((www\.)?huggingface\.co|hf\.co)/", text, re.IGNORECASE)
+    host = re.match(
+        r"(https?://)?((www\.)?huggingface\.co|hf\.co)/", text, re.IGNORECASE
+    )
     if host is None:
         return None
     url = urlsplit(text[host.end() :].strip())
@@ -265,7 +298,9 @@ def _split_address(text: str) -> list[str] | None:
 
 
 def _parse_hub(pieces: Sequence[str], typed: str) -> HubReference:
-    """`user/repo[@revision][/file][:tag]`, or a page's address: `user/repo/blob/main/file`."""
+    """`user/repo[@revision][/file][:tag]`, or a page's address:
+    `user/repo/blob/main/file`.
+    """
     if len(pieces) < 2:
         raise _unreadable_error(typed)
     name, rest, tag = pieces[1], pieces[2:], None
@@ -278,7 +313,9 @@ def _parse_hub(pieces: Sequence[str], typed: str) -> HubReference:
     if rest and rest[0] in ("blob", "resolve", "raw", "tree") and len(rest) >= 2:
         n = 4 if rest[1] == "refs" and len(rest) > 4 else 2  # refs/pr/1
         revision, page, rest = "/".join(rest[1:n]), rest[0], rest[n:]
-        folder = "/" if page == "tree" and rest and not rest[-1].endswith(".gguf") else ""
+        folder = (
+            "/" if page == "tree" and rest and not rest[-1].endswith(".gguf") else ""
+        )
     repo, file = f"{pieces[0]}/{name}", "/".join(rest)
     is_wrong = (at and not revision) or (revision and not is_revision(revision))
     is_path = is_safe_path(file) if folder else not file or is_safe_gguf_path(file)

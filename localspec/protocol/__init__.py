@@ -1,1 +1,3 @@
-"""The protocol between the engine process and its parent; imports the standard library only."""
+"""The protocol between the engine process and its parent; imports the standard library
+only.
+"""

@@ -1,7 +1,8 @@
 """Events of the engine, as frozen dataclasses and as JSON lines.
 
-The wire, `--events` files and history use the same schema. Every line has `"v": 1` and `"ev"`;
-unknown fields are ignored and unknown events skipped. Documented in docs/events.md.
+The wire, `--events` files and history use the same schema. Every line has `"v": 1` and
+`"ev"`; unknown fields are ignored and unknown events skipped. Documented in
+docs/events.md.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
 SpeculationState = Literal["on", "probing", "paused", "off"]
 Overlap = Literal["", "hit", "miss"]
-"""Whether a draft was continued during the target pass before, and if so, whether what was drafted
-then could be used."""
+"""Whether a draft was continued during the target pass before, and if so, whether what
+was drafted then could be used.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A token that was not emitted. `p` and `rank` are the target's; `p_draft` is None unless it is
-    the rejected draft token of a draft model."""
+    """A token that was not emitted. `p` and `rank` are the target's; `p_draft` is None
+    unless it is the rejected draft token of a draft model.
+    """
 
     id: int
     text: str
@@ -51,8 +54,9 @@ class TokenScore:
 class Token:
     """One emitted token. `text` is empty while its last character is incomplete.
 
-    The other fields are None unless probabilities were requested: softmax of the raw logits, before
-    temperature and truncation. `rank` counts from 1; `p_draft` is None if no draft model was used.
+    The other fields are None unless probabilities were requested: softmax of the raw
+    logits, before temperature and truncation. `rank` counts from 1; `p_draft` is None
+    if no draft model was used.
     """
 
     id: int
@@ -63,12 +67,16 @@ class Token:
     rank: int | None = None
     alternatives: tuple[Alternative, ...] = ()
     """The rejected draft token first, then the target's likeliest other tokens."""
-    piece: str | None = None  # Its own bytes, as Latin-1, where they are not those of `text`.
+    piece: str | None = (
+        None  # Its own bytes, as Latin-1, where they are not those of `text`.
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTimes:
-    """Milliseconds of a round: in the draft's llama_decode, in the target's, outside both."""
+    """Milliseconds of a round: in the draft's llama_decode, in the target's, outside
+    both.
+    """
 
     draft: float
     verify: float
@@ -91,7 +99,10 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class EngineReady:
-    """The pair is loaded. `settings` are the effective ones; memory in bytes, None if unknown."""
+    """The pair is loaded.
+
+    `settings` are the effective ones; memory in bytes, None if unknown.
+    """
 
     engine: dict[str, str]
     model: str
@@ -105,7 +116,9 @@ class EngineReady:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Prompt tokens in the KV cache so far, of how many, and how many of them were reused."""
+    """Prompt tokens in the KV cache so far, of how many, and how many of them were
+    reused.
+    """
 
     done: int
     total: int
@@ -129,7 +142,9 @@ class SpeculationPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of draft, verify, accept and commit; `source` is None if nothing was drafted."""
+    """One round of draft, verify, accept and commit; `source` is None if nothing was
+    drafted.
+    """
 
     n: int
     source: str | None
@@ -143,7 +158,10 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class GenerationFinished:
-    """The end of an answer. `tail` is the text that was held back in the UTF-8 or stop buffer."""
+    """The end of an answer.
+
+    `tail` is the text that was held back in the UTF-8 or stop buffer.
+    """
 
     reason: FinishReason
     tail: str = ""
@@ -160,7 +178,15 @@ class EngineExit:
     hint: str = ""
 
 
-Event = EngineReady | Prefill | SpeculationPlan | Round | Notice | GenerationFinished | EngineExit
+Event = (
+    EngineReady
+    | Prefill
+    | SpeculationPlan
+    | Round
+    | Notice
+    | GenerationFinished
+    | EngineExit
+)
 
 _EVENT_TYPES: dict[str, type[Event]] = {
     "ready": EngineReady,
@@ -171,12 +197,16 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "finished": GenerationFinished,
     "dead": EngineExit,
 }
-"""Names on the wire, in --events files and in the history; they do not follow class names."""
+"""Names on the wire, in --events files and in the history; they do not follow class
+names.
+"""
 _FIELDS = {
-    kind: tuple(f.name for f in fields(kind)) for kind in (*_EVENT_TYPES.values(), RoundTimes)
+    kind: tuple(f.name for f in fields(kind))
+    for kind in (*_EVENT_TYPES.values(), RoundTimes)
 }
 _ALTERNATIVE_KEYS = {
-    "guessed" if f.name == "was_drafted" else f.name: f.name for f in fields(Alternative)
+    "guessed" if f.name == "was_drafted" else f.name: f.name
+    for f in fields(Alternative)
 }
 """JSON keys and fields."""
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
@@ -219,7 +249,10 @@ def decode(line: str) -> Event | None:
 
 
 def from_json(value: Any) -> Event | None:
-    """None for an event unknown to this version. Raises ValueError if it is not an event."""
+    """None for an event unknown to this version.
+
+    Raises ValueError if it is not an event.
+    """
     if not isinstance(value, dict) or "ev" not in value:
         raise ValueError("not an event")
     kind = _EVENT_TYPES.get(str(value["ev"]))
@@ -228,7 +261,10 @@ def from_json(value: Any) -> Event | None:
     given = [name for name in _FIELDS[kind] if name in value]
     try:
         event = kind(**{name: _from_json_value(name, value[name]) for name in given})
-        if isinstance(event, Round) and not 0 <= event.accepted <= event.drafted <= _MAX_DRAFTED:
+        if (
+            isinstance(event, Round)
+            and not 0 <= event.accepted <= event.drafted <= _MAX_DRAFTED
+        ):
             raise ValueError("a round with an impossible number of draft tokens")
         return event
     except (KeyError, TypeError, OverflowError) as error:
@@ -245,13 +281,21 @@ def token_to_json(token: Token) -> dict[str, Any]:
     """The JSON object of a token, with probabilities if it has any."""
     body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
     if token.p_target is not None:
-        body |= {"p_target": token.p_target, "p_draft": token.p_draft, "rank": token.rank}
+        body |= {
+            "p_target": token.p_target,
+            "p_draft": token.p_draft,
+            "rank": token.rank,
+        }
         items = [
             {key: getattr(alternative, name) for key, name in _ALTERNATIVE_KEYS.items()}
             for alternative in token.alternatives
         ]
         body["instead"] = [
-            {key: value for key, value in item.items() if key != "piece" or value is not None}
+            {
+                key: value
+                for key, value in item.items()
+                if key != "piece" or value is not None
+            }
             for item in items
         ]
         if token.piece is not None:
@@ -263,7 +307,13 @@ def _parse_token(body: dict[str, Any]) -> Token:
     if "p_target" not in body:
         return Token(body["id"], body["text"], body["class"])
     alternatives = tuple(
-        Alternative(**{name: item[key] for key, name in _ALTERNATIVE_KEYS.items() if key in item})
+        Alternative(
+            **{
+                name: item[key]
+                for key, name in _ALTERNATIVE_KEYS.items()
+                if key in item
+            }
+        )
         for item in body["instead"]
     )
     scores = body["p_target"], body.get("p_draft"), body.get("rank")
@@ -275,8 +325,12 @@ def _from_json_value(name: str, value: Any) -> Any:
     if name == "tokens":
         return tuple(map(_parse_token, value))
     if name == "ms":
-        return RoundTimes(float(value["draft"]), float(value["verify"]), float(value["host"]))
+        return RoundTimes(
+            float(value["draft"]), float(value["verify"]), float(value["host"])
+        )
     if name == "notices":
         names = _FIELDS[Notice]
-        return tuple(Notice(**{n: notice[n] for n in names if n in notice}) for notice in value)
+        return tuple(
+            Notice(**{n: notice[n] for n in names if n in notice}) for notice in value
+        )
     return tuple(value) if isinstance(value, list) else value

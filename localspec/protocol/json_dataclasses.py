@@ -10,7 +10,10 @@ from functools import cache, partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 _Convert = Callable[[Any], Any]
-"""Checks a JSON value and returns that of the field. Raises ValueError with the reason."""
+"""Checks a JSON value and returns that of the field.
+
+Raises ValueError with the reason.
+"""
 _TYPE_NAMES = {int: "a whole number", str: "a text", bool: "true or false"}
 
 
@@ -23,11 +26,13 @@ def parse_object(line: bytes) -> dict[str, Any]:
 
 
 def from_json(kind: Any, body: Mapping[str, Any]) -> Any:
-    """Create a dataclass: lists become tuples, objects the dataclasses that the fields declare.
+    """Create a dataclass: lists become tuples, objects the dataclasses that the fields
+    declare.
 
-    Unknown fields are ignored. Raises ValueError, with the path of the field, if a field is missing
-    or its value does not have the declared type. A float field also takes a whole number, which
-    stays one; NaN and infinity are floats. What is declared as `Any` is taken as it is.
+    Unknown fields are ignored. Raises ValueError, with the path of the field, if a
+    field is missing or its value does not have the declared type. A float field also
+    takes a whole number, which stays one; NaN and infinity are floats. What is declared
+    as `Any` is taken as it is.
     """
     if not isinstance(body, Mapping):
         raise ValueError(f"not an object: {_shorten(body)}")
@@ -52,7 +57,10 @@ def _converters(kind: Any) -> dict[str, _Convert]:
 
 
 def _make_converter(hint: Any) -> _Convert:
-    """The conversion to a type of an annotation. Raises TypeError if JSON has no such type."""
+    """The conversion to a type of an annotation.
+
+    Raises TypeError if JSON has no such type.
+    """
     origin = get_origin(hint)
     parts = get_args(hint)
     if hint is Any:

@@ -1,4 +1,6 @@
-"""Totals over rounds: the one accumulator of drafted and accepted tokens, defined as in vLLM."""
+"""Totals over rounds: the one accumulator of drafted and accepted tokens, defined as in
+vLLM.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class DraftTotals:
     accepted: int = 0
     draft_ms: float = 0.0
 
-    def count(self, drafted: int, accepted: int, draft_ms: float = 0.0, rounds: int = 1) -> None:
+    def count(
+        self, drafted: int, accepted: int, draft_ms: float = 0.0, rounds: int = 1
+    ) -> None:
         self.rounds += rounds
         self.drafted += drafted
         self.accepted += accepted
@@ -40,11 +44,14 @@ class RoundTotals(DraftTotals):
     histogram: list[int] = field(default_factory=list)
     """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted."""
     verified: list[int] = field(default_factory=list)
-    """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted or rejected: one more
-    than accepted, unless all were or the answer ended before."""
+    """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted or
+    rejected: one more than accepted, unless all were or the answer ended before.
+    """
     by_source: dict[str, DraftTotals] = field(default_factory=dict)
     host_ms: float = 0.0
-    overlapped: int = 0  # Rounds whose draft was continued during the target pass before.
+    overlapped: int = (
+        0  # Rounds whose draft was continued during the target pass before.
+    )
     overlap_hits: int = 0  # Those in which what was drafted then could be used.
 
     @classmethod
@@ -59,11 +66,20 @@ class RoundTotals(DraftTotals):
         self.overlapped += event.overlap != ""
         self.overlap_hits += event.overlap == "hit"
         self.count_round(
-            event.drafted, event.accepted, len(event.tokens), event.ms.draft, event.source or "?"
+            event.drafted,
+            event.accepted,
+            len(event.tokens),
+            event.ms.draft,
+            event.source or "?",
         )
 
     def count_round(
-        self, drafted: int, accepted: int, emitted: int, draft_ms: float = 0.0, source: str = "?"
+        self,
+        drafted: int,
+        accepted: int,
+        emitted: int,
+        draft_ms: float = 0.0,
+        source: str = "?",
     ) -> None:
         self.tokens += emitted
         if not drafted:
@@ -73,14 +89,19 @@ class RoundTotals(DraftTotals):
         self.emitted_speculating += emitted
         _increment(self.histogram, accepted)
         _increment(self.verified, accepted + (accepted < min(drafted, emitted)))
-        self.by_source.setdefault(source, DraftTotals()).count(drafted, accepted, draft_ms)
+        self.by_source.setdefault(source, DraftTotals()).count(
+            drafted, accepted, draft_ms
+        )
 
     @property
     def by_position(self) -> list[DraftTotals]:
-        """Tokens verified at each position of a draft, that is, after all earlier ones were
-        accepted."""
+        """Tokens verified at each position of a draft, that is, after all earlier ones
+        were accepted.
+        """
         reached = [sum(self.verified[n:]) for n in range(1, len(self.verified))]
-        return [DraftTotals(n, n, sum(self.histogram[i:])) for i, n in enumerate(reached, 1)]
+        return [
+            DraftTotals(n, n, sum(self.histogram[i:])) for i, n in enumerate(reached, 1)
+        ]
 
     @property
     def mean_accepted_length(self) -> float | None:
@@ -113,7 +134,9 @@ class RoundTotals(DraftTotals):
             "mean_accepted_length": _rounded(self.mean_accepted_length),
             "histogram": list(self.histogram),
             "by_source": self.sources_to_json(),
-            "host_ms_per_round": _rounded(self.host_ms / self.passes if self.passes else None),
+            "host_ms_per_round": _rounded(
+                self.host_ms / self.passes if self.passes else None
+            ),
             "paused_rounds": self.plain_rounds,
         } | ({"overlap": overlap} if self.overlapped else {})
 

@@ -14,8 +14,11 @@ from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
-PROTOCOL_VERSION = 1  # Incremented by changes that an older version would misunderstand.
-MAX_LINE_BYTES = 4 * 1024 * 1024  # Maximum length of a reply line, far longer than any event.
+PROTOCOL_VERSION = (
+    1  # Incremented by changes that an older version would misunderstand.
+)
+# Maximum length of a reply line, far longer than any event.
+MAX_LINE_BYTES = 4 * 1024 * 1024
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
@@ -25,14 +28,18 @@ SplitMode = Literal["none", "layer", "row"]
 OutputLayer = Literal["local", "remote"]
 
 ALL_LAYERS = -1  # Of `n_gpu_layers` and `cpu_moe`.
-DRAFT_MAX = 16  # Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
+# Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
+DRAFT_MAX = 16
 DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
-DEFAULT_DRAFT_LENGTH = 5  # Draft length of a drafter selected by name, if no other is requested.
+DEFAULT_DRAFT_LENGTH = (
+    5  # Draft length of a drafter selected by name, if no other is requested.
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1 are off.
+    """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1
+    are off.
 
     The penalties count the last `repeat_last_n` tokens, those of the prompt included.
     """
@@ -46,19 +53,28 @@ class SamplingParams:
     seed: int = 0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # Token ids, and what is added to their logits.
+    # Token ids, and what is added to their logits.
+    logit_bias: tuple[tuple[int, float], ...] = ()
     dry_multiplier: float = 0.0
-    """Tokens that extend a repeated sequence lose multiplier * base ** (length - allowed)."""
+    """Tokens that extend a repeated sequence lose multiplier * base ** (length -
+    allowed).
+    """
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     xtc_probability: float = 0.0
-    """XTC: how often all tokens from the threshold up are excluded but the least likely of them."""
+    """XTC: how often all tokens from the threshold up are excluded but the least likely
+    of them.
+    """
     xtc_threshold: float = 0.1
 
     @property
     def has_penalties(self) -> bool:
         """Whether tokens are penalized for occurring in the last `repeat_last_n`."""
-        penalties = self.repeat_penalty - 1, self.presence_penalty, self.frequency_penalty
+        penalties = (
+            self.repeat_penalty - 1,
+            self.presence_penalty,
+            self.frequency_penalty,
+        )
         return self.repeat_last_n > 0 and any(penalties)
 
     @property
@@ -74,7 +90,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """llama.cpp's parameters of a model and its context. None: chosen for this machine."""
+    """llama.cpp's parameters of a model and its context.
+
+    None: chosen for this machine.
+    """
 
     n_gpu_layers: int = -1  # -1: all layers.
     main_gpu: int = 0
@@ -87,26 +106,31 @@ class ContextSettings:
     n_threads: int | None = None
     cpu_moe: int = 0  # The first layers whose experts stay in RAM; -1: all.
     swa_full: bool = True
-    """Keep all tokens of sliding-window layers in the KV cache; not used for a draft model.
-    Without it a rollback may move tokens to other cells of the KV cache. Attention then sums in
-    another order, so logits differ in the last bits and a greedy answer may change. A prompt that
-    shares its beginning with the last one is decoded again if that has left the window.
+    """Keep all tokens of sliding-window layers in the KV cache; not used for a draft
+    model. Without it a rollback may move tokens to other cells of the KV cache.
+    Attention then sums in another order, so logits differ in the last bits and a greedy
+    answer may change. A prompt that shares its beginning with the last one is decoded
+    again if that has left the window.
     """
     workers: tuple[str, ...] = ()
-    """Addresses (host:port) of workers whose devices come before this computer's GPUs."""
+    """Addresses (host:port) of workers whose devices come before this computer's GPUs.
+    """
     output_layer: OutputLayer = "local"
-    """With workers: where logits are computed. A remote layer sends 4 bytes x vocabulary a row."""
+    """With workers: where logits are computed.
+
+    A remote layer sends 4 bytes x vocabulary a row.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCosts:
     """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 
-    `t1_ms` is a target pass of one token, host time included; `curve` the verify curve by width, in
-    units of t1; `c` a draft pass in units of t1, None without a draft model; `threads` are those of
-    one-token passes, `threads_batch` those of wider ones, None unless compared with other counts;
-    `survival` the controller's acceptance counts; `other_load` the CPU share of other programs
-    meanwhile.
+    `t1_ms` is a target pass of one token, host time included; `curve` the verify curve
+    by width, in units of t1; `c` a draft pass in units of t1, None without a draft
+    model; `threads` are those of one-token passes, `threads_batch` those of wider ones,
+    None unless compared with other counts; `survival` the controller's acceptance
+    counts; `other_load` the CPU share of other programs meanwhile.
     """
 
     t1_ms: float
@@ -129,10 +153,17 @@ class LoadCommand:
     draft_max: int = DRAFT_MAX
     measured: MeasuredCosts | None = None  # Measurements of earlier runs of this pair.
     threads: tuple[int, int] | None = None
-    """Measured as best for another model of this size: for one-token and for wider passes."""
+    """Measured as best for another model of this size: for one-token and for wider
+    passes.
+    """
     overlap: bool | None = None
-    """Draft on while the target verifies. None: across devices, where it is worth it."""
-    measure_when_idle: bool = False  # Measure threads and costs while no command is pending.
+    """Draft on while the target verifies.
+
+    None: across devices, where it is worth it.
+    """
+    measure_when_idle: bool = (
+        False  # Measure threads and costs while no command is pending.
+    )
     snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
 
 
@@ -157,7 +188,9 @@ class ChatMessage:
     tool_call_id: str = ""  # Of a tool's result: the call it belongs to.
     reasoning: str = ""  # Of an answer: thinking that is not part of `content`.
     starts_in_thinking: bool = False
-    """Whether the prompt opened the thinking part of this answer, whose `content` has no tag."""
+    """Whether the prompt opened the thinking part of this answer, whose `content` has
+    no tag.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,42 +202,68 @@ class GenerateCommand:
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
-    spec: str = "auto"  # `auto`, `off`, or a drafter's name: one of `speculation_methods.SPECS`.
+    # `auto`, `off`, or a drafter's name: one of `speculation_methods.SPECS`.
+    spec: str = "auto"
     draft_length: int | None = None
-    """Max draft tokens per round if `spec` is `auto`; the draft length if it names a drafter.
-    None: adaptive, or DEFAULT_DRAFT_LENGTH."""
-    overlap: bool | None = None  # Draft on while the target verifies. None: as the pair was loaded.
+    """Max draft tokens per round if `spec` is `auto`; the draft length if it names a
+    drafter. None: adaptive, or DEFAULT_DRAFT_LENGTH.
+    """
+    overlap: bool | None = (
+        None  # Draft on while the target verifies. None: as the pair was loaded.
+    )
     why: str = ""  # The caller's reason for `spec`, reported as `SpeculationPlan.why`.
     messages: tuple[ChatMessage, ...] = ()
     prior_messages: tuple[ChatMessage, ...] = ()
     """Without `messages`: parts of `text` in order; answers carry their tokens."""
     resumed_tokens: tuple[int, ...] = ()
-    """Tokens of the answer so far, which count towards `max_tokens`; generation continues after
-    them, and their text is not sent again."""
-    template: str | None = None  # Name of a built-in template; None for the model's own, if any.
-    think: bool | None = None  # Passed to the template; None for the template's default.
-    think_budget: int | None = None  # Maximum thinking tokens; then the thinking part is closed.
+    """Tokens of the answer so far, which count towards `max_tokens`; generation
+    continues after them, and their text is not sent again.
+    """
+    template: str | None = (
+        None  # Name of a built-in template; None for the model's own, if any.
+    )
+    think: bool | None = (
+        None  # Passed to the template; None for the template's default.
+    )
+    think_budget: int | None = (
+        None  # Maximum thinking tokens; then the thinking part is closed.
+    )
     effort: str = ""  # How hard to think: one of `thinking_effort.EFFORTS`.
-    probabilities: bool = False  # Whether tokens carry their probabilities, rank and alternatives.
-    grammar: str = ""  # A GBNF grammar that the answer follows; its thinking part is free.
+    probabilities: bool = (
+        False  # Whether tokens carry their probabilities, rank and alternatives.
+    )
+    grammar: str = (
+        ""  # A GBNF grammar that the answer follows; its thinking part is free.
+    )
     json_schema: str = ""
-    """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`."""
+    """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`.
+    """
     tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
     answer_prefix: str = ""
-    """Text that the answer begins with, without a thinking part; it is not sent back."""
+    """Text that the answer begins with, without a thinking part; it is not sent back.
+    """
     prefill: str = ""
-    """As `answer_prefix`, but plain text that `grammar` and `json_schema` hold for, too. It may
-    begin with a thinking part; if that is open, the answer goes on thinking. `resumed_tokens` are
-    its tokens where they have exactly this text."""
+    """As `answer_prefix`, but plain text that `grammar` and `json_schema` hold for,
+    too. It may begin with a thinking part; if that is open, the answer goes on
+    thinking. `resumed_tokens` are its tokens where they have exactly this text.
+    """
     n_alternatives: int = 3
     """With `probabilities`: how many of the target's other tokens are reported."""
     prompt_tokens: tuple[int, ...] = ()
     """Without `messages`: the prompt as tokens, instead of `text`."""
-    prediction: str = ""  # Text that the answer probably repeats: prompt lookup copies from it.
+    prediction: str = (
+        ""  # Text that the answer probably repeats: prompt lookup copies from it.
+    )
 
     def to_count(self) -> CountCommand:
         """The command that counts the tokens of the same prompt."""
-        prompt = self.text, self.messages, self.template, self.think, self.prior_messages
+        prompt = (
+            self.text,
+            self.messages,
+            self.template,
+            self.think,
+            self.prior_messages,
+        )
         return CountCommand(*prompt, self.tools, self.effort)
 
 
@@ -217,10 +276,12 @@ class ProbeCommand:
 
 @dataclass(frozen=True, slots=True)
 class ReplayCommand:
-    """Decode an answer with the target alone, without drafting; answered with `ReplayResult`.
+    """Decode an answer with the target alone, without drafting; answered with
+    `ReplayResult`.
 
-    The prompt is `text`; its last batch gives the first token. Each later pass decodes `width`
-    tokens, starting with the newest, and emits `emitted` of them. Empties the memory.
+    The prompt is `text`; its last batch gives the first token. Each later pass decodes
+    `width` tokens, starting with the newest, and emits `emitted` of them. Empties the
+    memory.
     """
 
     text: str
@@ -255,14 +316,18 @@ class TokenizeCommand:
 
 @dataclass(frozen=True, slots=True)
 class InspectCommand(CountCommand):
-    """Score each token of a finished answer, which stays in memory; `InspectResult` lines."""
+    """Score each token of a finished answer, which stays in memory; `InspectResult`
+    lines.
+    """
 
     tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreDraftCommand:
-    """Compare a draft with the answer `tokens` to `request`; answered with `DraftScore`."""
+    """Compare a draft with the answer `tokens` to `request`; answered with
+    `DraftScore`.
+    """
 
     request: GenerateCommand
     tokens: tuple[int, ...]
@@ -297,10 +362,14 @@ class HelloReply:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Sent every second during a command, or while one waits: seconds since the last progress."""
+    """Sent every second during a command, or while one waits: seconds since the last
+    progress.
+    """
 
     stuck: float
-    busy: float = 0.0  # CPU seconds the engine used per second since the heartbeat before.
+    busy: float = (
+        0.0  # CPU seconds the engine used per second since the heartbeat before.
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +391,10 @@ class DoneReply:
 class ReplayResult:
     """For each token of a replayed answer, the target's choice and probabilities.
 
-    `best` is the token that the seed's Gumbel noise samples, as in `coupled`; at temperature 0 the
-    argmax. `probability` is the token's own after truncation and temperature; `below` that of
-    all tokens with smaller ids, `above` that of all likelier ones.
+    `best` is the token that the seed's Gumbel noise samples, as in `coupled`; at
+    temperature 0 the argmax. `probability` is the token's own after truncation and
+    temperature; `below` that of all tokens with smaller ids, `above` that of all
+    likelier ones.
     """
 
     best: tuple[int, ...]
@@ -365,7 +435,9 @@ class InspectResult:
 
 @dataclass(frozen=True, slots=True)
 class DraftScore:
-    """For each place of an answer, tokens in a draft, and how many of them are accepted."""
+    """For each place of an answer, tokens in a draft, and how many of them are
+    accepted.
+    """
 
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
@@ -404,7 +476,11 @@ _REPLY_TYPES: dict[str, type[CommandReply]] = {
 }
 _COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
 _REPLY_NAMES = {kind: name for name, kind in _REPLY_TYPES.items()}
-_OLDER_NAMES = {"said": "prior_messages", "begun": "resumed_tokens"}  # Of fields of commands.
+# Of fields of commands.
+_OLDER_NAMES = {
+    "said": "prior_messages",
+    "begun": "resumed_tokens",
+}
 
 
 def encode_command(number: int, command: EngineCommand) -> bytes:
@@ -414,7 +490,10 @@ def encode_command(number: int, command: EngineCommand) -> bytes:
 
 
 def decode_command(line: bytes) -> tuple[int, EngineCommand]:
-    """The number and the command of a line. Raises ValueError if it is not a command."""
+    """The number and the command of a line.
+
+    Raises ValueError if it is not a command.
+    """
     body = parse_object(line)
     kind = _COMMAND_TYPES.get(str(body.get("cmd")))
     if kind is None or not isinstance(body.get("id"), int):
@@ -434,7 +513,10 @@ def encode_output(number: int, output: EngineOutput) -> bytes:
 
 
 def decode_output(line: bytes) -> tuple[int, EngineOutput | None]:
-    """The command's number, and a reply, an event or None (unknown). Raises ValueError."""
+    """The command's number, and a reply, an event or None (unknown).
+
+    Raises ValueError.
+    """
     body = parse_object(line)
     number = body.get("re")
     if not isinstance(number, int):

@@ -1,7 +1,7 @@
 """Who may use the server: checks of Host, Origin, key and content type before any work.
 
-A page of the web can make a browser send requests to this computer. `Host` shows a name that was
-rebound to it (CVE-2024-28224), `Origin` a page that is not of this computer.
+A page of the web can make a browser send requests to this computer. `Host` shows a name
+that was rebound to it (CVE-2024-28224), `Origin` a page that is not of this computer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ class AccessRules:
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a request that is not allowed."""
-        is_probe = "host" not in headers and path in _OPEN_PATHS  # of a proxy, in HTTP/1.0
+        # of a proxy, in HTTP/1.0
+        is_probe = "host" not in headers and path in _OPEN_PATHS
         if not is_probe and not self.is_host_allowed(headers.get("host", "")):
-            message = "This Host is not allowed. Allow it: localspec serve --allow-host NAME"
+            message = (
+                "This Host is not allowed. Allow it: localspec serve --allow-host NAME"
+            )
             raise ApiError(403, message, name="host_not_allowed")
         if "origin" in headers and not self.is_origin_allowed(headers["origin"]):
             message = "This Origin is not allowed. Allow it: localspec serve --allow-origin ORIGIN"
@@ -43,7 +46,9 @@ class AccessRules:
         if method == "OPTIONS":
             return
         if path not in _OPEN_PATHS and not self._has_key(headers):
-            raise ApiError(401, "The API key is missing or wrong.", name="invalid_api_key")
+            raise ApiError(
+                401, "The API key is missing or wrong.", name="invalid_api_key"
+            )
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and content_type != "application/json":
             raise ApiError(415, "Send JSON, with Content-Type: application/json.")
@@ -52,7 +57,9 @@ class AccessRules:
         name = _host_name(header)
         if _is_loopback(name):
             return True
-        if name in {_host_name(host) for host in (self.host, *self.allowed_hosts)} - {""}:
+        if name in {_host_name(host) for host in (self.host, *self.allowed_hosts)} - {
+            ""
+        }:
             return True
         # A name can be rebound to this computer; an address cannot.
         return self.host in ("0.0.0.0", "::", "") and _is_address(name)
@@ -62,7 +69,9 @@ class AccessRules:
             return True
         try:
             parts = urlsplit(origin)
-            return parts.scheme in ("http", "https") and _is_loopback(parts.hostname or "")
+            return parts.scheme in ("http", "https") and _is_loopback(
+                parts.hostname or ""
+            )
         except ValueError:
             return False
 
@@ -71,12 +80,19 @@ class AccessRules:
             return True
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-        given = [text.encode("latin-1") for text in (bearer, headers.get("x-api-key", "").strip())]
+        given = [
+            text.encode("latin-1")
+            for text in (bearer, headers.get("x-api-key", "").strip())
+        ]
         keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
         # Some clients send Latin-1.
-        keys += [key.encode("latin-1") for key in self.keys if max(key, default="") <= "\xff"]
+        keys += [
+            key.encode("latin-1") for key in self.keys if max(key, default="") <= "\xff"
+        ]
         # A list: every key is compared, however the first ones turn out.
-        return any([hmac.compare_digest(key, text) for key in keys if key for text in given])
+        return any(
+            [hmac.compare_digest(key, text) for key in keys if key for text in given]
+        )
 
 
 def is_local(host: str) -> bool:
@@ -110,7 +126,9 @@ def _is_address(name: str) -> bool:
 
 
 def _is_loopback(name: str) -> bool:
-    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
+    return name == "localhost" or (
+        _is_address(name) and ipaddress.ip_address(name).is_loopback
+    )
 
 
 class AccessMiddleware:
@@ -130,7 +148,9 @@ class AccessMiddleware:
         if origin is not None and self._rules.is_origin_allowed(origin):
             cors = {
                 "Access-Control-Allow-Origin": origin,
-                "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
+                "Access-Control-Allow-Headers": headers.get(
+                    "access-control-request-headers", "*"
+                ),
                 "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
                 "Access-Control-Max-Age": "600",
                 "Vary": "Origin",

@@ -1,4 +1,6 @@
-"""Errors of the HTTP API: status, OpenAI's error object, and the engine's errors as such."""
+"""Errors of the HTTP API: status, OpenAI's error object, and the engine's errors as
+such.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,15 @@ _TYPES = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
-_CONTEXT_EXCEEDED: Any = {"name": "context_length_exceeded", "kind": "exceed_context_size_error"}
-_FIELDS = {"max_tokens": "max_tokens", "spec": "localspec.spec", "verify": "localspec.verify"}
+_CONTEXT_EXCEEDED: Any = {
+    "name": "context_length_exceeded",
+    "kind": "exceed_context_size_error",
+}
+_FIELDS = {
+    "max_tokens": "max_tokens",
+    "spec": "localspec.spec",
+    "verify": "localspec.verify",
+}
 """Of a request, by option; the others are of `localspec serve`."""
 
 
@@ -42,7 +51,9 @@ class ApiError(LocalspecError):
         kind: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """`name` is OpenAI's `code`, `kind` its `type` where that of the status is too general."""
+        """`name` is OpenAI's `code`, `kind` its `type` where that of the status is too
+        general.
+        """
         super().__init__(message)
         self.status, self.param, self.name = status, param, name
         self.kind = kind or _TYPES.get(status, "invalid_request_error")
@@ -55,17 +66,28 @@ class ApiError(LocalspecError):
         if self.details:  # agents know this error by these words
             n, n_ctx = self.details["n_prompt_tokens"], self.details["n_ctx"]
             message = f"prompt is too long: {n} tokens > {n_ctx} maximum. {message}"
-        kinds = _TYPES | {413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
+        kinds = _TYPES | {
+            413: "request_too_large",
+            500: "api_error",
+            503: "overloaded_error",
+        }
         kind = kinds.get(self.status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def to_json(self) -> dict[str, Any]:
-        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.name}
+        error = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.name,
+        }
         return {"error": error | self.details}
 
 
 class ClientLeftError(ApiError):
-    """The client closed the connection, or takes no bytes of its answer: nobody sees this error."""
+    """The client closed the connection, or takes no bytes of its answer: nobody sees
+    this error.
+    """
 
     def __init__(self) -> None:
         super().__init__(408, "The client has left.")
@@ -77,7 +99,9 @@ def invalid(param: str, problem: str) -> ApiError:
 
 
 def unsupported(param: str, problem: str) -> ApiError:
-    return ApiError(400, f"{param}: {problem}", param=param, name="unsupported_parameter")
+    return ApiError(
+        400, f"{param}: {problem}", param=param, name="unsupported_parameter"
+    )
 
 
 def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
@@ -87,7 +111,8 @@ def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
 
 
 def prompt_too_long(size: str, n_ctx: int, param: str | None = None) -> ApiError:
-    # Clients know this error by its words: OpenAI's (litellm, and so aider) or llama-server's.
+    # Clients know this error by its words: OpenAI's (litellm, and so aider) or
+    # llama-server's.
     message = (
         f"This model's maximum context length is {n_ctx:,} tokens here: the prompt of {size} "
         "exceeds the available context size. Shorten it, or start the server with a larger --ctx."
@@ -96,7 +121,9 @@ def prompt_too_long(size: str, n_ctx: int, param: str | None = None) -> ApiError
 
 
 def loading() -> ApiError:
-    return ApiError(503, "Loading the model.", name="loading", headers={"Retry-After": "1"})
+    return ApiError(
+        503, "Loading the model.", name="loading", headers={"Retry-After": "1"}
+    )
 
 
 def shutting_down() -> ApiError:
@@ -104,11 +131,15 @@ def shutting_down() -> ApiError:
 
 
 def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
-    """`may_retry`: whether the same request may succeed after the engine was loaded again."""
+    """`may_retry`: whether the same request may succeed after the engine was loaded
+    again.
+    """
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, LocalspecError):
-        return ApiError(500, f"Internal error: {type(error).__name__}", name="internal_error")
+        return ApiError(
+            500, f"Internal error: {type(error).__name__}", name="internal_error"
+        )
     message = f"{error.message} {render_hint(error.hint, _name_field)}".strip()
     if isinstance(error, UsageError):
         return ApiError(400, message)

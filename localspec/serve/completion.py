@@ -1,4 +1,6 @@
-"""One completion request, from its place in the queue to the last byte, and its numbers."""
+"""One completion request, from its place in the queue to the last byte, and its
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,38 @@ from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
-from localspec.models.chat_template.tool_calls import ThinkingCallFinder, ToolCallDelta, ToolDelta
-from localspec.protocol.events import Event, FinishReason, GenerationFinished, Prefill, Round, Token
+from localspec.models.chat_template.tool_calls import (
+    ThinkingCallFinder,
+    ToolCallDelta,
+    ToolDelta,
+)
+from localspec.protocol.events import (
+    Event,
+    FinishReason,
+    GenerationFinished,
+    Prefill,
+    Round,
+    Token,
+)
 from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, ClientLeftError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
 from localspec.serve.json_fields import to_event
 from localspec.serve.prompts import OfferedTools, PromptInput
-from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
+from localspec.serve.request_metrics import (
+    RequestActivity,
+    RequestState,
+    ServerActivity,
+)
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import ServedModel
 
 PING_SECONDS = 10.0
 _FIRST_EVENT_SECONDS = 0.5
-"""How long headers wait for the engine to accept a prompt, where no request is before it."""
+"""How long headers wait for the engine to accept a prompt, where no request is before
+it.
+"""
 _WAIT_SECONDS = 3600.0
 _CLIENT_LEFT = 499  # Status in the log; the client does not see it.
 PING = b":\n\n"
@@ -94,7 +113,9 @@ class Choice(AsyncJob[None]):
                 check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
             n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-            raise api_error.context_exceeded(count_prompt(engine, command), n_ctx) from None
+            raise api_error.context_exceeded(
+                count_prompt(engine, command), n_ctx
+            ) from None
 
     def add(self, event: Event) -> None:
         delta = self.answer.add(event)
@@ -108,11 +129,14 @@ class Choice(AsyncJob[None]):
             added.reasoning += rest
             added.add_content(calls)
         if not self.text.content and (self.text.reasoning or added.reasoning):
-            added.content = added.content.lstrip()  # between the thinking and the answer
+            # between the thinking and the answer
+            added.content = added.content.lstrip()
         if isinstance(event, Round) and not delta.in_thinking:
             added.tokens += event.tokens
         if self._max_calls is not None:
-            added.calls = [delta for delta in added.calls if delta.index < self._max_calls]
+            added.calls = [
+                delta for delta in added.calls if delta.index < self._max_calls
+            ]
         for text in (self.text, self._pending):
             text.add(added)
             if isinstance(event, GenerationFinished) and event.reason == "stop":
@@ -130,13 +154,20 @@ class Choice(AsyncJob[None]):
             added.add_content(self._tools.feed(part.text))
 
     def take_delta(self) -> AnswerText | None:
-        """The new text; None without any. Tokens wait for the text that they are part of."""
+        """The new text; None without any.
+
+        Tokens wait for the text that they are part of.
+        """
         pending = self._pending
         if not pending.content and not pending.reasoning and not pending.calls:
             return None
         self._pending = AnswerText()
         n = len(pending.tokens)
-        while n and pending.tokens[n - 1].p_target is not None and not pending.tokens[n - 1].text:
+        while (
+            n
+            and pending.tokens[n - 1].p_target is not None
+            and not pending.tokens[n - 1].text
+        ):
             n -= 1
         self._pending.tokens = pending.tokens[n:]
         del pending.tokens[n:]
@@ -159,10 +190,12 @@ def count_prompt(engine: Engine, command: GenerateCommand) -> int:
 
 
 class Completion:
-    """Answers one request, in one or several choices. Each API is a subclass, for its JSON.
+    """Answers one request, in one or several choices. Each API is a subclass, for its
+    JSON.
 
-    From `submit` on it holds a place in the queue. Its owner calls `close`, whatever happens: the
-    route, until there is an answer to return, and then the response that streams it.
+    From `submit` on it holds a place in the queue. Its owner calls `close`, whatever
+    happens: the route, until there is an answer to return, and then the response that
+    streams it.
     """
 
     id_prefix: ClassVar[str] = ""
@@ -184,7 +217,8 @@ class Completion:
         self._is_closed = False
         self._prompt_param = "prompt"
 
-    # --- the JSON of an answer --------------------------------------------------------------
+    # --- the JSON of an answer
+    # --------------------------------------------------------------
 
     _whole: Any  # () -> the JSON
     _lines: Any  # () -> an AsyncGenerator of bytes: the stream but for its last line.
@@ -193,10 +227,14 @@ class Completion:
     def _error_line(self, error: ApiError) -> bytes:
         return to_event(error.to_json())
 
-    # --- the request ------------------------------------------------------------------------
+    # --- the request
+    # ------------------------------------------------------------------------
 
     def submit(self, prompts: Sequence[PromptInput], route: str) -> None:
-        """Queue all choices. Raises ApiError if the queue is full or a prompt does not fit."""
+        """Queue all choices.
+
+        Raises ApiError if the queue is full or a prompt does not fit.
+        """
         self._prompt_param = prompts[0].param
         for prompt in prompts:
             self._model.check_prompt(prompt)
@@ -206,7 +244,10 @@ class Completion:
         for prompt in prompts:
             for index in range(self.options.n):
                 build = partial(
-                    self._model.build_command, prompt=prompt, options=self.options, index=index
+                    self._model.build_command,
+                    prompt=prompt,
+                    options=self.options,
+                    index=index,
                 )
                 self._choices.append(Choice(build, markers, self.options.tools))
                 self._choices[-1].model = self._model.name
@@ -218,7 +259,10 @@ class Completion:
         return self._admission.position if self._admission else 0
 
     async def wait_accepted(self) -> None:
-        """Wait until the engine accepts the prompt, if that is soon. Raises ApiError."""
+        """Wait until the engine accepts the prompt, if that is soon.
+
+        Raises ApiError.
+        """
         if self.position == 0:
             await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
 
@@ -235,8 +279,8 @@ class Completion:
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events. An error after the beginning is the last of them.
 
-        It does not clean up for a client that leaves: if it was not started by then, Python runs
-        no `finally` of it.
+        It does not clean up for a client that leaves: if it was not started by then,
+        Python runs no `finally` of it.
         """
         try:
             async for line in self._lines():
@@ -251,7 +295,8 @@ class Completion:
     async def _deltas(
         self, choice: Choice
     ) -> AsyncGenerator[tuple[list[Event], AnswerText | None], None]:
-        """New events and their text, to the end of a choice; neither after ten silent seconds.
+        """New events and their text, to the end of a choice; neither after ten silent
+        seconds.
 
         Raises ApiError if the engine failed, or the server ends.
         """
@@ -273,7 +318,9 @@ class Completion:
         assert self._request is not None
         if self.options.reads_only:  # nothing is left of the answer
             batch = [
-                replace(event, tail="") if isinstance(event, GenerationFinished) else event
+                replace(event, tail="")
+                if isinstance(event, GenerationFinished)
+                else event
                 for event in batch
                 if not isinstance(event, Round)
             ]
@@ -281,7 +328,9 @@ class Completion:
             choice.add(event)
             self._request.add(event)
             self._activity.add(event)
-            is_end = isinstance(event, GenerationFinished) and choice is self._choices[-1]
+            is_end = (
+                isinstance(event, GenerationFinished) and choice is self._choices[-1]
+            )
             if is_end and self._admission is not None:
                 self._admission.release()
         self._request.answer = choice.answer
@@ -324,7 +373,8 @@ class Completion:
             state, status = _end_state(error)
             self._activity.end(self._request, state, status)
 
-    # --- parts of the JSON ------------------------------------------------------------------
+    # --- parts of the JSON
+    # ------------------------------------------------------------------
 
     def _chunk_extras(self, choice: Choice, text: AnswerText) -> dict[str, Any]:
         extras: dict[str, Any] = {}
@@ -337,7 +387,12 @@ class Completion:
         if not self.options.show_tokens:
             return {}
         details = [
-            {"id": token.id, "text": token.text, "class": token.kind, "p": token.p_target}
+            {
+                "id": token.id,
+                "text": token.text,
+                "class": token.kind,
+                "p": token.p_target,
+            }
             for token in tokens
         ]
         return {"localspec": {"tokens": details}}
@@ -361,15 +416,25 @@ class Completion:
     def _usage(self) -> dict[str, Any]:
         """OpenAI's `usage`; a prompt counts once, whatever the number of its choices."""
         answers = [choice.answer for choice in self._choices]
-        totals = [answer.finished.totals if answer.finished else {} for answer in answers]
+        totals = [
+            answer.finished.totals if answer.finished else {} for answer in answers
+        ]
         by_prompt = totals[:: self.options.n]
         prompt = sum(total.get("prompt_tokens", 0) for total in by_prompt)
         reused = sum(total.get("reused_tokens", 0) for total in by_prompt)
         completion = sum(answer.totals.tokens for answer in answers)
-        details = {"reasoning_tokens": sum(t.get("thinking", {}).get("tokens", 0) for t in totals)}
+        details = {
+            "reasoning_tokens": sum(
+                t.get("thinking", {}).get("tokens", 0) for t in totals
+            )
+        }
         if self.options.prediction:
-            sources = [each for answer in answers for each in answer.totals.by_source.items()]
-            copied = [counts for source, counts in sources if source.startswith("lookup")]
+            sources = [
+                each for answer in answers for each in answer.totals.by_source.items()
+            ]
+            copied = [
+                counts for source, counts in sources if source.startswith("lookup")
+            ]
             accepted = sum(counts.accepted for counts in copied)
             drafted = sum(counts.drafted for counts in copied)
             details["accepted_prediction_tokens"] = accepted
@@ -383,8 +448,9 @@ class Completion:
         }
 
     def _numbers(self) -> dict[str, Any]:
-        """Of the last choice: llama.cpp's `timings`, and vLLM's `metrics` with why drafts were on
-        or off at the end."""
+        """Of the last choice: llama.cpp's `timings`, and vLLM's `metrics` with why
+        drafts were on or off at the end.
+        """
         answer = self._choices[-1].answer
         totals, plan = answer.totals, answer.plan
         draft_length = self.options.settings.draft_length
@@ -400,8 +466,15 @@ class Completion:
             "by_source": totals.sources_to_json(),
         }
         if plan is not None:
-            speculation |= {"state": plan.state, "why": plan.why, "speedup": plan.speedup}
-        return {"timings": timings(answer), "metrics": {"speculative_decoding": speculation}}
+            speculation |= {
+                "state": plan.state,
+                "why": plan.why,
+                "speedup": plan.speedup,
+            }
+        return {
+            "timings": timings(answer),
+            "metrics": {"speculative_decoding": speculation},
+        }
 
 
 def _end_state(error: BaseException | None) -> tuple[RequestState, int]:
@@ -424,10 +497,15 @@ def timings(answer: GeneratedAnswer) -> dict[str, Any]:
     values: dict[str, Any] = {
         "cache_n": reused,
         **_rates("prompt", total - reused, total - reused, prompt_ms),
-        **_rates("predicted", answer.totals.tokens, answer.totals.tokens - 1, decode_ms),
+        **_rates(
+            "predicted", answer.totals.tokens, answer.totals.tokens - 1, decode_ms
+        ),
     }
     if answer.totals.drafted:
-        values |= {"draft_n": answer.totals.drafted, "draft_n_accepted": answer.totals.accepted}
+        values |= {
+            "draft_n": answer.totals.drafted,
+            "draft_n_accepted": answer.totals.accepted,
+        }
     return values
 
 

@@ -19,7 +19,10 @@ _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limi
 
 
 class ChatCompletion(Completion):
-    """One object, or chunks of it; both have `choices`. Thinking is in `reasoning_content`."""
+    """One object, or chunks of it; both have `choices`.
+
+    Thinking is in `reasoning_content`.
+    """
 
     id_prefix = "chatcmpl-"
     whole_object = "chat.completion"
@@ -31,11 +34,19 @@ class ChatCompletion(Completion):
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
         calls = list(map(_call_delta, text.calls))
-        fields = {"reasoning_content": text.reasoning, "content": text.content, "tool_calls": calls}
+        fields = {
+            "reasoning_content": text.reasoning,
+            "content": text.content,
+            "tool_calls": calls,
+        }
         return {"delta": {name: value for name, value in fields.items() if value}}
 
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text.content, "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text.content,
+            "refusal": None,
+        }
         if text.reasoning:
             message["reasoning_content"] = text.reasoning
         if text.calls:
@@ -43,7 +54,9 @@ class ChatCompletion(Completion):
             message["tool_calls"] = _whole_calls(text.calls)
         return {"message": message}
 
-    def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
+    def _score(
+        self, tokens: Sequence[Token], n_top: int, offset: int
+    ) -> dict[str, Any]:
         return chat_logprobs(tokens, n_top)
 
     def _whole(self) -> dict[str, Any]:
@@ -53,7 +66,10 @@ class ChatCompletion(Completion):
             logprobs = self._logprobs(choice.text.tokens, 0)
             choices.append(_choice_item(index, part, logprobs, choice.finish_reason))
         tokens = [token for choice in self._choices for token in choice.answer.tokens]
-        body = self._envelope(self.whole_object) | {"choices": choices, "usage": self._usage()}
+        body = self._envelope(self.whole_object) | {
+            "choices": choices,
+            "usage": self._usage(),
+        }
         return body | self._numbers() | self._token_details(tokens)
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
@@ -66,13 +82,17 @@ class ChatCompletion(Completion):
     def _last_line(self) -> bytes:
         return b"data: [DONE]\n\n"
 
-    async def _choice_lines(self, index: int, choice: Choice) -> AsyncGenerator[bytes, None]:
+    async def _choice_lines(
+        self, index: int, choice: Choice
+    ) -> AsyncGenerator[bytes, None]:
         if (first := self._first_part(index)) is not None:
             yield self._chunk([_choice_item(index, first)])
         offset = 0
         async for batch, text in self._deltas(choice):
             for progress in self._progress(batch):
-                yield self._chunk([_choice_item(index, self._part(AnswerText()))], **progress)
+                yield self._chunk(
+                    [_choice_item(index, self._part(AnswerText()))], **progress
+                )
             if text is not None:
                 logprobs = self._logprobs(text.tokens, offset)
                 offset += len(text.content)
@@ -82,7 +102,9 @@ class ChatCompletion(Completion):
                 yield PING
         is_last = choice is self._choices[-1]
         extras = self._numbers() if is_last and not self.options.include_usage else {}
-        last = _choice_item(index, self._part(AnswerText()), reason=choice.finish_reason)
+        last = _choice_item(
+            index, self._part(AnswerText()), reason=choice.finish_reason
+        )
         yield self._chunk([last], **extras)
 
     def _logprobs(self, tokens: Sequence[Token], offset: int) -> Any:
@@ -156,7 +178,9 @@ class TextCompletion(ChatCompletion):
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
         return {"text": (self._echoes[index] if self._echoes else "") + text.content}
 
-    def _score(self, tokens: Sequence[Token], n_top: int, offset: int) -> dict[str, Any]:
+    def _score(
+        self, tokens: Sequence[Token], n_top: int, offset: int
+    ) -> dict[str, Any]:
         """Four arrays; `offset` is that of the first token."""
         tokens = _scored(tokens)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -196,7 +220,9 @@ class InfillCompletion(Completion):
         return to_event(self._piece(AnswerText()) | self._end_fields(self._choices[0]))
 
     def _piece(self, text: AnswerText) -> dict[str, Any]:
-        tokens = [token.id for token in text.tokens] if self.options.return_tokens else []
+        tokens = (
+            [token.id for token in text.tokens] if self.options.return_tokens else []
+        )
         piece: dict[str, Any] = {"index": 0, "content": text.content, "tokens": tokens}
         if (n_top := self.options.n_logprobs) is not None:
             items = chat_logprobs(text.tokens, n_top)["content"]
@@ -235,7 +261,9 @@ def chat_logprobs(tokens: Sequence[Token], n_top: int) -> dict[str, Any]:
     content = []
     for token in _scored(tokens):
         item = _logprob(token.id, _data(token), token.p_target)
-        item["top_logprobs"] = [_logprob(*likely) for likely in _likeliest(token, n_top)]
+        item["top_logprobs"] = [
+            _logprob(*likely) for likely in _likeliest(token, n_top)
+        ]
         content.append(item)
     return {"content": content, "refusal": None}
 
@@ -253,7 +281,9 @@ def _data(token: Token | Alternative) -> bytes:
 
 def _likeliest(token: Token, n: int) -> list[tuple[int, bytes, float]]:
     """Ids, bytes and probabilities of a scored token and its alternatives."""
-    ranked = [(other.rank, other.id, _data(other), other.p) for other in token.alternatives]
+    ranked = [
+        (other.rank, other.id, _data(other), other.p) for other in token.alternatives
+    ]
     if token.rank is not None and token.p_target is not None:
         ranked.append((token.rank, token.id, _data(token), token.p_target))
     return [(id_, data, p) for _, id_, data, p in sorted(ranked)[:n]]

@@ -17,7 +17,9 @@ from localspec.serve import api_error
 from localspec.serve.api_error import ApiError
 
 T = TypeVar("T")
-MAX_WAITING = 16  # Default number of requests that wait behind the one that is answered.
+MAX_WAITING = (
+    16  # Default number of requests that wait behind the one that is answered.
+)
 _MAX_RETRY_SECONDS = 30
 
 
@@ -63,7 +65,10 @@ class EngineQueue:
         return self.ready
 
     def admit(self) -> Admission:
-        """Take a place in the queue. Raises ApiError if it is full, or while loading."""
+        """Take a place in the queue.
+
+        Raises ApiError if it is full, or while loading.
+        """
         if self.is_closing:
             raise api_error.shutting_down()
         if self.ready is None:
@@ -82,7 +87,9 @@ class EngineQueue:
         self.host.submit(job)
 
     def record_failure(self, error: Exception) -> ApiError:
-        """The error for the client; after the second one in a row it should not try again."""
+        """The error for the client; after the second one in a row it should not try
+        again.
+        """
         if self.is_closing:
             return api_error.shutting_down()
         if self.host.is_lost:
@@ -126,7 +133,9 @@ def _host_closed() -> ApiError:
 
 
 class Admission:
-    """A place in the queue, from a request's arrival to the end of its work in the engine."""
+    """A place in the queue, from a request's arrival to the end of its work in the
+    engine.
+    """
 
     def __init__(self, queue: EngineQueue) -> None:
         self._queue = queue

@@ -22,9 +22,18 @@ from localspec.serve import api_error, messages, prompts, request_options, respo
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
 from localspec.serve.api_error import ApiError, ClientLeftError, invalid
 from localspec.serve.completion import Completion, count_prompt
-from localspec.serve.completion_formats import ChatCompletion, InfillCompletion, TextCompletion
+from localspec.serve.completion_formats import (
+    ChatCompletion,
+    InfillCompletion,
+    TextCompletion,
+)
 from localspec.serve.engine_queue import EngineQueue
-from localspec.serve.json_fields import JsonFields, JsonResponse, error_response, parse_body
+from localspec.serve.json_fields import (
+    JsonFields,
+    JsonResponse,
+    error_response,
+    parse_body,
+)
 from localspec.serve.messages import MessageCompletion
 from localspec.serve.prompts import PromptInput, parse_infill, parse_texts
 from localspec.serve.request_metrics import ServerActivity
@@ -61,7 +70,10 @@ class ApiServer:
         activity: ServerActivity,
         rules: AccessRules,
     ) -> None:
-        self._models, self._first = {model.name: model for model in models}, models[0].name
+        self._models, self._first = (
+            {model.name: model for model in models},
+            models[0].name,
+        )
         self._queue, self._activity = queue, activity
         self._bodies = BodyReader()
         self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
@@ -75,7 +87,10 @@ class ApiServer:
             ("GET", "/", self._greet),
             ("GET", "/metrics", self._show_metrics),
             ("POST", "/tokenize", self._tokenize),
-            *(("POST", route, self._complete(route, parse)) for route, parse in _APIS.items()),
+            *(
+                ("POST", route, self._complete(route, parse))
+                for route, parse in _APIS.items()
+            ),
         ]
         routes = [
             Route(path, endpoint, methods=[method])
@@ -105,9 +120,13 @@ class ApiServer:
         """The model that a request names, which is loaded; of another name, the first."""
         self._loaded()
         given = fields.get("model")
-        name = given if isinstance(given, str) and given in self._models else self._first
+        name = (
+            given if isinstance(given, str) and given in self._models else self._first
+        )
         if not self._queue.host.is_loaded(name):
-            self.set_ready(await self._queue.run(lambda engine: engine.ready, name), name)
+            self.set_ready(
+                await self._queue.run(lambda engine: engine.ready, name), name
+            )
         return self._models[name]
 
     async def _greet(self, _: Request) -> Response:
@@ -119,11 +138,15 @@ class ApiServer:
         # Some clients read `models`, as Ollama has it; Anthropic's the last three.
         names = [{"name": name, "model": name} for name in self._models]
         body = {"object": "list", "data": models, "models": names, "has_more": False}
-        return JsonResponse(body | {"first_id": self._first, "last_id": models[-1]["id"]})
+        return JsonResponse(
+            body | {"first_id": self._first, "last_id": models[-1]["id"]}
+        )
 
     async def _show_model(self, request: Request) -> Response:
         if (name := request.path_params["name"]) not in self._models:
-            raise ApiError(404, "There is no model of this name here.", name="model_not_found")
+            raise ApiError(
+                404, "There is no model of this name here.", name="model_not_found"
+            )
         return JsonResponse(self._describe(name))
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -137,7 +160,8 @@ class ApiServer:
     async def _show_metrics(self, _: Request) -> Response:
         response = PlainTextResponse(self._activity.metrics())
         began = str(round(self._activity.began)).encode()
-        response.raw_headers.append((b"Process-Start-Time-Unix", began))  # in this very case
+        # in this very case
+        response.raw_headers.append((b"Process-Start-Time-Unix", began))
         return response
 
     def _complete(self, route: str, parse: ParseRequest) -> Endpoint:
@@ -160,11 +184,15 @@ class ApiServer:
     async def _parse(
         self, request: Request, parse: Callable[[ServedModel, JsonFields], T]
     ) -> tuple[ServedModel, T]:
-        """The request for a model; in a thread if it is large, so that others are served."""
+        """The request for a model; in a thread if it is large, so that others are
+        served.
+        """
         self._loaded()
         body = await self._bodies.read(request)
         is_large = len(body) > _LARGE_BODY
-        values = await asyncio.to_thread(parse_body, body) if is_large else parse_body(body)
+        values = (
+            await asyncio.to_thread(parse_body, body) if is_large else parse_body(body)
+        )
         model = await self._find_model(fields := JsonFields(values))
         if is_large:
             return model, await asyncio.to_thread(parse, model, fields)
@@ -176,8 +204,12 @@ class ApiServer:
         model.check_prompt(prompt)
         options = make(model, self._queue, self._activity).options
         build = partial(model.build_command, prompt=prompt, options=options, index=0)
-        work = self._queue.run(lambda engine: count_prompt(engine, build(engine)), model.name)
-        return JsonResponse({"input_tokens": await _until_disconnect(request.receive, work)})
+        work = self._queue.run(
+            lambda engine: count_prompt(engine, build(engine)), model.name
+        )
+        return JsonResponse(
+            {"input_tokens": await _until_disconnect(request.receive, work)}
+        )
 
     async def _tokenize(self, request: Request) -> Response:
         model, command = await self._parse(request, _parse_tokenize)
@@ -186,15 +218,23 @@ class ApiServer:
         tokens: list[Any] = list(result.tokens)
         if command.pieces:
             pieces = map(_piece_to_json, result.pieces)
-            tokens = [{"id": id_, "piece": each} for id_, each in zip(tokens, pieces, strict=True)]
+            tokens = [
+                {"id": id_, "piece": each}
+                for id_, each in zip(tokens, pieces, strict=True)
+            ]
         return JsonResponse({"tokens": tokens})
 
 
-# --- requests -----------------------------------------------------------------------------------
+# --- requests
+# -----------------------------------------------------------------------------------
 
 
-def _parse_chat(api: Any, form: Any, model: ServedModel, fields: JsonFields) -> ParsedRequest:
-    """The request of a chat; the module `api` has its form, and `form` that of the answer."""
+def _parse_chat(
+    api: Any, form: Any, model: ServedModel, fields: JsonFields
+) -> ParsedRequest:
+    """The request of a chat; the module `api` has its form, and `form` that of the
+    answer.
+    """
     given = [PromptInput(api.parse_input(fields), param=api.INPUT)]
     options = request_options.parse_chat_options(
         api.to_chat_fields(fields),
@@ -254,13 +294,18 @@ def _piece_to_json(piece: str) -> str | list[int]:
 
 
 async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work; if the client leaves, it is cancelled, and ClientLeftError raised."""
+    """The result of the work; if the client leaves, it is cancelled, and
+    ClientLeftError raised.
+    """
 
     async def wait_for_disconnect() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(wait_for_disconnect())
+    task, watch = (
+        asyncio.ensure_future(work),
+        asyncio.ensure_future(wait_for_disconnect()),
+    )
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -275,8 +320,9 @@ async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T
 class EventStream(Response):
     """Sends a completion as server-sent events, and closes it however that ends.
 
-    A client may leave, or take no bytes, before the first event is made. A generator that was not
-    started has no `finally` to run, so what a completion holds is released here.
+    A client may leave, or take no bytes, before the first event is made. A generator
+    that was not started has no `finally` to run, so what a completion holds is released
+    here.
     """
 
     def __init__(self, completion: Completion) -> None:
@@ -321,7 +367,11 @@ class BodyReader:
     async def read(self, request: Request) -> bytes:
         """Raises ApiError for a body that is too large or too slow."""
         length = request.headers.get("content-length", "0")
-        if length.isascii() and length.isdecimal() and int(length[:20]) > MAX_BODY_BYTES:
+        if (
+            length.isascii()
+            and length.isdecimal()
+            and int(length[:20]) > MAX_BODY_BYTES
+        ):
             raise _too_large()
         parts: list[bytes] = []
         size = 0

@@ -30,7 +30,8 @@ from localspec.serve.served_model import ServedModel
 
 DEFAULT_PORT = 8080  # Where Zed's llama.cpp provider looks by itself.
 _HEADER_TIMEOUT = 10.0
-"""Seconds for the headers of a request, on a new connection or after the last answer."""
+"""Seconds for the headers of a request, on a new connection or after the last answer.
+"""
 _END_TIMEOUT = 0.8  # Seconds for the running streams to end after Ctrl+C.
 _MAX_CONNECTIONS = 1000
 _BACKLOG = 512
@@ -51,8 +52,8 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio sets it only where the listening socket names its protocol; without it, the
-        # second packet of an answer waits 40 ms for the client.
+        # asyncio sets it only where the listening socket names its protocol; without
+        # it, the second packet of an answer waits 40 ms for the client.
         connection = transport.get_extra_info("socket")
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > _MAX_CONNECTIONS:
@@ -113,7 +114,11 @@ class HttpServer:
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )
-        for name in ("uvicorn", "asyncio"):  # without a handler, warnings go to standard error
+        # without a handler, warnings go to standard error
+        for name in (
+            "uvicorn",
+            "asyncio",
+        ):
             logging.getLogger(name).addHandler(logging.NullHandler())
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
@@ -127,13 +132,16 @@ class HttpServer:
         host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
-    async def serve(self, on_ready: Callable[[EngineReady], None] = lambda _: None) -> None:
+    async def serve(
+        self, on_ready: Callable[[EngineReady], None] = lambda _: None
+    ) -> None:
         """Serve until `stop`; requests before the pair is loaded get status 503.
 
         Raises the engine's error if the pair cannot be loaded.
         """
         self._loop = asyncio.get_running_loop()
-        self._loop.set_exception_handler(lambda *_: None)  # the log has the request's status
+        # the log has the request's status
+        self._loop.set_exception_handler(lambda *_: None)
         self._stop_requested = asyncio.Event()
         if self._is_stopped:
             self._stop_requested.set()
@@ -151,7 +159,8 @@ class HttpServer:
                 self._queue.host.end()
             for task in (loading, stopping):
                 task.cancel()
-            with suppress(TimeoutError):  # until the stopped answers have told their clients
+            # until the stopped answers have told their clients
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_END_TIMEOUT):
                     while self.activity.running:
                         await asyncio.sleep(0.01)
@@ -223,7 +232,8 @@ def stop_on_signals(server: HttpServer) -> Iterator[None]:
         server.stop()
 
     before: dict[int, Any] = {
-        number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, handle)
+        for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield

@@ -11,7 +11,9 @@ from starlette.types import Scope
 
 from localspec.serve.api_error import ApiError, invalid
 
-_LINE_ENDS = str.maketrans({"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"})
+_LINE_ENDS = str.maketrans(
+    {"\x85": "\\u0085", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
@@ -20,7 +22,9 @@ def parse_body(body: bytes) -> dict[str, Any]:
         value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except RecursionError:
         raise ApiError(400, "The JSON is nested too deeply.") from None
-    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    except (
+        ValueError
+    ) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise ApiError(400, f"The body is not JSON in UTF-8: {error}"[:200]) from None
     if not isinstance(value, dict):
         raise ApiError(400, "The body is not a JSON object.")
@@ -56,7 +60,9 @@ class JsonFields:
         return to_unicode(self._get(name, str, "it is not a string") or "")
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str | None:
-        value: str | None = self._get(name, str, problem := f"it is none of {', '.join(choices)}")
+        value: str | None = self._get(
+            name, str, problem := f"it is none of {', '.join(choices)}"
+        )
         if value is not None and value not in choices:
             raise invalid(self.param(name), problem)
         return value
@@ -92,7 +98,9 @@ class JsonFields:
 
     def _get(self, name: str, kind: type | tuple[type, ...], problem: str) -> Any:
         value = self.get(name)
-        is_wrong = not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+        is_wrong = not isinstance(value, kind) or (
+            isinstance(value, bool) and kind is not bool
+        )
         if value is not None and is_wrong:
             raise invalid(self.param(name), problem)
         return value
@@ -107,11 +115,15 @@ def to_fields(value: Any, param: str) -> JsonFields:
 
 def to_unicode(text: str) -> str:
     """Replace lone surrogates, which JSON can hold and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+    return (
+        text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+    )
 
 
 def encode_json(body: Any) -> str:
-    """In valid UTF-8 whatever the texts hold, and nothing in it ends a line for any client."""
+    """In valid UTF-8 whatever the texts hold, and nothing in it ends a line for any
+    client.
+    """
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return to_unicode(text).translate(_LINE_ENDS)
 
@@ -129,6 +141,8 @@ def to_event(body: dict[str, Any], name: str = "") -> bytes:
 
 def error_response(error: ApiError, scope: Scope) -> JsonResponse:
     """In the form of the API that the request is for."""
-    is_anthropic = b"anthropic-version" in dict(scope["headers"]) or "/messages" in scope["path"]
+    is_anthropic = (
+        b"anthropic-version" in dict(scope["headers"]) or "/messages" in scope["path"]
+    )
     body = error.to_anthropic() if is_anthropic else error.to_json()
     return JsonResponse(body, error.status, headers=error.headers)

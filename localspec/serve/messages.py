@@ -1,4 +1,6 @@
-"""Anthropic's Messages API: a request becomes a chat, its answer becomes content blocks."""
+"""Anthropic's Messages API: a request becomes a chat, its answer becomes content
+blocks.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,24 @@ from localspec.serve.api_error import ApiError, invalid
 from localspec.serve.completion import PING
 from localspec.serve.json_fields import JsonFields, to_event, to_fields
 from localspec.serve.output_items import ItemCompletion, ItemKind
-from localspec.serve.prompts import check_chat, join_messages, parse_call, parse_content, parse_text
+from localspec.serve.prompts import (
+    check_chat,
+    join_messages,
+    parse_call,
+    parse_content,
+    parse_text,
+)
 from localspec.serve.responses import nest_function
 
 INPUT = "messages"
 _MAX_ITEMS = 20_000
 _BILLING = "x-anthropic-billing-header:"
-"""A system block of Claude Code, other in each request: with it, no prompt continues another."""
-_SIGNATURE = "localspec"  # Of thinking; some clients send back only thinking that has one.
+"""A system block of Claude Code, other in each request: with it, no prompt continues
+another.
+"""
+_SIGNATURE = (
+    "localspec"  # Of thinking; some clients send back only thinking that has one.
+)
 _NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -33,7 +45,8 @@ _NAMES = {
 _CHOICES = {"auto": "auto", "any": "required", "none": "none", None: None}
 _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceeded"}
 
-# --- the request ------------------------------------------------------------------------------
+# --- the request
+# ------------------------------------------------------------------------------
 
 
 def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
@@ -56,8 +69,12 @@ def _parse_blocks(role: str, content: Any, param: str) -> list[ChatMessage]:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list) or len(content) > _MAX_ITEMS:
-        raise invalid(param, f"it is not a string or an array of up to {_MAX_ITEMS:,} blocks")
-    return [_parse_block(role, block, f"{param}[{i}]") for i, block in enumerate(content)]
+        raise invalid(
+            param, f"it is not a string or an array of up to {_MAX_ITEMS:,} blocks"
+        )
+    return [
+        _parse_block(role, block, f"{param}[{i}]") for i, block in enumerate(content)
+    ]
 
 
 def _parse_block(role: str, value: Any, param: str) -> ChatMessage:
@@ -89,7 +106,9 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
     thinks = thinking.choice("type", ("enabled", "disabled", "adaptive"))
     return fields.renamed(
         _NAMES,
-        **dict.fromkeys(("n", "stream_options", "logprobs", "top_logprobs", "modalities")),
+        **dict.fromkeys(
+            ("n", "stream_options", "logprobs", "top_logprobs", "modalities")
+        ),
         stop=fields.get("stop_sequences"),
         tools=list(_nest_tools(fields)),
         tool_choice=named if kind == "tool" else _CHOICES[kind],
@@ -106,12 +125,17 @@ def _nest_tools(fields: JsonFields) -> Iterator[dict[str, Any]]:
     for i, value in enumerate(fields.items("tools", _MAX_ITEMS)):
         tool = to_fields(value, f"tools[{i}]")
         if tool.get("input_schema") is not None:  # else one that only Anthropic runs
-            given = {name: tool.get(name) for name in ("name", "description") if tool.get(name)}
+            given = {
+                name: tool.get(name)
+                for name in ("name", "description")
+                if tool.get(name)
+            }
             function = given | {"parameters": tool.fields("input_schema").values}
             yield {"type": "function", "function": function}
 
 
-# --- the answer -------------------------------------------------------------------------------
+# --- the answer
+# -------------------------------------------------------------------------------
 
 
 class MessageCompletion(ItemCompletion):
@@ -170,15 +194,28 @@ class MessageCompletion(ItemCompletion):
         return self._message(content=self.items, **self._stop(), **self._numbers())
 
     def _last_line(self) -> bytes:
-        end = {"type": "message_delta", "delta": self._stop(), "usage": self._message_usage()}
+        end = {
+            "type": "message_delta",
+            "delta": self._stop(),
+            "usage": self._message_usage(),
+        }
         return self._line(end | self._numbers()) + self._line({"type": "message_stop"})
 
     def _error_line(self, error: ApiError) -> bytes:
         return to_event(error.to_anthropic(), "error")
 
     def _message(self, **fields: Any) -> dict[str, Any]:
-        message = {"id": self._id, "type": "message", "role": "assistant", "content": []}
-        return message | {"model": self._model.name, "usage": self._message_usage()} | fields
+        message = {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "content": [],
+        }
+        return (
+            message
+            | {"model": self._model.name, "usage": self._message_usage()}
+            | fields
+        )
 
     def _stop(self) -> dict[str, Any]:
         choice = self._choices[0]

@@ -15,8 +15,9 @@ ItemKind = Literal["thinking", "text", "call"]
 
 
 class ItemCompletion(Completion):
-    """One answer as items, which change while their events are consumed: each is valid until the
-    next one. Every event of a stream has its type as its name."""
+    """One answer as items, which change while their events are consumed: each is valid
+    until the next one. Every event of a stream has its type as its name.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -27,7 +28,8 @@ class ItemCompletion(Completion):
     _begin: Any  # (kind, name of a called tool) -> events; adds an item.
     _grow: Any  # (delta, logprobs) -> event
     _end: Any  # (is_cut) -> events
-    _news: Any  # (batch) -> events before its text; the first and the last batch are empty.
+    # (batch) -> events before its text; the first and the last batch are empty.
+    _news: Any
     _answer: Any  # () -> the whole answer
 
     def _ping(self) -> bytes:
@@ -55,7 +57,9 @@ class ItemCompletion(Completion):
 
     def _add(self, text: AnswerText) -> Iterator[dict[str, Any]]:
         n_top = self.options.n_logprobs
-        logprobs = [] if n_top is None else list(chat_logprobs(text.tokens, n_top)["content"])
+        logprobs = (
+            [] if n_top is None else list(chat_logprobs(text.tokens, n_top)["content"])
+        )
         if text.reasoning:
             yield from self._open_item("thinking")
             yield self._grow(text.reasoning, [])

@@ -24,8 +24,15 @@ from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
 INPUT = "messages"
 _MAX_MESSAGES, _MAX_CALLS, _MAX_TOOLS = 20_000, 1024, 1024
 _MAX_PROMPTS, _MAX_EXTRA_FILES = 16, 256
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_WRONG_CHOICE = "it is none of none, auto, required, allowed_tools, and a function's name"
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+}
+_WRONG_CHOICE = (
+    "it is none of none, auto, required, allowed_tools, and a function's name"
+)
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -34,7 +41,8 @@ class InfillInput:
     prefix: str
     suffix: str
     prompt: str = ""  # Text after the prefix, before the cursor.
-    files: tuple[tuple[str, str], ...] = ()  # Names and texts of other files, the nearest last.
+    # Names and texts of other files, the nearest last.
+    files: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +76,14 @@ def parse_infill(fields: JsonFields) -> InfillInput:
 def parse_texts(fields: JsonFields) -> list[PromptInput]:
     """A text, several, tokens, or several of these. Raises ApiError."""
     given = fields.get("prompt")
-    if isinstance(given, str) or (isinstance(given, list) and given and type(given[0]) is int):
+    if isinstance(given, str) or (
+        isinstance(given, list) and given and type(given[0]) is int
+    ):
         given = [given]
     if not isinstance(given, list) or not 0 < len(given) <= _MAX_PROMPTS:
-        raise invalid("prompt", f"it is not a string, or an array of up to {_MAX_PROMPTS} prompts")
+        raise invalid(
+            "prompt", f"it is not a string, or an array of up to {_MAX_PROMPTS} prompts"
+        )
     texts = []
     for value in given:
         if isinstance(value, str):
@@ -89,7 +101,8 @@ def parse_texts(fields: JsonFields) -> list[PromptInput]:
     return texts
 
 
-# --- messages -----------------------------------------------------------------------------------
+# --- messages
+# -----------------------------------------------------------------------------------
 
 
 def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
@@ -130,19 +143,29 @@ def parse_message(value: Any, param: str) -> ChatMessage:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
     calls = fields.items("tool_calls", _MAX_CALLS) if role == "assistant" else []
     is_empty = role == "assistant" and fields.get("content") is None
-    content = "" if is_empty else parse_content(fields.get("content"), f"{param}.content")
+    content = (
+        "" if is_empty else parse_content(fields.get("content"), f"{param}.content")
+    )
     parsed = []
     for i, given in enumerate(calls):
         call = to_fields(given, f"{param}.tool_calls[{i}]")
         parsed.append(parse_call(call.fields("function"), call.text("id")))
-    names = ("reasoning_content", "reasoning", "thinking") if role == "assistant" else ()
+    names = (
+        ("reasoning_content", "reasoning", "thinking") if role == "assistant" else ()
+    )
     texts = (text for name in names if isinstance(text := fields.get(name), str))
     reasoning = to_unicode(next(texts, ""))
-    return ChatMessage(_ROLES[role], content, tool_calls=tuple(parsed), reasoning=reasoning)
+    return ChatMessage(
+        _ROLES[role], content, tool_calls=tuple(parsed), reasoning=reasoning
+    )
 
 
-def join_messages(messages: Sequence[ChatMessage], roles: tuple[str, ...]) -> list[ChatMessage]:
-    """Join what a chat has in one message: texts in a row, an answer, its thinking and calls."""
+def join_messages(
+    messages: Sequence[ChatMessage], roles: tuple[str, ...]
+) -> list[ChatMessage]:
+    """Join what a chat has in one message: texts in a row, an answer, its thinking and
+    calls.
+    """
     joined: list[ChatMessage] = []
     for role, group in groupby(messages, lambda message: message.role):
         parts = list(group)
@@ -154,7 +177,9 @@ def join_messages(messages: Sequence[ChatMessage], roles: tuple[str, ...]) -> li
         calls = tuple(call for part in parts for call in part.tool_calls)
         reasoning = "\n\n".join(part.reasoning for part in parts if part.reasoning)
         if role != "assistant" or content or calls:  # thinking alone is no answer
-            joined.append(ChatMessage(role, content, tool_calls=calls, reasoning=reasoning))
+            joined.append(
+                ChatMessage(role, content, tool_calls=calls, reasoning=reasoning)
+            )
     return joined
 
 
@@ -175,7 +200,10 @@ def parse_content(content: Any, param: str) -> str:
 
 
 def parse_text(part: Any, param: str) -> str:
-    """The text of a part of a message, in any of the APIs. Raises ApiError for an image."""
+    """The text of a part of a message, in any of the APIs.
+
+    Raises ApiError for an image.
+    """
     fields = to_fields(part, param)
     if fields.get("type") not in ("text", "input_text", "output_text"):
         raise unsupported(fields.param("type"), "only text is supported here")
@@ -184,7 +212,8 @@ def parse_text(part: Any, param: str) -> str:
     return fields.text("text")
 
 
-# --- tools --------------------------------------------------------------------------------------
+# --- tools
+# --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +222,8 @@ class OfferedTools:
 
     format: ToolFormat
     tools: str  # The request's array, as JSON: templates read it.
-    parameters: Mapping[str, Any]  # The JSON Schema of the arguments, by the tool's name.
+    # The JSON Schema of the arguments, by the tool's name.
+    parameters: Mapping[str, Any]
     forced: ForcedCall | None = None
     is_single: bool = False  # At most one call.
 
@@ -209,10 +239,14 @@ def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | N
     if not given or choice == "none":
         return None
     if form is None:
-        raise unsupported("tools", "the chat template of this model takes no tools that are known")
+        raise unsupported(
+            "tools", "the chat template of this model takes no tools that are known"
+        )
     parameters = dict(_parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
     try:
-        tools = OfferedTools(form, to_unicode(json.dumps(given)), parameters, is_single=is_single)
+        tools = OfferedTools(
+            form, to_unicode(json.dumps(given)), parameters, is_single=is_single
+        )
     except RecursionError:
         raise invalid("tools", "they are nested too deeply") from None
     names = list(parameters)
@@ -239,7 +273,9 @@ def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
     function = tool.fields("function")
     name = function.text("name")
     if not _TOOL_NAME.fullmatch(name):
-        raise invalid(f"{param}.function.name", "it is not a name of up to 128 letters or digits")
+        raise invalid(
+            f"{param}.function.name", "it is not a name of up to 128 letters or digits"
+        )
     return name, function.get("parameters") or {"type": "object"}
 
 
@@ -250,7 +286,9 @@ def _parse_choice(choice: dict[str, Any]) -> tuple[list[str], str]:
     if choice.get("type") == "allowed_tools":
         fields = fields.fields("allowed_tools")
         mode = fields.choice("mode", ("auto", "required")) or "auto"
-        given = [to_fields(tool, "tool_choice") for tool in fields.items("tools", _MAX_TOOLS)]
+        given = [
+            to_fields(tool, "tool_choice") for tool in fields.items("tools", _MAX_TOOLS)
+        ]
     else:
         given = [fields]
     names = [tool.fields("function").get("name") for tool in given]

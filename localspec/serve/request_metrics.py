@@ -35,16 +35,25 @@ class RequestActivity:
     open_answer: tuple[Prefill, float, float] | None = None
     """Before its end: the last Prefill, and the times of the first and the last one."""
     totals: RoundTotals = field(default_factory=RoundTotals)
-    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)  # Of the current choice.
+    # Of the current choice.
+    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
 
     def add(self, event: Event) -> None:
         if isinstance(event, Prefill):
             self.state, now = "reading", time.monotonic()
-            self.open_answer = event, self.open_answer[1] if self.open_answer else now, now
+            self.open_answer = (
+                event,
+                self.open_answer[1] if self.open_answer else now,
+                now,
+            )
         elif isinstance(event, Round):
             if self.state == "reading" and self.open_answer is not None:
                 prefill, began, _ = self.open_answer  # this pass read the rest of it
-                self.open_answer = replace(prefill, done=prefill.total), began, time.monotonic()
+                self.open_answer = (
+                    replace(prefill, done=prefill.total),
+                    began,
+                    time.monotonic(),
+                )
             self.state = "answering"
             self.answer_began = self.answer_began or time.monotonic()
             self.totals.add(event)
@@ -71,7 +80,9 @@ class ServerActivity:
     One thread changes it; others may read it meanwhile.
     """
 
-    def __init__(self, on_end: Callable[[RequestActivity], None] = lambda _: None) -> None:
+    def __init__(
+        self, on_end: Callable[[RequestActivity], None] = lambda _: None
+    ) -> None:
         self.on_end = on_end
         self.began = time.time()
         self.running: list[RequestActivity] = []  # In the order of the queue.
@@ -90,7 +101,9 @@ class ServerActivity:
     @property
     def tokens_per_second(self) -> float | None:
         """Of the answers that have ended."""
-        n_tokens = self.totals.tokens - sum(request.totals.tokens for request in self.running)
+        n_tokens = self.totals.tokens - sum(
+            request.totals.tokens for request in self.running
+        )
         return n_tokens / self.decode_seconds if self.decode_seconds else None
 
     def begin(self, route: str) -> RequestActivity:
@@ -103,7 +116,8 @@ class ServerActivity:
         if request.ended is not None:
             return
         request.state, request.status, request.ended = state, status, time.monotonic()
-        if request.open_answer is not None:  # it was stopped: nobody waits for its last event
+        # it was stopped: nobody waits for its last event
+        if request.open_answer is not None:
             prefill, began, read = request.open_answer
             for sums in (request, self):
                 sums.prompt_tokens += prefill.done
@@ -128,25 +142,56 @@ class ServerActivity:
 
     def metrics(self) -> str:
         """In Prometheus' text format, with the names of llama.cpp."""
-        n_running, totals, decode_seconds = self.n_processing, self.totals, self.decode_seconds
+        n_running, totals, decode_seconds = (
+            self.n_processing,
+            self.totals,
+            self.decode_seconds,
+        )
         n_read = self.prompt_tokens - self.reused_tokens
-        read_rate, write_rate = n_read / (self.prompt_seconds or math.inf), self.tokens_per_second
+        read_rate, write_rate = (
+            n_read / (self.prompt_seconds or math.inf),
+            self.tokens_per_second,
+        )
         metrics = (
             ("prompt_tokens_total", "Prompt tokens read.", n_read),
-            ("prompt_tokens_cached_total", "Prompt tokens in the KV cache.", self.reused_tokens),
+            (
+                "prompt_tokens_cached_total",
+                "Prompt tokens in the KV cache.",
+                self.reused_tokens,
+            ),
             ("prompt_seconds_total", "Time of reading prompts.", self.prompt_seconds),
             ("tokens_predicted_total", "Tokens of answers.", totals.tokens),
-            ("tokens_predicted_seconds_total", "Time of writing answers.", decode_seconds),
+            (
+                "tokens_predicted_seconds_total",
+                "Time of writing answers.",
+                decode_seconds,
+            ),
             ("n_decode_total", "Passes of the target.", totals.passes),
             ("requests_processing", "Requests that the engine works at.", n_running),
             ("requests_deferred", "Requests that wait.", len(self.running) - n_running),
-            ("n_tokens_max", "Tokens of the longest prompt with its answer.", self.longest),
+            (
+                "n_tokens_max",
+                "Tokens of the longest prompt with its answer.",
+                self.longest,
+            ),
             ("n_busy_slots_per_decode", "Answers per pass.", 1),
             ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
-            ("predicted_tokens_seconds", "Tokens of answers per second.", write_rate or 0),
-            ("spec_decode_num_drafts_total", "Passes that verified a draft.", totals.rounds),
+            (
+                "predicted_tokens_seconds",
+                "Tokens of answers per second.",
+                write_rate or 0,
+            ),
+            (
+                "spec_decode_num_drafts_total",
+                "Passes that verified a draft.",
+                totals.rounds,
+            ),
             ("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted),
-            ("spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", totals.accepted),
+            (
+                "spec_decode_num_accepted_tokens_total",
+                "Accepted draft tokens.",
+                totals.accepted,
+            ),
         )
         lines = []
         for name, meaning, value in metrics:

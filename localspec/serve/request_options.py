@@ -11,7 +11,13 @@ from functools import cache
 from typing import Any
 
 from localspec.chat.settings import ChatSettings
-from localspec.config.option_types import MAX_INT, SWITCH, SWITCH_OR_AUTO, Option, RequestRange
+from localspec.config.option_types import (
+    MAX_INT,
+    SWITCH,
+    SWITCH_OR_AUTO,
+    Option,
+    RequestRange,
+)
 from localspec.config.options import RETIRED, select
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_effort import EFFORTS
@@ -40,7 +46,9 @@ class CompletionOptions:
     settings: ChatSettings  # The server's own, with what the request changes.
     seed: int
     n: int = 1
-    n_logprobs: int | None = None  # How many alternatives per token; None without probabilities.
+    n_logprobs: int | None = (
+        None  # How many alternatives per token; None without probabilities.
+    )
     stream: bool = False
     include_usage: bool = False
     timings_per_token: bool = False
@@ -117,8 +125,12 @@ def parse_chat_options(
     tools = parse_tools(fields, tool_format)
     if tools is not None and tools.forced is not None:
         if options.grammar or options.json_schema:
-            raise invalid("tool_choice", "it cannot be used together with a response_format")
-        options = replace(options, json_schema=tools.forced.schema, constraint_param="tools")
+            raise invalid(
+                "tool_choice", "it cannot be used together with a response_format"
+            )
+        options = replace(
+            options, json_schema=tools.forced.schema, constraint_param="tools"
+        )
     settings = _parse_thinking(fields, options.settings, thinking_controls)
     return replace(options, settings=settings, tools=tools)
 
@@ -127,15 +139,23 @@ def _parse_thinking(
     fields: JsonFields, settings: ChatSettings, controls: Sequence[str]
 ) -> ChatSettings:
     kwargs = fields.fields("chat_template_kwargs")
-    effort, hint = (fields.choice(name, EFFORTS) for name in ("reasoning_effort", "effort_hint"))
-    effort = effort or (hint if controls else None)  # Claude Code gives one to every model
+    effort, hint = (
+        fields.choice(name, EFFORTS) for name in ("reasoning_effort", "effort_hint")
+    )
+    # Claude Code gives one to every model
+    effort = effort or (hint if controls else None)
     budget = fields.integer("thinking_budget_tokens", 0, MAX_INT)
-    for name, value in (("reasoning_effort", effort), ("thinking_budget_tokens", budget)):
+    for name, value in (
+        ("reasoning_effort", effort),
+        ("thinking_budget_tokens", budget),
+    ):
         if value not in (None, "none", "minimal") and not controls:
             problem = "the chat template of this model has no thinking"
             raise unsupported(fields.param(name), problem)
     if effort is not None:
-        settings = replace(settings, effort=effort, think=False if effort == "none" else None)
+        settings = replace(
+            settings, effort=effort, think=False if effort == "none" else None
+        )
     if budget is not None:
         settings = replace(settings, think_budget=budget)
     if kwargs.get("enable_thinking") is not None:
@@ -144,7 +164,9 @@ def _parse_thinking(
 
 
 def _parse_constraint(fields: JsonFields) -> tuple[str, str, str]:
-    """The grammar or the JSON Schema that the answer follows, and the field that gives it."""
+    """The grammar or the JSON Schema that the answer follows, and the field that gives
+    it.
+    """
     grammar, param = fields.text("grammar"), fields.param("response_format")
     schema = _schema_of_format(fields.fields("response_format"))
     if schema is None:
@@ -179,7 +201,9 @@ def _schema_of_format(response_format: JsonFields) -> Any:
     return schema
 
 
-def _parse_settings(fields: JsonFields, own: JsonFields, defaults: ChatSettings) -> ChatSettings:
+def _parse_settings(
+    fields: JsonFields, own: JsonFields, defaults: ChatSettings
+) -> ChatSettings:
     given = [(option, fields) for option in select("request", "sampling", "answer")]
     given += [(option, own) for option in select("request", "speculation")]
     values = {option.name: _parse_option(source, option) for option, source in given}
@@ -193,7 +217,9 @@ def _parse_settings(fields: JsonFields, own: JsonFields, defaults: ChatSettings)
         raise invalid("max_tokens", "it is not between 1 and the context's length")
     stop = _parse_stops(fields) if fields.get("stop") is not None else None
     values |= {"stop": stop, "logit_bias": _parse_logit_bias(fields.get("logit_bias"))}
-    return defaults.with_values({name: each for name, each in values.items() if each is not None})
+    return defaults.with_values(
+        {name: each for name, each in values.items() if each is not None}
+    )
 
 
 @cache
@@ -213,14 +239,18 @@ def _parse_option(fields: JsonFields, option: Option) -> Any:
     elif value_type in (SWITCH, SWITCH_OR_AUTO):
         return None if fields.get(name) is None else fields.flag(name)
     else:
-        return None if value_type.is_text else fields.choice(name, tuple(value_type.words))
+        return (
+            None if value_type.is_text else fields.choice(name, tuple(value_type.words))
+        )
     return allowed.replaced.get(value, value)
 
 
 def _parse_stops(fields: JsonFields) -> tuple[str, ...]:
     given = fields.get("stop")
     texts = [given] if isinstance(given, str) else fields.items("stop", _MAX_STOPS)
-    if not all(isinstance(text, str) and len(text) <= _MAX_STOP_CHARS for text in texts):
+    if not all(
+        isinstance(text, str) and len(text) <= _MAX_STOP_CHARS for text in texts
+    ):
         problem = f"it is not a string, or an array of up to {_MAX_STOPS} strings"
         raise invalid(fields.param("stop"), problem)
     return tuple(to_unicode(text) for text in texts if text)
@@ -232,18 +262,29 @@ def _parse_logit_bias(given: Any) -> tuple[tuple[int, float], ...] | None:
         return None
     pairs = list(given.items()) if isinstance(given, dict) else given
     if not isinstance(pairs, list) or len(pairs) > _MAX_BIASES:
-        raise invalid("logit_bias", f"it is not an object of at most {_MAX_BIASES:,} token ids")
+        raise invalid(
+            "logit_bias", f"it is not an object of at most {_MAX_BIASES:,} token ids"
+        )
     return tuple(_parse_bias(pair) for pair in pairs)
 
 
 def _parse_bias(pair: Any) -> tuple[int, float]:
-    given: Any = pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
+    given: Any = (
+        pair if isinstance(pair, list | tuple) and len(pair) == 2 else (None, None)
+    )
     token, bias = given[0], -100 if given[1] is False else given[1]
-    if isinstance(token, str) and token.isascii() and token.isdecimal() and len(token) < 12:
+    if (
+        isinstance(token, str)
+        and token.isascii()
+        and token.isdecimal()
+        and len(token) < 12
+    ):
         token = int(token)
     is_number = type(token) is int and token >= 0 and type(bias) in (int, float)
     if not is_number or not -100 <= bias <= 100:
-        raise invalid("logit_bias", "it does not map token ids to numbers from -100 to 100")
+        raise invalid(
+            "logit_bias", "it does not map token ids to numbers from -100 to 100"
+        )
     return token, float(bias)
 
 
@@ -261,7 +302,9 @@ def parse_text_options(
 ) -> CompletionOptions:
     """As `parse_options`, with the fields that only text completions have."""
     if fields.get("suffix"):
-        raise unsupported("suffix", "text is not inserted between a prompt and a suffix")
+        raise unsupported(
+            "suffix", "text is not inserted between a prompt and a suffix"
+        )
     if (fields.integer("best_of", 1, 100) or 1) > 1:
         raise unsupported("best_of", "only 1 is supported")
     options = parse_options(fields, defaults, default_seed)

@@ -19,7 +19,9 @@ from localspec.serve.prompts import check_chat, join_messages, parse_call, parse
 INPUT = "input"
 _MAX_ITEMS = 20_000
 _MAX_TOOLS = 1024
-_LOGPROBS = "message.output_text.logprobs"  # The value of `include` that asks for logprobs.
+_LOGPROBS = (
+    "message.output_text.logprobs"  # The value of `include` that asks for logprobs.
+)
 _REFUSED = {
     "previous_response_id": "responses are not stored; send the conversation as input",
     "conversation": "conversations are not stored; send the conversation as input",
@@ -31,8 +33,17 @@ _ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {  # With the prefix of their ids
     "text": ("message", "msg"),
     "call": ("function_call", "fc"),
 }
-_CONSTANTS: Any = {"error": None, "previous_response_id": None, "store": False, "tools": []}
-_CONSTANTS |= {"tool_choice": "auto", "parallel_tool_calls": True, "truncation": "disabled"}
+_CONSTANTS: Any = {
+    "error": None,
+    "previous_response_id": None,
+    "store": False,
+    "tools": [],
+}
+_CONSTANTS |= {
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "truncation": "disabled",
+}
 _NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
@@ -40,7 +51,8 @@ _NAMES = {
 }
 """The names that fields of chat completions have here."""
 
-# --- the request ------------------------------------------------------------------------------
+# --- the request
+# ------------------------------------------------------------------------------
 
 
 def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
@@ -81,9 +93,15 @@ def _parse_item(value: Any, param: str) -> ChatMessage:
         return ChatMessage("assistant", "", tool_calls=(call,))
     if kind == "function_call_output":
         call_id = fields.text("call_id")
-        output = {"role": "tool", "content": value.get("output"), "tool_call_id": call_id}
+        output = {
+            "role": "tool",
+            "content": value.get("output"),
+            "tool_call_id": call_id,
+        }
         return parse_message(output, param)
-    problem = "items of this type are not supported; nothing is stored (AI SDK: store: false)"
+    problem = (
+        "items of this type are not supported; nothing is stored (AI SDK: store: false)"
+    )
     raise unsupported(f"{param}.type", problem)
 
 
@@ -92,7 +110,11 @@ def to_chat_fields(fields: JsonFields) -> JsonFields:
     include = fields.items("include", _MAX_TOOLS)
     given = fields.items("tools", _MAX_TOOLS)
     # Agents also offer tools that only OpenAI runs, such as web search.
-    tools = [tool for tool in given if not isinstance(tool, dict) or tool.get("type") == "function"]
+    tools = [
+        tool
+        for tool in given
+        if not isinstance(tool, dict) or tool.get("type") == "function"
+    ]
     choice, form = fields.get("tool_choice"), fields.fields("text").fields("format")
     response_format = {"type": form.get("type")} if form.values else None
     if response_format is not None and form.get("type") == "json_schema":
@@ -119,7 +141,8 @@ def nest_function(tool: Any) -> Any:
     return {"type": "function", "function": function}
 
 
-# --- the answer -------------------------------------------------------------------------------
+# --- the answer
+# -------------------------------------------------------------------------------
 
 
 class ResponseCompletion(ItemCompletion):
@@ -137,7 +160,12 @@ class ResponseCompletion(ItemCompletion):
             item |= {"call_id": new_call_id(), "name": name, "arguments": ""}
         elif kind == "text":
             item |= {"role": "assistant", "content": []}
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            part = {
+                "type": "output_text",
+                "text": "",
+                "annotations": [],
+                "logprobs": [],
+            }
         else:
             item |= {"summary": [], "content": []}
         self.items.append(item)
@@ -156,7 +184,9 @@ class ResponseCompletion(ItemCompletion):
         if self.kind == "text":
             part["logprobs"] += logprobs
             more["logprobs"] = logprobs
-        return self._event(f"{part['type']}.delta", content_index=0, delta=delta, **more)
+        return self._event(
+            f"{part['type']}.delta", content_index=0, delta=delta, **more
+        )
 
     def _end(self, is_cut: bool) -> Iterator[dict[str, Any]]:
         item = self.items[-1]
@@ -174,7 +204,10 @@ class ResponseCompletion(ItemCompletion):
     def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
         if "item" not in fields:
             fields = {"item_id": self.items[-1]["id"]} | fields
-        return {"type": f"response.{kind}", "output_index": len(self.items) - 1} | fields
+        return {
+            "type": f"response.{kind}",
+            "output_index": len(self.items) - 1,
+        } | fields
 
     def _news(self, batch: Sequence[Event]) -> Iterator[dict[str, Any]]:
         if not self._n_events:
@@ -202,8 +235,13 @@ class ResponseCompletion(ItemCompletion):
     def _status(self) -> str:
         return "incomplete" if self._is_cut else "completed"
 
-    def _lifecycle(self, status: str, more: dict[str, Any], kind: str = "") -> dict[str, Any]:
-        event = {"type": f"response.{kind or status}", "response": self._response(status)}
+    def _lifecycle(
+        self, status: str, more: dict[str, Any], kind: str = ""
+    ) -> dict[str, Any]:
+        event = {
+            "type": f"response.{kind or status}",
+            "response": self._response(status),
+        }
         return event | more
 
     def _line(self, event: dict[str, Any]) -> bytes:
@@ -212,7 +250,10 @@ class ResponseCompletion(ItemCompletion):
 
     def _response(self, status: str) -> dict[str, Any]:
         fields, sampling = self.options.fields, self.options.settings.sampling
-        reasoning, form = fields.fields("reasoning"), fields.fields("text").fields("format")
+        reasoning, form = (
+            fields.fields("reasoning"),
+            fields.fields("text").fields("format"),
+        )
         is_done = status in ("completed", "incomplete")
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
         given = fields.get("metadata")
@@ -242,7 +283,8 @@ class ResponseCompletion(ItemCompletion):
         usage = self._usage()
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"] | {"cache_write_tokens": 0},
+            "input_tokens_details": usage["prompt_tokens_details"]
+            | {"cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],

@@ -28,14 +28,18 @@ _TEXT_MAX_TOKENS = 512
 _MAX_BYTES_PER_TOKEN = 512
 """No prompt of more bytes per token of context fits; the engine need not count it."""
 _KEPT_ANSWER_TOKENS = 500_000
-_INFILL_ANSWER_TOKENS = 256  # Left free for the answer, in a context of at least twice as many.
+_INFILL_ANSWER_TOKENS = (
+    256  # Left free for the answer, in a context of at least twice as many.
+)
 _PREFIX_SHARE = 0.75
 """Of what is left, as in llama-server: the prefix matters more than the suffix."""
 _MAX_CHARS_PER_TOKEN = 64
 
 
 class AnswerTokens:
-    """The tokens of earlier answers by their text, so that the next prompt matches the KV cache."""
+    """The tokens of earlier answers by their text, so that the next prompt matches the
+    KV cache.
+    """
 
     def __init__(self) -> None:
         self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
@@ -58,7 +62,9 @@ class AnswerTokens:
 
     def add_to(self, messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
         return tuple(
-            replace(each, tokens=self.find(each.content)) if each.role == "assistant" else each
+            replace(each, tokens=self.find(each.content))
+            if each.role == "assistant"
+            else each
             for each in messages
         )
 
@@ -84,7 +90,9 @@ class ServedModel:
     pair: ResolvedPair
     settings: ChatSettings  # Of an answer whose request leaves them open.
     ready: EngineReady = NOT_LOADED
-    seed: int | None = None  # Of every request without one; None: each has a random seed.
+    seed: int | None = (
+        None  # Of every request without one; None: each has a random seed.
+    )
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
@@ -112,22 +120,40 @@ class ServedModel:
     @property
     def fingerprint(self) -> str:
         """Changes with the files and the engine, as OpenAI's `system_fingerprint`."""
-        parts = (__version__, self.ready.model, self.ready.draft, sorted(self.ready.engine.items()))
+        parts = (
+            __version__,
+            self.ready.model,
+            self.ready.draft,
+            sorted(self.ready.engine.items()),
+        )
         return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     def check_prompt(self, prompt: PromptInput) -> None:
-        """Raise ApiError for a prompt that surely does not fit, or a chat without a template."""
+        """Raise ApiError for a prompt that surely does not fit, or a chat without a
+        template.
+        """
         if prompt.messages and not self.loaded().has_chat_template:
-            message = f"{self.ready.model} has no chat template: it only completes text. "
+            message = (
+                f"{self.ready.model} has no chat template: it only completes text. "
+            )
             message += "Use /v1/completions, or start the server with --template."
             raise ApiError(400, message, param=prompt.param)
         if prompt.n_bytes > _MAX_BYTES_PER_TOKEN * self.n_ctx:
-            raise prompt_too_long(f"{prompt.n_bytes:,} characters", self.n_ctx, prompt.param)
+            raise prompt_too_long(
+                f"{prompt.n_bytes:,} characters", self.n_ctx, prompt.param
+            )
 
     def build_command(
-        self, engine: Engine, prompt: PromptInput, options: CompletionOptions, index: int
+        self,
+        engine: Engine,
+        prompt: PromptInput,
+        options: CompletionOptions,
+        index: int,
     ) -> GenerateCommand:
-        """The engine's request for one choice. May ask the engine, so call it in its turn."""
+        """The engine's request for one choice.
+
+        May ask the engine, so call it in its turn.
+        """
         settings, tools = options.choice_settings(index), options.tools
         messages, prefill = prompt.messages, ""
         if messages and messages[-1].role == "assistant":  # the beginning of the answer
@@ -161,7 +187,9 @@ class ServedModel:
             grammar=options.grammar,
             json_schema=options.json_schema,
             tools=tools.tools if tools is not None else "",
-            answer_prefix=tools.forced.prefix if tools is not None and tools.forced else "",
+            answer_prefix=tools.forced.prefix
+            if tools is not None and tools.forced
+            else "",
         )
 
     def describe(self, *, is_loaded: bool) -> dict[str, Any]:
@@ -177,9 +205,17 @@ class ServedModel:
         }
         model = {"id": self.name, "object": "model", "created": self.created}
         created_at = f"{datetime.fromtimestamp(self.created, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        anthropic = {"type": "model", "display_name": self.name, "created_at": created_at}
+        anthropic = {
+            "type": "model",
+            "display_name": self.name,
+            "created_at": created_at,
+        }
         status = {"value": "loaded" if is_loaded else "unloaded"}
-        return model | anthropic | {"owned_by": "localspec", "meta": meta, "status": status}
+        return (
+            model
+            | anthropic
+            | {"owned_by": "localspec", "meta": meta, "status": status}
+        )
 
 
 def build_infill_tokens(
@@ -187,7 +223,8 @@ def build_infill_tokens(
 ) -> tuple[int, ...]:
     """Other files, prefix and suffix, cut to what the context holds.
 
-    `fim`: the model's tokens for this, as in `EngineReady.settings`. Raises ApiError without them.
+    `fim`: the model's tokens for this, as in `EngineReady.settings`. Raises ApiError
+    without them.
     """
     if not fim:
         message = "This model has no tokens for text before and after a cursor."
@@ -201,11 +238,15 @@ def build_infill_tokens(
     room = n_ctx - min(_INFILL_ANSWER_TOKENS, n_ctx // 2) - 8
     prefix = tokenize((given.prefix + given.prompt)[-limit:])
     suffix = tokenize(given.suffix[:limit])
-    n_suffix = min(len(suffix), max(room - len(prefix), int(room * (1 - _PREFIX_SHARE))))
+    n_suffix = min(
+        len(suffix), max(room - len(prefix), int(room * (1 - _PREFIX_SHARE)))
+    )
     prefix, suffix = prefix[-(room - n_suffix) :], suffix[:n_suffix]
     files: list[int] = []
     for name, text in reversed(given.files):
-        separator = [fim["sep"], *tokenize(f"{name}\n")] if "sep" in fim else tokenize("\n\n")
+        separator = (
+            [fim["sep"], *tokenize(f"{name}\n")] if "sep" in fim else tokenize("\n\n")
+        )
         if len(text) > limit:
             break
         file = [*separator, *tokenize(text)]

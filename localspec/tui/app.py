@@ -46,22 +46,38 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
 from localspec.tui.screens.replay import ReplayScreen
-from localspec.tui.terminal import AsciiFilter, ControlCharacterFilter, driver_class, watch_terminal
+from localspec.tui.terminal import (
+    AsciiFilter,
+    ControlCharacterFilter,
+    driver_class,
+    watch_terminal,
+)
 from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _EXIT_GRACE_SECONDS = 1.5
-"""Time for a clean exit after a signal; writing to a closed terminal may block for ever."""
+"""Time for a clean exit after a signal; writing to a closed terminal may block for
+ever.
+"""
 _MAX_KEY_SECONDS = 0.5
-"""A key that takes longer no longer holds back the next one: ctrl+q must always work."""
+"""A key that takes longer no longer holds back the next one: ctrl+q must always work.
+"""
 
-_READLINE_KEYS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}
-"""Keys by which terminals send Option with an arrow or backspace: a word back, on, or deleted."""
+_READLINE_KEYS = {
+    "alt+b": "ctrl+left",
+    "alt+f": "ctrl+right",
+    "alt+backspace": "ctrl+w",
+}
+"""Keys by which terminals send Option with an arrow or backspace: a word back, on, or
+deleted.
+"""
 
 
 @dataclass(eq=False)
 class KeyProbe(Message):
-    """Follows a key from widget to widget; reaches the app when they have all handled the key."""
+    """Follows a key from widget to widget; reaches the app when they have all handled
+    the key.
+    """
 
     number: int
     is_last: bool
@@ -74,7 +90,9 @@ class LocalspecApp(App[None]):
     TITLE = "localspec"
     BINDINGS = bindings_for("app")
     COMMANDS = {ActionProvider}  # noqa: RUF012
-    COMMAND_PALETTE_BINDING = "ctrl+f12"  # the key table has its own entry for the palette
+    COMMAND_PALETTE_BINDING = (
+        "ctrl+f12"  # the key table has its own entry for the palette
+    )
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]  # noqa: RUF012
 
@@ -120,10 +138,14 @@ class LocalspecApp(App[None]):
     def on_unmount(self) -> None:
         self.runner.stop_answer()
 
-    def on_resize(self) -> None:  # Textual's own timer may lose its only tick: see `scheduling`
+    # Textual's own timer may lose its only tick: see `scheduling`
+    def on_resize(
+        self,
+    ) -> None:
         set_reliable_timer(self, 0.05, self._check_resize)
 
-    # --- keys -----------------------------------------------------------------------------
+    # --- keys
+    # -----------------------------------------------------------------------------
 
     async def run_action(
         self,
@@ -131,7 +153,9 @@ class LocalspecApp(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """A key for the focused widget does nothing if none is: the window may have lost it."""
+        """A key for the focused widget does nothing if none is: the window may have
+        lost it.
+        """
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except ActionError:
@@ -155,8 +179,12 @@ class LocalspecApp(App[None]):
             if event is self._key_in_progress:
                 self._probe_focus(self._key_number)
 
-    def _translate_key(self, event: events.Key | events.Paste) -> events.Key | events.Paste:
-        """Gives a key of readline its meaning in Textual's fields, unless the user has bound it."""
+    def _translate_key(
+        self, event: events.Key | events.Paste
+    ) -> events.Key | events.Paste:
+        """Gives a key of readline its meaning in Textual's fields, unless the user has
+        bound it.
+        """
         if not isinstance(event, events.Key) or event.key not in _READLINE_KEYS:
             return event
         for keys in self.options.keymap.values():
@@ -181,7 +209,9 @@ class LocalspecApp(App[None]):
             self._probe_focus(number)
 
     def _probe_focus(self, number: int) -> None:
-        """Waits for what the key has caused: a new screen, or a message such as Submitted."""
+        """Waits for what the key has caused: a new screen, or a message such as
+        Submitted.
+        """
         target: Widget = self.focused or self.screen
         target.post_message(KeyProbe(number, is_last=True))
 
@@ -200,7 +230,9 @@ class LocalspecApp(App[None]):
 
     def on_click(self, event: events.Click) -> None:
         widget = event.widget
-        if isinstance(widget, KeyLine | StatusBar) or (widget and widget.has_class("hint")):
+        if isinstance(widget, KeyLine | StatusBar) or (
+            widget and widget.has_class("hint")
+        ):
             line = widget.render_line(event.y).text
             if name := key_bindings.find_key_hint(line, event.x):
                 self.post_message(events.Key(name, key_to_character(name)))
@@ -227,7 +259,9 @@ class LocalspecApp(App[None]):
         self.push_screen(make_screen(*message.arguments), message.then)
 
     def action_preferences(self) -> None:
-        if not any(isinstance(screen, PreferencesScreen) for screen in self.screen_stack):
+        if not any(
+            isinstance(screen, PreferencesScreen) for screen in self.screen_stack
+        ):
             self.push_screen(PreferencesScreen(self.options, self.apply_preferences))
 
     def apply_preferences(self, view: EffectiveConfig) -> None:
@@ -244,8 +278,13 @@ class LocalspecApp(App[None]):
         self.refresh(layout=True)
 
     def action_interrupt(self) -> None:
-        """ctrl+c: copies the selection, else stops the answer; twice within a second: quits."""
-        selected = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
+        """ctrl+c: copies the selection, else stops the answer; twice within a second:
+        quits.
+        """
+        selected = (
+            getattr(self.focused, "selected_text", "")
+            or self.screen.get_selected_text()
+        )
         if selected:
             copy_text(self, selected)
             self.screen.clear_selection()
@@ -258,9 +297,12 @@ class LocalspecApp(App[None]):
         if stop is not None and getattr(self.screen, "busy", False):
             stop()
         else:
-            self.notify("Press ctrl+c again, or ctrl+q, to quit.", markup=False, timeout=2)
+            self.notify(
+                "Press ctrl+c again, or ctrl+q, to quit.", markup=False, timeout=2
+            )
 
-    # --- exit -----------------------------------------------------------------------------
+    # --- exit
+    # -----------------------------------------------------------------------------
 
     def _install_signal_handlers(self) -> None:
         """Restores the terminal on SIGTERM and SIGHUP, which Textual does not do."""
@@ -271,7 +313,11 @@ class LocalspecApp(App[None]):
                 continue
             try:
                 loop.add_signal_handler(number, self.exit_on_signal, code)
-            except (NotImplementedError, RuntimeError, ValueError):  # Windows, or another thread
+            except (
+                NotImplementedError,
+                RuntimeError,
+                ValueError,
+            ):  # Windows, or another thread
                 continue
 
     def _exit_without_terminal(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -291,7 +337,9 @@ class LocalspecApp(App[None]):
         self.exit(return_code=code)
 
     def _fatal_error(self) -> None:
-        """Prints two lines and writes the traceback to crash.log; neither holds chat text."""
+        """Prints two lines and writes the traceback to crash.log; neither holds chat
+        text.
+        """
         if os.environ.get("LOCALSPEC_DEBUG"):
             super()._fatal_error()
             return
@@ -312,7 +360,9 @@ class LocalspecApp(App[None]):
 
 
 def _as_text(event: events.Key | events.Paste) -> events.Key | events.Paste:
-    """A character that no Textual field takes as a key, such as a joiner or a direction mark."""
+    """A character that no Textual field takes as a key, such as a joiner or a direction
+    mark.
+    """
     character = event.character if isinstance(event, events.Key) else None
     if not character or len(character) > 1 or character.isprintable():
         return event
@@ -339,7 +389,9 @@ def run(
     options = load_options(flags)
     runner = EngineRunner()
     reduce_gc_pauses()
-    app = LocalspecApp(options, runner, (lambda: first_screen(options)) if first_screen else None)
+    app = LocalspecApp(
+        options, runner, (lambda: first_screen(options)) if first_screen else None
+    )
     try:
         app.run()
     finally:
@@ -356,8 +408,8 @@ def replay(events: Sequence[Event]) -> int:
 def reduce_gc_pauses() -> None:
     """Excludes the start-up objects from garbage collection, and collects less often.
 
-    With Python's defaults, a full collection runs twice a second while an answer streams, and
-    each one blocks the screen for 40 to 80 ms.
+    With Python's defaults, a full collection runs twice a second while an answer
+    streams, and each one blocks the screen for 40 to 80 ms.
     """
     gc.freeze()
     gc.set_threshold(5_000, 20, 100)

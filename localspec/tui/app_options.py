@@ -29,19 +29,24 @@ class AppOptions:
     """Show the speculation panel; None: if the terminal is wide enough."""
     seed: int | None = None  # Seed of every chat; None: a random one for each.
     keymap: dict[str, str] = field(default_factory=dict)
-    """User keys by binding id (`key_bindings.py`); changed in place, screens keep a reference."""
+    """User keys by binding id (`key_bindings.py`); changed in place, screens keep a
+    reference.
+    """
     download_limit: float | None = None  # Bytes per second.
     chats: SavedChats | None = None  # The saved chats; None: chats end with the app.
     overflow: OverflowPolicy = "ask"  # Policy of new chats when the context is full.
     first_run: bool = False  # Whether to show the welcome screen.
     show_thinking: bool = False  # Whether new chats show the thinking unfolded.
-    temperature: float | None = None  # Temperature of new chats; None: the pair's default.
+    temperature: float | None = (
+        None  # Temperature of new chats; None: the pair's default.
+    )
     spec: str = "auto"  # Drafter of new chats (`--spec`).
     exact: bool = False  # Exact mode of new chats.
     load: LoadOptions = field(default=LoadOptions(can_skip_workers=True))
     """Preferences for every load."""
     offline: bool = False
-    settings_errors: tuple[str, ...] = ()  # Errors in config.toml, shown until they are fixed.
+    # Errors in config.toml, shown until they are fixed.
+    settings_errors: tuple[str, ...] = ()
     flags: Mapping[str, str] = field(default_factory=dict)
     """Command-line options, by their environment variables."""
     load_overrides: dict[tuple[Path, Path | None], WhatIf] = field(default_factory=dict)
@@ -70,7 +75,11 @@ class AppOptions:
             anyway=pair.files in self.force_load,
         )
         # What drafts can be changed in the chat.
-        spec = "auto" if self.spec in WITHOUT_DRAFT else launch.preferred_drafter(pair, self.spec)
+        spec = (
+            "auto"
+            if self.spec in WITHOUT_DRAFT
+            else launch.preferred_drafter(pair, self.spec)
+        )
         return options.to_request(pair, spec)
 
 
@@ -78,7 +87,10 @@ _DAMAGED_FILE = "Using the defaults; nothing is saved until it is fixed."
 
 
 def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
-    """Applies preferences at start-up and on change.  Invalid values fall back to the default."""
+    """Applies preferences at start-up and on change.
+
+    Invalid values fall back to the default.
+    """
     keys, key_errors = key_bindings.validate_user_keys(view.key_bindings)
     if not options.keymap or not (key_errors or view.file.error):
         options.keymap.clear()  # else the keys that worked stay until the file is right
@@ -97,7 +109,9 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     if options.chats is not None:
         options.chats.private = not view.get("chats.keep")
     path = view.file.path  # the preferences show the whole path
-    errors = [text.replace(str(path), path.name) for text in (*view.errors, *view.warnings)]
+    errors = [
+        text.replace(str(path), path.name) for text in (*view.errors, *view.warnings)
+    ]
     errors += [_DAMAGED_FILE] if view.file.error else []
     options.settings_errors = (*errors, *key_errors)
 

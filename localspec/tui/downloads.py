@@ -28,9 +28,13 @@ _UNFINISHED_FILE = "downloads.json"
 
 
 class DownloadManager:
-    """Creates the hub client and the queue on first use; partial files stay for resuming."""
+    """Creates the hub client and the queue on first use; partial files stay for
+    resuming.
+    """
 
-    def __init__(self, hub: HubClient | None = None, limit: float | None = None) -> None:
+    def __init__(
+        self, hub: HubClient | None = None, limit: float | None = None
+    ) -> None:
         """`limit`: bytes per second of all downloads together."""
         self._limit, self._hub = limit, hub
         self._queue: DownloadQueue | None = None
@@ -72,7 +76,10 @@ class DownloadManager:
         return self._queue.states() if self._queue is not None else ()
 
     def restore(self) -> None:
-        """The downloads that were not finished when the app was left, paused. Takes a while."""
+        """The downloads that were not finished when the app was left, paused.
+
+        Takes a while.
+        """
         entries = data_files.read_json(_UNFINISHED_FILE)
         for entry in entries if isinstance(entries, list) else ():
             from localspec.models.hub.cached_file import DownloadJob  # noqa: PLC0415  slow to import
@@ -84,7 +91,10 @@ class DownloadManager:
                 )
 
     def save_unfinished(self) -> None:
-        """So that `restore` finds them. Has no effect while no download has changed its phase."""
+        """So that `restore` finds them.
+
+        Has no effect while no download has changed its phase.
+        """
         states = self.states()
         jobs = [asdict(s.job) for s in states if s.phase not in ("done", "cancelled")]
         if states and jobs != self._saved_jobs:
@@ -106,7 +116,9 @@ class DownloadManager:
 
 
 def format_download(state: DownloadState, width: int) -> Content:
-    """One line of `width` cells: name, bar, percentage, bytes, speed, time left; or the error."""
+    """One line of `width` cells: name, bar, percentage, bytes, speed, time left; or the
+    error.
+    """
     names, bars = (32, 16) if width >= 100 else (26, 12) if width >= 70 else (20, 8)
     if width < 50:
         names, bars = max(6, width - 24), 6 if width >= 30 else 0
@@ -155,4 +167,8 @@ def download_key_hints(state: DownloadState, user_keys: Mapping[str, str]) -> st
 def download_error(state: DownloadState) -> str:
     """Message and hint of a failed download; else empty."""
     error = state.error
-    return sanitize(f"{error.message} {error.hint}", multiline=False) if error is not None else ""
+    return (
+        sanitize(f"{error.message} {error.hint}", multiline=False)
+        if error is not None
+        else ""
+    )

@@ -55,7 +55,8 @@ class LoadJob(EngineJob[Engine]):
             self._post(EngineLoaded(self.result()))
             return
         self._runner.close_host()
-        if isinstance(error, OSError):  # a file was removed between the check and the load
+        # a file was removed between the check and the load
+        if isinstance(error, OSError):
             what = f"A file cannot be read: {error.strerror}."
             error = StorageError(what, "Check that it exists.")
         if not isinstance(error, LocalspecError):
@@ -77,7 +78,9 @@ class EngineRunner:
         self._closing_host: EngineHost | None = None
         self._closing: threading.Thread | None = None
         self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
-        self._session: ChatSession | None = None  # Of the answer; None if that was an inspection.
+        self._session: ChatSession | None = (
+            None  # Of the answer; None if that was an inspection.
+        )
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
 
@@ -86,7 +89,8 @@ class EngineRunner:
         return self.host.engine if self.host is not None else None
 
     def load(self, request: SettingsRequest, post: PostMessage) -> None:
-        """Posts `EngineLoaded` or `EngineLoadFailed`, and `EngineLoadEvent`s before that.
+        """Posts `EngineLoaded` or `EngineLoadFailed`, and `EngineLoadEvent`s before
+        that.
 
         If the same request is loaded already, posts `EngineLoaded` at once.
         """
@@ -98,7 +102,11 @@ class EngineRunner:
         self.close_host()
         self._request, self._job = request, None
         self.host = EngineHost(
-            request, probe=True, start=self._start, after=self._closing_host, reloads=False
+            request,
+            probe=True,
+            start=self._start,
+            after=self._closing_host,
+            reloads=False,
         )
         if self.server is not None:
             self.server.set_host(self.host)
@@ -107,7 +115,9 @@ class EngineRunner:
     def start_answer(
         self, session: ChatSession, post: PostMessage, *, probabilities: bool = False
     ) -> None:
-        """Answers the turn that was begun; posts `DeltasReady` when `take_deltas` has something."""
+        """Answers the turn that was begun; posts `DeltasReady` when `take_deltas` has
+        something.
+        """
         host = self.host
         assert host is not None, "no pair is loaded"
         if self.server is not None and host.is_busy:
@@ -124,7 +134,9 @@ class EngineRunner:
         def write(engine: Engine) -> AnswerEnded:
             error: LocalspecError | None = None
             engine_died = False
-            deltas = session.stream_answer(engine, choose_policy, probabilities=probabilities)
+            deltas = session.stream_answer(
+                engine, choose_policy, probabilities=probabilities
+            )
             try:
                 for delta in deltas:
                     engine_died = isinstance(delta.event, EngineExit)
@@ -141,7 +153,9 @@ class EngineRunner:
         host.submit(job)
 
     def take_deltas(self) -> tuple[list[AnswerDelta], AnswerEnded | None]:
-        """The deltas since the last call, and the end of the answer if it came after them."""
+        """The deltas since the last call, and the end of the answer if it came after
+        them.
+        """
         job = self._job
         if job is None:
             return [], None
@@ -173,12 +187,16 @@ class EngineRunner:
         self.host.submit(job)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Runs work with the engine on its thread; the server's requests wait meanwhile."""
+        """Runs work with the engine on its thread; the server's requests wait
+        meanwhile.
+        """
         assert self.host is not None, "no pair is loaded"
         self.host.submit(EngineJob(lambda _: work()))
 
     def stop_answer(self) -> None:
-        """One that waits for its turn ends at once: stopped, it does not use the engine."""
+        """One that waits for its turn ends at once: stopped, it does not use the
+        engine.
+        """
         job, host = self._job, self.host
         if job is None or host is None:
             return
@@ -204,8 +222,8 @@ class EngineRunner:
     def close(self, wait: float = 0.0) -> None:
         """Closes the engine, also while it loads, on a thread; it may take a second.
 
-        Ends a server that shares it. `wait`: how long to block until the engine has closed, in
-        seconds.
+        Ends a server that shares it. `wait`: how long to block until the engine has
+        closed, in seconds.
         """
         self.stop_server()
         self.close_host()
@@ -219,7 +237,9 @@ class EngineRunner:
         if host is not None:
             host.end()  # so that a load that has no engine process yet creates none
             self._closing_host = host
-            self._closing = threading.Thread(target=host.close, daemon=True, name="close")
+            self._closing = threading.Thread(
+                target=host.close, daemon=True, name="close"
+            )
             self._closing.start()
 
 
@@ -234,7 +254,10 @@ class SharedServer:
 
         name = sanitize(session.pair.target.stem, multiline=False)
         model = http_server.ServedModel(
-            name, session.pair, session.settings, template=session.loaded.template_override
+            name,
+            session.pair,
+            session.settings,
+            template=session.loaded.template_override,
         )
 
         def listen(port: int) -> HttpServer:
@@ -246,7 +269,10 @@ class SharedServer:
             self._server = listen(http_server.DEFAULT_PORT)
         except UsageError:  # the port is in use
             self._server = listen(0)
-        self.set_host, self.set_ready = self._server.set_host, self._server.api.set_ready
+        self.set_host, self.set_ready = (
+            self._server.set_host,
+            self._server.api.set_ready,
+        )
         self.thread = http_server.ServerThread(self._server)
 
     @property
@@ -307,7 +333,9 @@ class OverflowRequest(Message):
 
 @dataclass(eq=False)
 class AnswerInspected(Message):
-    """Probabilities of the last answer's tokens; only of the first ones, if it was stopped."""
+    """Probabilities of the last answer's tokens; only of the first ones, if it was
+    stopped.
+    """
 
     token_logprobs: tuple[TokenScore, ...]
     error: LocalspecError | None = None

@@ -54,9 +54,12 @@ class HomeRow:
     chat_id: int | None = None
     is_pinned: bool = False
     preset: str = ""  # The name of a preset for a new chat.
-    found: SearchHit | None = None  # A search match within the chat; `description` is its excerpt.
+    found: SearchHit | None = (
+        None  # A search match within the chat; `description` is its excerpt.
+    )
     hub_search_text: str = ""
-    """Words to search the hub for: only this row sends what was typed to the network."""
+    """Words to search the hub for: only this row sends what was typed to the network.
+    """
     is_included: bool = False  # Whether the pair came with localspec.
 
     @property
@@ -91,9 +94,12 @@ class MachineSurvey:
     local_models: tuple[LocalModel, ...] = ()
     machine_profile: MachineProfile | None = None
     candidates: tuple[Candidate, ...] = ()  # Suitable pairs, the best first.
-    workers: tuple[str, ...] = ()  # Addresses of other computers that it asks for their devices.
+    # Addresses of other computers that it asks for their devices.
+    workers: tuple[str, ...] = ()
     unused_gpu_hint: str = ""
-    """Names a GPU that this build of llama.cpp cannot use, and the command that fixes it."""
+    """Names a GPU that this build of llama.cpp cannot use, and the command that fixes
+    it.
+    """
 
 
 def survey_machine() -> MachineSurvey:
@@ -131,7 +137,9 @@ def refine_survey(survey: MachineSurvey) -> MachineSurvey:
         survey,
         machine_label=label,
         machine_profile=profile,
-        candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), catalog.load_valid()[0]),
+        candidates=suggest_candidates(
+            profile, _DEFAULT_USE, WhatIf(), catalog.load_valid()[0]
+        ),
         unused_gpu_hint=f"{unused.what}. {unused.fix} {hide}" if unused else "",
     )
 
@@ -155,14 +163,21 @@ def build_sections(
     hub_results: Sequence[HubSearchResult],
     states: Sequence[DownloadState],
 ) -> list[HomeSection]:
-    """The non-empty sections: all matches of `search_text`; without it, the suggestions."""
+    """The non-empty sections: all matches of `search_text`; without it, the
+    suggestions.
+    """
     ready = _ready_rows(pair_catalog, survey)
-    ready_pairs, listed = find_ready_pairs(pair_catalog, survey), [row.pair for row in ready]
+    ready_pairs, listed = (
+        find_ready_pairs(pair_catalog, survey),
+        [row.pair for row in ready],
+    )
     ready_ids = {catalog.own_id(id_) for id_ in ready_pairs}
     recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
     shown_pairs = [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
     others = _other_model_rows(survey, shown_pairs)
-    saved_presets = [HomeRow(p.name, p.summary, preset=p.name) for p in presets.load().values()]
+    saved_presets = [
+        HomeRow(p.name, p.summary, preset=p.name) for p in presets.load().values()
+    ]
     limit = None if search_text else _MAX_LISTED
     downloadable = _downloadable_rows(pair_catalog, survey, search_text)
     loads = [HomeRow(state.job.file.path, download=state) for state in states]
@@ -173,11 +188,15 @@ def build_sections(
         HomeSection("Ready to run", _filter_rows(ready, search_text)),
         chats,
         HomeSection("Recent", _filter_rows(recent, search_text)[:limit]),
-        HomeSection("Other models on this computer", _filter_rows(others, search_text)[:limit]),
+        HomeSection(
+            "Other models on this computer", _filter_rows(others, search_text)[:limit]
+        ),
         HomeSection("New chat with a preset", _filter_rows(saved_presets, search_text)),
         HomeSection(
             "In the catalogue" if search_text else "Fits this computer, not downloaded",
-            tuple(row for row in downloadable if catalog.own_id(row.name) not in ready_ids),
+            tuple(
+                row for row in downloadable if catalog.own_id(row.name) not in ready_ids
+            ),
             "" if search_text else "home.wizard",
         ),
         HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
@@ -187,15 +206,21 @@ def build_sections(
     return [section for section in sections if section.rows]
 
 
-def _hub_rows(search_text: str, results: Sequence[HubSearchResult]) -> Iterator[HomeRow]:
+def _hub_rows(
+    search_text: str, results: Sequence[HubSearchResult]
+) -> Iterator[HomeRow]:
     """The results; before there are any, the row that searches."""
     if search_text and not results:
         shown = f"“{sanitize(search_text, multiline=False)}”"
-        yield HomeRow("Search the hub", shown, note="sends this text", hub_search_text=search_text)
+        yield HomeRow(
+            "Search the hub", shown, note="sends this text", hub_search_text=search_text
+        )
     for found in results:
         name = sanitize(found.repo, multiline=False)
         downloads = f"{found.downloads:,} downloads" if found.downloads else ""
-        yield HomeRow(name, downloads, "gated" if found.gated else "", reference=found.repo)
+        yield HomeRow(
+            name, downloads, "gated" if found.gated else "", reference=found.repo
+        )
 
 
 def row_key_hints(
@@ -223,15 +248,21 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
         return ""
     pin = "unpin" if row.is_pinned else "pin"
     labels = {"home.rename": "rename", "home.pin": pin, "home.export": "export"}
-    return "  ".join(f"{key_label(id_, user_keys)} {label}" for id_, label in labels.items())
+    return "  ".join(
+        f"{key_label(id_, user_keys)} {label}" for id_, label in labels.items()
+    )
 
 
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
     words = search_text.lower().split()
-    return tuple(r for r in rows if all(w in f"{r.name} {r.description}".lower() for w in words))
+    return tuple(
+        r for r in rows if all(w in f"{r.name} {r.description}".lower() for w in words)
+    )
 
 
-def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, ResolvedPair]:
+def find_ready_pairs(
+    pair_catalog: Catalog, survey: MachineSurvey
+) -> dict[str, ResolvedPair]:
     """The pairs of the catalogue whose files are all on this computer, by id."""
 
     def find_path(model: CatalogModel) -> Path | None:
@@ -241,7 +272,10 @@ def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, 
 
     ready: dict[str, ResolvedPair] = {}
     for pair in model_lookup.ready_pairs(survey.local_models, pair_catalog):
-        target, draft = find_path(pair.target), find_path(pair.draft) if pair.draft else None
+        target, draft = (
+            find_path(pair.target),
+            find_path(pair.draft) if pair.draft else None,
+        )
         if target is not None:
             about, refs = (pair.spec, pair.why, pair.settings), (pair.id, "auto")
             ready[pair.id] = ResolvedPair(target, draft, *about, requested_refs=refs)
@@ -249,7 +283,9 @@ def find_ready_pairs(pair_catalog: Catalog, survey: MachineSurvey) -> dict[str, 
 
 
 def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
-    """The starter first, the bundled model last: one row each, for the first of their pairs."""
+    """The starter first, the bundled model last: one row each, for the first of their
+    pairs.
+    """
     speeds = {c.pair.id: _format_speed(c) for c in survey.candidates}
     starters: dict[str, HomeRow] = {}
     downloaded: list[HomeRow] = []
@@ -274,20 +310,30 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     names = _ollama_names(survey)
     for opened in recent_pairs.load():
         name = names.get(opened.target)
-        pair = replace(opened, requested_refs=(name, opened.portable_refs[1])) if name else opened
-        draft = f"+ {pair.draft_name}" if pair.draft else "prompt lookup, no draft model"
+        pair = (
+            replace(opened, requested_refs=(name, opened.portable_refs[1]))
+            if name
+            else opened
+        )
+        draft = (
+            f"+ {pair.draft_name}" if pair.draft else "prompt lookup, no draft model"
+        )
         where = sanitize(str(pair.target.parent), multiline=False)
         rows.append(HomeRow(pair.target_name, draft, _format_size(pair), where, pair))
     return rows
 
 
 def _ollama_names(survey: MachineSurvey) -> dict[Path, str]:
-    """Names that open Ollama's models, by their files, which are named by their checksums."""
+    """Names that open Ollama's models, by their files, which are named by their
+    checksums.
+    """
     models = (model for model in survey.local_models if model.origin == "ollama")
     return {model.path: model.own_name for model in models if "/" not in model.own_name}
 
 
-def _other_model_rows(survey: MachineSurvey, listed: Iterable[ResolvedPair]) -> list[HomeRow]:
+def _other_model_rows(
+    survey: MachineSurvey, listed: Iterable[ResolvedPair]
+) -> list[HomeRow]:
     """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
     paths = {path for pair in listed for path in (pair.target, pair.draft)}
     names, rows = _ollama_names(survey), []
@@ -319,27 +365,36 @@ def _downloadable_rows(
     if not search_text:
         best = survey.candidates[:_MAX_SUGGESTED]
         return [
-            _downloadable_row(each.pair, each.total_bytes, _format_speed(each)) for each in best
+            _downloadable_row(each.pair, each.total_bytes, _format_speed(each))
+            for each in best
         ]
     pairs = pair_catalog.pairs.values()
-    rows = (_downloadable_row(pair, pair.size or 0) for pair in pairs if pair.target.repo)
+    rows = (
+        _downloadable_row(pair, pair.size or 0) for pair in pairs if pair.target.repo
+    )
     return _filter_rows(rows, search_text)[:_MAX_MATCHES]
 
 
 def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
     uses = _describe_uses(pair)
     description = f"{uses} · {pair.status}" if uses else pair.status
-    return HomeRow(pair.id, description, gb(size) if size else "?", note, reference=pair.id)
+    return HomeRow(
+        pair.id, description, gb(size) if size else "?", note, reference=pair.id
+    )
 
 
 def _describe_uses(pair: CatalogPair) -> str:
     head = draft_heads.KIND_TITLES.get(pair.draft_kind)
-    return " · ".join(filter(None, (", ".join(pair.use), f"{head} head" if head else "")))
+    return " · ".join(
+        filter(None, (", ".join(pair.use), f"{head} head" if head else ""))
+    )
 
 
 def _format_size(pair: ResolvedPair) -> str:
     try:
-        return gib(sum(file.stat().st_size for file in {pair.target, pair.draft} if file))
+        return gib(
+            sum(file.stat().st_size for file in {pair.target, pair.draft} if file)
+        )
     except OSError:
         return "missing"
 
@@ -349,7 +404,9 @@ _NARROW_WIDTH = 32  # Terminals narrower than this show only names.
 _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 
 
-def draw_heading(section: HomeSection, width: int, user_keys: Mapping[str, str]) -> Content:
+def draw_heading(
+    section: HomeSection, width: int, user_keys: Mapping[str, str]
+) -> Content:
     hint, id_ = "", section.binding_id
     if id_:
         hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"

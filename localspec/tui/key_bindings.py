@@ -34,18 +34,49 @@ class KeyBinding:
 
 _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
     "app": (
-        ("app.help", "f1,question_mark", "help", "Help: keys, slash commands, glossary", "keys"),
+        (
+            "app.help",
+            "f1,question_mark",
+            "help",
+            "Help: keys, slash commands, glossary",
+            "keys",
+        ),
         ("app.palette", "ctrl+p", "command_palette", "Command palette"),
         ("app.quit", "ctrl+q", "quit", "Quit", "quit"),
-        ("app.interrupt", "ctrl+c", "interrupt", "Copy a selection, or stop; twice: quit"),
-        ("app.suspend", "ctrl+z", "suspend_process", "Suspend to the shell; `fg` returns"),
+        (
+            "app.interrupt",
+            "ctrl+c",
+            "interrupt",
+            "Copy a selection, or stop; twice: quit",
+        ),
+        (
+            "app.suspend",
+            "ctrl+z",
+            "suspend_process",
+            "Suspend to the shell; `fg` returns",
+        ),
         ("app.log", "ctrl+l", "log", "Engine log"),
         ("app.doctor", "f9", "doctor", "Diagnostics"),
-        ("app.preferences", "f10", "preferences", "Preferences: theme, keys, privacy, …"),
+        (
+            "app.preferences",
+            "f10",
+            "preferences",
+            "Preferences: theme, keys, privacy, …",
+        ),
     ),
     "home": (
-        ("home.bench", "b", "measure('bench')", "Benchmark the pair, plain and speculative"),
-        ("home.verify", "v", "measure('verify')", "Verify: speculation does not change the output"),
+        (
+            "home.bench",
+            "b",
+            "measure('bench')",
+            "Benchmark the pair, plain and speculative",
+        ),
+        (
+            "home.verify",
+            "v",
+            "measure('verify')",
+            "Verify: speculation does not change the output",
+        ),
         ("home.wizard", "w", "wizard", "Find a pair for this computer", "wizard"),
         ("home.open", "o", "open_files", "Open model files by path", "open files"),
         ("home.filter", "slash", "filter", "Search pairs, chats and the hub", "find"),
@@ -66,25 +97,61 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ),
         ("wizard.less", "left", "turn(-1)", "What if: lower value", "what if"),
         ("wizard.more", "right", "turn(1)", "What if: higher value", "what if"),
-        ("wizard.dial", "tab", "dial", "What if: next of GPU, context, KV cache type", "next"),
+        (
+            "wizard.dial",
+            "tab",
+            "dial",
+            "What if: next of GPU, context, KV cache type",
+            "next",
+        ),
         ("wizard.card", "g", "card", "What if: choose a GPU by name", "GPU"),
-        ("wizard.draft", "d", "other_draft", "Next draft for this target", "other draft"),
+        (
+            "wizard.draft",
+            "d",
+            "other_draft",
+            "Next draft for this target",
+            "other draft",
+        ),
         ("wizard.target", "t", "other_target", "Choose another target", "other target"),
-        ("wizard.settings", "s", "settings", "Load settings: context, KV cache type", "settings"),
+        (
+            "wizard.settings",
+            "s",
+            "settings",
+            "Load settings: context, KV cache type",
+            "settings",
+        ),
         ("wizard.open", "o", "open_files", "Use your own model files", "own files"),
         ("wizard.back", "escape", "back", "Previous step", "back"),
     ),
     "composer": (
         ("chat.send", "enter", "send", "Send", "send"),
-        ("chat.newline", "ctrl+j,shift+enter,alt+enter", "newline", "New line", "newline"),
+        (
+            "chat.newline",
+            "ctrl+j,shift+enter,alt+enter",
+            "newline",
+            "New line",
+            "newline",
+        ),
     ),
     "chat": (
         ("chat.walk", "tab", "walk", "Token view: go to the tokens"),
         ("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "stop"),
-        ("chat.tokens", "f2", "tokens", "Token view: show the class of each token", "tokens"),
+        (
+            "chat.tokens",
+            "f2",
+            "tokens",
+            "Token view: show the class of each token",
+            "tokens",
+        ),
         ("chat.panel", "f3", "panel", "Show or hide the speculation panel", "panel"),
         ("chat.speculation", "ctrl+s", "speculation", "Turn speculation on or off"),
-        ("chat.settings", "f4", "settings", "Sampling, speculation, system prompt", "settings"),
+        (
+            "chat.settings",
+            "f4",
+            "settings",
+            "Sampling, speculation, system prompt",
+            "settings",
+        ),
         ("chat.again", "f5", "again", "Regenerate the last answer", "regenerate"),
         ("chat.edit", "f6", "edit", "Edit the last message"),
         ("chat.replay", "f7", "replay", "Replay the last answer round by round"),
@@ -92,7 +159,12 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("chat.model", "f12", "pick('model')", "Switch to another model"),
         ("chat.copy", "ctrl+o", "copy", "Copy the last answer"),
         *(
-            (f"chat.copy_code{n}", f"alt+{n}", f"copy('code {n}')", f"Copy code block {n}")
+            (
+                f"chat.copy_code{n}",
+                f"alt+{n}",
+                f"copy('code {n}')",
+                f"Copy code block {n}",
+            )
             for n in range(1, 10)
         ),
         ("chat.thinking", "ctrl+t", "thinking", "Show or hide the thinking"),
@@ -100,7 +172,12 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("chat.undo", "ctrl+underscore,alt+z", "focused.undo", "Undo typing"),
         ("chat.redo", "alt+shift+z,ctrl+y", "focused.redo", "Redo typing"),
         ("chat.new", "ctrl+n", "new", "New chat"),
-        ("chat.serve", "ctrl+r", "serve", "Serve this model to editors, agents and scripts"),
+        (
+            "chat.serve",
+            "ctrl+r",
+            "serve",
+            "Serve this model to editors, agents and scripts",
+        ),
         ("chat.up", "pageup", "page(-1)", "Scroll up"),
         ("chat.down", "pagedown", "page(1)", "Scroll down"),
         ("chat.top", "ctrl+home", "top", "Go to the beginning"),
@@ -112,7 +189,13 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("tokens.up", "up", "leap(-1)", "Previous round", "round"),
         ("tokens.down", "down", "leap(1)", "Next round", "round"),
         ("tokens.replay", "r", "replay", "Replay from the beginning", "replay"),
-        ("tokens.glyphs", "g", "glyphs", "Show or hide marks beside the colours", "marks"),
+        (
+            "tokens.glyphs",
+            "g",
+            "glyphs",
+            "Show or hide marks beside the colours",
+            "marks",
+        ),
         ("tokens.back", "escape,tab", "leave", "Back to the message", "back"),
     ),
     "replay": (
@@ -125,7 +208,13 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
     ),
     "serve": (("serve.end", "q", "end", "End the server", "end the server"),),
     "shared_server": (
-        ("shared_server.back", "escape", "back", "Back to the chat; the server goes on", "back"),
+        (
+            "shared_server.back",
+            "escape",
+            "back",
+            "Back to the chat; the server goes on",
+            "back",
+        ),
     ),
     "doctor": (
         ("doctor.repair", "enter", "repair", "Fix the selected problem (asks first)"),
@@ -156,15 +245,28 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("measuring.down", "down", "move(1)", "Scroll down"),
         ("measuring.page_up", "pageup", "move(-8)", "Page up"),
         ("measuring.page_down", "pagedown", "move(8)", "Page down"),
-        ("measuring.back", "escape", "back", "Stop, keep the results; when idle: back", "back"),
+        (
+            "measuring.back",
+            "escape",
+            "back",
+            "Stop, keep the results; when idle: back",
+            "back",
+        ),
     ),
     "preferences": (
         ("preferences.reset", "f5", "reset", "Reset to the default", "default"),
-        ("preferences.edit", "f6", "edit", "Edit config.toml in your editor", "edit file"),
+        (
+            "preferences.edit",
+            "f6",
+            "edit",
+            "Edit config.toml in your editor",
+            "edit file",
+        ),
         ("preferences.back", "escape", "back", "Back", "back"),
     ),
 }
-"""By context: id, keys, action, description, and a footer label if the footer shows it."""
+"""By context: id, keys, action, description, and a footer label if the footer shows it.
+"""
 _PRIORITY_IDS = {
     "app.quit", "app.interrupt", "app.suspend", "home.filter", "wizard.less", "wizard.more",
     "wizard.dial", "chat.newline", "chat.tokens", "chat.panel", "chat.speculation",
@@ -173,7 +275,9 @@ _PRIORITY_IDS = {
     "chat.end", "log.other",
 }  # fmt: skip
 KEY_BINDINGS = tuple(
-    KeyBinding(id_, keys, action, description, context, "".join(label), id_ in _PRIORITY_IDS)
+    KeyBinding(
+        id_, keys, action, description, context, "".join(label), id_ in _PRIORITY_IDS
+    )
     for context, rows in _ROWS.items()
     for id_, keys, action, description, *label in rows
 )
@@ -185,9 +289,13 @@ EARLIER_IDS: Mapping[str, str] = {
     **{f"first.{name}": f"welcome.{name}" for name in ("demo", "wizard", "skip")},
     **dict.fromkeys(("bench.toggle", "bench.save", "verify.less", "verify.more"), ""),
 }
-"""Ids that config.toml may still have, and their current ids; empty where the action is gone."""
+"""Ids that config.toml may still have, and their current ids; empty where the action is
+gone.
+"""
 KNOWN_IDS: Mapping[str, str] = {**{id_: id_ for id_ in BINDINGS_BY_ID}, **EARLIER_IDS}
-"""Every id that config.toml may have, and its current id; empty where the action is gone."""
+"""Every id that config.toml may have, and its current id; empty where the action is
+gone.
+"""
 
 TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
 """The type of Textual's `BINDINGS`."""
@@ -196,7 +304,14 @@ TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
 def bindings_for(*contexts: KeyContext) -> TextualBindings:
     """Bindings for these contexts, with ids so that user keys can replace theirs."""
     return [
-        Binding(key.keys, key.action, key.description, id=key.id, show=False, priority=key.priority)
+        Binding(
+            key.keys,
+            key.action,
+            key.description,
+            id=key.id,
+            show=False,
+            priority=key.priority,
+        )
         for key in KEY_BINDINGS
         if key.context in contexts
     ]
@@ -209,19 +324,26 @@ def format_footer(
 ) -> str:
     """The keys with a footer label, such as `enter send  ctrl+j newline`.
 
-    `label_overrides`: labels by binding id, for keys that do something else at the moment.
+    `label_overrides`: labels by binding id, for keys that do something else at the
+    moment.
     """
     keys_by_label: dict[str, list[str]] = {}
     for context in contexts:
         for key in KEY_BINDINGS:
-            if key.context == context and (label := label_overrides.get(key.id, key.footer_label)):
+            if key.context == context and (
+                label := label_overrides.get(key.id, key.footer_label)
+            ):
                 shown_key = format_key(user_keys.get(key.id, key.keys))
                 keys_by_label.setdefault(label, []).append(shown_key)
-    return "  ".join(f"{''.join(keys)} {label}" for label, keys in keys_by_label.items())
+    return "  ".join(
+        f"{''.join(keys)} {label}" for label, keys in keys_by_label.items()
+    )
 
 
 def fit_footer(hints: str, width: int) -> str:
-    """As many whole hints of a footer as fit into `width`; the way back or out goes last."""
+    """As many whole hints of a footer as fit into `width`; the way back or out goes
+    last.
+    """
     shown = hints.split("  ")
     while shown and len("  ".join(shown)) > width:
         others = [hint for hint in shown if not hint.endswith((" back", " stop"))]
@@ -256,11 +378,14 @@ def key_label(binding_id: str, user_keys: Mapping[str, str]) -> str:
 
 
 def find_key_hint(line: str, x: int) -> str:
-    """The name of the key that the hint at column `x` of a key line shows; empty if none does."""
+    """The name of the key that the hint at column `x` of a key line shows; empty if
+    none does.
+    """
     for hint in re.finditer(r"\S+(?: \S+)*", line):
         if hint.start() <= x < hint.end():
             shown = hint[0].split(" ")[0].rstrip(",")
-            if shown and all(symbol in _ARROWS.values() for symbol in shown):  # such as ←→
+            # such as ←→
+            if shown and all(symbol in _ARROWS.values() for symbol in shown):
                 shown = shown[min(x - hint.start(), len(shown) - 1)]
             names = {symbol: name for name, symbol in (_ARROWS | _SHORT_NAMES).items()}
             name = names.get(shown, shown)
@@ -275,16 +400,23 @@ _EDITING_KEYS = {*_ARROWS, "home", "end", "backspace", "delete", "space"}
 
 
 def current_ids(user_keys: Mapping[str, str]) -> dict[str, str]:
-    """`user_keys` by current ids: an entry under the current id wins over one under an earlier."""
-    earlier = {EARLIER_IDS[id_]: keys for id_, keys in user_keys.items() if id_ in EARLIER_IDS}
+    """`user_keys` by current ids: an entry under the current id wins over one under an
+    earlier.
+    """
+    earlier = {
+        EARLIER_IDS[id_]: keys for id_, keys in user_keys.items() if id_ in EARLIER_IDS
+    }
     earlier.pop("", None)
-    return earlier | {id_: keys for id_, keys in user_keys.items() if id_ not in EARLIER_IDS}
+    return earlier | {
+        id_: keys for id_, keys in user_keys.items() if id_ not in EARLIER_IDS
+    }
 
 
 def check_keys(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
     """Why `keys` cannot be bound to an action; empty if they can.
 
-    An action can always get its default keys back, unless another action has taken them.
+    An action can always get its default keys back, unless another action has taken
+    them.
     """
     binding = BINDINGS_BY_ID[binding_id]
     if error := _check_allowed(binding, keys):
@@ -297,8 +429,11 @@ def check_keys(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
     return ""
 
 
-def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The valid entries of [keys], and errors for the invalid ones; unknown ids are ignored.
+def validate_user_keys(
+    user_keys: Mapping[str, str],
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The valid entries of [keys], and errors for the invalid ones; unknown ids are
+    ignored.
 
     A key from the file has priority over the same key as another action's default.
     """
@@ -306,7 +441,9 @@ def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tu
     known = {id_: keys for id_, keys in current if id_ in BINDINGS_BY_ID}
     valid, errors = {}, []
     for id_, keys in known.items():
-        error = _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(id_, keys, known)
+        error = _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(
+            id_, keys, known
+        )
         if error:
             errors.append(f"keys.{id_}: {error}")
         else:
@@ -315,7 +452,9 @@ def validate_user_keys(user_keys: Mapping[str, str]) -> tuple[dict[str, str], tu
 
 
 def full_keymap(user_keys: Mapping[str, str]) -> dict[str, str]:
-    """`user_keys`, and the default keys of other actions without those that the user's take."""
+    """`user_keys`, and the default keys of other actions without those that the user's
+    take.
+    """
     keymap = dict(user_keys)
     for id_, keys in user_keys.items():
         for other in concurrent_bindings(BINDINGS_BY_ID[id_]):
@@ -323,7 +462,8 @@ def full_keymap(user_keys: Mapping[str, str]) -> dict[str, str]:
             left = [key for key in own if key not in keys.split(",")]
             is_default_of_both = {*own} & {*BINDINGS_BY_ID[id_].keys.split(",")}
             if other.id not in user_keys and left != own and not is_default_of_both:
-                keymap[other.id] = ",".join(left) or "no_key"  # Textual ignores an empty name
+                # Textual ignores an empty name
+                keymap[other.id] = ",".join(left) or "no_key"
     return keymap
 
 
@@ -331,7 +471,9 @@ def _check_allowed(binding: KeyBinding, keys: str) -> str:
     default_keys = binding.keys.split(",")
     for key in keys.split(","):
         if not _is_key_name(key):
-            return f"There is no key called {key!r}. Examples: alt+s, f9, question_mark."
+            return (
+                f"There is no key called {key!r}. Examples: alt+s, f9, question_mark."
+            )
         if key in default_keys:
             continue
         is_typed = _is_character_key(key) or key in _EDITING_KEYS
@@ -365,6 +507,8 @@ def concurrent_bindings(binding: KeyBinding) -> Iterator[KeyBinding]:
     for other in KEY_BINDINGS:
         both = {binding.context, other.context}
         together = ({"chat", "composer", "tokens"}, {"serve", "shared_server"})
-        is_active = len(both) == 1 or "app" in both or any(both <= each for each in together)
+        is_active = (
+            len(both) == 1 or "app" in both or any(both <= each for each in together)
+        )
         if other.id != binding.id and is_active:
             yield other

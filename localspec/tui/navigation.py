@@ -14,6 +14,9 @@ from localspec.lazy_dataclass import dataclass
 class OpenScreen(Message):
     """Makes a screen with these arguments and shows it."""
 
-    name: str  # Of its module in `tui/screens/` and of what makes it: `chat.ChatScreen`.
+    name: (
+        str  # Of its module in `tui/screens/` and of what makes it: `chat.ChatScreen`.
+    )
     arguments: tuple[Any, ...]
-    then: Callable[[Any], None] = lambda _: None  # Receives the screen's result when it is left.
+    # Receives the screen's result when it is left.
+    then: Callable[[Any], None] = lambda _: None

@@ -1,4 +1,6 @@
-"""What a screen reports: errors and notices in the words of the app, and copies of text."""
+"""What a screen reports: errors and notices in the words of the app, and copies of
+text.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def show_notice(screen: Screen[Any], notice: Notice) -> None:
 
 
 def copy_text(app: App[Any], text: str) -> None:
-    """Copies sanitized text; where there is no clipboard, to a file that the notification names."""
+    """Copies sanitized text; where there is no clipboard, to a file that the
+    notification names.
+    """
     text, driver = sanitize(text), app._driver
     message = copying.copy(text, driver.write if driver is not None else None)
     if not message:

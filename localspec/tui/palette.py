@@ -1,4 +1,6 @@
-"""The command palette: every key, slash command, setting and theme, found by ordinary words."""
+"""The command palette: every key, slash command, setting and theme, found by ordinary
+words.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ class ActionProvider(Provider):
         for entry in self._entries():
             score = entry.score(query, matcher.match(entry.title))
             if score > 0:
-                yield Hit(score, matcher.highlight(entry.title), entry.run, help=entry.help)
+                yield Hit(
+                    score, matcher.highlight(entry.title), entry.run, help=entry.help
+                )
 
     def _entries(self) -> Iterator[PaletteEntry]:
         from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415  starts faster
@@ -101,17 +105,24 @@ class ActionProvider(Provider):
             yield from _chat_entries(self.screen)
         for name in themes.THEME_NAMES:
             run = partial(setattr, self.app, "theme", name)
-            yield PaletteEntry(f"Theme: {name}", "Change the colours", "colors dark light", run)
+            yield PaletteEntry(
+                f"Theme: {name}", "Change the colours", "colors dark light", run
+            )
 
     def _key_entries(self) -> Iterator[PaletteEntry]:
         """The keys of the screen below the palette, and those of every screen."""
         app = cast("LocalspecApp", self.app)
-        contexts: tuple[KeyContext, ...] = getattr(self.screen, "KEY_CONTEXTS", ("home",))
+        contexts: tuple[KeyContext, ...] = getattr(
+            self.screen, "KEY_CONTEXTS", ("home",)
+        )
         for key in KEY_BINDINGS:
             if key.context in ("app", *contexts) and key.id != "app.palette":
                 node = app if key.context == "app" else self.screen
                 run = partial(app.run_action, key.action, default_namespace=node)
-                label, words = key_label(key.id, app.options.keymap), _SYNONYMS.get(key.id, "")
+                label, words = (
+                    key_label(key.id, app.options.keymap),
+                    _SYNONYMS.get(key.id, ""),
+                )
                 yield PaletteEntry(key.description, label, words, run)
 
 

@@ -29,7 +29,9 @@ MAX_RECENT = 5
 _PINNED_FILE = "pinned.json"
 _MAX_MATCHES = 20
 _MAX_TURNS_WITH_TOKENS = 40
-"""Above this number of turns, a chat is opened without its tokens: they take seconds to load."""
+"""Above this number of turns, a chat is opened without its tokens: they take seconds to
+load.
+"""
 _MIN_SEARCH_LENGTH = 2  # Chats are not searched for fewer characters.
 
 
@@ -37,7 +39,9 @@ class SavedChats:
     """Opens the history at the first access, on the thread that needs it."""
 
     def __init__(self, *, private: bool = False) -> None:
-        self.private = private  # Whether the user has turned saving off: applies to new chats.
+        self.private = (
+            private  # Whether the user has turned saving off: applies to new chats.
+        )
         self._lock = threading.Lock()
         self._history: ChatHistory | None = None
         self._notices: list[Notice] = []
@@ -60,7 +64,9 @@ class SavedChats:
                     self._notices += self._history.take_notices()
                 if error is not None:
                     text = f"Chats are not saved: {error.message}"
-                    self._notices.append(Notice("warning", "not-saved", text, error.hint))
+                    self._notices.append(
+                        Notice("warning", "not-saved", text, error.hint)
+                    )
             return self._history
 
     def take_notices(self) -> list[Notice]:
@@ -74,7 +80,10 @@ class SavedChats:
 
 
 class ChatSessions:
-    """A chat stays open when its screen closes. A pair opens the chat that used it last."""
+    """A chat stays open when its screen closes.
+
+    A pair opens the chat that used it last.
+    """
 
     def __init__(self, options: AppOptions) -> None:
         self._options = options
@@ -92,7 +101,9 @@ class ChatSessions:
         session = self._find(pair)
         if session is None:
             settings = self._new_settings(pair)
-            session = ChatSession(pair, self._options.seed, self.history, settings=settings)
+            session = ChatSession(
+                pair, self._options.seed, self.history, settings=settings
+            )
         self._put_first(session)
         return session
 
@@ -106,7 +117,8 @@ class ChatSessions:
     def _find_by_files(self, pair: ResolvedPair) -> ChatSession | None:
         """For the list of recent pairs, which keeps the files but no settings.
 
-        A default draft may be left out where it does not pay; one in that list is always used.
+        A default draft may be left out where it does not pay; one in that list is
+        always used.
         """
         for session in self._sessions:
             if session.pair.files == pair.files and not session.pair.default_draft:
@@ -114,18 +126,26 @@ class ChatSessions:
         return None
 
     def _find_equal(self, pair: ResolvedPair) -> ChatSession | None:
-        return next((session for session in self._sessions if session.pair == pair), None)
+        return next(
+            (session for session in self._sessions if session.pair == pair), None
+        )
 
     def _find_open(self, chat_id: int) -> ChatSession | None:
         found = (each for each in self._sessions if each.recorder.chat_id == chat_id)
         return next(found, None)
 
     def _put_first(self, session: ChatSession) -> None:
-        self._sessions = [session, *(other for other in self._sessions if other is not session)]
+        self._sessions = [
+            session,
+            *(other for other in self._sessions if other is not session),
+        ]
 
     def _new_settings(self, pair: ResolvedPair) -> ChatSettings:
         """The settings of a new chat: the pair's, with the user's preferences."""
-        options, settings = self._options, ChatSettings.from_catalog(pair.suggested_settings)
+        options, settings = (
+            self._options,
+            ChatSettings.from_catalog(pair.suggested_settings),
+        )
         sampling = settings.sampling
         if options.temperature is not None:
             sampling = replace(sampling, temperature=options.temperature)
@@ -161,7 +181,10 @@ class ChatSessions:
         refs = launch.make_portable_refs(pair.model, pair.draft)
         resolved = replace(resolved, requested_refs=refs)
         session = ChatSession(
-            resolved, history=self.history, saved_chat=saved, settings=self._new_settings(resolved)
+            resolved,
+            history=self.history,
+            saved_chat=saved,
+            settings=self._new_settings(resolved),
         )
         session.draft = self._drafts.pop(chat_id, "")
         previous = self._find_equal(resolved)
@@ -207,20 +230,26 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
                     top.append(history.find_entry(id_))
             chats = history.list_chats(MAX_RECENT + len(top))
             rest = [chat for chat in chats if chat not in top][:MAX_RECENT]
-            rows = [_chat_row(chat, now, is_pinned=chat in top) for chat in (*top, *rest)]
+            rows = [
+                _chat_row(chat, now, is_pinned=chat in top) for chat in (*top, *rest)
+            ]
     return HomeSection("Recent chats", tuple(rows))
 
 
 def _load_pinned() -> list[int]:
     body = data_files.read_json(_PINNED_FILE)
-    return [id_ for id_ in body if isinstance(id_, int)] if isinstance(body, list) else []
+    return (
+        [id_ for id_ in body if isinstance(id_, int)] if isinstance(body, list) else []
+    )
 
 
 def pin_or_unpin(chat_id: int) -> str:
     """Returns why it cannot be saved; empty if it was."""
     pinned = _load_pinned()
     ids = [id_ for id_ in pinned if id_ != chat_id]
-    if data_files.write_json(_PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id]):
+    if data_files.write_json(
+        _PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id]
+    ):
         return ""
     path = sanitize(str(paths.data_dir() / _PINNED_FILE), multiline=False)
     return f"Not saved: {path} cannot be written."
@@ -234,7 +263,9 @@ def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
     return path
 
 
-def search_section(history: ChatHistory, search_text: str, now: datetime) -> HomeSection:
+def search_section(
+    history: ChatHistory, search_text: str, now: datetime
+) -> HomeSection:
     """One row per chat with a match.  The first search takes a second."""
     first: dict[int, SearchHit] = {}
     if len(search_text) >= _MIN_SEARCH_LENGTH:
@@ -242,12 +273,19 @@ def search_section(history: ChatHistory, search_text: str, now: datetime) -> Hom
             for hit in history.search(search_text, _MAX_MATCHES):
                 first.setdefault(hit.list_entry.id, hit)
     hits = first.values()
-    rows = (_chat_row(hit.list_entry, now, hit if hit.turn is not None else None) for hit in hits)
+    rows = (
+        _chat_row(hit.list_entry, now, hit if hit.turn is not None else None)
+        for hit in hits
+    )
     return HomeSection("In your chats", tuple(rows))
 
 
 def _chat_row(
-    chat: ChatListEntry, now: datetime, found: SearchHit | None = None, *, is_pinned: bool = False
+    chat: ChatListEntry,
+    now: datetime,
+    found: SearchHit | None = None,
+    *,
+    is_pinned: bool = False,
 ) -> HomeRow:
     title = sanitize(chat.title, multiline=False) or "(untitled)"
     description = sanitize(found.excerpt if found else chat.pair.name, multiline=False)

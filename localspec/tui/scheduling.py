@@ -1,7 +1,9 @@
-"""When work runs: a one-shot timer that cannot be lost, the pace of frames, a background worker.
+"""When work runs: a one-shot timer that cannot be lost, the pace of frames, a
+background worker.
 
-Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the event loop is
-busy between two lines of `Timer._run`, the callback never runs, and a streaming answer would stop.
+Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the
+event loop is busy between two lines of `Timer._run`, the callback never runs, and a
+streaming answer would stop.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from textual.message_pump import MessagePump
 def set_reliable_timer(
     pump: MessagePump, seconds: float, callback: Callable[[], Any]
 ) -> asyncio.TimerHandle:
-    """Calls `callback` between two messages of `pump`, after `seconds` or soon after that.
+    """Calls `callback` between two messages of `pump`, after `seconds` or soon after
+    that.
 
     Call it in the app's event loop; the handle cancels it.  Does nothing if the pump has closed.
     """
@@ -35,7 +38,9 @@ def set_reliable_timer(
 
 FRAME_SECONDS = 0.04  # Minimum time between two redraws: at most 25 per second.
 MAX_FRAME_SECONDS = 0.12
-MAX_DRAWING_SHARE = 0.15  # Maximum share of a CPU core for drawing while an answer streams.
+MAX_DRAWING_SHARE = (
+    0.15  # Maximum share of a CPU core for drawing while an answer streams.
+)
 
 
 class FramePacer:
@@ -61,12 +66,17 @@ class FramePacer:
         self._last_frame = time.monotonic()
         before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
         drawing_seconds = (self._cpu_seconds - before) / MAX_DRAWING_SHARE
-        self._frame_seconds = min(self._max_seconds, max(self._min_seconds, drawing_seconds))
+        self._frame_seconds = min(
+            self._max_seconds, max(self._min_seconds, drawing_seconds)
+        )
         draw()
 
 
 class LatestOnlyWorker:
-    """Runs one job at a time; a newer job replaces a waiting one. The thread ends when idle."""
+    """Runs one job at a time; a newer job replaces a waiting one.
+
+    The thread ends when idle.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,6 @@
-"""The slash commands that only the app has, or shows in its own way; most run a key's action."""
+"""The slash commands that only the app has, or shows in its own way; most run a key's
+action.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from localspec.tui.navigation import OpenScreen
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
 
-_PATH_COMMANDS = ("clear", "new", "private", "undo", "turns")  # Commands that show other turns.
+# Commands that show other turns.
+_PATH_COMMANDS = (
+    "clear",
+    "new",
+    "private",
+    "undo",
+    "turns",
+)
 
 
 async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> None:
@@ -30,7 +39,9 @@ async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> Non
         return
     handler = HANDLERS.get(call.name)
     try:
-        is_changing = bool(call.argument) and call.name in session_commands.SESSION_COMMANDS
+        is_changing = (
+            bool(call.argument) and call.name in session_commands.SESSION_COMMANDS
+        )
         if handler is not None and not is_changing:
             session_commands.check_argument(call)
             pending = handler(screen, call)
@@ -43,7 +54,9 @@ async def execute(screen: ChatScreen, call: CommandCall | UnknownCommand) -> Non
 
 
 async def toggle_speculation(screen: ChatScreen) -> None:
-    """Off, or on; where `auto` pauses, first on for show: the draft drafts in every round."""
+    """Off, or on; where `auto` pauses, first on for show: the draft drafts in every
+    round.
+    """
     session = screen.session
     spec = session.settings.spec
     if spec == "off":
@@ -158,7 +171,9 @@ def _regenerate(screen: ChatScreen, call: CommandCall) -> None:
     """With a name: by another model."""
     screen.session.require_turns()
     if call.argument:
-        result = session_commands.run_command(screen.session, CommandCall("model", call.argument))
+        result = session_commands.run_command(
+            screen.session, CommandCall("model", call.argument)
+        )
         screen.notify(result.message, markup=False)
         screen.load_if_changed(regenerate=True)
     else:

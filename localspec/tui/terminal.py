@@ -1,7 +1,7 @@
 """The terminal: bytes that come from it, text that goes to it, and its end.
 
-Text is sanitized where it enters the app; the output filters remove control characters that a
-library makes of clean text.
+Text is sanitized where it enters the app; the output filters remove control characters
+that a library makes of clean text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ from typing import Any
 
 from rich.segment import Segment
 from textual import events
-from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual._xterm_parser import (
+    BRACKETED_PASTE_END,
+    BRACKETED_PASTE_START,
+    XTermParser,
+)
 from textual.app import App
 from textual.color import Color
 from textual.driver import Driver
@@ -34,12 +38,16 @@ from localspec.symbols import ASCII_TRANSLATION
 
 
 def _is_surrogate(character: str | None) -> bool:
-    return character is not None and any("\ud800" <= part <= "\udfff" for part in character)
+    return character is not None and any(
+        "\ud800" <= part <= "\udfff" for part in character
+    )
 
 
 _ESCAPE = "\x1b"
 _BEGINNINGS = ("\x1b[", "\x1bO")
-"""The sequences of other keys begin like this; if nothing follows, they are alt+[ and alt+O."""
+"""The sequences of other keys begin like this; if nothing follows, they are alt+[ and
+alt+O.
+"""
 _MODIFY_OTHER_KEYS = re.compile(r"\x1b\[27;(?P<modifiers>\d+);(?P<codepoint>\d+)~")
 _CSI_U = re.compile(r"\x1b\[(?P<codepoint>\d+);(?P<modifiers>\d+)(?:;(?P<text>\d+))?u")
 _SHIFT_BIT = 1  # Modifiers are sent as the sum of their bits, plus one.
@@ -50,9 +58,9 @@ _LOCK_BITS = 64 + 128  # Caps lock and num lock.
 def _as_kitty_sequence(sequence: str) -> str:
     """Returns the sequence that the kitty protocol has for the same key.
 
-    xterm's modifyOtherKeys names the character that the key types, the kitty protocol the key
-    without shift: alt+shift+z is `CSI 27;4;90~` or `CSI 90;4u` in xterm, and `CSI 122;4u` in kitty.
-    Other sequences are returned unchanged.
+    xterm's modifyOtherKeys names the character that the key types, the kitty protocol
+    the key without shift: alt+shift+z is `CSI 27;4;90~` or `CSI 90;4u` in xterm, and
+    `CSI 122;4u` in kitty. Other sequences are returned unchanged.
     """
     xterm_match = _MODIFY_OTHER_KEYS.fullmatch(sequence)
     if xterm_match is not None:
@@ -70,26 +78,37 @@ def _as_kitty_sequence(sequence: str) -> str:
         return sequence  # The modifiers were used for typing, such as Option on a Mac.
     if bits & ~(_SHIFT_BIT | _LOCK_BITS):
         return _kitty_shortcut(codepoint, bits)
-    if match["text"] is None and chr(codepoint).isupper():  # xterm: in kitty it is lower case
+    # xterm: in kitty it is lower case
+    if match["text"] is None and chr(codepoint).isupper():
         return _kitty_text(codepoint, bits)
     return sequence
 
 
 def _is_own_text(text: int, codepoint: int) -> bool:
-    """Whether a key types this character without alt: some terminals report it with alt, too."""
+    """Whether a key types this character without alt: some terminals report it with
+    alt, too.
+    """
     return chr(text) in (chr(codepoint), chr(codepoint).upper())
 
 
-def _kitty_shortcut(codepoint: int, bits: int, *, is_shifted_character: bool = False) -> str:
+def _kitty_shortcut(
+    codepoint: int, bits: int, *, is_shifted_character: bool = False
+) -> str:
     """A key with modifiers that types nothing.
 
-    `is_shifted_character`: shift is part of the character. It still counts for a letter, which has
-    a lower case: `Z` is shift+z. It does not for others: `!` needs shift on some keyboards only.
+    `is_shifted_character`: shift is part of the character. It still counts for a
+    letter, which has a lower case: `Z` is shift+z. It does not for others: `!` needs
+    shift on some keyboards only.
     """
     character = chr(codepoint)
     lower = character.lower()
     is_letter = lower != character.upper()
-    if is_shifted_character and not is_letter and character.isprintable() and character != " ":
+    if (
+        is_shifted_character
+        and not is_letter
+        and character.isprintable()
+        and character != " "
+    ):
         bits &= ~_SHIFT_BIT
     if len(lower) == 1:
         codepoint = ord(lower)
@@ -118,18 +137,24 @@ class KeyParser(XTermParser):
     def _parse_extended_key(  # type: ignore[override]  # Textual's is cached
         self, sequence: str
     ) -> list[events.Key] | None:
-        """Returns no key for a number that is no character: Textual's would end the app."""
+        """Returns no key for a number that is no character: Textual's would end the
+        app.
+        """
         try:
             keys = super()._parse_extended_key(_as_kitty_sequence(sequence))
         except (ValueError, OverflowError):
             return []
         return keys and [key for key in keys if not _is_surrogate(key.character)]
 
-    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
-        """Reads ESC and a character as the key with alt, before Textual looks into its table."""
+    def _sequence_to_key_events(
+        self, sequence: str, alt: bool = False
+    ) -> Iterable[events.Key]:
+        """Reads ESC and a character as the key with alt, before Textual looks into its
+        table.
+        """
         if sequence == _ESCAPE:
-            # Textual gives up a sequence that another ESC cuts short, and reads it one character
-            # after the other: ESC `[` ESC `[` is alt+[ twice.
+            # Textual gives up a sequence that another ESC cuts short, and reads it one
+            # character after the other: ESC `[` ESC `[` is alt+[ twice.
             self._is_after_escape = True
             return
         if sequence in _BEGINNINGS:
@@ -137,7 +162,9 @@ class KeyParser(XTermParser):
         character = sequence.removeprefix(_ESCAPE)
         is_alt = alt or self._is_after_escape or character != sequence
         self._is_after_escape = False
-        is_key = len(character) == 1 and (character.isprintable() or character in "\r\x7f")
+        is_key = len(character) == 1 and (
+            character.isprintable() or character in "\r\x7f"
+        )
         if is_alt and is_key:
             bits = _ALT_BIT
             if character != character.lower():
@@ -149,7 +176,9 @@ class KeyParser(XTermParser):
 
 
 class PasteParser(KeyParser):
-    """Reads what a bracketed paste holds as text; Textual acts on escape sequences in it."""
+    """Reads what a bracketed paste holds as text; Textual acts on escape sequences in
+    it.
+    """
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
@@ -165,7 +194,9 @@ class PasteParser(KeyParser):
         if not data:  # the end of the input
             yield from super().feed(data)
         while data:
-            mark = BRACKETED_PASTE_START if self._pasted is None else BRACKETED_PASTE_END
+            mark = (
+                BRACKETED_PASTE_START if self._pasted is None else BRACKETED_PASTE_END
+            )
             found = (self._end + data).find(mark)
             n_read = len(data) if found < 0 else found + len(mark) - len(self._end)
             read, data = data[:n_read], data[n_read:]
@@ -178,7 +209,8 @@ class PasteParser(KeyParser):
             self._pasted.append(read)
             if found >= 0:
                 text, self._pasted = "".join(self._pasted).removesuffix(mark), None
-                for _ in super().feed(mark):  # an empty paste: it has seen nothing of the text
+                # an empty paste: it has seen nothing of the text
+                for _ in super().feed(mark):
                     pass
                 yield events.Paste(text.replace("\x00", ""))
 
@@ -220,7 +252,9 @@ if sys.platform != "win32":
 
 
 def driver_class(default: type[Driver]) -> type[Driver]:
-    """`default`, or in place of Textual's for POSIX one that survives what terminals do."""
+    """`default`, or in place of Textual's for POSIX one that survives what terminals
+    do.
+    """
     if sys.platform == "win32":
         from textual.drivers import win32  # noqa: PLC0415  only there
 
@@ -234,8 +268,8 @@ def driver_class(default: type[Driver]) -> type[Driver]:
 def lend_terminal(app: App[Any]) -> Iterator[None]:
     """Suspend the app for a program that takes the terminal, and its keys that signal.
 
-    Raises SuspendNotSupported, and what the block raises, once the app is back: Textual's
-    `suspend` does not resume after an error.
+    Raises SuspendNotSupported, and what the block raises, once the app is back:
+    Textual's `suspend` does not resume after an error.
     """
     failure = None
     with ignore_signal_keys(), app.suspend():
@@ -250,8 +284,8 @@ def lend_terminal(app: App[Any]) -> Iterator[None]:
 def watch_terminal(on_gone: Callable[[], None]) -> None:
     """Calls `on_gone` on a thread when the other end of the terminal is closed.
 
-    SIGHUP says so only to processes that the terminal controls, and not while the app waits for
-    a terminal that reads nothing.
+    SIGHUP says so only to processes that the terminal controls, and not while the app
+    waits for a terminal that reads nothing.
     """
     if not hasattr(select, "poll"):
         return
@@ -283,12 +317,20 @@ class AsciiFilter(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            Segment(text if text.isascii() else text.translate(ASCII_TRANSLATION), style, control)
+            Segment(
+                text if text.isascii() else text.translate(ASCII_TRANSLATION),
+                style,
+                control,
+            )
             for text, style, control in segments
         ]
 
 
 def shows_unicode() -> bool:
-    """Whether the output encoding has the symbols; the Linux console lacks too many of them."""
-    encoding = getattr(sys.__stdout__, "encoding", None) or locale.getpreferredencoding(False)
+    """Whether the output encoding has the symbols; the Linux console lacks too many of
+    them.
+    """
+    encoding = getattr(sys.__stdout__, "encoding", None) or locale.getpreferredencoding(
+        False
+    )
     return "utf" in encoding.lower() and os.environ.get("TERM") != "linux"

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Benchmarks: `scripts/bench/bench.py SUBCOMMAND [options]`. Let nothing else run meanwhile."""
+"""Benchmarks: `scripts/bench/bench.py SUBCOMMAND [options]`.
+
+Let nothing else run meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]  # the subcommands, and the package `tests`
+# the subcommands, and the package `tests`
+sys.path[:0] = [
+    str(FOLDER),
+    str(FOLDER.parents[1]),
+]
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
@@ -29,7 +36,9 @@ def describe(name: str) -> str:
 
 def main(words: Sequence[str]) -> int:
     if not words or words[0] not in SUBCOMMANDS:
-        print(__doc__, *(f"{name:10} {describe(name)}" for name in SUBCOMMANDS), sep="\n")
+        print(
+            __doc__, *(f"{name:10} {describe(name)}" for name in SUBCOMMANDS), sep="\n"
+        )
         return 0 if words[:1] in ([], ["--help"], ["-h"]) else 2
     module = importlib.import_module(words[0])
     parser = argparse.ArgumentParser(

@@ -1,20 +1,23 @@
-"""What a head and prompt lookup give a chat model on real text, by the type of its weights.
+"""What a head and prompt lookup give a chat model on real text, by the type of its
+weights.
 
-    bench.py chat --target MODEL.gguf --head HEAD.gguf [--types Q8_0 BF16] [--copies DIR]
+    bench.py chat --target MODEL.gguf --head HEAD.gguf [--types Q8_0 BF16] [--copies
+    DIR]
 
-The workloads of `localspec bench` as requests to a chat model, each answered plainly (`--spec
-off`), with the head (`--spec eagle3`, 3 draft tokens), with prompt lookup (`--spec lookup`), and by
-`auto`, which has both. The copies in other types are made by llama.cpp .
-Speed-ups are ratios of tokens per second after the first token, of the same prompt; geometric means
-over the prompts.
+The workloads of `localspec bench` as requests to a chat model, each answered plainly
+(`--spec off`), with the head (`--spec eagle3`, 3 draft tokens), with prompt lookup
+(`--spec lookup`), and by `auto`, which has both. The copies in other types are made by
+llama.cpp . Speed-ups are ratios of tokens per second after the first token, of the same
+prompt; geometric means over the prompts.
 
-A model this small is computed, not read from memory. The same text where passes are read:
+A model this small is computed, not read from memory. The same text where passes are
+read:
 
     bench.py pair DIR --from MODEL.gguf --size 1b --head HEAD.gguf
     bench.py chat --target DIR/1b-target-BF16.gguf --head DIR/1b-BF16-HEAD.gguf --types
 
-Everything in a workload is asked one way, then the next way, in reverse order every second time,
-so that no prompt follows itself.
+Everything in a workload is asked one way, then the next way, in reverse order every
+second time, so that no prompt follows itself.
 """
 
 from __future__ import annotations
@@ -82,20 +85,26 @@ def main(args: argparse.Namespace) -> None:
         files[kind] = args.copies / f"{args.target.stem}-{kind}.gguf"
         if not files[kind].exists():
             quantize(args.target, files[kind], kind)
-    speeds: list[Sequence[str]] = [("type", "workload", "plain, tok/s", "head", "lookup", "both")]
+    speeds: list[Sequence[str]] = [
+        ("type", "workload", "plain, tok/s", "head", "lookup", "both")
+    ]
     curves = []
     for name, path in files.items():
         settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
         pair = (str(path.resolve()), str(args.head.resolve()))
         with loaded_engine(LoadCommand(*pair, settings, settings)) as engine:
             curves.append(f"- {name}: {describe_costs(measured_costs(engine))}")
-            model = ChatModel(engine, SamplingParams(temperature=args.temperature, seed=1))
+            model = ChatModel(
+                engine, SamplingParams(temperature=args.temperature, seed=1)
+            )
             measure(model, ["Hello"], 1, 8)  # warm caches
             for cells in workload_rows(name, model, args):
                 speeds.append(cells)
                 print(*cells, file=sys.stderr, flush=True)
     print("Speed-up (acceptance rate, tokens a pass):\n", table(speeds), sep="\n")
-    print("\nA pass of one token, passes of several in such passes, a draft token of the head:\n")
+    print(
+        "\nA pass of one token, passes of several in such passes, a draft token of the head:\n"
+    )
     print(*curves, sep="\n")
 
 
@@ -103,11 +112,15 @@ def main(args: argparse.Namespace) -> None:
 class WorkloadResults:
     """What one way of drafting did with a workload, by prompt and turn."""
 
-    speeds: list[float] = field(default_factory=list)  # Tokens per second after the first.
+    # Tokens per second after the first.
+    speeds: list[float] = field(default_factory=list)
     totals: RoundTotals = field(default_factory=RoundTotals)
 
     def describe(self, plain: WorkloadResults) -> str:
-        ratios = [ours / theirs for ours, theirs in zip(self.speeds, plain.speeds, strict=True)]
+        ratios = [
+            ours / theirs
+            for ours, theirs in zip(self.speeds, plain.speeds, strict=True)
+        ]
         rate = self.totals.acceptance_rate
         share = "–" if rate is None else f"{rate:.0%}"
         return f"{geometric_mean(ratios):.2f} × ({share}, {self.totals.tokens_per_pass:.2f})"
@@ -120,10 +133,14 @@ class ChatModel:
     engine: EngineProcess
     sampling: SamplingParams
 
-    def ask(self, request: str, arm: str, max_tokens: int, results: WorkloadResults) -> None:
+    def ask(
+        self, request: str, arm: str, max_tokens: int, results: WorkloadResults
+    ) -> None:
         spec, length = ARMS[arm]
         messages = (ChatMessage("user", request),)
-        command = GenerateCommand("", self.sampling, max_tokens, spec=spec, messages=messages)
+        command = GenerateCommand(
+            "", self.sampling, max_tokens, spec=spec, messages=messages
+        )
         answer = generate_answer(self.engine, replace(command, draft_length=length))
         results.speeds.append(answer.tokens_per_second or 0.0)
         for done in answer.rounds:
@@ -138,7 +155,10 @@ def describe_costs(costs: MeasuredCosts) -> str:
 
 def chat_requests(workload: workloads.Workload) -> list[str]:
     if workload.name == "chat":
-        return [text.split("Question: ")[-1].removesuffix("Answer:") for text in workload.prompts]
+        return [
+            text.split("Question: ")[-1].removesuffix("Answer:")
+            for text in workload.prompts
+        ]
     return [f"{REQUESTS[workload.name]}{text}" for text in workload.prompts]
 
 
@@ -147,7 +167,9 @@ def measure(
 ) -> dict[str, WorkloadResults]:
     found = {arm: WorkloadResults() for arm in ARMS}
     for turn in range(rounds):
-        for arm, request in itertools.product(list(ARMS)[:: -1 if turn % 2 else 1], requests):
+        for arm, request in itertools.product(
+            list(ARMS)[:: -1 if turn % 2 else 1], requests
+        ):
             model.ask(request, arm, max_tokens, found[arm])
     return found
 

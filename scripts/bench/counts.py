@@ -1,13 +1,15 @@
-"""Compare drafted and accepted tokens with llama.cpp's program: same files, prompts, length.
+"""Compare drafted and accepted tokens with llama.cpp's program: same files, prompts,
+length.
 
     bench.py counts --target T.gguf --draft HEAD.gguf [--draft …] --llama-cpp build/bin
 
-Greedy, so the text is the target's and only the drafts can differ. Nothing is timed: other programs
-may run. If the draft is the target's own file, its MTP layer drafts.
+Greedy, so the text is the target's and only the drafts can differ. Nothing is timed:
+other programs may run. If the draft is the target's own file, its MTP layer drafts.
 
-localspec's first token comes from the prompt's own pass, without a draft; llama.cpp drafts it. So
-llama.cpp gets the prompt plus that token, and rounds begin at the same positions. They are compared
-one by one, up to where llama.cpp shortens its drafts to the remaining tokens. Known differences:
+localspec's first token comes from the prompt's own pass, without a draft; llama.cpp
+drafts it. So llama.cpp gets the prompt plus that token, and rounds begin at the same
+positions. They are compared one by one, up to where llama.cpp shortens its drafts to
+the remaining tokens. Known differences:
 
 - a draft token that ends the answer: localspec stops drafting there, llama.cpp continues;
 - two tokens that are almost equally likely for a head: llama.cpp's head also reads rejected draft
@@ -33,7 +35,14 @@ from turns import table
 from localspec.machine.llama_params import has_amx
 
 COLUMNS = (
-    *("draft", "γ", "prompt", "llama.cpp accepted/drafted", "localspec", "different rounds"),
+    *(
+        "draft",
+        "γ",
+        "prompt",
+        "llama.cpp accepted/drafted",
+        "localspec",
+        "different rounds",
+    ),
     "same text",
 )
 _ROUND = re.compile(r"accepted (\d+)/(\d+) draft tokens")
@@ -63,14 +72,19 @@ def main(args: argparse.Namespace) -> None:
         kind = programs.drafting(settings)
         rows.append((kind, str(gamma), name, share(theirs), share(ours), *cells))
         print(*rows[-1], file=sys.stderr)
-    print(table(rows), f"\n{n_rounds - n_different:,} of {n_rounds:,} rounds are the same.")
+    print(
+        table(rows),
+        f"\n{n_rounds - n_different:,} of {n_rounds:,} rounds are the same.",
+    )
 
 
 def count(settings: Settings, case: Case, gamma: int) -> tuple[Rounds, Rounds, bool]:
     """llama.cpp's rounds and ours, and whether its text has ours. Raises BenchError."""
     text, first, ours = our_rounds(settings, case, gamma)
     for _ in range(programs.TRIES):  # the log may be truncated
-        log, theirs = their_rounds(settings, replace(case, prompt=case.prompt + first), gamma)
+        log, theirs = their_rounds(
+            settings, replace(case, prompt=case.prompt + first), gamma
+        )
         if text in log:
             break
     n = n_compared(theirs, settings.tokens - gamma - 2)
@@ -79,10 +93,19 @@ def count(settings: Settings, case: Case, gamma: int) -> tuple[Rounds, Rounds, b
 
 def our_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, str, Rounds]:
     """localspec's answer, its first token and the rounds after it."""
-    options = ("--draft", settings.draft or "", "--spec", "model", "--draft-max", str(gamma))
+    options = (
+        "--draft",
+        settings.draft or "",
+        "--spec",
+        "model",
+        "--draft-max",
+        str(gamma),
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events"
-        document = programs.localspec_answer(settings, case, (*options, "--events", str(path)))
+        document = programs.localspec_answer(
+            settings, case, (*options, "--events", str(path))
+        )
         events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
         found = [(e["accepted"], e["drafted"]) for e in events if e["ev"] == "round"]
     return document["text"], document["tokens"][0]["text"], found[1:]
@@ -91,7 +114,9 @@ def our_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, str, Ro
 def their_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, Rounds]:
     command = programs.speculative_simple_command(settings, case, gamma)
     out, log = programs.call(settings, [*command, "--verbosity", "5"])
-    found = [(int(accepted), int(drafted)) for accepted, drafted in _ROUND.findall(log + out)]
+    found = [
+        (int(accepted), int(drafted)) for accepted, drafted in _ROUND.findall(log + out)
+    ]
     if not found:
         raise BenchError(f"{command[0]} printed no rounds.")
     return log + out, found

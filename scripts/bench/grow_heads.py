@@ -1,8 +1,10 @@
-"""Enlarges the heads of a model together with it: the same drafts at a real head's cost.
+"""Enlarges the heads of a model together with it: the same drafts at a real head's
+cost.
 
-Like growth.py for models: the layers of a head get the width, heads and FFN of the larger target,
-so a draft step costs as much as one of that target's layers. Embeddings and output stay those of
-the target. The indices of the hidden states and of the target's layers change accordingly.
+Like growth.py for models: the layers of a head get the width, heads and FFN of the
+larger target, so a draft step costs as much as one of that target's layers. Embeddings
+and output stay those of the target. The indices of the hidden states and of the
+target's layers change accordingly.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ class Head:
         self.growth = growth
         self.arch = str(self.reader.fields["general.architecture"].contents())
         if self.arch not in ("eagle3", "dflash"):
-            raise ValueError(f"{path.name}: only EAGLE-3, DFlash and DSpark heads can be enlarged")
+            raise ValueError(
+                f"{path.name}: only EAGLE-3, DFlash and DSpark heads can be enlarged"
+            )
         self.small, self.big = growth.small.n_embd, growth.big.n_embd
         self.hidden_states = len(self.value("target_layers"))
 
@@ -61,13 +65,16 @@ class Head:
         """The new positions of an axis's n indices, and its new length."""
         if axis == "in":  # EAGLE-3 reads a token's embedding and a state, side by side
             return self.repeated(2 if self.arch == "eagle3" else 1)
-        if axis == "fused":  # EAGLE-3 norms the states before they are fused, the others after
+        # EAGLE-3 norms the states before they are fused, the others after
+        if axis == "fused":
             return self.repeated(self.hidden_states if n > self.small else 1)
         if axis == "hidden_states":
             return self.repeated(self.hidden_states)
         if axis == "judged":  # a state, and a row of the Markov matrix
             rest = np.arange(self.small, n) + self.big - self.small
-            return np.concatenate([np.arange(self.small), rest]), n + self.big - self.small
+            return np.concatenate(
+                [np.arange(self.small), rest]
+            ), n + self.big - self.small
         if axis == "all":
             return np.arange(n), n
         return self.growth.places[axis], self.growth.big.axis(axis)
@@ -89,7 +96,8 @@ class Head:
             return Tensor(tensor.name, shape, kind, lambda: tensor.data)
         values = np.atleast_2d(dequantize(tensor.data, kind))
         (rows, n_rows), (columns, n_columns) = (
-            self.places(axis, n) for axis, n in zip(AXES[name], values.shape, strict=True)
+            self.places(axis, n)
+            for axis, n in zip(AXES[name], values.shape, strict=True)
         )
         full = blank((n_rows, n_columns), name in NOISY)
         full[np.ix_(rows, columns)] = values
@@ -107,7 +115,9 @@ class Head:
             "attention.head_count": growth.big.n_head,
             "attention.head_count_kv": growth.big.n_head_kv,
             "target_hidden_size": big,
-            "target_layers": [layer * step[0] // step[1] for layer in self.value("target_layers")],
+            "target_layers": [
+                layer * step[0] // step[1] for layer in self.value("target_layers")
+            ],
             epsilon: self.value(epsilon) * growth.shrink,
         }
         return {f"{self.arch}.{key}": value for key, value in changed.items()}

@@ -1,11 +1,12 @@
-"""Places a trained llama-architecture model in a larger shape that computes the same function.
+"""Places a trained llama-architecture model in a larger shape that computes the same
+function.
 
 - width: zeros beyond the trained width; RMSNorm's weights times sqrt(d/D), its epsilon times d/D;
 - heads and FFN channels: the extra ones compute noise, which zero columns remove;
 - layers: the extra ones add zero to the residual; the trained ones are spread evenly.
 
-Weights that cannot reach the output are noise, because arithmetic on zeros might be faster; a third
-of the extra weights must be zero.
+Weights that cannot reach the output are noise, because arithmetic on zeros might be
+faster; a third of the extra weights must be zero.
 """
 
 from __future__ import annotations
@@ -52,7 +53,11 @@ class Shape:
         return self.n_head // self.n_head_kv
 
     def axis(self, name: str) -> int:
-        sizes = {"embd": self.n_embd, "q": self.n_head * HEAD, "kv": self.n_head_kv * HEAD}
+        sizes = {
+            "embd": self.n_embd,
+            "q": self.n_head * HEAD,
+            "kv": self.n_head_kv * HEAD,
+        }
         return {**sizes, "ff": self.n_ff}[name]
 
     def matrix(self, name: str) -> tuple[int, int]:
@@ -127,7 +132,9 @@ def trained_model(path: Path) -> Source:
 # --- the larger model -----------------------------------------------------------------
 
 # A prime length, so that no two rows of a matrix are equal.
-NOISE = np.random.default_rng(0).standard_normal(1_000_003, np.float32) * np.float32(0.02)
+NOISE = np.random.default_rng(0).standard_normal(1_000_003, np.float32) * np.float32(
+    0.02
+)
 
 
 def blank(shape: tuple[int, ...], noisy: bool) -> Array:
@@ -139,13 +146,19 @@ def stored_as(kind: Kind, values: Array) -> Stored:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     rows, columns = values.shape
     if columns % block:
-        raise ValueError(f"{kind.name} needs a multiple of {block} columns, not {columns}")
+        raise ValueError(
+            f"{kind.name} needs a multiple of {block} columns, not {columns}"
+        )
     stored = np.empty((rows, columns // block * size), np.uint8)
     values, threads = np.ascontiguousarray(values, np.float32), os.cpu_count() or 1
 
     def quantize(first: int, last: int) -> None:
         C._lib.ggml_quantize_chunk(
-            *(int(kind), values.ctypes.data_as(c_void_p), stored.ctypes.data_as(c_void_p)),
+            *(
+                int(kind),
+                values.ctypes.data_as(c_void_p),
+                stored.ctypes.data_as(c_void_p),
+            ),
             *(c_int64(first * columns), c_int64(last - first), c_int64(columns), None),
         )
 
@@ -175,7 +188,9 @@ class Growth:
     """A trained model's tensors placed in a larger shape."""
 
     def __init__(self, source: Source, shape: Shape, kind: Kind, turn: int = 0) -> None:
-        """A `turn` other than 0 unties the output and rotates its rows by as many tokens."""
+        """A `turn` other than 0 unties the output and rotates its rows by as many
+        tokens.
+        """
         self.source, self.small, self.big = source, source.shape, shape
         self.kind, self.turn = kind, turn
         self.check_fit()
@@ -190,7 +205,9 @@ class Growth:
                 raise ValueError(f"{name} of {self.big} is below that of {self.small}")
 
     def place(self, axis: str) -> NDArray[np.int64]:
-        """The new index of each trained index of an axis; query heads stay with their KV head."""
+        """The new index of each trained index of an axis; query heads stay with their
+        KV head.
+        """
         index = np.arange(self.small.axis(axis))
         if axis != "q":
             return index
@@ -231,7 +248,9 @@ class Growth:
                 return self.scaled(f"blk.{self.trained[layer]}.{name}.weight")
             return np.ones(self.big.n_embd, np.float32)
 
-        return Tensor(f"blk.{layer}.{name}.weight", (self.big.n_embd,), Kind.F32, stored)
+        return Tensor(
+            f"blk.{layer}.{name}.weight", (self.big.n_embd,), Kind.F32, stored
+        )
 
     def matrix(self, layer: int, name: str) -> Tensor:
         shape, noisy = self.big.matrix(name), name not in RETURNING
@@ -254,7 +273,8 @@ class Growth:
             "general.name": f"localspec bench: {self.source.value('general.name')}, grown",
             "general.description": "a smaller model's function at a larger one's cost",
             "general.file_type": FILE_TYPES[self.kind.name],
-            "llama.context_length": self.big.n_ctx or self.source.value("llama.context_length"),
+            "llama.context_length": self.big.n_ctx
+            or self.source.value("llama.context_length"),
             "llama.embedding_length": self.big.n_embd,
             "llama.block_count": self.big.n_layer,
             "llama.feed_forward_length": self.big.n_ff,
@@ -276,11 +296,15 @@ def write_gguf(
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
             inner = field.types[-1] if len(field.types) > 1 else None
-            out.add_key_value(key, changed.get(key, field.contents()), field.types[0], inner)
+            out.add_key_value(
+                key, changed.get(key, field.contents()), field.types[0], inner
+            )
     for tensor in tensors:
         block, size = gguf.GGML_QUANT_SIZES[tensor.kind]
         stored = math.prod(tensor.shape) // block * size
-        out.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), stored, tensor.kind)
+        out.add_tensor_info(
+            tensor.name, tensor.shape, np.dtype(np.float32), stored, tensor.kind
+        )
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_ti_data_to_file()

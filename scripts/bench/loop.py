@@ -3,10 +3,11 @@
     bench.py loop [--vocab 4096 49152 131072 262144] [--rounds 300] [--probabilities]
                   [--target MODEL.gguf]
 
-CPU time of the engine's thread, from one event written to the next; another program slows it only a
-little. "plain" drafts nothing. In "5 rows" a tiny random model of each vocabulary size drafts for
-itself, so almost every draft token is accepted and every row is verified: the most expensive case.
-`--target` measures a real model, plain: its passes leave the caches as cold as in use.
+CPU time of the engine's thread, from one event written to the next; another program
+slows it only a little. "plain" drafts nothing. In "5 rows" a tiny random model of each
+vocabulary size drafts for itself, so almost every draft token is accepted and every row
+is verified: the most expensive case. `--target` measures a real model, plain: its
+passes leave the caches as cold as in use.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def main(args: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             write_model(path, n_vocab)
-            target = LlamaContext(path, ModelRole(settings, DRAFT_LENGTH + 1, DRAFT_LENGTH))
+            target = LlamaContext(
+                path, ModelRole(settings, DRAFT_LENGTH + 1, DRAFT_LENGTH)
+            )
             draft = LlamaContext(path, ModelRole(settings, 1, DRAFT_LENGTH))
             print_times([target, draft], args, n_vocab)
             target.close()
@@ -73,7 +76,9 @@ def main(args: argparse.Namespace) -> None:
     return None
 
 
-def print_times(models: Sequence[LlamaContext], args: argparse.Namespace, n_vocab: int) -> None:
+def print_times(
+    models: Sequence[LlamaContext], args: argparse.Namespace, n_vocab: int
+) -> None:
     cases = {"plain": models[:1], f"{DRAFT_LENGTH + 1} rows": models}
     for mode in MODES:
         for name, used in list(cases.items())[: len(models)]:
@@ -105,10 +110,14 @@ def host_times(models: Sequence[LlamaContext], mode: str, rounds: int) -> list[f
     )
     length = DRAFT_LENGTH if drafts else 0
     n_tokens = rounds * (length + 1)
-    job = GenerationJob(prompt, sampling, n_tokens, length, lambda _: False, lambda: False)
+    job = GenerationJob(
+        prompt, sampling, n_tokens, length, lambda _: False, lambda: False
+    )
     drafter = drafters.make("model" if drafts else "none", inputs)
     steps = speculative_decode(target, drafter, verifier, job)
-    events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(steps)
+    events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(
+        steps
+    )
     times, decoding = list[float](), [0.0]
     with timed_decode(decoding), open(os.devnull, "wb", buffering=0) as output:
         began, decoded = time.thread_time(), 0.0
@@ -125,7 +134,9 @@ def host_times(models: Sequence[LlamaContext], mode: str, rounds: int) -> list[f
 
 @contextmanager
 def timed_decode(seconds: list[float]) -> Iterator[None]:
-    """Adds the CPU seconds of this thread inside llama_decode to the first of `seconds`."""
+    """Adds the CPU seconds of this thread inside llama_decode to the first of
+    `seconds`.
+    """
     decode = C.llama_decode
 
     def run(*given: Any) -> int:

@@ -3,20 +3,23 @@
     bench.py pair OUT_DIR --size 1b --type BF16 --hopeless
     bench.py pair OUT_DIR --from MODEL.gguf --size 1b --type BF16 --head HEAD.gguf
 
-The second form enlarges a real model of up to 30 layers, such as SmolLM2 135M, and its EAGLE-3
-heads: its own text, at the cost of a model that is read from memory.
+The second form enlarges a real model of up to 30 layers, such as SmolLM2 135M, and its
+EAGLE-3 heads: its own text, at the cost of a model that is read from memory.
 
-The trained weights are placed in a larger shape that computes the same function (growth.py).
+The trained weights are placed in a larger shape that computes the same function
+(growth.py).
 
-`--hopeless` adds a draft of the same cost and confidence that is almost always wrong: its output
-matrix is a copy of the embeddings with the rows rotated by half the vocabulary, so it proposes
-token (t + 2048) % 4096 where the draft proposes t.
+`--hopeless` adds a draft of the same cost and confidence that is almost always wrong:
+its output matrix is a copy of the embeddings with the rows rotated by half the
+vocabulary, so it proposes token (t + 2048) % 4096 where the draft proposes t.
 
-`--head FILE`, repeatable, enlarges an EAGLE-3, DFlash or DSpark head of the demo target too
-(grow_heads.py): its drafts stay the same, at the cost of one or two layers of the larger target.
+`--head FILE`, repeatable, enlarges an EAGLE-3, DFlash or DSpark head of the demo target
+too (grow_heads.py): its drafts stay the same, at the cost of one or two layers of the
+larger target.
 
-The draft's share of the target's parameters (the cost if memory bandwidth is the limit) and of its
-layers (if kernel launches are): 0.5b 0.10 and 0.13, 1b 0.11 and 0.19, 3b 0.09 and 0.14.
+The draft's share of the target's parameters (the cost if memory bandwidth is the limit)
+and of its layers (if kernel launches are): 0.5b 0.10 and 0.13, 1b 0.11 and 0.19, 3b
+0.09 and 0.14.
 """
 
 from __future__ import annotations
@@ -56,11 +59,14 @@ SIZES = {
     "0.5b": PairShapes(Shape(896, 24, 14, 2, 6912), Shape(896, 3, 14, 2, 4864)),
     "1b": PairShapes(Shape(2048, 16, 32, 8, 8192), Shape(1536, 3, 24, 6, 6144)),
     "3b": PairShapes(Shape(3072, 28, 48, 8, 8192), Shape(2048, 4, 32, 8, 8192)),
-    "8b": PairShapes(Shape(4096, 32, 64, 16, 15616, 131072), Shape(2048, 4, 32, 8, 8192, 131072)),
+    "8b": PairShapes(
+        Shape(4096, 32, 64, 16, 15616, 131072), Shape(2048, 4, 32, 8, 8192, 131072)
+    ),
 }
 """After Qwen2.5-0.5B, Llama-3.2-1B, Llama-3.2-3B and Llama-3.1-8B (in heads of 64).  The FFN of the
 first and the last is widened, from 4864 and 14336, by the weight of the output matrix which this
-vocabulary of 4,096 lacks."""
+vocabulary of 4,096 lacks.
+"""
 DEEP_SIZES = {
     "0.5b": Shape(1152, 30, 18, 6, 3328),
     "1b": Shape(1536, 30, 24, 8, 5632),
@@ -68,12 +74,15 @@ DEEP_SIZES = {
 }
 """The size that a real model gets: 30 layers, three query heads for each KV head."""
 TOLERANCE = {"F16": 0.015, "BF16": 0.015, "Q8_0": 0.01, "Q4_0": 0.15, "Q4_K": 0.2}
-"""Allowed distance of the logits from the trained ones: root mean square over standard deviation.
-About twice the rounding error; in F32 that is 1e-5. F16 and BF16 differ more than Q8_0 because the
-trained files are Q8_0, for which llama.cpp also rounds activations."""
+"""Allowed distance of the logits from the trained ones: root mean square over standard
+deviation. About twice the rounding error; in F32 that is 1e-5. F16 and BF16 differ more
+than Q8_0 because the trained files are Q8_0, for which llama.cpp also rounds
+activations.
+"""
 REAL_TOLERANCE = 0.06
-"""The same for a real model of any type: SmolLM2's own copy in BF16 is 0.028 from its Q4_1 file,
-which rounds activations more roughly."""
+"""The same for a real model of any type: SmolLM2's own copy in BF16 is 0.028 from its
+Q4_1 file, which rounds activations more roughly.
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +91,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--size", choices=list(SIZES), required=True)
     add("--from", type=Path, dest="source", metavar="MODEL")
     add("--type", choices=list(TOLERANCE), default="BF16")
-    add("--hopeless", action="store_true", help="add a draft that is almost always wrong")
+    add(
+        "--hopeless",
+        action="store_true",
+        help="add a draft that is almost always wrong",
+    )
     add("--head", type=Path, action="append", default=[], metavar="FILE")
 
 
@@ -102,7 +115,9 @@ def main(args: argparse.Namespace) -> int:
     print(*(one.report(tolerance) for one in made), sep="\n")
     for draft in made[1:]:
         same = agreement(draft.logits, made[0].logits)
-        print(f"{draft.path.name} agrees with the target's argmax on {same:.1%} of positions")
+        print(
+            f"{draft.path.name} agrees with the target's argmax on {same:.1%} of positions"
+        )
     return int(any(one.distance > tolerance for one in made))
 
 
@@ -110,9 +125,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def logits(path: Path) -> Array:
-    """The logits at each of the first N_CHECKED tokens of a held-out module, on the CPU."""
+    """The logits at each of the first N_CHECKED tokens of a held-out module, on the
+    CPU.
+    """
     settings = ContextSettings(
-        n_ctx=N_CHECKED, n_gpu_layers=0, n_threads=THREADS, flash_attn="on", kv_type="f16"
+        n_ctx=N_CHECKED,
+        n_gpu_layers=0,
+        n_threads=THREADS,
+        flash_attn="on",
+        kv_type="f16",
     )
     model = LlamaContext(path, ModelRole(settings, N_CHECKED, 0))
     try:
@@ -143,7 +164,9 @@ class CheckedFile:
     same_argmax: float
 
     def report(self, tolerance: float) -> str:
-        verdict = "ok" if self.distance <= tolerance else f"OVER the tolerance of {tolerance}"
+        verdict = (
+            "ok" if self.distance <= tolerance else f"OVER the tolerance of {tolerance}"
+        )
         return (
             f"{self.path}: {self.path.stat().st_size / 1e6:,.0f} MB,"
             f" {self.parameters / 1e6:,.1f} M parameters\n"
@@ -152,18 +175,28 @@ class CheckedFile:
         )
 
 
-def make(path: Path, source: Source, shape: Shape, kind: Kind, turn: int = 0) -> CheckedFile:
+def make(
+    path: Path, source: Source, shape: Shape, kind: Kind, turn: int = 0
+) -> CheckedFile:
     growth = Growth(source, shape, kind, turn)
-    parameters = write_gguf(path, "llama", source.reader, growth.header(), list(growth.tensors()))
+    parameters = write_gguf(
+        path, "llama", source.reader, growth.header(), list(growth.tensors())
+    )
     wanted, found = np.roll(logits(source.path), turn, axis=-1), logits(path)
     distance = float(np.sqrt(np.square(found - wanted).mean()) / wanted.std())
     largest = float(np.abs(found - wanted).max())
-    return CheckedFile(path, parameters, found, distance, largest, agreement(found, wanted))
+    return CheckedFile(
+        path, parameters, found, distance, largest, agreement(found, wanted)
+    )
 
 
-def make_pair(stem: str, shapes: PairShapes, kind: Kind, hopeless: bool) -> Iterator[CheckedFile]:
+def make_pair(
+    stem: str, shapes: PairShapes, kind: Kind, hopeless: bool
+) -> Iterator[CheckedFile]:
     """Write STEM-target.gguf, STEM-draft.gguf and, if `hopeless`, STEM-hopeless.gguf."""
-    target, draft = (trained_model(DEMO / f"demo-{role}.gguf") for role in ("target", "draft"))
+    target, draft = (
+        trained_model(DEMO / f"demo-{role}.gguf") for role in ("target", "draft")
+    )
     yield make(Path(f"{stem}-target.gguf"), target, shapes.target, kind)
     yield make(Path(f"{stem}-draft.gguf"), draft, shapes.draft, kind)
     if hopeless:
@@ -171,17 +204,23 @@ def make_pair(stem: str, shapes: PairShapes, kind: Kind, hopeless: bool) -> Iter
         yield make(Path(f"{stem}-hopeless.gguf"), draft, shapes.draft, kind, turn)
 
 
-def make_heads(stem: str, target: Path, shape: Shape, kind: Kind, heads: list[Path]) -> None:
+def make_heads(
+    stem: str, target: Path, shape: Shape, kind: Kind, heads: list[Path]
+) -> None:
     """Write STEM-NAME.gguf for each head NAME.gguf or demo-NAME.gguf of `target`."""
     growth = Growth(trained_model(target), shape, kind)
     for head in heads:
         path = Path(f"{stem}-{head.stem.removeprefix('demo-')}.gguf")
         parameters = grow_heads.write(path, grow_heads.Head(head, growth))
-        print(f"{path}: {path.stat().st_size / 1e6:,.0f} MB, {parameters / 1e6:,.1f} M parameters")
+        print(
+            f"{path}: {path.stat().st_size / 1e6:,.0f} MB, {parameters / 1e6:,.1f} M parameters"
+        )
 
 
 def quantize(source: Path, target: Path, kind: str) -> None:
-    """Write a copy of a model with its matrices in another type, such as `bf16` or `Q8_0`."""
+    """Write a copy of a model with its matrices in another type, such as `bf16` or
+    `Q8_0`.
+    """
     params = C.llama_model_quantize_default_params()
     params.ftype = getattr(C, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
     params.allow_requantize, params.nthread = True, THREADS

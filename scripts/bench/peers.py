@@ -1,34 +1,38 @@
-"""Compare localspec with llama.cpp's own programs on any model, with or without a draft.
+"""Compare localspec with llama.cpp's own programs on any model, with or without a
+draft.
 
     bench.py peers --target T.gguf --draft D.gguf --llama-cpp build/bin --gamma 1 3 5
 
-`--llama-cpp` is the folder with llama-server, llama-speculative-simple and llama-completion, built
-from the llama.cpp source in the sdist of the installed llama-cpp-python with the same compiler
-flags; a missing program is left out. Let nothing else run meanwhile.
+`--llama-cpp` is the folder with llama-server, llama-speculative-simple and
+llama-completion, built from the llama.cpp source in the sdist of the installed
+llama-cpp-python with the same compiler flags; a missing program is left out. Let
+nothing else run meanwhile.
 
-Every program reads the same text (no chat template) and samples with top-k 40, top-p 0.95 and min-p
-0.05; all else is its own default unless an option says otherwise. Every turn runs all programs on
-every prompt, each second turn in reverse order; one turn before is not counted. Ratios to
-llama-server without a draft (to localspec's plain row, if it is missing) are computed within a
-turn; their median is a prompt's. The table gives the geometric mean over prompts and the worst
-prompt; above 1 is faster. What is timed, by the sources:
+Every program reads the same text (no chat template) and samples with top-k 40, top-p
+0.95 and min-p 0.05; all else is its own default unless an option says otherwise. Every
+turn runs all programs on every prompt, each second turn in reverse order; one turn
+before is not counted. Ratios to llama-server without a draft (to localspec's plain row,
+if it is missing) are computed within a turn; their median is a prompt's. The table
+gives the geometric mean over prompts and the worst prompt; above 1 is faster. What is
+timed, by the sources:
 
 - llama-server keeps running; tokens per second by its own clock, after the first token. "Whole
   answer" is the client's clock: reading the prompt and all tokens.
 - llama-speculative-simple loads each time; its clock starts when both models have read the prompt.
 - localspec loads each time; tokens per second after the first token. The draft model reads the
-  prompt in its first draft, so this rate includes it. Costs measured in one run serve the next.
+  prompt in its first draft, so this rate includes it. Costs measured in one run serve
+  the next.
 
-A whole answer has `--tokens` tokens: one that ends earlier is extended at its own speed. Answers
-that repeat themselves (under half of the 4-grams distinct) are easy to draft: if there are some, a
-table without them follows. Greedy texts that differ from localspec's plain one part where two
-tokens are almost equally likely.
+A whole answer has `--tokens` tokens: one that ends earlier is extended at its own
+speed. Answers that repeat themselves (under half of the 4-grams distinct) are easy to
+draft: if there are some, a table without them follows. Greedy texts that differ from
+localspec's plain one part where two tokens are almost equally likely.
 
-Tables of their own: `--threads-table 1 2` (localspec's default threads against these counts),
-`--prefill 512 2048` (tokens per second of reading a prompt, by llama-server and `localspec serve`,
-both kept running), `--first-token` (from the start of the process to the first characters of the
-answer; `new` has no measurements yet, `known` those of runs before; compile the bytecode first:
-python -m compileall localspec).
+Tables of their own: `--threads-table 1 2` (localspec's default threads against these
+counts), `--prefill 512 2048` (tokens per second of reading a prompt, by llama-server
+and `localspec serve`, both kept running), `--first-token` (from the start of the
+process to the first characters of the answer; `new` has no measurements yet, `known`
+those of runs before; compile the bytecode first: python -m compileall localspec).
 """
 
 from __future__ import annotations
@@ -101,12 +105,17 @@ def main(args: argparse.Namespace) -> None:
             localspec_options=tuple(shlex.split(args.localspec_options)),
             data_dir=data_dir,
         )
-        print(conditions(), *(f"{name}: {value}" for name, value in vars(args).items()), sep="\n")
+        print(
+            conditions(),
+            *(f"{name}: {value}" for name, value in vars(args).items()),
+            sep="\n",
+        )
         for part in report(settings, args):
             print(f"\n{part}", flush=True)
 
 
-# --- contestants ----------------------------------------------------------------------------
+# --- contestants
+# ----------------------------------------------------------------------------
 
 
 def contestants_of(
@@ -131,7 +140,9 @@ def contestants_of(
     for pair in pairs or [settings]:
         draft = ("--draft", pair.draft or "none")
         name = f"localspec auto{label(pair, args)}"
-        yield Contestant(name, partial(localspec, pair, options=(*draft, "--spec", "auto")))
+        yield Contestant(
+            name, partial(localspec, pair, options=(*draft, "--spec", "auto"))
+        )
         for gamma in args.fixed if pair.draft else ():
             options = (*draft, "--spec", "model", "--draft-max", str(gamma))
             family = f"localspec{label(pair, args)}, γ"
@@ -146,7 +157,8 @@ def label(pair: Settings, args: argparse.Namespace) -> str:
     return f" + {', '.join(stems)}" if len(args.draft) > 1 else " + draft"
 
 
-# --- tables of their own --------------------------------------------------------------------
+# --- tables of their own
+# --------------------------------------------------------------------
 
 
 def thread_tables(
@@ -158,7 +170,9 @@ def thread_tables(
     for name, options in ways.items():
         counts = {"default": None} | {str(n): n for n in args.threads_table}
         contestants = [
-            Contestant(n, partial(localspec, replace(settings, threads=count), options=options))
+            Contestant(
+                n, partial(localspec, replace(settings, threads=count), options=options)
+            )
             for n, count in counts.items()
         ]
         measured = Measurement(contestants, cases, "default")
@@ -175,17 +189,24 @@ def prefill_table(
     settings = replace(settings, ctx=max(settings.ctx, *(n + 64 for n in lengths)))
     settings = replace(settings, draft=None)
     with ExitStack() as open_:
-        servers = [LlamaServer(settings), LlamaServer(settings, localspec_server_command)]
+        servers = [
+            LlamaServer(settings),
+            LlamaServer(settings, localspec_server_command),
+        ]
         for server in servers:
             open_.callback(server.close)
         for length in lengths:
             long_text = text * (1 + 8 * length // len(text))
             pairs = []
-            for turn in range(rounds + 1):  # each with a text of its own: localspec reuses prefixes
+            # each with a text of its own: localspec reuses prefixes
+            for turn in range(rounds + 1):
                 prompt = servers[0].cut(f"{length}, {turn}: {long_text}", length)
                 order = -1 if turn % 2 else 1
-                pairs.append([server.prefill(prompt) for server in servers[::order]][::order])
-                servers[1].wait_until_idle()  # it measures the model after its first answers
+                pairs.append(
+                    [server.prefill(prompt) for server in servers[::order]][::order]
+                )
+                # it measures the model after its first answers
+                servers[1].wait_until_idle()
             columns = [median(column) for column in zip(*pairs[1:], strict=True)]
             ratio = median(ours / theirs for theirs, ours in pairs[1:])
             yield [str(length), *(f"{speed:.0f}" for speed in columns), f"{ratio:.3f}"]
@@ -199,7 +220,11 @@ def first_token_table(settings: Settings, rounds: int) -> Iterator[list[str]]:
     ours = localspec_command(replace(settings, tokens=16), case, (*draft, "--quiet"))
     ours.remove("--json")
     theirs = raw_program(settings, FIRST_TOKEN_PROMPT)
-    names = [*(Path(name).name for name in theirs[:1]), "localspec, new", "localspec, known"]
+    names = [
+        *(Path(name).name for name in theirs[:1]),
+        "localspec, new",
+        "localspec, known",
+    ]
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for turn in range(rounds + 1):
         with tempfile.TemporaryDirectory() as new:
@@ -219,7 +244,8 @@ def first_token_table(settings: Settings, rounds: int) -> Iterator[list[str]]:
         yield [name, f"{seconds:.2f}", f"{ratio:.2f}", f"{cpu:.2f}"]
 
 
-# --- the report -----------------------------------------------------------------------------
+# --- the report
+# -----------------------------------------------------------------------------
 
 
 def report(settings: Settings, args: argparse.Namespace) -> Iterator[str]:

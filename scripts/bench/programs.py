@@ -30,11 +30,17 @@ from localspec.engine.session import Session
 from localspec.engine_process.client import EngineProcess
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
-from localspec.protocol.wire import GenerateCommand, LoadCommand, MeasuredCosts, ProbeCommand
+from localspec.protocol.wire import (
+    GenerateCommand,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+)
 
 LIMIT_S = 1800
 _IDLE_S = 1.0  # A program is idle if it computes for less than a tenth of that time.
-TRIES = 5  # llama.cpp logs in a thread of its own; about one exit in thirty truncates the log.
+# llama.cpp logs in a thread of its own; about one exit in thirty truncates the log.
+TRIES = 5
 TOP_K, TOP_P, MIN_P = 40, 0.95, 0.05  # Of every program, at temperatures above 0.
 MIN_TOKENS = 8  # A shorter answer says nothing of speed.
 
@@ -106,12 +112,18 @@ class Run:
     drafted: int = 0
     accepted: int = 0
     text: str = ""
-    distinct: float | None = None  # The share of distinct 4-grams of localspec's answers.
+    distinct: float | None = (
+        None  # The share of distinct 4-grams of localspec's answers.
+    )
 
 
 def environment(settings: Settings) -> dict[str, str]:
     # llama.cpp's programs also take flags from these variables.
-    found = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("LLAMA_ARG_")
+    }
     if settings.data_dir is not None:
         found["LOCALSPEC_DATA_DIR"] = settings.data_dir
         found["LOCALSPEC_CONFIG"] = os.path.join(settings.data_dir, "none.toml")
@@ -122,12 +134,16 @@ def call(settings: Settings, command: Sequence[str]) -> tuple[str, str]:
     """Runs a program; returns stdout and stderr. Raises BenchError."""
     env = environment(settings)
     try:
-        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, env=env, check=False)
+        done = subprocess.run(
+            command, capture_output=True, timeout=LIMIT_S, env=env, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"{command[0]}: {error}") from error
     out, err = (raw.decode("utf-8", "replace") for raw in (done.stdout, done.stderr))
     if done.returncode != 0:
-        raise BenchError(f"{command[0]} exited with {done.returncode}:\n{last_lines(err or out)}")
+        raise BenchError(
+            f"{command[0]} exited with {done.returncode}:\n{last_lines(err or out)}"
+        )
     return out, err
 
 
@@ -135,13 +151,18 @@ def last_lines(text: str) -> str:
     return "\n".join(text.strip().splitlines()[-5:])
 
 
-# --- llama.cpp ------------------------------------------------------------------------------
+# --- llama.cpp
+# ------------------------------------------------------------------------------
 
 
 def model_options(settings: Settings) -> list[str]:
     """What llama-server and llama-speculative-simple have in common."""
     options = ["-m", settings.target, "-c", str(settings.ctx)]
-    numbers = {"-t": settings.threads, "-tb": settings.threads, "-ngl": settings.gpu_layers}
+    numbers = {
+        "-t": settings.threads,
+        "-tb": settings.threads,
+        "-ngl": settings.gpu_layers,
+    }
     if settings.draft is not None:
         options += ["--spec-type", f"draft-{drafting(settings)}"]
         options += ["-md", settings.draft] if settings.draft != settings.target else []
@@ -151,7 +172,9 @@ def model_options(settings: Settings) -> list[str]:
 
 def given(numbers: Mapping[str, int | None]) -> list[str]:
     """Options as words, without those that are None."""
-    return [word for name, n in numbers.items() if n is not None for word in (name, str(n))]
+    return [
+        word for name, n in numbers.items() if n is not None for word in (name, str(n))
+    ]
 
 
 @cache
@@ -175,10 +198,14 @@ def localspec_server_command(settings: Settings) -> list[str]:
 
 
 class LlamaServer:
-    """A server with llama.cpp's API, started for the first answer and kept until it is closed."""
+    """A server with llama.cpp's API, started for the first answer and kept until it is
+    closed.
+    """
 
     def __init__(
-        self, settings: Settings, command: Callable[[Settings], list[str]] = llama_server_command
+        self,
+        settings: Settings,
+        command: Callable[[Settings], list[str]] = llama_server_command,
     ) -> None:
         self._settings, self._command = settings, command
         self._process: subprocess.Popen[bytes] | None = None
@@ -191,7 +218,8 @@ class LlamaServer:
         total_s = time.perf_counter() - began
         timings = answer["timings"]
         require_length(timings["predicted_n"])
-        # The first token comes with the prompt's pass, as in localspec's tokens_per_second.
+        # The first token comes with the prompt's pass, as in localspec's
+        # tokens_per_second.
         speed = (timings["predicted_n"] - 1) / (timings["predicted_ms"] / 1e3)
         prompt_s = total_s - timings["predicted_ms"] / 1e3
         return Run(
@@ -215,7 +243,12 @@ class LlamaServer:
         return str(self.post("/detokenize", {"tokens": ids})["content"])
 
     def _request(self, case: Case, tokens: int) -> dict[str, Any]:
-        sampling = {"temperature": case.temperature, "top_k": TOP_K, "top_p": TOP_P, "min_p": MIN_P}
+        sampling = {
+            "temperature": case.temperature,
+            "top_k": TOP_K,
+            "top_p": TOP_P,
+            "min_p": MIN_P,
+        }
         limits = {"n_predict": tokens, "cache_prompt": False}
         return {"prompt": case.prompt, "seed": case.seed, **sampling, **limits}
 
@@ -236,7 +269,9 @@ class LlamaServer:
         command = [*self._command(self._settings), *address]
         env = environment(self._settings)
         try:
-            self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env)
+            self._process = subprocess.Popen(
+                command, stdout=self._log, stderr=self._log, env=env
+            )
         except OSError as error:
             raise BenchError(f"{command[0]}: {error}") from error
         limit = time.monotonic() + LIMIT_S
@@ -254,7 +289,9 @@ class LlamaServer:
             return False
 
     def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=LIMIT_S)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self._port, timeout=LIMIT_S
+        )
         try:
             connection.request(method, path, body, {"Content-Type": "application/json"})
             response = connection.getresponse()
@@ -290,7 +327,9 @@ def speculative_simple(settings: Settings, case: Case, gamma: int | None) -> Run
     for _ in range(TRIES):
         out, log = call(settings, command)
         patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
-        encoded, decoded, drafted, accepted = (pattern.search(log) for pattern in patterns)
+        encoded, decoded, drafted, accepted = (
+            pattern.search(log) for pattern in patterns
+        )
         if encoded and decoded and drafted and accepted:
             require_length(int(decoded[1]))
             speed = float(decoded[2])
@@ -307,7 +346,9 @@ def speculative_simple(settings: Settings, case: Case, gamma: int | None) -> Run
     )
 
 
-def speculative_simple_command(settings: Settings, case: Case, gamma: int | None) -> list[str]:
+def speculative_simple_command(
+    settings: Settings, case: Case, gamma: int | None
+) -> list[str]:
     """It stops one token after -n, so -n is one less."""
     return [
         settings.program("llama-speculative-simple"),
@@ -320,7 +361,8 @@ def speculative_simple_command(settings: Settings, case: Case, gamma: int | None
     ]
 
 
-# --- localspec ------------------------------------------------------------------------------
+# --- localspec
+# ------------------------------------------------------------------------------
 
 LOCALSPEC = (sys.executable, "-m", "localspec")
 PLAIN = ("--draft", "none", "--spec", "off")
@@ -342,14 +384,18 @@ def localspec(settings: Settings, case: Case, options: Sequence[str]) -> Run:
     )
 
 
-def localspec_answer(settings: Settings, case: Case, options: Sequence[str]) -> dict[str, Any]:
+def localspec_answer(
+    settings: Settings, case: Case, options: Sequence[str]
+) -> dict[str, Any]:
     """The document that `localspec run --json` prints."""
     out, _ = call(settings, localspec_command(settings, case, options))
     answer: dict[str, Any] = json.loads(out)
     return answer
 
 
-def localspec_command(settings: Settings, case: Case, options: Sequence[str]) -> list[str]:
+def localspec_command(
+    settings: Settings, case: Case, options: Sequence[str]
+) -> list[str]:
     command = [
         *(*LOCALSPEC, "run", settings.target, *options, "--raw", "-p", case.prompt),
         *("--temperature", str(case.temperature), "--seed", str(case.seed)),
@@ -363,7 +409,9 @@ def model_settings(settings: Settings) -> list[str]:
     """What all commands of localspec have in common."""
     threads, layers = settings.threads, settings.gpu_layers
     draft = {"--draft-threads": threads, "--draft-gpu-layers": layers}
-    return given({"--ctx": settings.ctx, "--threads": threads, "--gpu-layers": layers} | draft)
+    return given(
+        {"--ctx": settings.ctx, "--threads": threads, "--gpu-layers": layers} | draft
+    )
 
 
 @contextmanager
@@ -384,7 +432,9 @@ def measured_costs(engine: EngineProcess, seconds: float = 2.0) -> MeasuredCosts
     return engine.measured
 
 
-def generate_answer(engine: Session | EngineProcess, request: GenerateCommand) -> GeneratedAnswer:
+def generate_answer(
+    engine: Session | EngineProcess, request: GenerateCommand
+) -> GeneratedAnswer:
     """Raises BenchError if the engine exits."""
     answer = GeneratedAnswer()
     for event in engine.generate(request):
@@ -394,19 +444,37 @@ def generate_answer(engine: Session | EngineProcess, request: GenerateCommand) -
     return answer
 
 
-# --- the first characters -------------------------------------------------------------------
+# --- the first characters
+# -------------------------------------------------------------------
 
 
 def raw_program(settings: Settings, prompt: str) -> list[str]:
-    """llama.cpp's program that continues a text, which it writes first; empty without one."""
+    """llama.cpp's program that continues a text, which it writes first; empty without
+    one.
+    """
     if not settings.has_program("llama-completion"):
         return []
-    options = ["-m", settings.target, "-n", "16", "-p", prompt, "--temp", "0", "-no-cnv"]
+    options = [
+        "-m",
+        settings.target,
+        "-n",
+        "16",
+        "-p",
+        prompt,
+        "--temp",
+        "0",
+        "-no-cnv",
+    ]
     return [settings.program("llama-completion"), *options, *settings.llama_cpp_options]
 
 
-def first_output(settings: Settings, command: Sequence[str], after: bytes) -> tuple[float, float]:
-    """Seconds until output follows `after`, and CPU seconds until the end. Raises BenchError."""
+def first_output(
+    settings: Settings, command: Sequence[str], after: bytes
+) -> tuple[float, float]:
+    """Seconds until output follows `after`, and CPU seconds until the end.
+
+    Raises BenchError.
+    """
     cpu_before = sum(os.times()[2:4])
     began, seconds, text = time.perf_counter(), 0.0, b""
     with subprocess.Popen(
@@ -419,7 +487,11 @@ def first_output(settings: Settings, command: Sequence[str], after: bytes) -> tu
         assert process.stdout is not None
         while part := os.read(process.stdout.fileno(), 65536):
             text += part
-            if not seconds and after in text and text[text.find(after) + len(after) :].strip():
+            if (
+                not seconds
+                and after in text
+                and text[text.find(after) + len(after) :].strip()
+            ):
                 seconds = time.perf_counter() - began
     if process.returncode or not seconds:
         raise BenchError(f"{command[0]} failed: {text[-500:]!r}")

@@ -1,4 +1,6 @@
-"""Prompts of the benchmarks: held-out modules, those of `localspec bench`, or the user's own."""
+"""Prompts of the benchmarks: held-out modules, those of `localspec bench`, or the
+user's own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ HEADS = {
     "configparser": "class RawConfigParser",
     "difflib": "def get_close_matches",
 }
-"""Modules that the demo pair was not trained on, and the line at which each prompt starts."""
+"""Modules that the demo pair was not trained on, and the line at which each prompt
+starts.
+"""
 HEAD_LINES = 40
 
 
@@ -29,7 +33,9 @@ def prompts_of(path: Path | None) -> dict[str, str]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BenchError(f"{path}: {error}") from error
-    if not isinstance(found, dict) or not all(str(text).strip() for text in found.values()):
+    if not isinstance(found, dict) or not all(
+        str(text).strip() for text in found.values()
+    ):
         raise BenchError(f"{path}: not a JSON object of names and texts.")
     return {name: str(text) for name, text in found.items()}
 

@@ -73,7 +73,9 @@ class Terminal:
                 self._process.wait()
                 if until():
                     break
-                raise SystemExit(f"It ended. The screen:\n{plain(self.seen)[-3000:]}") from None
+                raise SystemExit(
+                    f"It ended. The screen:\n{plain(self.seen)[-3000:]}"
+                ) from None
             if b"\x1b[?2026$p" in part:
                 self.type(b"\x1b[?2026;2$y")
             self.frames += [time.perf_counter()] * part.count(END)
@@ -101,7 +103,9 @@ class Terminal:
                 return
 
     def frame_after(self, key: bytes | str) -> float | None:
-        """Milliseconds from a key to the end of the next frame; None if nothing is painted."""
+        """Milliseconds from a key to the end of the next frame; None if nothing is
+        painted.
+        """
         frames = len(self.frames)
         began = self.type(key)
         self.drain(lambda: len(self.frames) > frames or time.perf_counter() > began + 1)

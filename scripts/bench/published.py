@@ -91,7 +91,9 @@ class Run(NamedTuple):
             maker = gpu_catalog.find(row.gpu).maker
         except (LocalspecError, ValueError):
             return None
-        kind = "gpt-oss" if "gpt-oss" in row.model else "MoE" if model.active else "dense"
+        kind = (
+            "gpt-oss" if "gpt-oss" in row.model else "MoE" if model.active else "dense"
+        )
         kind = "hybrid" if kind == "dense" and model.architecture == "qwen35" else kind
         return cls(row, shape, f"{maker}, {kind}")
 
@@ -100,14 +102,18 @@ class Run(NamedTuple):
         machine = machine_profile.with_gpu(row.gpu, row.vram or None)
         if row.backend == "ROCm":
             gpu = replace(machine.devices[0], backend="ROCm")
-            machine = replace(machine, devices=(gpu,), hardware=speed.from_devices((gpu,)))
+            machine = replace(
+                machine, devices=(gpu,), hardware=speed.from_devices((gpu,))
+            )
         cpu = replace(machine.cpu, free=RAM_GIB * GIB, total=RAM_GIB * GIB)
         speeds = dict(machine.hardware.nominal_speeds)
         if not machine.devices[0].unified:
             speeds[HOST] = TYPICAL_CPU_SPEED
         hardware = replace(machine.hardware, nominal_speeds=speeds, measured_speeds={})
         machine = replace(machine, cpu=cpu, hardware=hardware)
-        use = UseCase("chat", context=min(max(row.depth, 0) + 512, self.shape.n_ctx_train))
+        use = UseCase(
+            "chat", context=min(max(row.depth, 0) + 512, self.shape.n_ctx_train)
+        )
         advisor = SettingsAdvisor(self.shape, draft, machine, use)
         settings = load.target_settings
         is_fixed = settings.cpu_moe or settings.n_gpu_layers >= 0 or not row.in_ram
@@ -119,9 +125,15 @@ class Run(NamedTuple):
         n_in_ram = self.row.n_cpu_moe
         cpu_moe = n_in_ram if isinstance(n_in_ram, int) else ALL_LAYERS
         settings = ContextSettings(
-            self.row.gpu_layers, kv_type=kv, n_ctx=n_ctx, cpu_moe=cpu_moe, swa_full=False
+            self.row.gpu_layers,
+            kv_type=kv,
+            n_ctx=n_ctx,
+            cpu_moe=cpu_moe,
+            swa_full=False,
         )
-        return LoadCommand("target", None, settings, replace(settings, cpu_moe=0), draft_max)
+        return LoadCommand(
+            "target", None, settings, replace(settings, cpu_moe=0), draft_max
+        )
 
     def check_plain(self) -> Result | None:
         row = self.row
@@ -133,11 +145,17 @@ class Run(NamedTuple):
             return None
         low, high = fit.speed.plain
         group = "partly in RAM" if row.in_ram or row.n_cpu_moe else self.group
-        if row.ctx and not row.memory and group == self.group:  # else it is a group of its own
-            is_paged = self.fit(self.load(row.ctx, KV_TYPES.get(row.kv, "q4_0"))).verdict == "no"
+        # else it is a group of its own
+        if row.ctx and not row.memory and group == self.group:
+            is_paged = (
+                self.fit(self.load(row.ctx, KV_TYPES.get(row.kv, "q4_0"))).verdict
+                == "no"
+            )
             group = "paged by the driver" if is_paged else group
         width = (high - low) / (high + low)
-        return Result(group, (low + high) / 2 / row.plain, low <= row.plain <= high, width)
+        return Result(
+            group, (low + high) / 2 / row.plain, low <= row.plain <= high, width
+        )
 
     def check_gain(self) -> Result | None:
         """The gain of an MTP layer at the published acceptance rate and draft length."""
@@ -168,7 +186,9 @@ class Run(NamedTuple):
         n = int(float(row.draft_max))
         return self._check_memory("memory with MTP", row.memory_speculative, n)
 
-    def _check_memory(self, group: str, published_mib: int, n_draft: int) -> Result | None:
+    def _check_memory(
+        self, group: str, published_mib: int, n_draft: int
+    ) -> Result | None:
         kv = KV_TYPES.get(self.row.kv)
         if kv is None or not self.row.ctx:
             return None

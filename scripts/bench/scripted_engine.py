@@ -52,7 +52,9 @@ def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
     texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
     for n, text in enumerate(texts):
         time.sleep(1 / rate)
-        yield Round(n, None, "", 0, 0, (Token(n, text, "plain"),), RoundTimes(0, 1e3 / rate, 0))
+        yield Round(
+            n, None, "", 0, 0, (Token(n, text, "plain"),), RoundTimes(0, 1e3 / rate, 0)
+        )
     yield GenerationFinished("length")
 
 

@@ -2,15 +2,15 @@
 
     bench.py serve [--rounds 10] [--tokens 500] [--spec off model lookup]
 
-In this process, through the engine's pipe, and over HTTP from a server in a process of its own. All
-engines are loaded before anything is timed; runs alternate A B B A. Ratios are computed within a
-pair, and medians are printed (range in brackets). Speed is characters per second after the first
-text, by the caller's clock. The prompt is cached by the warm-up, so the first token takes one pass;
-the rest of its delay is the way's. The second table is the time from sending a streamed request to
-the first byte of its headers: with the prompt in the KV cache, with a new long prompt, and while
-another answer is written.
-Budgets: speed through the pipe at least 0.98, first text at most 5 ms later; over HTTP 0.97 of the
-pipe's, headers within 20 ms.
+In this process, through the engine's pipe, and over HTTP from a server in a process of
+its own. All engines are loaded before anything is timed; runs alternate A B B A. Ratios
+are computed within a pair, and medians are printed (range in brackets). Speed is
+characters per second after the first text, by the caller's clock. The prompt is cached
+by the warm-up, so the first token takes one pass; the rest of its delay is the way's.
+The second table is the time from sending a streamed request to the first byte of its
+headers: with the prompt in the KV cache, with a new long prompt, and while another
+answer is written. Budgets: speed through the pipe at least 0.98, first text at most 5
+ms later; over HTTP 0.97 of the pipe's, headers within 20 ms.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ from localspec.launch import LoadOptions, ResolvedPair
 from localspec.launch.engine_host import EngineHost
 from localspec.paths import package_data_dir
 from localspec.protocol.events import EngineExit, Event, Round
-from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+)
 from localspec.serve.http_server import HttpServer, ServerOptions
 from localspec.serve.served_model import ServedModel
 
@@ -67,7 +72,9 @@ def main(args: argparse.Namespace) -> None:
     with loaded_engine(load_command(args)) as engine, server_process(args) as port:
         piped, served = [columns("in this process", "pipe")], [columns("pipe", "HTTP")]
         for spec in args.spec:
-            request = GenerateCommand(PROMPT, SamplingParams(temperature=0), args.tokens, spec=spec)
+            request = GenerateCommand(
+                PROMPT, SamplingParams(temperature=0), args.tokens, spec=spec
+            )
             body = {"prompt": PROMPT, "temperature": 0, "max_tokens": args.tokens}
             body |= {"localspec": {"spec": spec}}
             inside = partial(texts, session.generate, request)
@@ -90,7 +97,9 @@ def texts(
     for event in generate(request):
         if isinstance(event, EngineExit):
             raise BenchError(f"The engine exited: {event.how}.")
-        if isinstance(event, Round) and (text := "".join(token.text for token in event.tokens)):
+        if isinstance(event, Round) and (
+            text := "".join(token.text for token in event.tokens)
+        ):
             yield text
 
 
@@ -115,11 +124,21 @@ def time_answer(ask: Callable[[], Iterator[str]]) -> TimedAnswer:
 
 
 def columns(first: str, second: str) -> tuple[str, ...]:
-    return "spec", f"{first}, chars/s", second, "ratio", "first text later, ms", "same text"
+    return (
+        "spec",
+        f"{first}, chars/s",
+        second,
+        "ratio",
+        "first text later, ms",
+        "same text",
+    )
 
 
 def compare(
-    name: str, first: Callable[[], Iterator[str]], second: Callable[[], Iterator[str]], rounds: int
+    name: str,
+    first: Callable[[], Iterator[str]],
+    second: Callable[[], Iterator[str]],
+    rounds: int,
 ) -> tuple[str, ...]:
     """A row of the table: the second way beside the first."""
     time_answer(first), time_answer(second)
@@ -165,7 +184,9 @@ def serve(target: str, draft: str, threads: str) -> None:
 def read_stream(port: int, body: dict[str, Any]) -> Iterator[str]:
     with streaming(port, body) as response:
         for line in response:
-            choices = json.loads(line[6:])["choices"] if line.startswith(b"data: {") else ()
+            choices = (
+                json.loads(line[6:])["choices"] if line.startswith(b"data: {") else ()
+            )
             if choices and choices[0]["text"]:
                 yield choices[0]["text"]
 
@@ -174,16 +195,22 @@ def read_stream(port: int, body: dict[str, Any]) -> Iterator[str]:
 def streaming(port: int, body: dict[str, Any]) -> Iterator[HTTPResponse]:
     with closing(HTTPConnection("127.0.0.1", port, timeout=600)) as connection:
         data = json.dumps(body | {"stream": True})
-        connection.request("POST", "/v1/completions", data, {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/completions", data, {"Content-Type": "application/json"}
+        )
         with connection.getresponse() as response:
             if response.status != 200:
-                raise BenchError(f"The server answers {response.status}: {response.read()!r}")
+                raise BenchError(
+                    f"The server answers {response.status}: {response.read()!r}"
+                )
             yield response
 
 
 def header_rows(port: int) -> Iterator[tuple[str, ...]]:
     yield "headers of a stream", "median, ms", "range"
-    new_prompts = [SHORT_REQUEST | {"prompt": f"# {i}\n{LONG_PROMPT}"} for i in range(10)]
+    new_prompts = [
+        SHORT_REQUEST | {"prompt": f"# {i}\n{LONG_PROMPT}"} for i in range(10)
+    ]
     yield header_row("prompt in the KV cache", port, [SHORT_REQUEST] * N_HEADERS)
     yield header_row("new prompt of 60 functions", port, new_prompts)
     endless = {"prompt": "a", "temperature": 0, "max_tokens": N_CTX, "stop": []}

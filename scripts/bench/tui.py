@@ -12,8 +12,8 @@ start     from the start of the process to the painted Home (700 ms), and `--hel
 idle      CPU time of the app and of its engine while nothing happens, in percent of one core: on
           Home, and in a chat after an answer.  Budget: 1 % together.
 
-It reads the pseudo-terminal and reports support for synchronized output, so every frame has a begin
-and an end.
+It reads the pseudo-terminal and reports support for synchronized output, so every frame
+has a begin and an end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
 PROMPT = "def fibonacci(n):"
 
 
-# --- the process in the terminal ----------------------------------------------------------------
+# --- the process in the terminal
+# ----------------------------------------------------------------
 
 
 def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
@@ -95,7 +96,9 @@ class Timed(EngineProcess):
 
 
 def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Terminal:
-    return Terminal(HERE, "chat", str(rate), str(tokens), str(int(chats)), folder=folder)
+    return Terminal(
+        HERE, "chat", str(rate), str(tokens), str(int(chats)), folder=folder
+    )
 
 
 def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float]:
@@ -147,7 +150,9 @@ def keys(quick: bool, folder: str) -> None:
                 here.wait_for(FIRST.strip())
                 if view == "tokens":
                     here.type(F2 + b"\t")
-                found = [typed(here, letter) for letter in LETTERS * (1 if quick else 4)]
+                found = [
+                    typed(here, letter) for letter in LETTERS * (1 if quick else 4)
+                ]
                 show(f"keys    {rate} tok/s, {view}", found)
 
 
@@ -165,7 +170,10 @@ def typed(here: Terminal, letter: str) -> float:
 def scroll(quick: bool, folder: str) -> None:
     turns = 5
     total = 2_000 if quick else 10_000
-    for name, chats, each in (("Markdown", True, total // turns), ("raw", False, total)):
+    for name, chats, each in (
+        ("Markdown", True, total // turns),
+        ("raw", False, total),
+    ):
         with chat(folder, 5000, each, chats=chats) as here:
             here.wait_for("Type a message" if chats else "Text-completion")
             here.quiet()
@@ -221,12 +229,16 @@ def idle(quick: bool, folder: str) -> None:
 
 
 def cpu_share(name: str, here: Terminal, settle: float, seconds: float) -> None:
-    """Prints the CPU time of the app and of its child processes, after they have settled."""
+    """Prints the CPU time of the app and of its child processes, after they have
+    settled.
+    """
     app = psutil.Process(here.pid)
 
     def used() -> tuple[float, float]:
         children = [child.cpu_times() for child in app.children(recursive=True)]
-        return sum(app.cpu_times()[:2]), sum(times.user + times.system for times in children)
+        return sum(app.cpu_times()[:2]), sum(
+            times.user + times.system for times in children
+        )
 
     def wait(duration: float) -> float:
         end = time.perf_counter() + duration
@@ -234,7 +246,9 @@ def cpu_share(name: str, here: Terminal, settle: float, seconds: float) -> None:
 
     began, before, frames = wait(settle), used(), len(here.frames)
     took = wait(seconds) - began
-    own, engine = (100 * (now - then) / took for now, then in zip(used(), before, strict=True))
+    own, engine = (
+        100 * (now - then) / took for now, then in zip(used(), before, strict=True)
+    )
     painted = len(here.frames) - frames
     print(
         f"idle    {name}: app {own:.2f} %, engine {engine:.2f} % of one core "
@@ -256,7 +270,9 @@ PARTS = {"speed": speeds, "keys": keys, "scroll": scroll, "start": begin, "idle"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="few runs, as a smoke test")
+    parser.add_argument(
+        "--quick", action="store_true", help="few runs, as a smoke test"
+    )
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
 
 

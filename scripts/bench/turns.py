@@ -38,7 +38,10 @@ class Sample:
 
 @dataclass
 class Measurement:
-    """Runs the contestants in turns. A contestant that fails is left out from then on."""
+    """Runs the contestants in turns.
+
+    A contestant that fails is left out from then on.
+    """
 
     contestants: Sequence[Contestant]
     cases: Sequence[Case]
@@ -72,7 +75,9 @@ class Measurement:
             return None
 
     def varied(self) -> Measurement | None:
-        """The greedy answers that do not repeat themselves; None if that is all or none of them."""
+        """The greedy answers that do not repeat themselves; None if that is all or none
+        of them.
+        """
         greedy = [case for case in self.cases if not case.temperature]
         repetitive = {
             prompt
@@ -88,24 +93,42 @@ class Measurement:
         return {
             (s.prompt, s.turn): s.run
             for s in self.samples
-            if s.contestant == name and s.temperature == temperature and s.prompt in prompts
+            if s.contestant == name
+            and s.temperature == temperature
+            and s.prompt in prompts
         }
 
     def ratios(
         self, name: str, temperature: float, value: Callable[[Run], float]
     ) -> dict[str, float]:
         """By prompt: the median of the ratios within a turn."""
-        ours, theirs = self.by_turn(name, temperature), self.by_turn(self.base, temperature)
+        ours, theirs = (
+            self.by_turn(name, temperature),
+            self.by_turn(self.base, temperature),
+        )
         found: dict[str, list[float]] = {}
         for key in ours.keys() & theirs.keys():
             found.setdefault(key[0], []).append(value(ours[key]) / value(theirs[key]))
-        return {case.name: median(found[case.name]) for case in self.cases if case.name in found}
+        return {
+            case.name: median(found[case.name])
+            for case in self.cases
+            if case.name in found
+        }
 
 
-# --- the table ------------------------------------------------------------------------------
+# --- the table
+# ------------------------------------------------------------------------------
 
 COLUMNS = (
-    *("T", "program", "tok/s, ratio", "worst", "whole answer, ratio", "tok/s", "answer, s"),
+    *(
+        "T",
+        "program",
+        "tok/s, ratio",
+        "worst",
+        "whole answer, ratio",
+        "tok/s",
+        "answer, s",
+    ),
     *("accepted", "same text"),
 )
 
@@ -116,7 +139,11 @@ def answer_table(measured: Measurement, tokens: int) -> Iterator[list[str]]:
         for contestant in best_of_families(measured, temperature):
             runs = list(measured.by_turn(contestant.name, temperature).values())
             if runs:
-                same = same_texts(measured, contestant.name, tokens) if not temperature else ""
+                same = (
+                    same_texts(measured, contestant.name, tokens)
+                    if not temperature
+                    else ""
+                )
                 yield [
                     *(f"{temperature:g}", contestant.name),
                     *ratio_cells(measured, contestant.name, temperature),
@@ -128,7 +155,9 @@ def answer_table(measured: Measurement, tokens: int) -> Iterator[list[str]]:
 
 
 def ratio_cells(measured: Measurement, name: str, temperature: float) -> list[str]:
-    """The rate's geometric mean and worst prompt, and the whole answer's geometric mean."""
+    """The rate's geometric mean and worst prompt, and the whole answer's geometric
+    mean.
+    """
     speeds = measured.ratios(name, temperature, lambda run: run.speed).values()
     answers = measured.ratios(name, temperature, lambda run: 1 / run.answer_s).values()
     if not speeds:
@@ -138,7 +167,9 @@ def ratio_cells(measured: Measurement, name: str, temperature: float) -> list[st
 
 
 def best_of_families(measured: Measurement, temperature: float) -> list[Contestant]:
-    """All contestants without a family, and the best of each family, by its whole answers."""
+    """All contestants without a family, and the best of each family, by its whole
+    answers.
+    """
 
     def answer_s(contestant: Contestant) -> float:
         runs = measured.by_turn(contestant.name, temperature).values()
@@ -168,7 +199,9 @@ def is_same_text(a: Run, b: Run, tokens: int) -> bool:
     """Texts that reach the limit may be cut a few tokens apart, or within a character."""
     texts = (run.text.rstrip(string.whitespace + "\ufffd") for run in (a, b))
     shorter, longer = sorted(texts, key=len)
-    return shorter == longer or (longer.startswith(shorter) and min(a.tokens, b.tokens) >= tokens)
+    return shorter == longer or (
+        longer.startswith(shorter) and min(a.tokens, b.tokens) >= tokens
+    )
 
 
 def prompt_table(measured: Measurement) -> Iterator[list[str]]:
@@ -189,6 +222,8 @@ def prompt_table(measured: Measurement) -> Iterator[list[str]]:
 def table(rows: Sequence[Sequence[str]]) -> str:
     """In Markdown, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [[text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows]
+    cells = [
+        [text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows
+    ]
     cells.insert(1, ["-" * w for w in widths])
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -1,11 +1,13 @@
-"""How far the logits of passes over several tokens differ from those of one-token passes.
+"""How far the logits of passes over several tokens differ from those of one-token
+passes.
 
     bench.py widths MODEL.gguf [--cells 64 480 640] [--threads 1 2] [--kv f16 q8_0]
 
-A text of random tokens fills the KV cache up to a number of cells. The next 16 tokens are decoded
-one by one, then again in passes of 2, 5 and 8, each over the keys and values that the passes before
-it wrote. Printed: the largest difference of a top-64 logit; milliseconds of a one-token and of a
-five-token pass at that place (least of several), and of reading the text.
+A text of random tokens fills the KV cache up to a number of cells. The next 16 tokens
+are decoded one by one, then again in passes of 2, 5 and 8, each over the keys and
+values that the passes before it wrote. Printed: the largest difference of a top-64
+logit; milliseconds of a one-token and of a five-token pass at that place (least of
+several), and of reading the text.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def main(args: argparse.Namespace) -> None:
     columns = ("KV", "threads", "cells", "largest difference")
     rows = [(*columns, "1 token, ms", "5 tokens, ms", "reading, ms")]
     for kv, threads in itertools.product(args.kv, args.threads):
-        settings = ContextSettings(n_ctx=max(args.cells) + 256, n_threads=threads, kv_type=kv)
+        settings = ContextSettings(
+            n_ctx=max(args.cells) + 256, n_threads=threads, kv_type=kv
+        )
         model = LlamaContext(args.model, ModelRole(settings, max(WIDTHS), max(WIDTHS)))
         rng = np.random.default_rng(0)
         for cells in args.cells:
@@ -72,7 +76,9 @@ def largest_difference(model: LlamaContext, n_cells: int, tokens: list[int]) -> 
             rows = model.decode(part, len(part))
             for row, expected in zip(rows, alone[start:], strict=False):
                 best = np.argsort(-expected)[:64]
-                difference = max(difference, float(np.abs(row[best] - expected[best]).max()))
+                difference = max(
+                    difference, float(np.abs(row[best] - expected[best]).max())
+                )
     model.truncate(n_cells)
     return difference
 

@@ -27,7 +27,11 @@ class Block(nn.Module):
         d, q, kv = shape.n_embd, shape.n_head * shape.head, shape.n_head_kv * shape.head
         self.shape = shape
         self.attn_norm, self.ffn_norm = (nn.RMSNorm(d, shape.eps) for _ in range(2))
-        self.attn_q, self.attn_k, self.attn_v = linear(d, q), linear(d, kv), linear(d, kv)
+        self.attn_q, self.attn_k, self.attn_v = (
+            linear(d, q),
+            linear(d, kv),
+            linear(d, kv),
+        )
         self.attn_output = linear(q, d)
         self.ffn_gate, self.ffn_up = linear(d, shape.n_ff), linear(d, shape.n_ff)
         self.ffn_down = linear(shape.n_ff, d)
@@ -53,7 +57,9 @@ class Llama(nn.Module):
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 back = name.endswith(("attn_output.weight", "ffn_down.weight"))
-                nn.init.normal_(p, std=0.02 / math.sqrt(2 * shape.n_layer) if back else 0.02)
+                nn.init.normal_(
+                    p, std=0.02 / math.sqrt(2 * shape.n_layer) if back else 0.02
+                )
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.token_embd(ids)
@@ -65,7 +71,9 @@ class Llama(nn.Module):
 # --- files ----------------------------------------------------------------------------
 
 
-def write_gguf(path: Path, model: Llama, tokenizer: Tokenizer, name: str, description: str) -> None:
+def write_gguf(
+    path: Path, model: Llama, tokenizer: Tokenizer, name: str, description: str
+) -> None:
     """Q8_0 matrices, F32 norms; the tied output is left out, as llama.cpp expects."""
     shape = model.shape
     out = gguf.GGUFWriter(path, "llama")
@@ -88,7 +96,9 @@ def write_gguf(path: Path, model: Llama, tokenizer: Tokenizer, name: str, descri
     out.add_layer_norm_rms_eps(shape.eps)
     out.add_vocab_size(VOCAB)
     add_vocabulary(out, tokenizer)
-    add_tensors(out, {name: p.float().numpy() for name, p in model.state_dict().items()})
+    add_tensors(
+        out, {name: p.float().numpy() for name, p in model.state_dict().items()}
+    )
     finish(out)
 
 
@@ -100,7 +110,10 @@ def add_vocabulary(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     out.add_tokenizer_pre("gpt-2")
     out.add_token_list(tokens)
     out.add_token_types(
-        [gguf.TokenType.CONTROL if i == end else gguf.TokenType.NORMAL for i in range(VOCAB)]
+        [
+            gguf.TokenType.CONTROL if i == end else gguf.TokenType.NORMAL
+            for i in range(VOCAB)
+        ]
     )
     out.add_token_merges([" ".join(m) for m in vocabulary["merges"]])
     out.add_eos_token_id(end)

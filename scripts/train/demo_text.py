@@ -28,7 +28,8 @@ HELD_OUT = (
     "json.decoder", "json.encoder", "concurrent.futures.thread", "importlib.metadata._text",
     "unittest.util", "xml.sax.saxutils",
 )  # fmt: skip
-"""Held-out modules: the loss is measured on them, and prompts for tests come from them."""
+"""Held-out modules: the loss is measured on them, and prompts for tests come from them.
+"""
 
 SKIPPED = re.compile(
     r"(^|/)(site-packages|pydoc_data|config-[^/]*|_sysconfigdata[^/]*|turtledemo|"
@@ -38,7 +39,9 @@ SKIPPED = re.compile(
 
 
 def modules(root: Path) -> Iterator[tuple[str, str, bool]]:
-    """(dotted name, source, is a test) of every standard-library module, sorted by name."""
+    """(dotted name, source, is a test) of every standard-library module, sorted by
+    name.
+    """
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if SKIPPED.search(name):
@@ -48,7 +51,11 @@ def modules(root: Path) -> Iterator[tuple[str, str, bool]]:
         except UnicodeDecodeError:
             continue
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        yield dotted, text, bool(re.search(r"(^|\.)(test|tests|idle_test)(\.|$)", dotted))
+        yield (
+            dotted,
+            text,
+            bool(re.search(r"(^|\.)(test|tests|idle_test)(\.|$)", dotted)),
+        )
 
 
 def functions(source: str) -> Iterator[str]:
@@ -68,8 +75,12 @@ def functions(source: str) -> Iterator[str]:
 
 
 def edit_task(function: str, rng: random.Random) -> str | None:
-    """The function, then the same function slightly changed: teaches the models to copy."""
-    names = sorted(set(re.findall(r"\b[a-z_]{3,}\b", function)) - {"self", "def", "return", "None"})
+    """The function, then the same function slightly changed: teaches the models to
+    copy.
+    """
+    names = sorted(
+        set(re.findall(r"\b[a-z_]{3,}\b", function)) - {"self", "def", "return", "None"}
+    )
     numbers = sorted(set(re.findall(r"\b\d+\b", function)))
     kind = rng.choice(["rename", "rename", "number", "function", "same"])
     if kind == "number" and numbers:
@@ -132,7 +143,9 @@ def read_corpus() -> Corpus:
 def train_tokenizer(corpus: Corpus) -> Tokenizer:
     """Uses GPT-2's pre-tokenizer (llama.cpp: `gpt-2`); EOS is the last id."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=False, use_regex=True
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB - 1,

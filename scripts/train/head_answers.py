@@ -1,4 +1,6 @@
-"""Answers of a target to prompts, many at a time, with the hidden states that a head reads."""
+"""Answers of a target to prompts, many at a time, with the hidden states that a head
+reads.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ LOOP_TOKENS = 96
 class BatchedTarget:
     """A model with many sequences in one context, its tokenizer, template and samplers."""
 
-    def __init__(self, path: Path, layers: Sequence[int], threads: int, seed: int) -> None:
+    def __init__(
+        self, path: Path, layers: Sequence[int], threads: int, seed: int
+    ) -> None:
         settings = ContextSettings(n_ctx=SEQUENCE_TOKENS, n_gpu_layers=0)
         self.model = LlamaModel(path, settings)
         params = C.llama_context_default_params()
@@ -61,9 +65,12 @@ class BatchedTarget:
         C.llama_free(self.context)
         self.model.close()
 
-    def decode(self, rows: Sequence[tuple[int, int, int]], *, all_outputs: bool) -> None:
-        """Rows of (token, position, sequence); logits of the last row, or of all with the final
-        hidden states."""
+    def decode(
+        self, rows: Sequence[tuple[int, int, int]], *, all_outputs: bool
+    ) -> None:
+        """Rows of (token, position, sequence); logits of the last row, or of all with
+        the final hidden states.
+        """
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (token, position, sequence) in enumerate(rows):
@@ -81,7 +88,9 @@ class BatchedTarget:
         return rows.reshape(n, -1).astype(np.float16)
 
     def sample(self, row: int, temperature: float) -> int:
-        return int(C.llama_sampler_sample(self.samplers[temperature], self.context, row))
+        return int(
+            C.llama_sampler_sample(self.samplers[temperature], self.context, row)
+        )
 
     def forget(self, sequence: int) -> None:
         C.llama_memory_seq_rm(self.memory, sequence, -1, -1)
@@ -91,7 +100,9 @@ class BatchedTarget:
         vocabulary = self.model.vocabulary
         chat = [ChatMessage(*message) for message in messages]
         text = render(self.model.chat_template(), chat, vocabulary.special_texts()).text
-        return text.removeprefix(vocabulary.special_texts()["bos_token"] * vocabulary.add_bos)
+        return text.removeprefix(
+            vocabulary.special_texts()["bos_token"] * vocabulary.add_bos
+        )
 
     def tokenize(self, text: str, *, continued: bool = False) -> list[int]:
         vocabulary = self.model.vocabulary
@@ -125,7 +136,12 @@ class Answering:
     """Keeps all sequences of a target busy with prompts."""
 
     def __init__(
-        self, target: BatchedTarget, prompts: Iterator[tuple[int, str]], *, greedy: bool, seed: int
+        self,
+        target: BatchedTarget,
+        prompts: Iterator[tuple[int, str]],
+        *,
+        greedy: bool,
+        seed: int,
     ) -> None:
         self.target, self.prompts, self.greedy = target, prompts, greedy
         self.rng = random.Random(seed)
@@ -141,7 +157,9 @@ class Answering:
             for sequence, conversation in list(self.live.items()):
                 if conversation.next_token >= 0:
                     continue
-                if conversation.turns_left and self.ask(sequence, self.rng.choice(follow_ups)):
+                if conversation.turns_left and self.ask(
+                    sequence, self.rng.choice(follow_ups)
+                ):
                     continue
                 yield conversation
                 self.begin(sequence)
@@ -168,13 +186,19 @@ class Answering:
         conversation, start = self.live[sequence], len(self.live[sequence].tokens)
         rows = [(token, start + i, sequence) for i, token in enumerate(tokens)]
         self.target.decode(rows, all_outputs=False)
-        conversation.states.append(self.target.hidden_states.states(len(rows)).astype(np.float16))
+        conversation.states.append(
+            self.target.hidden_states.states(len(rows)).astype(np.float16)
+        )
         conversation.tokens += tokens
         conversation.own += [False] * len(tokens)
-        conversation.next_token = self.target.sample(len(rows) - 1, conversation.temperature)
+        conversation.next_token = self.target.sample(
+            len(rows) - 1, conversation.temperature
+        )
 
     def step(self) -> None:
-        """One token of each live sequence; those whose answer has ended get next_token -1."""
+        """One token of each live sequence; those whose answer has ended get next_token
+        -1.
+        """
         live = sorted(self.live.items())
         rows = [(c.next_token, len(c.tokens), sequence) for sequence, c in live]
         self.target.decode(rows, all_outputs=True)
@@ -194,13 +218,17 @@ class Answering:
             )
 
     def ask(self, sequence: int, question: str) -> bool:
-        """Continue the chat; False if there is no room, or the template rewrites earlier turns."""
+        """Continue the chat; False if there is no room, or the template rewrites
+        earlier turns.
+        """
         conversation = self.live[sequence]
         conversation.turns_left = 0
         prompt = self.questions[sequence]
         answer = self.target.text(conversation.tokens[conversation.own.index(True) :])
         before = self.target.render([("user", prompt)]) + answer
-        after = self.target.render([("user", prompt), ("assistant", answer), ("user", question)])
+        after = self.target.render(
+            [("user", prompt), ("assistant", answer), ("user", question)]
+        )
         end = self.target.model.vocabulary.token_text(conversation.tokens[-1]).decode()
         if not after.startswith(before + end):
             return False

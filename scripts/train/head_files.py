@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
 ARRAY = gguf.GGUFValueType.ARRAY
-KEPT = ("tokenizer.", "general.license", "general.author", "general.quantization_version")
+KEPT = (
+    "tokenizer.",
+    "general.license",
+    "general.author",
+    "general.quantization_version",
+)
 """Keys that a head copies from its target: it needs the same vocabulary."""
 
 
@@ -29,7 +34,9 @@ class Source:
         return self.reader.fields[key].contents()
 
     def size(self, key: str) -> Any:
-        """A value of the model's architecture, such as `block_count`, or llama.cpp's default."""
+        """A value of the model's architecture, such as `block_count`, or llama.cpp's
+        default.
+        """
         field = self.reader.fields.get(f"{self.value('general.architecture')}.{key}")
         if field is not None:
             return field.contents()
@@ -41,11 +48,14 @@ class Source:
         }
         if key in defaults:
             return self.size(defaults[key])
-        return {"vocab_size": len(self.value("tokenizer.ggml.tokens")), "rope.freq_base": 10000.0}[
-            key
-        ]
+        return {
+            "vocab_size": len(self.value("tokenizer.ggml.tokens")),
+            "rope.freq_base": 10000.0,
+        }[key]
 
-    def weights(self, wanted: Callable[[str], bool] = bool) -> dict[str, NDArray[np.float32]]:
+    def weights(
+        self, wanted: Callable[[str], bool] = bool
+    ) -> dict[str, NDArray[np.float32]]:
         """The tensors whose names are `wanted`, in single precision."""
         found = (t for t in self.reader.tensors if wanted(t.name))
         return {t.name: dequantize(t.data, t.tensor_type) for t in found}
@@ -58,7 +68,9 @@ class Source:
                 out.add_key_value(key, field.contents(), kind, of)
 
 
-def begin(path: Path, source: Source, arch: str, name: str, description: str) -> gguf.GGUFWriter:
+def begin(
+    path: Path, source: Source, arch: str, name: str, description: str
+) -> gguf.GGUFWriter:
     """A writer with the target's vocabulary and the sizes that its heads share."""
     out = gguf.GGUFWriter(path, arch)
     out.add_name(name)
@@ -85,7 +97,9 @@ def add_eagle3_keys(out: gguf.GGUFWriter, layers: Sequence[int], n_embd: int) ->
     out.add_bool("eagle3.norm_before_fc", False)
 
 
-def add_tensors(out: gguf.GGUFWriter, weights: Mapping[str, NDArray[np.float32]]) -> None:
+def add_tensors(
+    out: gguf.GGUFWriter, weights: Mapping[str, NDArray[np.float32]]
+) -> None:
     """Matrices as Q8_0, tensors of one row as F32."""
     for name, data in weights.items():
         if data.ndim == 2 and len(data) > 1:
@@ -118,5 +132,6 @@ def write_eagle3(
     output = tensors.get("output.weight", tensors["token_embd.weight"])
     rows = dequantize(output.data[vocabulary], output.tensor_type)
     out.add_tensor("output.weight", quantize(rows, output_type), raw_dtype=output_type)
-    out.add_tensor("d2t", vocabulary)  # absolute ids; llama.cpp aborts unless they are I64
+    # absolute ids; llama.cpp aborts unless they are I64
+    out.add_tensor("d2t", vocabulary)
     finish(out)

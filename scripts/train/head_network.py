@@ -1,6 +1,7 @@
 """The EAGLE-3 network for any llama-like target, and the parts that all heads share.
 
-Parameters have the names of llama.cpp's tensors, so `state_dict` is the content of the file.
+Parameters have the names of llama.cpp's tensors, so `state_dict` is the content of the
+file.
 """
 
 from __future__ import annotations
@@ -31,16 +32,24 @@ class Shape:
 
 
 def rope_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
-    frequency = shape.rope_base ** (-torch.arange(0, shape.head, 2).float() / shape.head)
+    frequency = shape.rope_base ** (
+        -torch.arange(0, shape.head, 2).float() / shape.head
+    )
     angle = torch.outer(torch.arange(length).float(), frequency)
     return angle.cos(), angle.sin()
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE over adjacent pairs, the layout of llama.cpp's `llama` and `eagle3` architectures."""
+    """RoPE over adjacent pairs, the layout of llama.cpp's `llama` and `eagle3`
+    architectures.
+    """
     cos, sin = (t[: x.shape[-2]] for t in table)
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(x)
+    return (
+        torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+        .flatten(-2)
+        .type_as(x)
+    )
 
 
 def linear(inputs: int, outputs: int) -> nn.Linear:
@@ -65,10 +74,12 @@ def later(x: Tensor) -> Tensor:
 
 
 def unrolled(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attention of the last of several steps, each with the states of the previous one as input.
+    """Attention of the last of several steps, each with the states of the previous one
+    as input.
 
-    At step j, row i is the j-th draft token after row i - j: it attends to the first step's rows
-    up to there, and to one row of each later step. Rows below j are undefined.
+    At step j, row i is the j-th draft token after row i - j: it attends to the first
+    step's rows up to there, and to one row of each later step. Rows below j are
+    undefined.
     """
     step, length = len(keys) - 1, query.shape[2]
     if step == 0:
@@ -123,7 +134,9 @@ class Eagle3Block(nn.Module):
 
 
 class Eagle3(nn.Module):
-    """One layer over the hidden states: row p contains token p + 1 and predicts token p + 2."""
+    """One layer over the hidden states: row p contains token p + 1 and predicts token p
+    + 2.
+    """
 
     def __init__(self, shape: Shape, length: int) -> None:
         super().__init__()
@@ -134,10 +147,11 @@ class Eagle3(nn.Module):
 
     @torch.no_grad()
     def start_from_layer(self, target: Mapping[str, Tensor], layer: int) -> None:
-        """Starts from a layer of the target over the last hidden state that the head reads.
+        """Starts from a layer of the target over the last hidden state that the head
+        reads.
 
-        `target` has llama.cpp's names, and query and key rows in adjacent pairs; matrices that it
-        lacks (a mixture of experts) stay random.
+        `target` has llama.cpp's names, and query and key rows in adjacent pairs;
+        matrices that it lacks (a mixture of experts) stay random.
         """
         block, d = self.blk[0], self.fc.weight.shape[0]
         self.fc.weight[:, -d:] += torch.eye(d)
@@ -148,10 +162,16 @@ class Eagle3(nn.Module):
                 theirs = target[f"blk.{layer}.attn_norm.weight"]
             if theirs is None or name == "attn_norm":
                 continue
-            own = module.weight[:, d:] if name in ("attn_q", "attn_k", "attn_v") else module.weight
+            own = (
+                module.weight[:, d:]
+                if name in ("attn_q", "attn_k", "attn_v")
+                else module.weight
+            )
             own.copy_(theirs)
 
-    def forward(self, embedding: Tensor, hidden_states: Tensor, steps: int) -> list[Tensor]:
+    def forward(
+        self, embedding: Tensor, hidden_states: Tensor, steps: int
+    ) -> list[Tensor]:
         """The normed states of each step."""
         state = self.fc(hidden_states).float()
         keys: list[Tensor] = []

@@ -1,4 +1,6 @@
-"""Prompts for training a head, without a network: chat_prompts.yaml and texts of this computer."""
+"""Prompts for training a head, without a network: chat_prompts.yaml and texts of this
+computer.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def make_prompts(count: int, *, held_out: bool) -> list[str]:
     book = yaml.safe_load(SOURCE.read_text("utf-8"))
     part = book["held_out" if held_out else "train"]
     words = {name: text.split(" | ") for name, text in part["words"].items()}
-    words |= {"number": [str(i) for i in range(2, 100)], "small": [str(i) for i in range(2, 13)]}
+    words |= {
+        "number": [str(i) for i in range(2, 100)],
+        "small": [str(i) for i in range(2, 13)],
+    }
     words |= texts_of_this_computer(held_out)
     rng = random.Random(SEED)
     found = dict.fromkeys(part["prompts"])
@@ -56,7 +61,9 @@ def follow_ups() -> list[str]:
 
 
 def fill(template: str, words: dict[str, list[str]], rng: random.Random) -> str:
-    """The template with a random word in each field; words may have fields of their own."""
+    """The template with a random word in each field; words may have fields of their
+    own.
+    """
 
     def word(field: re.Match[str]) -> str:
         chosen = rng.choice(words[field[1]])
@@ -66,16 +73,25 @@ def fill(template: str, words: dict[str, list[str]], rng: random.Random) -> str:
 
 
 def texts_of_this_computer(held_out: bool) -> dict[str, list[str]]:
-    """Passages, docstrings, functions and commands; each belongs to one of the two parts."""
+    """Passages, docstrings, functions and commands; each belongs to one of the two
+    parts.
+    """
     found = all_texts_of_this_computer()
-    return {name: [t for t in texts if is_held_out(t) == held_out] for name, texts in found.items()}
+    return {
+        name: [t for t in texts if is_held_out(t) == held_out]
+        for name, texts in found.items()
+    }
 
 
 @cache
 def all_texts_of_this_computer() -> dict[str, list[str]]:
     docstrings = dict(python_docstrings())
     return {
-        "passage": [*document_paragraphs(), *package_paragraphs(), *docstrings.values()],
+        "passage": [
+            *document_paragraphs(),
+            *package_paragraphs(),
+            *docstrings.values(),
+        ],
         "docstring": list(docstrings.values()),
         "function": list(docstrings),
         "command": list(manual_commands()),
@@ -87,7 +103,9 @@ def is_held_out(text: str) -> bool:
 
 
 def python_docstrings() -> Iterator[tuple[str, str]]:
-    """(qualified name, docstring) of documented functions of the standard library and numpy."""
+    """(qualified name, docstring) of documented functions of the standard library and
+    numpy.
+    """
     for module in library_modules():
         for name, member in inspect.getmembers(module):
             text = docstring_of(member)
@@ -97,8 +115,25 @@ def python_docstrings() -> Iterator[tuple[str, str]]:
 
 def library_modules() -> Iterator[Any]:
     names = [m.name for m in pkgutil.iter_modules([sysconfig.get_path("stdlib")])]
-    skipped = ("_", "this", "antigravity", "idlelib", "test", "turtle", "tkinter", "lib2to3")
-    for name in (*names, "numpy", "numpy.linalg", "numpy.random", "yaml", "jinja2", "click"):
+    skipped = (
+        "_",
+        "this",
+        "antigravity",
+        "idlelib",
+        "test",
+        "turtle",
+        "tkinter",
+        "lib2to3",
+    )
+    for name in (
+        *names,
+        "numpy",
+        "numpy.linalg",
+        "numpy.random",
+        "yaml",
+        "jinja2",
+        "click",
+    ):
         if name.startswith(skipped):
             continue
         try:
@@ -134,7 +169,9 @@ def document_paragraphs() -> Iterator[str]:
 
 
 def is_document(path: Path) -> bool:
-    return path.is_file() and bool(re.match(r"README|NEWS|perlfaq|FAQ|GPL|LGPL|Apache", path.name))
+    return path.is_file() and bool(
+        re.match(r"README|NEWS|perlfaq|FAQ|GPL|LGPL|Apache", path.name)
+    )
 
 
 def package_paragraphs() -> Iterator[str]:
@@ -163,7 +200,11 @@ def paragraphs(text: str) -> Iterator[str]:
     """Paragraphs of prose of a passage's length."""
     for part in re.split(r"\n\s*\n", text):
         letters = sum(c.isalpha() or c.isspace() for c in part)
-        if has_passage_length(part) and part.count(" ") > 30 and letters > 0.8 * len(part):
+        if (
+            has_passage_length(part)
+            and part.count(" ") > 30
+            and letters > 0.8 * len(part)
+        ):
             yield part.strip()
 
 

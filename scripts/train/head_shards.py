@@ -1,7 +1,8 @@
-"""Shards: folders of arrays with a target's conversations, read by the training of its head.
+"""Shards: folders of arrays with a target's conversations, read by the training of its
+head.
 
-A shard is written under another name and renamed, so that an interruption loses only the answers in
-progress.
+A shard is written under another name and renamed, so that an interruption loses only
+the answers in progress.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SHARD_TOKENS = 16384
 
 @dataclass
 class Conversation:
-    """Tokens of a chat; `own` marks the target's, `finals` holds a row for each token it is fed."""
+    """Tokens of a chat; `own` marks the target's, `finals` holds a row for each token
+    it is fed.
+    """
 
     prompt: int
     temperature: float

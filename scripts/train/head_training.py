@@ -22,11 +22,14 @@ STEPS = 4
 """Unrolled steps; every other batch has SHORT_STEPS, which cost half."""
 SHORT_STEPS = 2
 STEP_DECAY = 0.8
-"""Weight of a later draft token's loss: it is reached only if the earlier ones are accepted."""
+"""Weight of a later draft token's loss: it is reached only if the earlier ones are
+accepted.
+"""
 BATCH_ROWS = 2048
 """The target's own tokens of a batch."""
 LOSS_ROWS = 256
-"""Rows of one product with the output matrix; the logits then stay in the CPU's caches."""
+"""Rows of one product with the output matrix; the logits then stay in the CPU's caches.
+"""
 HIGHEST = 80.0
 """Larger logits would overflow in exp; those of a trained head are far smaller."""
 MEASURED_STEPS = 5
@@ -47,8 +50,9 @@ SAVE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Example:
-    """A conversation. Row p of a head reads the states of token p and token p + 1, and predicts
-    token p + 2."""
+    """A conversation. Row p of a head reads the states of token p and token p + 1, and
+    predicts token p + 2.
+    """
 
     tokens: Tensor
     states: Tensor
@@ -89,7 +93,9 @@ def load(folder: Path) -> list[Shard]:
 
 
 def batches(folder: Path, seed: int) -> Iterator[list[Example]]:
-    """Batches without end; shards that are added meanwhile count from the next epoch on."""
+    """Batches without end; shards that are added meanwhile count from the next epoch
+    on.
+    """
     rng = np.random.default_rng(seed)
     while True:
         parts = load(folder)
@@ -104,14 +110,19 @@ def batches(folder: Path, seed: int) -> Iterator[list[Example]]:
 
 
 def draft_vocabulary(folder: Path, size: int) -> Tensor:
-    """The tokens that the target says most often in the training text, in ascending order."""
+    """The tokens that the target says most often in the training text, in ascending
+    order.
+    """
     counts = np.zeros(0, np.int64)
     for shard in load(folder):
         said = np.bincount(shard.arrays["tokens"][shard.arrays["own"]])
         counts = np.pad(counts, (0, max(0, len(said) - len(counts))))
         counts[: len(said)] += said
     kept = np.sort(np.argsort(-counts, kind="stable")[:size])
-    print(f"{size:,} tokens are {counts[kept].sum() / counts.sum():.1%} of the answers", flush=True)
+    print(
+        f"{size:,} tokens are {counts[kept].sum() / counts.sum():.1%} of the answers",
+        flush=True,
+    )
     return torch.from_numpy(kept)
 
 
@@ -138,7 +149,9 @@ class Target:
         names = ("token_embd.weight", "output.weight", "output_norm.weight")
         weights = {
             name: torch.from_numpy(np.array(values))
-            for name, values in source.weights(lambda n: n in names or n.startswith(last)).items()
+            for name, values in source.weights(
+                lambda n: n in names or n.startswith(last)
+            ).items()
         }
         if source.value("general.architecture") != "llama":
             for name in ("attn_q", "attn_k"):
@@ -170,9 +183,13 @@ def in_pairs(weight: Tensor, head: int) -> Tensor:
 
 
 @torch.compile(dynamic=False)
-def soft_loss(logits: Tensor, probabilities: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of these rows to the target's probabilities, weighted, and its gradient with
-    respect to the logits: in two passes over them it takes a tenth of autograd's time."""
+def soft_loss(
+    logits: Tensor, probabilities: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of these rows to the target's probabilities, weighted, and its
+    gradient with respect to the logits: in two passes over them it takes a tenth of
+    autograd's time.
+    """
     logits, probabilities = logits.float(), probabilities.float()
     grown = logits.clamp(max=HIGHEST).exp()
     total = grown.sum(-1, keepdim=True)
@@ -182,14 +199,20 @@ def soft_loss(logits: Tensor, probabilities: Tensor, weight: Tensor) -> tuple[Te
 
 
 class Optimizer:
-    """Muon for the matrices, AdamW for norms and `tables`, matrices whose names begin so."""
+    """Muon for the matrices, AdamW for norms and `tables`, matrices whose names begin
+    so.
+    """
 
-    def __init__(self, model: nn.Module, lr: float, tables: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, model: nn.Module, lr: float, tables: tuple[str, ...] = ()
+    ) -> None:
         named = list(model.named_parameters())
         others = [p for n, p in named if p.dim() != 2 or n.startswith(tables)]
         matrices = [p for n, p in named if p.dim() == 2 and not n.startswith(tables)]
         self.parts = [
-            torch.optim.Muon(matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.Muon(
+                matrices, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"
+            ),
             torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01),
         ]
         self.model, self.lr = model, lr
@@ -223,14 +246,19 @@ class Learner:
         self.batches_done = self.tokens_seen = 0
 
     def set_vocabulary(self, vocabulary: Tensor) -> None:
-        """The tokens to draft. They may change at any time: their output rows are not trained."""
+        """The tokens to draft.
+
+        They may change at any time: their output rows are not trained.
+        """
         self.vocabulary = vocabulary
         self.rows = self.target.output[vocabulary].bfloat16()
         self.is_drafted = torch.zeros(len(self.target.output), dtype=torch.bool)
         self.is_drafted[vocabulary] = True
 
     def forward(self, head: Eagle3, example: Example, steps: int) -> list[Tensor]:
-        """The states of each step at the loss rows, and at rows that are steps after them."""
+        """The states of each step at the loss rows, and at rows that are steps after
+        them.
+        """
         embedding = F.embedding(example.tokens[1:-1], self.target.embeddings)[None]
         with torch.autocast("cpu", torch.bfloat16):
             found: list[Tensor] = head(embedding, example.states[None], steps)
@@ -239,7 +267,9 @@ class Learner:
     def learn(self, batch: Sequence[Example], progress: float) -> float:
         """One step of the optimizer; returns the loss of a token."""
         steps = SHORT_STEPS if self.batches_done % 2 else STEPS
-        total = sum(len(e.loss_rows) for e in batch) * sum(STEP_DECAY**j for j in range(steps))
+        total = sum(len(e.loss_rows) for e in batch) * sum(
+            STEP_DECAY**j for j in range(steps)
+        )
         loss = 0.0
         for example in batch:
             states = self.forward(self.head, example, steps)
@@ -259,7 +289,8 @@ class Learner:
     ) -> tuple[list[Tensor], float]:
         """Gradients of the loss with respect to the states of each step, and the loss.
 
-        By windows of LOSS_ROWS: the logits of a batch are far larger than the CPU's caches.
+        By windows of LOSS_ROWS: the logits of a batch are far larger than the CPU's
+        caches.
         """
         pushes, loss = [torch.zeros_like(s) for s in states], 0.0
         right = self.is_drafted[example.tokens[2:]]
@@ -271,7 +302,8 @@ class Learner:
             probabilities = (finals @ self.rows.T).float().softmax(-1).bfloat16()
             weights = right[rows] * weight
             for j, state in enumerate(states):
-                # Step j at row p is the j-th draft token after row p - j: that too must be own.
+                # Step j at row p is the j-th draft token after row p - j: that too must
+                # be own.
                 weights = weights * is_loss_row[(rows - j).clamp(min=0)]
                 found, back = soft_loss(
                     padded(state[rows]) @ self.rows.T,
@@ -299,7 +331,9 @@ class Learner:
         return {
             "head": self.head.state_dict(),
             "mean": self.mean.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizer.parts],
+            "optimizers": [
+                optimizer.state_dict() for optimizer in self.optimizer.parts
+            ],
             "vocabulary": self.vocabulary,
             "batches_done": self.batches_done,
             "tokens_seen": self.tokens_seen,
@@ -308,9 +342,14 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         self.head.load_state_dict(state["head"])
         self.mean.load_state_dict(state["mean"])
-        for optimizer, saved in zip(self.optimizer.parts, state["optimizers"], strict=True):
+        for optimizer, saved in zip(
+            self.optimizer.parts, state["optimizers"], strict=True
+        ):
             optimizer.load_state_dict(saved)
-        self.batches_done, self.tokens_seen = state["batches_done"], state["tokens_seen"]
+        self.batches_done, self.tokens_seen = (
+            state["batches_done"],
+            state["tokens_seen"],
+        )
 
 
 def padded(rows: Tensor) -> Tensor:
@@ -342,7 +381,9 @@ def train(target: Target, plan: TrainPlan) -> None:
     if plan.checkpoint.exists():
         learner.load(torch.load(plan.checkpoint))
         print(f"resumed after {learner.tokens_seen:,} tokens", flush=True)
-    held_out = [shard.example(i) for shard in load(plan.held_out) for i in range(len(shard))]
+    held_out = [
+        shard.example(i) for shard in load(plan.held_out) for i in range(len(shard))
+    ]
     held_out = [e for e in held_out if len(e.loss_rows) > MEASURED_STEPS][:MEASURED]
     smooth, measured, began = 0.0, learner.tokens_seen, time.process_time()
     first, saved = learner.tokens_seen, time.monotonic()
@@ -354,7 +395,12 @@ def train(target: Target, plan: TrainPlan) -> None:
             measured = learner.tokens_seen
             speed = (learner.tokens_seen - first) / (time.process_time() - began)
             learner.set_vocabulary(draft_vocabulary(plan.answers, plan.vocabulary))
-            record(learner, held_out, plan, {"loss": round(smooth, 3), "per_cpu_s": round(speed)})
+            record(
+                learner,
+                held_out,
+                plan,
+                {"loss": round(smooth, 3), "per_cpu_s": round(speed)},
+            )
         if finished or time.monotonic() - saved > SAVE_SECONDS:
             save(learner, plan.checkpoint)
             saved = time.monotonic()
@@ -369,7 +415,10 @@ def save(learner: Learner, path: Path) -> None:
 
 
 def record(
-    learner: Learner, held_out: Sequence[Example], plan: TrainPlan, figures: dict[str, float]
+    learner: Learner,
+    held_out: Sequence[Example],
+    plan: TrainPlan,
+    figures: dict[str, float],
 ) -> None:
     """Measure, print, and append to the curve."""
     chain = torch.cat([learner.accepted(e) for e in held_out]).mean(0)

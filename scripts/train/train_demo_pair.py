@@ -32,7 +32,9 @@ from torch import Tensor
 
 
 class Batches:
-    """Random windows: half from the library, three tenths from tests, the rest from edits."""
+    """Random windows: half from the library, three tenths from tests, the rest from
+    edits.
+    """
 
     def __init__(self, parts: list[Tensor], weights: list[float], rows: int) -> None:
         self.parts, self.weights, self.rows = parts, weights, rows
@@ -47,20 +49,29 @@ class Batches:
 
 
 def losses(target: Llama, draft: Llama, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Means over positions: the target's loss, and the draft's (nine tenths distillation)."""
+    """Means over positions: the target's loss, and the draft's (nine tenths
+    distillation).
+    """
     with torch.autocast("cpu", torch.bfloat16):
         a, b = target(ids[:, :-1]), draft(ids[:, :-1])
     wanted = ids[:, 1:].flatten()[:, None]
-    log_p, log_q = a.float().flatten(0, 1).log_softmax(-1), b.float().flatten(0, 1).log_softmax(-1)
+    log_p, log_q = (
+        a.float().flatten(0, 1).log_softmax(-1),
+        b.float().flatten(0, 1).log_softmax(-1),
+    )
     distilled = -(log_p.detach().exp() * log_q).sum(-1).mean()
-    return -log_p.gather(1, wanted).mean(), 0.9 * distilled - 0.1 * log_q.gather(1, wanted).mean()
+    return -log_p.gather(1, wanted).mean(), 0.9 * distilled - 0.1 * log_q.gather(
+        1, wanted
+    ).mean()
 
 
 @torch.no_grad()
 def measure(
     target: Llama, draft: Llama, ids: Tensor, windows: int | None = None
 ) -> dict[str, float]:
-    """Held-out loss of each (nats a token), agreement of their argmax, and 1 - total variation."""
+    """Held-out loss of each (nats a token), agreement of their argmax, and 1 - total
+    variation.
+    """
     total = np.zeros(5)
     for start in list(range(0, len(ids) - CONTEXT - 1, CONTEXT))[:windows]:
         row = ids[None, start : start + CONTEXT + 1]
@@ -79,11 +90,14 @@ def measure(
     return {k: round(float(v), 4) for k, v in zip(keys, mean, strict=True)}
 
 
-# --- the run ---------------------------------------------------------------------------
+# --- the run
+# ---------------------------------------------------------------------------
 
 
 def keep_freed_memory() -> None:
-    """Stops glibc from returning large tensors to the system: page faults take half the time."""
+    """Stops glibc from returning large tensors to the system: page faults take half the
+    time.
+    """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -97,9 +111,13 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--rows", type=int, default=6, help=f"windows of {CONTEXT} tokens a step")
+    parser.add_argument(
+        "--rows", type=int, default=6, help=f"windows of {CONTEXT} tokens a step"
+    )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--every", type=int, default=250, help="steps between reports and files")
+    parser.add_argument(
+        "--every", type=int, default=250, help="steps between reports and files"
+    )
     return parser.parse_args()
 
 
@@ -111,21 +129,36 @@ class Pair:
 
     def write(self, folder: Path) -> None:
         for model, name, title, does in (
-            (self.target, "demo-target.gguf", "localspec demo", "completes Python code"),
-            (self.draft, "demo-draft.gguf", "localspec demo draft", "drafts for localspec demo"),
+            (
+                self.target,
+                "demo-target.gguf",
+                "localspec demo",
+                "completes Python code",
+            ),
+            (
+                self.draft,
+                "demo-draft.gguf",
+                "localspec demo draft",
+                "drafts for localspec demo",
+            ),
         ):
             write_gguf(folder / name, model, self.tokenizer, title, does)
 
     def sizes(self) -> list[int]:
-        return [sum(p.numel() for p in m.parameters()) for m in (self.target, self.draft)]
+        return [
+            sum(p.numel() for p in m.parameters()) for m in (self.target, self.draft)
+        ]
 
 
 def train(
     pair: Pair, batches: Batches, held_out: Tensor, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Runs all steps, writes the files regularly and returns the final losses and agreement."""
+    """Runs all steps, writes the files regularly and returns the final losses and
+    agreement.
+    """
     optimizers = [
-        Optimizer(m, lr, ("token_embd",)) for m, lr in ((pair.target, 3e-3), (pair.draft, 4e-3))
+        Optimizer(m, lr, ("token_embd",))
+        for m, lr in ((pair.target, 3e-3), (pair.draft, 4e-3))
     ]
     compiled = torch.compile(losses)
     began = time.monotonic()
@@ -159,7 +192,11 @@ def main() -> None:
     print("tokens:", [len(p) for p in parts], "held out:", len(held_out), flush=True)
     pair = Pair(Llama(TARGET), Llama(DRAFT), tokenizer)
     print("text:", corpus.sha256(), "parameters:", pair.sizes(), flush=True)
-    print(json.dumps(train(pair, Batches(parts, [0.6, 0.3, 0.1], args.rows), held_out, args)))
+    print(
+        json.dumps(
+            train(pair, Batches(parts, [0.6, 0.3, 0.1], args.rows), held_out, args)
+        )
+    )
 
 
 if __name__ == "__main__":

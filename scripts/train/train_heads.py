@@ -3,8 +3,8 @@
 
     scripts/train/train_heads.py all --target MODEL.gguf --data DIR
 
-Stages: prompts, generate, train, export; docs/make-a-head.md explains them. Each goes on with what
-DIR has.
+Stages: prompts, generate, train, export; docs/make-a-head.md explains them. Each goes
+on with what DIR has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from pair import quantize
 
 
 class Workspace:
-    """The data directory: what each stage writes, and goes on with when it is run again."""
+    """The data directory: what each stage writes, and goes on with when it is run
+    again.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,9 +65,13 @@ def generate(space: Workspace, args: argparse.Namespace) -> None:
         if not path.exists():
             quantize(args.target, path, args.copy)
     prompts = json.loads(space.prompts.read_text("utf-8"))
-    target = BatchedTarget(path, layers_of(args.target), args.threads, seed=int(time.time()))
+    target = BatchedTarget(
+        path, layers_of(args.target), args.threads, seed=int(time.time())
+    )
     head_answers.write_answers(target, AnswerPlan(space.held_out, prompts["held_out"]))
-    plan = AnswerPlan(space.answers, prompts["train"], head_prompts.follow_ups(), args.tokens)
+    plan = AnswerPlan(
+        space.answers, prompts["train"], head_prompts.follow_ups(), args.tokens
+    )
     head_answers.write_answers(target, plan)
     target.close()
 
@@ -101,7 +107,10 @@ def export(space: Workspace, args: argparse.Namespace) -> None:
         GGMLQuantizationType[args.output_type.upper()],
     )  # fmt: skip
     size = space.head.stat().st_size
-    print(f"{space.head}: {size:,} bytes, {saved['tokens_seen']:,} tokens seen", flush=True)
+    print(
+        f"{space.head}: {size:,} bytes, {saved['tokens_seen']:,} tokens seen",
+        flush=True,
+    )
 
 
 RUN = {"prompts": write_prompts, "generate": generate, "train": train, "export": export}
@@ -110,22 +119,36 @@ RUN = {"prompts": write_prompts, "generate": generate, "train": train, "export":
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("stage", choices=[*RUN, "all"])
-    parser.add_argument("--target", type=Path, required=True, help="the model, a GGUF file")
-    parser.add_argument("--data", type=Path, required=True, help="directory for all results")
+    parser.add_argument(
+        "--target", type=Path, required=True, help="the model, a GGUF file"
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="directory for all results"
+    )
     parser.add_argument("--threads", type=int, default=1)
     group = parser.add_argument_group("prompts and generate")
     group.add_argument("--prompts", type=int, default=14000, help="for training")
-    group.add_argument("--held-out", type=int, default=160, help="prompts for measuring")
-    group.add_argument("--tokens", type=int, default=1_500_000, help="of answers to generate")
+    group.add_argument(
+        "--held-out", type=int, default=160, help="prompts for measuring"
+    )
+    group.add_argument(
+        "--tokens", type=int, default=1_500_000, help="of answers to generate"
+    )
     group.add_argument(
         "--copy", choices=["bf16", "q8_0", "none"], default="none",
         help="answer with a copy of this type: with many sequences it can be faster",
     )  # fmt: skip
     group = parser.add_argument_group("train and export")
-    group.add_argument("--vocabulary", type=int, default=10240, help="tokens that it can draft")
-    group.add_argument("--train-tokens", type=int, default=10_000_000, help="with repeats")
+    group.add_argument(
+        "--vocabulary", type=int, default=10240, help="tokens that it can draft"
+    )
+    group.add_argument(
+        "--train-tokens", type=int, default=10_000_000, help="with repeats"
+    )
     group.add_argument("--lr", type=float, default=6e-3)
-    group.add_argument("--every", type=int, default=100_000, help="tokens between measurements")
+    group.add_argument(
+        "--every", type=int, default=100_000, help="tokens between measurements"
+    )
     group.add_argument(
         "--output-type", choices=["q4_1", "q5_0", "q5_1", "q8_0"], default="q8_0",
         help="of the output matrix in the file",

@@ -23,16 +23,20 @@ def kept() -> Iterator[dict[Any, LLM]]:
 
 @pytest.fixture
 def load(zoo: Zoo, kept: dict[Any, LLM]) -> Iterator[Load]:
-    """Loads a model of the zoo by name, or the demo; the same one again until it is closed."""
+    """Loads a model of the zoo by name, or the demo; the same one again until it is
+    closed.
+    """
 
     def load(name: str = "demo", draft: str = "auto", **options: Any) -> LLM:
         key = name, draft, *sorted(options.items())
         if key not in kept or kept[key].closed:
             named = [
-                each if each in ("demo", "auto", "none") else zoo[each] for each in (name, draft)
+                each if each in ("demo", "auto", "none") else zoo[each]
+                for each in (name, draft)
             ]
             if name != "demo" and draft == "auto":
-                options = {"spec": "lookup"} | options  # lookup needs no measuring first
+                # lookup needs no measuring first
+                options = {"spec": "lookup"} | options
             kept[key] = LLM(*named, **({"ctx": 512, "threads": 1} | options))
         return kept[key]
 

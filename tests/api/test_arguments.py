@@ -16,7 +16,9 @@ from tests.support.zoo import HELLO_TEXT, Zoo
 def test_options_reach_the_engine(load: Load) -> None:
     llm = load("chatter", "chatter")
     greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
-    assert llm.generate("a", **greedy).text == " one two three four five six seven eight"
+    assert (
+        llm.generate("a", **greedy).text == " one two three four five six seven eight"
+    )
     assert llm.generate("a", **greedy, stop=" four").text == " one two three"
     ended = llm.generate("a", **greedy, stop=[" five", " three"])
     assert (ended.text, ended.finish_reason) == (" one two", "stop")
@@ -26,7 +28,10 @@ def test_options_reach_the_engine(load: Load) -> None:
     token = llm.generate("a", **greedy, probabilities=True).tokens[0]
     assert token.rank == 1 and token.p_target is not None
     assert llm.generate("a", **greedy, repeat_penalty=1e9).text.count(" one") == 1
-    assert llm.generate("a", max_tokens=2, top_k=1, top_p=None, min_p=0.5).text == " one two"
+    assert (
+        llm.generate("a", max_tokens=2, top_k=1, top_p=None, min_p=0.5).text
+        == " one two"
+    )
 
 
 SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
@@ -70,7 +75,10 @@ def test_machines_and_models_that_make_no_sense() -> None:
         ({"spec": "mtp", "draft": "none"}, "'mtp' needs a draft model"),
         ({"split": ["a"]}, "split cannot be"),
         ({"template": "nonsense"}, "Unknown chat template"),
-        ({"exact": True, "kv": "f16"}, "Exact mode does not work with a KV cache in f16"),
+        (
+            {"exact": True, "kv": "f16"},
+            "Exact mode does not work with a KV cache in f16",
+        ),
         ({"workers": "gpu-box:x"}, "'gpu-box:x' is no worker's address"),
         ({"model": ""}, "model cannot be ''"),
     ]:
@@ -80,7 +88,10 @@ def test_machines_and_models_that_make_no_sense() -> None:
 
 def test_a_draft_that_is_not_used_is_not_loaded(load: Load) -> None:
     llm = load("demo", spec="off")
-    assert llm.ready.draft is None and llm.generate("import", max_tokens=4, spec="auto").text
+    assert (
+        llm.ready.draft is None
+        and llm.generate("import", max_tokens=4, spec="auto").text
+    )
 
 
 def test_exact_mode_is_chosen_at_the_load(load: Load) -> None:
@@ -93,7 +104,11 @@ def test_exact_mode_is_chosen_at_the_load(load: Load) -> None:
 
 def test_answers_satisfy_a_schema_or_follow_a_grammar(load: Load) -> None:
     llm = load("demo")
-    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    schema = {
+        "type": "object",
+        "properties": {"age": {"type": "integer"}},
+        "required": ["age"],
+    }
 
     class Person:
         """Like a class of Pydantic."""

@@ -10,7 +10,10 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def examples() -> list[str]:
-    texts = [(ROOT / name).read_text(encoding="utf-8") for name in ("docs/api.md", "docs/usage.md")]
+    texts = [
+        (ROOT / name).read_text(encoding="utf-8")
+        for name in ("docs/api.md", "docs/usage.md")
+    ]
     return [block for text in texts for block in BLOCK.findall(text)]
 
 

@@ -31,7 +31,9 @@ def few(llm: LLM) -> list[str]:
 
 
 def answers(llm: LLM) -> dict[str, str]:
-    return {prompt: llm.generate(prompt, seed=3, max_tokens=12).text for prompt in PROMPTS}
+    return {
+        prompt: llm.generate(prompt, seed=3, max_tokens=12).text for prompt in PROMPTS
+    }
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -42,7 +44,9 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_an_answer_and_its_numbers(load: Load) -> None:
-    answer = load("parrot", "parrot", spec="model").generate("a", temperature=0, max_tokens=50)
+    answer = load("parrot", "parrot", spec="model").generate(
+        "a", temperature=0, max_tokens=50
+    )
     assert_type(answer, Answer)
     assert (answer.text, answer.finish_reason) == (HELLO_TEXT, "eog")
     assert str(answer) == answer.said == answer.text
@@ -55,16 +59,32 @@ def test_an_answer_and_its_numbers(load: Load) -> None:
 
 def test_the_same_seed_gives_what_the_command_prints(load: Load) -> None:
     """The document of `run --json`, without the timings."""
-    asked = ("-p", "def fibonacci(n):", "--max-tokens", "40", "--seed", "7", "--json", "-q")
-    printed = localspec("run", "demo", *asked, "--ctx", "512", "--threads", "1").document
+    asked = (
+        "-p",
+        "def fibonacci(n):",
+        "--max-tokens",
+        "40",
+        "--seed",
+        "7",
+        "--json",
+        "-q",
+    )
+    printed = localspec(
+        "run", "demo", *asked, "--ctx", "512", "--threads", "1"
+    ).document
     answer = load("demo").generate("def fibonacci(n):", max_tokens=40, seed=7)
     said = json.loads(json.dumps(answer.document()))
-    assert said.keys() == printed.keys() and said["timings"].keys() == printed["timings"].keys()
+    assert (
+        said.keys() == printed.keys()
+        and said["timings"].keys() == printed["timings"].keys()
+    )
     assert said["speculation"].keys() == printed["speculation"].keys()
     same = set(said) - {"timings", "speculation", "draft"}
     assert {name: said[name] for name in same} == {name: printed[name] for name in same}
     given = load("target", seed=5)  # for every answer
-    texts = [given.generate("a", max_tokens=12, seed=seed).text for seed in (None, None, 6)]
+    texts = [
+        given.generate("a", max_tokens=12, seed=seed).text for seed in (None, None, 6)
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -73,7 +93,10 @@ def test_without_a_model_it_is_the_one_that_run_takes(zoo: Zoo) -> None:
     with LLM(threads=1) as llm:
         assert llm.generate("a", max_tokens=2).model == "parrot.gguf"
         notice = llm.notices[0]
-    assert notice.code == "default-model" and "parrot.gguf, the last one used" in notice.message
+    assert (
+        notice.code == "default-model"
+        and "parrot.gguf, the last one used" in notice.message
+    )
 
 
 def test_a_chat_model_is_asked_as_the_command_asks_it(load: Load, zoo: Zoo) -> None:
@@ -94,7 +117,10 @@ def test_a_chat_goes_on_and_reads_only_what_is_new(load: Load) -> None:
         assert (answer.text, answer.finish_reason) == (CHAT_TEXT, "eog")
     turns = [{"role": "system", "content": "Be kind."}, *HI]
     first = llm.chat(turns, temperature=0)
-    turns += [{"role": "assistant", "content": first.text}, {"role": "user", "content": "More?"}]
+    turns += [
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "More?"},
+    ]
     second = llm.chat(turns, temperature=0)
     assert second.prompt_tokens == llm.count(turns) > first.prompt_tokens
     assert second.reused_tokens >= first.prompt_tokens - 1
@@ -114,7 +140,9 @@ def test_thinking_notices_and_templates(load: Load) -> None:
     assert answer.prompt_tokens > 10
 
 
-def test_a_model_that_is_missing_or_wrong_is_a_typed_refusal(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_model_that_is_missing_or_wrong_is_a_typed_refusal(
+    zoo: Zoo, tmp_path: Path
+) -> None:
     with pytest.raises(errors.NotFoundError) as missing:
         LLM("qwen3-8b")
     assert missing.value.hint.startswith("Get it: localspec pull qwen3-8b")
@@ -189,7 +217,9 @@ def test_pieces_are_the_answer(load: Load) -> None:
     assert_type(pieces, list[Piece])
     assert "".join(map(str, pieces)) == stream.answer.text == HELLO_TEXT
     assert tuple(piece.token for piece in pieces) == stream.answer.tokens
-    assert [piece.kind for piece in pieces] == [token.kind for token in stream.answer.tokens]
+    assert [piece.kind for piece in pieces] == [
+        token.kind for token in stream.answer.tokens
+    ]
     assert list(stream) == [], "it is at its end"
     held = load("parrot").stream("a", temperature=0, stop="! never", max_tokens=5)
     pieces = list(held)
@@ -246,7 +276,9 @@ def test_a_stream_closed_before_its_turn_says_nothing(load: Load) -> None:
 
 
 def test_threads_take_turns(load: Load) -> None:
-    """Several threads get the same answers as one, from several engines with open streams."""
+    """Several threads get the same answers as one, from several engines with open
+    streams.
+    """
     engines = [load("target"), load("target", "cousin"), load("demo")]
     alone = [answers(llm) for llm in engines]
     assert len(set(alone[0].values())) > 1
@@ -256,7 +288,10 @@ def test_threads_take_turns(load: Load) -> None:
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(answers, engines * 2)) == alone * 2
     for stream in open_:
-        assert "".join(map(str, stream)) == stream.answer.text[len(stream.answer.tokens[0].text) :]
+        assert (
+            "".join(map(str, stream))
+            == stream.answer.text[len(stream.answer.tokens[0].text) :]
+        )
 
 
 def test_in_a_notebook(zoo: Zoo) -> None:
@@ -317,6 +352,8 @@ def test_a_task_that_is_cancelled_or_left_ends_its_answer(load: Load) -> None:
         async for _ in pieces:
             break
         await pieces.aclose()
-        assert (await llm.agenerate("a", temperature=0, max_tokens=2)).text == " one two"
+        assert (
+            await llm.agenerate("a", temperature=0, max_tokens=2)
+        ).text == " one two"
 
     run(work)

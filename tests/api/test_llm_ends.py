@@ -164,7 +164,9 @@ def test_an_engine_dies(load: Load) -> None:
 
 
 @posix
-def test_what_cannot_be_loaded_again_is_told_until_it_can(zoo: Zoo, tmp_path: Path) -> None:
+def test_what_cannot_be_loaded_again_is_told_until_it_can(
+    zoo: Zoo, tmp_path: Path
+) -> None:
     model = Path(shutil.copy(zoo["parrot"], tmp_path / "model.gguf"))
     with LLM(str(model), ctx=512, threads=1) as llm:
         engine = llm._engine_host.engine
@@ -183,7 +185,9 @@ def test_what_cannot_be_loaded_again_is_told_until_it_can(zoo: Zoo, tmp_path: Pa
 
 @posix
 @pytest.mark.parametrize("is_suspended", [False, True])
-def test_closing_does_not_wait_for_an_engine_that_is_busy(load: Load, is_suspended: bool) -> None:
+def test_closing_does_not_wait_for_an_engine_that_is_busy(
+    load: Load, is_suspended: bool
+) -> None:
     llm = load("chatter", ctx=LONG)
     stream = llm.stream("a", max_tokens=LONG)
     next(stream)

@@ -26,7 +26,9 @@ from localspec.protocol.wire import (
 )
 from tests.support.fake_engine import BareEngine
 
-READY = EngineReady({"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0)
+READY = EngineReady(
+    {"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0
+)
 
 
 @dataclass
@@ -41,7 +43,8 @@ class Clock:
 class FakeEngine(BareEngine):
     """Answers with `output`; a plain pass takes a second, a drafting round `round_s`.
 
-    Each drafting round drafts `drafts` tokens; the numbers accepted cycle through `accepts`.
+    Each drafting round drafts `drafts` tokens; the numbers accepted cycle through
+    `accepts`.
     """
 
     clock: Clock
@@ -84,11 +87,18 @@ class FakeEngine(BareEngine):
         last: TokenClass = "plain" if not drafted else "correction"
         kinds: list[TokenClass] = [*(["accepted"] * accepted), last]  # type: ignore[list-item]
         tokens = tuple(
-            Token(i, f"w{i} ", kind) for i, kind in zip(output[at:], kinds, strict=False)
+            Token(i, f"w{i} ", kind)
+            for i, kind in zip(output[at:], kinds, strict=False)
         )
         source = self.source if drafted else None
         return Round(
-            n, source, "", drafted, accepted, tokens, RoundTimes(0, 1, 2.0 if drafted else 1.0)
+            n,
+            source,
+            "",
+            drafted,
+            accepted,
+            tokens,
+            RoundTimes(0, 1, 2.0 if drafted else 1.0),
         )
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
@@ -105,8 +115,8 @@ Draw = Callable[[GenerateCommand, int], int]
 class Scripted(BareEngine):
     """An engine with eight tokens, always equally likely; the seed selects one.
 
-    It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of `draw`
-    again, as if rounding in wide passes caused them.
+    It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of
+    `draw` again, as if rounding in wide passes caused them.
     """
 
     def __init__(self, draw: Draw, *, repeats: bool = False) -> None:
@@ -126,13 +136,17 @@ class Scripted(BareEngine):
             ids = ids[: request.max_tokens - position]
             tokens = tuple(Token(i, f"t{i}", "plain") for i in ids)
             drafted = len(ids) - 1
-            yield Round(position, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0))
+            yield Round(
+                position, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0)
+            )
             position += len(ids)
         yield GenerationFinished("length")
 
     def replay(self, replay: ReplayCommand) -> ReplayResult:
         wide = max(replay.widths, default=1) > 1
-        request = GenerateCommand(replay.text, replay.sampling, spec="model" if wide else "off")
+        request = GenerateCommand(
+            replay.text, replay.sampling, spec="model" if wide else "off"
+        )
         draw = self._draw if self._repeats else honest
         n = len(replay.tokens)
         return ReplayResult(

@@ -40,7 +40,9 @@ def test_costs_then_answers_then_the_report() -> None:
     engine = ProbedEngine(Clock())
     benchmark = Benchmark(REQUEST, engine.clock)
     assert not benchmark.has_begun and not benchmark.has_results
-    assert benchmark.format_estimate(COSTS) == "12 answers of 20 tokens: about 4 min 0 s."
+    assert (
+        benchmark.format_estimate(COSTS) == "12 answers of 20 tokens: about 4 min 0 s."
+    )
     costs, estimate, *answers = progress_of(benchmark, engine)
     assert (costs, estimate) == ("measuring", "12 answers, about 4 min 0 s left")
     assert [text.partition(",")[0] for text in answers] == [

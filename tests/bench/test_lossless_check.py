@@ -28,7 +28,10 @@ SHORT = VerifyEffort(
 
 
 def checked(
-    engine: Engine, effort: VerifyEffort = QUICK, *, stop: Callable[[], bool] = lambda: False
+    engine: Engine,
+    effort: VerifyEffort = QUICK,
+    *,
+    stop: Callable[[], bool] = lambda: False,
 ) -> VerifyReport:
     measurement = LosslessMeasurement(effort)
     for _ in measurement.run(engine, stop):
@@ -67,7 +70,9 @@ def impossible(request: GenerateCommand, position: int) -> int:
 
 def test_an_honest_engine_is_lossless() -> None:
     found = checked(Scripted(honest))
-    assert found.verdict == "lossless" and found.greedy.equal == found.greedy.prompts == 3
+    assert (
+        found.verdict == "lossless" and found.greedy.equal == found.greedy.prompts == 3
+    )
     assert found.seeded.equal == found.seeded.prompts == 3
     assert all(sample.tokens >= 800 for sample in found.samples)
 
@@ -90,12 +95,17 @@ def test_a_wrong_token_is_found(temperature: float) -> None:
     totals = found.seeded if temperature else found.greedy
     assert (totals.equal, len(totals.divergences)) == (0, totals.answers)
     divergence = totals.divergences[0]
-    assert divergence.speculative is not None and (divergence.position, divergence.width) == (17, 2)
+    assert divergence.speculative is not None and (
+        divergence.position,
+        divergence.width,
+    ) == (17, 2)
     assert divergence.expected == (divergence.speculative.id - 1) % 8
 
 
 def test_a_text_that_parts_by_the_widths_of_its_passes_is_reported_apart() -> None:
-    found = checked(Scripted(only_speculative(wrong_once, temperature=0.0), repeats=True))
+    found = checked(
+        Scripted(only_speculative(wrong_once, temperature=0.0), repeats=True)
+    )
     assert found.verdict == "lossless" and not found.divergences
     assert (found.greedy.equal, found.greedy.different) == (0, found.greedy.answers)
     assert (found.seeded.equal, found.seeded.different) == (found.seeded.prompts, 0)
@@ -113,14 +123,18 @@ def test_a_divergence_that_does_not_repeat_is_none() -> None:
         return honest(request, position)
 
     found = checked(Scripted(only_speculative(wrong_the_first_time, temperature=0.0)))
-    assert found.verdict == "lossless" and found.greedy.different == found.greedy.answers
+    assert (
+        found.verdict == "lossless" and found.greedy.different == found.greedy.answers
+    )
 
 
 def test_an_answer_that_ends_early_is_a_divergence() -> None:
     class Short(Scripted):
         def generate(self, request: GenerateCommand) -> Any:
             events = list(super().generate(request))
-            return iter([*events[:-3], events[-1]] if request.spec == "auto" else events)
+            return iter(
+                [*events[:-3], events[-1]] if request.spec == "auto" else events
+            )
 
     found = checked(Short(honest))
     assert found.verdict == "divergent"
@@ -132,7 +146,9 @@ def test_an_answer_that_ends_early_is_a_divergence() -> None:
 def test_a_wrong_distribution_is_found(verify: str) -> None:
     found = checked(Scripted(only_speculative(biased, verify=verify)))
     assert found.verdict == "divergent" and not found.divergences
-    assert {name for name, sample in found.by_mode.items() if sample.is_confirmation} == {verify}
+    assert {
+        name for name, sample in found.by_mode.items() if sample.is_confirmation
+    } == {verify}
     assert found.to_json()["sampled"]["p"] < 1e-3
 
 
@@ -167,15 +183,23 @@ def test_an_incomplete_check_is_not_lossless_but_a_divergence_counts() -> None:
         for progress in measurement.run(Scripted(draw)):
             if progress.text.startswith("same seed"):
                 break
-        assert measurement.report.verdict == verdict and measurement.to_json()["whole"] is False
+        assert (
+            measurement.report.verdict == verdict
+            and measurement.to_json()["whole"] is False
+        )
 
 
 @pytest.mark.parametrize("draft", ["cousin", "stranger", None])
-def test_models_without_rounding_differences_are_lossless(zoo: Zoo, draft: str | None) -> None:
+def test_models_without_rounding_differences_are_lossless(
+    zoo: Zoo, draft: str | None
+) -> None:
     require_same_logits_at_every_width(zoo["target"])
     with loaded(zoo["target"], zoo[draft] if draft else None) as session:
         found = checked(InProcess(session), SHORT)
-    assert found.verdict == "lossless" and found.greedy.different == found.seeded.different == 0
+    assert (
+        found.verdict == "lossless"
+        and found.greedy.different == found.seeded.different == 0
+    )
     assert found.drafted > 0
 
 
@@ -244,7 +268,9 @@ def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
         steps += [progress.text] * progress.is_step
         lines = measurement.format_report()
         assert all(len(line) <= 77 for line in lines)
-        shown.append([line.partition("  ")[0] for line in lines if not line.startswith("  ")])
+        shown.append(
+            [line.partition("  ")[0] for line in lines if not line.startswith("  ")]
+        )
     assert [text.partition(":")[0] for text in steps] == [
         "measuring passes …",
         "temperature 0",

@@ -1,4 +1,6 @@
-"""Bench results: medians, excluded trials, means, acceptance by position, repetition, JSON."""
+"""Bench results: medians, excluded trials, means, acceptance by position, repetition,
+JSON.
+"""
 
 import json
 import re
@@ -25,9 +27,14 @@ def runs(
 
 
 def summary(
-    these: list[BenchRun], measured: MeasuredCosts | None = MEASURED, *, interrupted: bool = False
+    these: list[BenchRun],
+    measured: MeasuredCosts | None = MEASURED,
+    *,
+    interrupted: bool = False,
 ) -> results.BenchReport:
-    return results.build_report(these, REQUEST, READY, measured, rounds=1, interrupted=interrupted)
+    return results.build_report(
+        these, REQUEST, READY, measured, rounds=1, interrupted=interrupted
+    )
 
 
 def report(engine: FakeEngine, *workloads: Workload) -> results.BenchReport:
@@ -38,12 +45,22 @@ def test_speeds_and_acceptance() -> None:
     (row,) = report(FakeEngine(Clock())).rows
     assert row.plain_tps == pytest.approx(1.0) and row.spec_tps == pytest.approx(2.0)
     assert row.speedup is not None
-    assert (row.speedup.median, row.speedup.min, row.speedup.max) == pytest.approx((2, 2, 2))
+    assert (row.speedup.median, row.speedup.min, row.speedup.max) == pytest.approx(
+        (2, 2, 2)
+    )
     assert row.mean_accepted_length == pytest.approx(3.0)
-    assert row.acceptance_rate == pytest.approx(26 / 38)  # the last round could draft two only
-    assert row.survival[:2] == (1.0, 1.0) and row.survival[2] == 0.0 and row.identical == 3
-    assert row.counted and row.latency_ms is not None and row.latency_ms.p50 == pytest.approx(500)
-    # Two draft tokens are always accepted, the third never: three tokens per drafting round.
+    # the last round could draft two only
+    assert row.acceptance_rate == pytest.approx(26 / 38)
+    assert (
+        row.survival[:2] == (1.0, 1.0) and row.survival[2] == 0.0 and row.identical == 3
+    )
+    assert (
+        row.counted
+        and row.latency_ms is not None
+        and row.latency_ms.p50 == pytest.approx(500)
+    )
+    # Two draft tokens are always accepted, the third never: three tokens per drafting
+    # round.
     assert row.best is not None and row.best.gamma == 2
     assert row.best.speedup == pytest.approx(3 / (2 * 0.1 + 1.0 + 0.001))
     assert row.share_of_best == pytest.approx(2.0 / row.best.speedup)
@@ -53,7 +70,11 @@ def test_speeds_and_acceptance() -> None:
 
 def test_without_drafts_or_costs_the_values_are_none() -> None:
     (row,) = report(FakeEngine(Clock(), drafts=0)).rows
-    assert (row.acceptance_rate, row.mean_accepted_length, row.best) == (None, None, None)
+    assert (row.acceptance_rate, row.mean_accepted_length, row.best) == (
+        None,
+        None,
+        None,
+    )
     assert row.survival == ()
     (row,) = summary(runs(FakeEngine(Clock())), measured=None).rows
     assert row.best is None
@@ -63,14 +84,18 @@ def test_a_repetitive_greedy_answer_is_shown_but_not_in_the_mean() -> None:
     circle = (1, 2, 3) * 30
     found = report(FakeEngine(Clock(), output=circle))
     (row,) = found.rows
-    assert not row.counted and {trial.left_out for trial in row.trials} == {results.REPETITIVE}
+    assert not row.counted and {trial.left_out for trial in row.trials} == {
+        results.REPETITIVE
+    }
     assert row.speedup is not None and row.speedup.median == pytest.approx(2.0)
     assert found.speedup is None and found.left_out == {results.REPETITIVE: 3}
     engine = FakeEngine(Clock(), output=circle)
     (row,) = summary(runs(engine, temperatures=(0.8,))).rows
     assert row.counted, "a sampled answer may repeat itself"
     for few in ((1, 2, 3), (1,)):
-        assert report(FakeEngine(Clock(), output=few)).left_out == {results.TOO_SHORT: 3}
+        assert report(FakeEngine(Clock(), output=few)).left_out == {
+            results.TOO_SHORT: 3
+        }
 
 
 def test_a_copy_edit_counts_only_if_it_copies() -> None:
@@ -81,7 +106,10 @@ def test_a_copy_edit_counts_only_if_it_copies() -> None:
     assert report(FakeEngine(Clock()), bad).left_out == {results.NOT_A_COPY: 2}
     some = Workload("copy-edit", "", (words, "else"), copies_prompt=True)
     (row,) = report(FakeEngine(Clock()), some).rows
-    assert row.counted and [trial.left_out for trial in row.trials] == [None, results.NOT_A_COPY]
+    assert row.counted and [trial.left_out for trial in row.trials] == [
+        None,
+        results.NOT_A_COPY,
+    ]
 
 
 def test_means_are_geometric_and_by_temperature() -> None:
@@ -90,8 +118,12 @@ def test_means_are_geometric_and_by_temperature() -> None:
     slow = runs(FakeEngine(clock, round_s=6.0), replace(CODE, name="chat"))
     found = summary([*fast, *slow])
     assert [row.name for row in found.rows] == ["code", "chat", "code"]
-    assert [(mean.temperature, mean.workloads) for mean in found.means] == [(0.0, 2), (0.8, 1)]
-    assert [mean.speedup for mean in found.means] == pytest.approx([1.0, 2.0])  # √(2 × ½), 2
+    assert [(mean.temperature, mean.workloads) for mean in found.means] == [
+        (0.0, 2),
+        (0.8, 1),
+    ]
+    # √(2 × ½), 2
+    assert [mean.speedup for mean in found.means] == pytest.approx([1.0, 2.0])
     assert found.speedup == pytest.approx((2 * 0.5 * 2) ** (1 / 3))
 
 
@@ -113,7 +145,9 @@ ROW = {
 
 def test_the_document_has_the_promised_keys() -> None:
     for engine in [FakeEngine(Clock()), FakeEngine(Clock(), output=(1,), drafts=0)]:
-        body = json.loads(json.dumps(results.report_to_json(report(engine)), allow_nan=False))
+        body = json.loads(
+            json.dumps(results.report_to_json(report(engine)), allow_nan=False)
+        )
         assert body["schema"] == 1 and body["pair"] == "pair"
         assert {"cpu", "engine", "system"} <= set(body["machine"])
         assert {"c", "verify_curve", "host_ms"} <= set(body["cost"])
@@ -137,7 +171,10 @@ def test_distinct_runs_of_tokens() -> None:
 
 def test_white_space_does_not_count_for_the_copied_share() -> None:
     prompt = "def mean(values):\n    return sum(values)"
-    assert results.copied_share(prompt, "def  mean (values) :\n  return sum(values)") == 1.0
+    assert (
+        results.copied_share(prompt, "def  mean (values) :\n  return sum(values)")
+        == 1.0
+    )
     assert results.copied_share(prompt, "none of these words are in it") == 0.0
     assert results.copied_share(prompt, "too short") is None
 
@@ -145,7 +182,9 @@ def test_white_space_does_not_count_for_the_copied_share() -> None:
 def test_the_requested_edit_counts_as_a_copy() -> None:
     (copy_edit,) = (workload for workload in workloads.load() if workload.copies_prompt)
     for prompt in copy_edit.prompts:
-        match = re.fullmatch(r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S)
+        match = re.fullmatch(
+            r"# Before:\n(.*?)\n\n# After: (\w+) becomes (\w+)\n", prompt, re.S
+        )
         assert match is not None
         text, old, new = match.groups()
         edited = re.sub(rf"\b{old}\b", new, text)

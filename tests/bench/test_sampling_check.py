@@ -17,15 +17,17 @@ from localspec.bench import sampling_check
     ],
 )
 def test_tails_of_tables(x: float, degrees: int, known: float) -> None:
-    assert sampling_check.chi_square_tail(x, degrees) == pytest.approx(known, rel=1e-6, abs=1e-300)
+    assert sampling_check.chi_square_tail(x, degrees) == pytest.approx(
+        known, rel=1e-6, abs=1e-300
+    )
 
 
 def test_known_sample_sizes() -> None:
     """Shifts that 8,600, 54,000 and 11,500 draws detect at level 1e-6 with power 0.999."""
     for n, bins, shift in ((8_600, 10, 0.05), (54_000, 10, 0.02), (11_500, 32, 0.05)):
-        assert sampling_check.smallest_detectable_shift(n, bins, 1e-6, 0.999) == pytest.approx(
-            shift, rel=0.01
-        )
+        assert sampling_check.smallest_detectable_shift(
+            n, bins, 1e-6, 0.999
+        ) == pytest.approx(shift, rel=0.01)
 
 
 def test_the_smallest_shift_is_detected_with_the_given_power() -> None:
@@ -36,5 +38,8 @@ def test_the_smallest_shift_is_detected_with_the_given_power() -> None:
     detected = 0
     for _ in range(1000):
         drawn = rng.choices(range(bins), weights, k=n)
-        detected += sampling_check.chi_square_statistic([drawn.count(i) for i in range(bins)]) >= x
+        detected += (
+            sampling_check.chi_square_statistic([drawn.count(i) for i in range(bins)])
+            >= x
+        )
     assert 0.85 < detected / 1000 < 0.95

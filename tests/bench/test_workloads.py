@@ -50,7 +50,10 @@ def test_the_arms_differ_in_speculation_alone() -> None:
         by_text.setdefault((request.text, request.sampling), []).append(request)
     assert len(by_text) == 6
     for requests in by_text.values():
-        assert {(r.spec, r.why) for r in requests} == {("off", ""), ("model", "for show")}
+        assert {(r.spec, r.why) for r in requests} == {
+            ("off", ""),
+            ("model", "for show"),
+        }
         assert {(r.max_tokens, r.verify) for r in requests} == {(20, "coupled")}
 
 
@@ -81,7 +84,10 @@ NAMES = ["code", "prose", "chat", "long-form", "copy-edit"]
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    assert [each.name for each in workloads.load(["chat", "code", "chat"])] == ["code", "chat"]
+    assert [each.name for each in workloads.load(["chat", "code", "chat"])] == [
+        "code",
+        "chat",
+    ]
     with pytest.raises(UsageError, match="no workload called poems") as failure:
         workloads.load(["code", "poems"])
     assert all(name in failure.value.hint for name in NAMES)

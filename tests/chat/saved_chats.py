@@ -14,13 +14,19 @@ PAIR = ChatPair("qwen3-8b", "qwen3-0.6b", "Qwen3 8B", ("<think>", "</think>"))
 def spoken(text: str, n: int = 0) -> ev.Round:
     """One round of two tokens."""
     half = len(text) // 2
-    tokens = (ev.Token(n, text[:half], "accepted"), ev.Token(n + 1, text[half:], "bonus"))
+    tokens = (
+        ev.Token(n, text[:half], "accepted"),
+        ev.Token(n + 1, text[half:], "bonus"),
+    )
     return ev.Round(n, "model", "", 1, 1, tokens, ev.RoundTimes(0.5, 20.0, 0.25))
 
 
 def answer(*texts: str, thinking: bool = False) -> list[ev.Event]:
     """A whole answer, one round per text."""
-    begin: list[ev.Event] = [ev.SpeculationPlan("on", "pays", 1.5), ev.Prefill(9, 9, 3, thinking)]
+    begin: list[ev.Event] = [
+        ev.SpeculationPlan("on", "pays", 1.5),
+        ev.Prefill(9, 9, 3, thinking),
+    ]
     return [
         *begin,
         *(spoken(text, n) for n, text in enumerate(texts)),
@@ -43,7 +49,9 @@ def chat(*turns: tuple[str, str], system: str = "be brief") -> Conversation:
     return conversation
 
 
-def about(conversation: Conversation, settings: ChatSettings | None = None) -> ChatMetadata:
+def about(
+    conversation: Conversation, settings: ChatSettings | None = None
+) -> ChatMetadata:
     return ChatMetadata(
         make_title(conversation),
         conversation.seed,
@@ -66,7 +74,8 @@ def said(history: ChatHistory) -> dict[int, Sequence[tuple[str, str]]]:
     """All readable turns, by chat."""
     return {
         one.id: [
-            (turn.question, turn.answer) for turn in history.load_chat(one.id).conversation.turns
+            (turn.question, turn.answer)
+            for turn in history.load_chat(one.id).conversation.turns
         ]
         for one in history.list_chats()
     }

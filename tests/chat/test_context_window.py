@@ -47,12 +47,16 @@ DRAFTS = ChatSettings(
 def engine(
     zoo: Zoo, target: str, draft: str | None, settings: wire.ContextSettings
 ) -> Iterator[sessions.InProcess]:
-    with sessions.loaded(zoo[target], zoo[draft] if draft else None, settings) as session:
+    with sessions.loaded(
+        zoo[target], zoo[draft] if draft else None, settings
+    ) as session:
         yield sessions.InProcess(session)
 
 
 def how_of(settings: ChatSettings) -> RequestOptions:
-    return RequestOptions(settings, LoadedModel(N_CTX, "chatml", template_override="chatml"))
+    return RequestOptions(
+        settings, LoadedModel(N_CTX, "chatml", template_override="chatml")
+    )
 
 
 def plain(kind: str, overflow: OverflowPolicy, spec: str = "model") -> RequestOptions:
@@ -106,18 +110,29 @@ def meter_of_last(
     engine: sessions.InProcess, conversation: Conversation, how: RequestOptions
 ) -> int:
     return engine.count(
-        wire.CountCommand(messages=conversation.messages(), template=how.loaded.template_override)
+        wire.CountCommand(
+            messages=conversation.messages(), template=how.loaded.template_override
+        )
     )
 
 
-@pytest.mark.parametrize("kind", often(KINDS.keys(), ("attention", "hybrid", "head", "mtp")))
-def test_an_answer_goes_on_at_any_end(zoo: Zoo, kind: str, request: pytest.FixtureRequest) -> None:
-    """Rounds of six tokens: the context ends at each position of a round, inside drafts too."""
+@pytest.mark.parametrize(
+    "kind", often(KINDS.keys(), ("attention", "hybrid", "head", "mtp"))
+)
+def test_an_answer_goes_on_at_any_end(
+    zoo: Zoo, kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Rounds of six tokens: the context ends at each position of a round, inside drafts
+    too.
+    """
     long = request.config.getoption("--long")
     target, draft, settings = KINDS[kind]
     sessions.require_same_logits_at_every_width(zoo[target])
     how = plain(kind, "drop")
-    with engine(zoo, target, draft, settings) as one, engine(zoo, target, None, settings) as fresh:
+    with (
+        engine(zoo, target, draft, settings) as one,
+        engine(zoo, target, None, settings) as fresh,
+    ):
         for room in ROOMS if long else ROOMS[::4]:
             conversation = talked(one, how, room)
             one.asked.clear()
@@ -130,7 +145,10 @@ def test_an_answer_goes_on_at_any_end(zoo: Zoo, kind: str, request: pytest.Fixtu
             assert [heard.n for heard in said.rounds] == list(range(len(said.rounds)))
             assert events_file.split_answers([*events, *events]) == [tuple(events)] * 2
             system, *_, last = writer.request.messages
-            assert (system.content, last.content) == ("Be kind.", conversation.turns[-1].question)
+            assert (system.content, last.content) == (
+                "Be kind.",
+                conversation.turns[-1].question,
+            )
             # The reference: no speculation, no reuse.
             fresh.session.replay(FORGET)
             rest = sessions.folded(fresh.generate(replace(writer.request, spec="off")))
@@ -140,16 +158,24 @@ def test_an_answer_goes_on_at_any_end(zoo: Zoo, kind: str, request: pytest.Fixtu
             assert (first.ids, first.reason) == (said.ids[:room], "context")
 
 
-@pytest.mark.parametrize("kind", often(KINDS.keys(), ("attention", "window-cut", "hybrid", "mtp")))
-def test_stopping_there_fills_the_context_to_its_last_token(zoo: Zoo, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", often(KINDS.keys(), ("attention", "window-cut", "hybrid", "mtp"))
+)
+def test_stopping_there_fills_the_context_to_its_last_token(
+    zoo: Zoo, kind: str
+) -> None:
     target, draft, settings = KINDS[kind]
     rooms = {"model": (1, 2, 7), "auto": (3, 13), "lookup": (5,)}
     with engine(zoo, target, draft, settings) as one:
-        for spec, room in ((spec, room) for spec, some in rooms.items() for room in some):
+        for spec, room in (
+            (spec, room) for spec, some in rooms.items() for room in some
+        ):
             how = plain(kind, "stop", spec)
             conversation = talked(one, how, room)
             said, events, _ = write(one, conversation, how)
-            assert (said.reason, len(said.ids)) == ("context", room) and codes(events) == []
+            assert (said.reason, len(said.ids)) == ("context", room) and codes(
+                events
+            ) == []
             assert conversation.dropped == DroppedTurns()
             left = room
             for heard in said.rounds:  # a draft token and the token after it must fit
@@ -157,7 +183,9 @@ def test_stopping_there_fills_the_context_to_its_last_token(zoo: Zoo, kind: str)
                 left -= len(heard.tokens)
 
 
-@pytest.mark.parametrize("kind", often(KINDS.keys(), ("attention", "window-cut", "hybrid", "mtp")))
+@pytest.mark.parametrize(
+    "kind", often(KINDS.keys(), ("attention", "window-cut", "hybrid", "mtp"))
+)
 def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
     target, draft, settings = KINDS[kind]
     with engine(zoo, target, draft, settings) as one:
@@ -169,10 +197,16 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
     assert codes(events) == ["context-summarising", "context-summarised"]
     assert (said.reason, len(said.ids)) == ("length", 75)
     first, summing, second = one.asked
-    assert summing.max_tokens == N_CTX // 8 and "Summarise" in summing.messages[-1].content
+    assert (
+        summing.max_tokens == N_CTX // 8 and "Summarise" in summing.messages[-1].content
+    )
     assert summing.resumed_tokens == () and first.messages[1].content == "Tell me"
-    assert summing.messages[1].content in ("Tell me", "more"), "what fits beside the question"
-    assert second.resumed_tokens == tuple(said.ids[:70]) and conversation.dropped.summary
+    assert summing.messages[1].content in ("Tell me", "more"), (
+        "what fits beside the question"
+    )
+    assert (
+        second.resumed_tokens == tuple(said.ids[:70]) and conversation.dropped.summary
+    )
     assert (
         second.messages[0].content
         == f"Be kind.\n\n{SUMMARY_HEADING}\n{conversation.dropped.summary}"
@@ -190,7 +224,9 @@ def test_a_summary_stands_for_what_is_left_out(zoo: Zoo, kind: str) -> None:
         ("head", 0, "drop"),
     ],
 )
-def test_a_question_without_room(zoo: Zoo, kind: str, room: int, overflow: OverflowPolicy) -> None:
+def test_a_question_without_room(
+    zoo: Zoo, kind: str, room: int, overflow: OverflowPolicy
+) -> None:
     target, draft, settings = KINDS[kind]
     choose = Person("drop")
     with engine(zoo, target, draft, settings) as one:
@@ -258,7 +294,10 @@ def test_a_text_goes_on_without_its_beginning(zoo: Zoo) -> None:
             conversation.ask("the one ")
             said, _, writer = write(one, conversation, how, choose)
             assert len(said.ids) == ANSWER
-    assert choose.asked[0].choices == ("drop", "stop") and conversation.dropped.turns in (1, 2)
+    assert choose.asked[0].choices == (
+        "drop",
+        "stop",
+    ) and conversation.dropped.turns in (1, 2)
     assert writer.request.text.count("the one ") == 7 - conversation.dropped.turns
 
 
@@ -266,7 +305,9 @@ def test_a_cut_counts_for_the_turns_it_was_made_of() -> None:
     conversation = Conversation(1, "Be kind.")
     for question in ("one", "two", "three"):
         conversation.ask(question)
-    conversation.dropped = DroppedTurns.from_turns(conversation.turns[:2], "They counted.")
+    conversation.dropped = DroppedTurns.from_turns(
+        conversation.turns[:2], "They counted."
+    )
 
     def sent() -> list[str]:
         return [message.content for message in conversation.messages()]

@@ -25,9 +25,15 @@ def test_an_answer_that_began_inside_its_thinking_says_so() -> None:
     """One that was cut by the limit has no tag at all."""
     conversation = Conversation(5)
     conversation.ask("a")
-    add_events(conversation, [Prefill(1, 1, 0, True), said("hm"), GenerationFinished("length")])
+    add_events(
+        conversation, [Prefill(1, 1, 0, True), said("hm"), GenerationFinished("length")]
+    )
     conversation.ask("b")
-    assert [message.starts_in_thinking for message in conversation.messages()] == [0, 1, 0]
+    assert [message.starts_in_thinking for message in conversation.messages()] == [
+        0,
+        1,
+        0,
+    ]
 
 
 def test_a_completion_model_is_asked_with_one_text() -> None:
@@ -50,7 +56,9 @@ def test_files_go_before_the_question() -> None:
         ),
     )
     assert conversation.prompt_text() == "import os\n\n```\ncode\n```\n\nwhat is this?"
-    assert format_question(Turn("", attachments=files[:1])) == "a.py:\n```\nimport os\n```"
+    assert (
+        format_question(Turn("", attachments=files[:1])) == "a.py:\n```\nimport os\n```"
+    )
     for changed in (
         conversation.retry(),
         conversation.edit_turn(conversation.turns[-1].id, "and?"),
@@ -63,7 +71,11 @@ def test_a_retry_differs_and_a_replay_does_not() -> None:
     first = one.derive_seed()
     assert first == same.derive_seed()
     one.retry()
-    assert one.derive_seed() != first and one.turns[-1].question == "a" and not one.turns[-1].answer
+    assert (
+        one.derive_seed() != first
+        and one.turns[-1].question == "a"
+        and not one.turns[-1].answer
+    )
     same.ask("a")
     assert 0 <= same.derive_seed() < 2**63 and same.derive_seed() != first
 
@@ -74,7 +86,11 @@ def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:
     conversation.retry()  # a sibling of the third
     conversation.edit_turn(second.id, "C")
     conversation.switch_branch(first.id)
-    assert [turn.question for turn in conversation.turns] == ["a", "C"]  # the newest leaf
+    # the newest leaf
+    assert [turn.question for turn in conversation.turns] == [
+        "a",
+        "C",
+    ]
     conversation.switch_branch(second.id)
     assert conversation.turns[-1].attempt == 1  # the newest below the second
     conversation.switch_branch(third.id)
@@ -97,7 +113,11 @@ def test_whatever_is_done_nothing_is_lost(moves: list[tuple[str, int]]) -> None:
     answers: dict[int, tuple[str, str]] = {}
     for number, (move, where) in enumerate(moves):
         turns = conversation.turns
-        anyone = conversation.all_turns[where % len(conversation.all_turns)].id if turns else 0
+        anyone = (
+            conversation.all_turns[where % len(conversation.all_turns)].id
+            if turns
+            else 0
+        )
         if move == "ask" or not turns:
             conversation.ask(f"q{number}")
         elif move == "edit":
@@ -108,19 +128,27 @@ def test_whatever_is_done_nothing_is_lost(moves: list[tuple[str, int]]) -> None:
             getattr(conversation, move)()
         last = conversation.turns[-1] if conversation.turns else None
         if last is not None and not last.answer:
-            last = add_events(conversation, [said(f"a{number}"), GenerationFinished("eog")])
+            last = add_events(
+                conversation, [said(f"a{number}"), GenerationFinished("eog")]
+            )
             answers[last.id] = (last.question, last.answer)
         sound(conversation, answers)
 
 
 def sound(conversation: Conversation, answers: dict[int, tuple[str, str]]) -> None:
-    assert {turn.id: (turn.question, turn.answer) for turn in conversation.all_turns} == answers
+    assert {
+        turn.id: (turn.question, turn.answer) for turn in conversation.all_turns
+    } == answers
     path = conversation.turns
-    assert [turn.parent for turn in path] == [None, *(turn.id for turn in path)][: len(path)]
+    assert [turn.parent for turn in path] == [None, *(turn.id for turn in path)][
+        : len(path)
+    ]
     assert conversation.head == (path[-1].id if path else None)
     for turn in conversation.all_turns:
         assert turn.parent is None or turn.parent < turn.id
         branches = conversation.branches(turn.id)
-        assert turn in branches and len({branch.attempt for branch in branches}) == len(branches)
+        assert turn in branches and len({branch.attempt for branch in branches}) == len(
+            branches
+        )
     kept = Conversation(3, "", conversation.all_turns, conversation.head)
     assert (kept.all_turns, kept.turns) == (conversation.all_turns, path)

@@ -17,7 +17,9 @@ TIMES = ev.RoundTimes(1.0, 2.0, 0.5)
 def said(n: int, text: str = " a") -> ev.Round:
     other = ev.Alternative(4, " b", 0.25, 2, 0.5, True)
     token = ev.Token(3, text, "accepted", 0.5, 0.25, 1, (other,))
-    return ev.Round(n, "model", "asked for", 2, 1, (token, ev.Token(5, " c", "correction")), TIMES)
+    return ev.Round(
+        n, "model", "asked for", 2, 1, (token, ev.Token(5, " c", "correction")), TIMES
+    )
 
 
 SAID = ev.encode(said(0)).encode()
@@ -68,7 +70,9 @@ DAMAGED = {
     "a wrong class": ev.encode(said(1)).replace('"accepted","p', '"golden","p'),
     "a wrong alternative": ev.encode(said(1)).replace('" b"', "null"),
     "fewer than none": ev.encode(ev.Prefill(4, 4, 0)).replace('"done":4', '"done":-1'),
-    "an impossible end": ev.encode(ev.GenerationFinished("eog")).replace("eog", "bored"),
+    "an impossible end": ev.encode(ev.GenerationFinished("eog")).replace(
+        "eog", "bored"
+    ),
 }
 
 
@@ -91,7 +95,10 @@ def test_skipped_lines_are_named(file: Path) -> None:
     ]:
         file.write_bytes(b"\n".join(lines))
         notice, event = events_file.read(file)
-        assert isinstance(notice, ev.Notice) and (notice.message, event) == (message, said(0))
+        assert isinstance(notice, ev.Notice) and (notice.message, event) == (
+            message,
+            said(0),
+        )
 
 
 def test_nothing_to_show(file: Path) -> None:

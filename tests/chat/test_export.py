@@ -55,7 +55,9 @@ class Page(HTMLParser):
 def test_a_page_by_itself(kept: SavedChat) -> None:
     text = export.render_html(kept)
     page = Page(text)
-    allowed = "html head meta title style body h1 h2 div details summary pre code p em footer"
+    allowed = (
+        "html head meta title style body h1 h2 div details summary pre code p em footer"
+    )
     assert set(page.tags) <= set(allowed.split())
     assert "<script>alert('x')</script> & \"q\" \ufffd" in page.texts
     assert "if a < b:\n    pass\n" in page.texts
@@ -67,7 +69,9 @@ def test_a_page_by_itself(kept: SavedChat) -> None:
 def test_each_answer_has_the_name_of_its_model(kept: SavedChat) -> None:
     kept.conversation.set_model("Llama <3>\x1b[2J")
     body = export.render_markdown(kept)
-    assert body.startswith("# A chat with Qwen3 8B\n") and body.count("## Qwen3 8B\n") == 1
+    assert (
+        body.startswith("# A chat with Qwen3 8B\n") and body.count("## Qwen3 8B\n") == 1
+    )
     assert body.count("## Llama <3>\n") == 1 and "\x1b" not in export.render_text(kept)
     assert "\n\nLlama <3>: cut o" in export.render_text(kept)
     assert "<h2>Llama &lt;3&gt;</h2>" in export.render_html(kept)
@@ -76,15 +80,29 @@ def test_each_answer_has_the_name_of_its_model(kept: SavedChat) -> None:
 
 
 def test_json(kept: SavedChat) -> None:
-    whole = json.loads(export.render_json(kept, with_events=True))["chat"]["turns"][0]["events"]
+    whole = json.loads(export.render_json(kept, with_events=True))["chat"]["turns"][0][
+        "events"
+    ]
     assert tuple(map(events.from_json, whole)) == kept.conversation.turns[0].events
     chat = json.loads(export.render_json(kept))["chat"]
-    assert chat["path"] == [1, 3] and [turn["parent"] for turn in chat["turns"]] == [None, None, 1]
+    assert chat["path"] == [1, 3] and [turn["parent"] for turn in chat["turns"]] == [
+        None,
+        None,
+        1,
+    ]
     first, second, third = chat["turns"]
     assert (first["thinking"], first["answer"]) == ("they ask", CODE)
     assert first["attached"] == [{"name": f"a{HOSTILE}.txt", "text": HOSTILE}]
-    assert (second["attempt"], second["finish_reason"], second["interrupted"]) == (1, "eog", False)
-    assert (third["answer"], third["finish_reason"], third["interrupted"]) == ("cut o", None, True)
+    assert (second["attempt"], second["finish_reason"], second["interrupted"]) == (
+        1,
+        "eog",
+        False,
+    )
+    assert (third["answer"], third["finish_reason"], third["interrupted"]) == (
+        "cut o",
+        None,
+        True,
+    )
     assert "events" not in first and chat["created"].endswith("+00:00")
 
 
@@ -130,15 +148,25 @@ def test_an_answer_that_was_stopped_in_a_block_swallows_nothing(text: str) -> No
         add_events(conversation, answer(text))
     chat = export.snapshot_chat(conversation, about(conversation).pair, ChatSettings())
     tokens = MarkdownIt().parse(export.render_markdown(chat))
-    headings = [tokens[i + 1].content for i, one in enumerate(tokens) if one.type == "heading_open"]
+    headings = [
+        tokens[i + 1].content
+        for i, one in enumerate(tokens)
+        if one.type == "heading_open"
+    ]
     assert headings[1:] == [headings[1], headings[2]] * 2 and headings[1] == "You"
 
 
 def test_texts_have_what_was_said_without_thinking(kept: SavedChat) -> None:
     text = export.render_markdown(kept)
     assert text.startswith("# A chat with Qwen3 8B\n\n## System\n\nbe brief <script>")
-    assert f"\n\n## Qwen3 8B\n\n{CODE}\n\n## You\n\nmore\n\n" in text and "they ask" not in text
+    assert (
+        f"\n\n## Qwen3 8B\n\n{CODE}\n\n## You\n\nmore\n\n" in text
+        and "they ask" not in text
+    )
     assert text.endswith("cut o\n\n*(interrupted)*\n")
     plain = export.render_text(kept)
-    assert plain.startswith("System: be brief") and f"\n\nQwen3 8B: {CODE}\n\nYou: more" in plain
+    assert (
+        plain.startswith("System: be brief")
+        and f"\n\nQwen3 8B: {CODE}\n\nYou: more" in plain
+    )
     assert plain.endswith("\n\nQwen3 8B: cut o\n") and "\x1b" not in text + plain

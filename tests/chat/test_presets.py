@@ -49,7 +49,10 @@ def test_a_preset_of_the_file_sets_what_it_names_and_nothing_else(talk: Talk) ->
     assert config.load().warnings == ()
     talk.type("/set max_tokens 99")
     said = talk.type("/preset poet")
-    assert said.startswith("poet: temperature 1.2 · top-k 0 · think off") and "in verse" in said
+    assert (
+        said.startswith("poet: temperature 1.2 · top-k 0 · think off")
+        and "in verse" in said
+    )
     settings = talk.session.settings
     assert talk.session.conversation.system == "Answer in verse."
     assert (settings.sampling.temperature, settings.sampling.top_k) == (1.2, 0)
@@ -57,9 +60,17 @@ def test_a_preset_of_the_file_sets_what_it_names_and_nothing_else(talk: Talk) ->
     assert settings.max_tokens == 99
 
 
-def test_a_saved_preset_gives_its_settings_and_keeps_the_file(talk: Talk, file: Path) -> None:
+def test_a_saved_preset_gives_its_settings_and_keeps_the_file(
+    talk: Talk, file: Path
+) -> None:
     new = talk.session.settings, talk.session.conversation.system
-    for line in ("/set temperature 0", "/spec off", "/think on", "/system Be kind.", "/ctx 2048"):
+    for line in (
+        "/set temperature 0",
+        "/spec off",
+        "/think on",
+        "/system Be kind.",
+        "/ctx 2048",
+    ):
         talk.type(line)
     talk.session.change_settings(exact=True)
     saved = talk.session.settings
@@ -67,7 +78,10 @@ def test_a_saved_preset_gives_its_settings_and_keeps_the_file(talk: Talk, file: 
     talk.type("/new")
     assert (talk.session.settings, talk.session.conversation.system) == new
     talk.type("/preset kind")
-    assert (talk.session.settings, talk.session.conversation.system) == (saved, "Be kind.")
+    assert (talk.session.settings, talk.session.conversation.system) == (
+        saved,
+        "Be kind.",
+    )
     text = file.read_text(encoding="utf-8")
     assert text.startswith(BODY.rstrip()) and "[presets.kind]" in text
     talk.type("/preset delete kind")
@@ -78,7 +92,9 @@ def test_a_saved_preset_gives_its_settings_and_keeps_the_file(talk: Talk, file: 
 
 def test_what_is_wrong_is_named_and_changes_nothing(talk: Talk, file: Path) -> None:
     before = talk.session.settings, talk.session.conversation.system
-    with pytest.raises(UsageError, match=r"presets\.wrong\.temperature: temperature cannot be"):
+    with pytest.raises(
+        UsageError, match=r"presets\.wrong\.temperature: temperature cannot be"
+    ):
         talk.type("/preset wrong")
     with pytest.raises(UsageError, match="does not support 'eagle3'"):  # this pair
         talk.type("/preset head")

@@ -34,7 +34,11 @@ class Talk:
         saved = self.history.load_chat(chat) if chat is not None else None
         self.conversation = saved.conversation if saved else Conversation(5, "be brief")
         self.recorder = ChatRecorder(
-            self.conversation, self.history, PAIR, saved_chat=saved, notify=self.notices.append
+            self.conversation,
+            self.history,
+            PAIR,
+            saved_chat=saved,
+            notify=self.notices.append,
         )
 
     def send(self, turn: Turn, *events: Event) -> None:
@@ -77,7 +81,9 @@ def talk(path: Path) -> Iterator[Talk]:
     made.history.close()
 
 
-def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_locks_is_said_once(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For example a network drive: the chat is still saved."""
 
     def none(_: int) -> None:
@@ -91,7 +97,9 @@ def test_a_disk_without_locks_is_said_once(talk: Talk, monkeypatch: pytest.Monke
     assert talk.on_disk().all_turns == talk.conversation.all_turns
 
 
-def test_all_but_a_checkpoint_is_on_the_disk(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_but_a_checkpoint_is_on_the_disk(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     talk.send(talk.conversation.ask("q"))
@@ -109,7 +117,9 @@ def test_all_but_a_checkpoint_is_on_the_disk(talk: Talk, monkeypatch: pytest.Mon
     assert talk.on_disk().turns[0].answer == f"{text}end"
 
 
-def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(talk: Talk) -> None:
+def test_an_answer_that_is_written_again_replaces_the_old_when_it_is_longer(
+    talk: Talk,
+) -> None:
     talk.send(talk.conversation.ask("q"))
     talk.hear(*answer("x" * 500)[:3])
     talk.recorder.close()
@@ -193,7 +203,9 @@ print("full", flush=True)
 @pytest.mark.parametrize(
     ("limit", "room"), [(1, []), (5000, ["room"]), (20_000, []), (120_000, ["room"])]
 )
-def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Path) -> None:
+def test_a_full_disk_keeps_what_was_saved(
+    limit: int, room: list[str], path: Path
+) -> None:
     """RLIMIT_FSIZE limits the size of every file."""
     done = finish([sys.executable, "-c", FULL, str(limit), path, *room], cwd=ROOT)
     lines = done.text.split("\n")
@@ -207,7 +219,9 @@ def test_a_full_disk_keeps_what_was_saved(limit: int, room: list[str], path: Pat
     assert integrity(path) == "ok"
 
 
-def test_a_file_that_a_full_disk_left_empty(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_a_full_disk_left_empty(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cause is named, and chats are saved once there is room."""
 
     def fail(_: sqlite3.Connection) -> None:
@@ -248,7 +262,12 @@ def killed(path: Path, seed: int, after: int) -> list[list[str]]:
     """Kill the writer after so many lines; return all lines."""
     command = [sys.executable, "-m", "tests.chat.writer", str(path), str(seed)]
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, bufsize=1
+        command,
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
     assert process.stdout is not None
     with process.stdout as out:

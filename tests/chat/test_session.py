@@ -26,9 +26,15 @@ FAILED = EngineError("The model computed no numbers.")
 class Talk:
     """A session with an engine that plays one script per answer."""
 
-    def __init__(self, history: ChatHistory, *scripts: object, chats: bool = True) -> None:
+    def __init__(
+        self, history: ChatHistory, *scripts: object, chats: bool = True
+    ) -> None:
         self.session = ChatSession(
-            PAIR, 1, history, settings=ChatSettings().with_value("top_k", "9"), system="Be brief."
+            PAIR,
+            1,
+            history,
+            settings=ChatSettings().with_value("top_k", "9"),
+            system="Be brief.",
         )
         self.plays(*scripts, chats=chats)
 
@@ -52,7 +58,9 @@ class Talk:
 
     @property
     def path(self) -> list[tuple[str, str]]:
-        return [(turn.question, turn.answer) for turn in self.session.conversation.turns]
+        return [
+            (turn.question, turn.answer) for turn in self.session.conversation.turns
+        ]
 
 
 @pytest.fixture
@@ -80,14 +88,18 @@ def test_a_too_long_prompt_is_withdrawn_with_its_files(
         talk.hear()
     assert (talk.path, session.withdrawn_question) == ([("one", "yes")], "")
     stored = history.load_chat(history.find_last_id()).conversation
-    assert stored.all_turns == session.conversation.all_turns and not session.is_answering
+    assert (
+        stored.all_turns == session.conversation.all_turns and not session.is_answering
+    )
     with pytest.raises(PromptTooLongError):
         Talk(history, [TOO_LONG]).ask("too long")
     assert len(history.list_chats()) == 1, "a chat of which no message is left is none"
 
 
 @pytest.mark.parametrize("end", [KILLED, FAILED], ids=["killed", "failed"])
-def test_how_an_answer_comes_again(end: EngineExit | LocalspecError, history: ChatHistory) -> None:
+def test_how_an_answer_comes_again(
+    end: EngineExit | LocalspecError, history: ChatHistory
+) -> None:
     talk = Talk(history, [*answer(["be", "gun"])[:-1], end])
     with pytest.raises(LocalspecError):
         talk.ask("one")
@@ -108,7 +120,9 @@ def test_how_an_answer_comes_again(end: EngineExit | LocalspecError, history: Ch
             break
 
 
-def test_the_files_of_a_turn_go_with_its_question(history: ChatHistory, tmp_path: Path) -> None:
+def test_the_files_of_a_turn_go_with_its_question(
+    history: ChatHistory, tmp_path: Path
+) -> None:
     talk = Talk(history)
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
@@ -117,7 +131,10 @@ def test_the_files_of_a_turn_go_with_its_question(history: ChatHistory, tmp_path
     talk.type(f"/read {tmp_path / 'b.txt'}")
     talk.session.edit_last("what?")
     talk.hear()
-    files = [[file.name for file in turn.attachments] for turn in talk.session.conversation.turns]
+    files = [
+        [file.name for file in turn.attachments]
+        for turn in talk.session.conversation.turns
+    ]
     pending = [file.name for file in talk.session.pending_attachments]
     assert (files, pending) == ([["a.txt"]], ["b.txt"]), "still pending"
     assert talk.session.return_to(talk.session.conversation.turns[0].id) == "what?"
@@ -146,10 +163,14 @@ def test_a_stop_before_the_first_event_is_not_lost(history: ChatHistory) -> None
     talk.session.ask("one")
     talk.session.stop()
     events = [delta.event for delta in talk.hear()]
-    assert isinstance(events[-1], GenerationFinished) and events[-1].reason == "cancelled"
+    assert (
+        isinstance(events[-1], GenerationFinished) and events[-1].reason == "cancelled"
+    )
 
 
-def test_what_a_template_does_to_every_prompt_is_told_once_a_chat(history: ChatHistory) -> None:
+def test_what_a_template_does_to_every_prompt_is_told_once_a_chat(
+    history: ChatHistory,
+) -> None:
     notice = Notice("info", "template-roles", "The template is strict.")
     other = Notice("info", "thinking-ended", "The thinking was ended.")
     script = [*answer(["yes"])[:1], notice, other, *answer(["yes"])[1:]]
@@ -158,7 +179,9 @@ def test_what_a_template_does_to_every_prompt_is_told_once_a_chat(history: ChatH
         told = []
         for _ in range(2):
             talk.session.ask("one")
-            told += [delta.event for delta in talk.hear() if isinstance(delta.event, Notice)]
+            told += [
+                delta.event for delta in talk.hear() if isinstance(delta.event, Notice)
+            ]
         assert told == [notice, other, other]
 
 
@@ -174,10 +197,17 @@ def test_leaving_in_the_middle_keeps_what_came(history: ChatHistory) -> None:
     assert stored == talk.session.conversation.turns and talk.session.is_interrupted
 
 
-def test_a_draft_length_turns_speculation_on_nonsense_nothing(history: ChatHistory) -> None:
+def test_a_draft_length_turns_speculation_on_nonsense_nothing(
+    history: ChatHistory,
+) -> None:
     talk = Talk(history)
-    assert "spec: off" in talk.type("/spec off") and "draft_max: 3" in talk.type("/spec 3")
-    assert (talk.session.settings.spec, talk.session.settings.draft_length) == ("auto", 3)
+    assert "spec: off" in talk.type("/spec off") and "draft_max: 3" in talk.type(
+        "/spec 3"
+    )
+    assert (talk.session.settings.spec, talk.session.settings.draft_length) == (
+        "auto",
+        3,
+    )
     before = talk.session.settings
     with pytest.raises(UsageError):
         talk.type("/spec eagle3")
@@ -193,7 +223,9 @@ def test_a_text_completion_goes_on_with_nothing_typed(history: ChatHistory) -> N
     assert not talk.session.can_ask("")
 
 
-def test_only_its_own_export_is_overwritten(history: ChatHistory, tmp_path: Path) -> None:
+def test_only_its_own_export_is_overwritten(
+    history: ChatHistory, tmp_path: Path
+) -> None:
     talk, mine, other = Talk(history), tmp_path / "mine.md", tmp_path / "other.md"
     with pytest.raises(UsageError, match="The chat is empty"):
         talk.type(f"/save {mine}")
@@ -237,7 +269,9 @@ def test_what_is_no_text_is_not_attached(
         assert complete_path(path) == []
 
 
-def test_a_file_that_is_not_utf8_is_said_to_be_so(history: ChatHistory, tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_said_to_be_so(
+    history: ChatHistory, tmp_path: Path
+) -> None:
     """And its path may be quoted."""
     file, talk = tmp_path / "my brief.txt", Talk(history)
     file.write_bytes("für".encode("latin-1"))

@@ -37,7 +37,10 @@ def test_a_value() -> None:
         ("overflow", "Drop", "drop", "drop"),
     ]:
         changed = ChatSettings().with_value(name, text)
-        assert changed.format_value(name) == shown and changed.get(find_field(name)) == value
+        assert (
+            changed.format_value(name) == shown
+            and changed.get(find_field(name)) == value
+        )
 
 
 def test_a_refusal_says_what_is_possible() -> None:
@@ -65,14 +68,18 @@ def test_an_unknown_name() -> None:
 
 
 def ready(**settings: Any) -> EngineReady:
-    return EngineReady({}, "m.gguf", None, (), {"target": {"n_ctx": 512}, **settings}, {}, 1.0)
+    return EngineReady(
+        {}, "m.gguf", None, (), {"target": {"n_ctx": 512}, **settings}, {}, 1.0
+    )
 
 
 def test_a_completion_model_is_given_text() -> None:
     chat = Conversation(7, "# system")
     chat.ask("import os")
     asked = build_request(
-        ChatSettings(think=True), chat, LoadedModel.from_ready(ready(), "model", "for show")
+        ChatSettings(think=True),
+        chat,
+        LoadedModel.from_ready(ready(), "model", "for show"),
     )
     assert (asked.text, asked.messages) == ("# system\nimport os", ())
     assert (asked.spec, asked.why) == ("model", "for show")
@@ -86,13 +93,24 @@ def test_a_chat_model_is_given_messages() -> None:
     about = ready(chat={"template": "own", "thinking": ["<t>", "</t>"]})
     loaded = LoadedModel.from_ready(about)
     assert loaded.thinking_markers == ("<t>", "</t>")
-    asked = build_request(ChatSettings(spec="off", think=False), chat, loaded, probabilities=True)
-    assert asked.messages == (ChatMessage("system", "be brief"), ChatMessage("user", "hello"))
+    asked = build_request(
+        ChatSettings(spec="off", think=False), chat, loaded, probabilities=True
+    )
+    assert asked.messages == (
+        ChatMessage("system", "be brief"),
+        ChatMessage("user", "hello"),
+    )
     assert (asked.text, asked.template, asked.max_tokens) == ("", None, 512)
-    assert (asked.spec, asked.why, asked.think, asked.probabilities) == ("off", "", False, True)
+    assert (asked.spec, asked.why, asked.think, asked.probabilities) == (
+        "off",
+        "",
+        False,
+        True,
+    )
     raw = build_request(ChatSettings(), chat, LoadedModel.from_ready(about, raw=True))
     assert (raw.text, raw.messages) == ("be brief\nhello", ())
-    loaded = LoadedModel.from_ready(ready(), template="chatml")  # of a model without its own
+    # of a model without its own
+    loaded = LoadedModel.from_ready(ready(), template="chatml")
     asked = build_request(ChatSettings(), chat, loaded)
     assert (asked.template, len(asked.messages)) == ("chatml", 2)
 
@@ -100,7 +118,9 @@ def test_a_chat_model_is_given_messages() -> None:
 def test_stop_strings_a_seed_and_a_schema_are_typed_and_sent(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_text('{\n  "type": "object"\n}')
-    settings = ChatSettings().with_value("seed", "7").with_value("json_schema", str(file))
+    settings = (
+        ChatSettings().with_value("seed", "7").with_value("json_schema", str(file))
+    )
     for typed, stop in (
         ("END", ("END",)),
         (r"\n\n", ("\n\n",)),
@@ -117,7 +137,12 @@ def test_stop_strings_a_seed_and_a_schema_are_typed_and_sent(tmp_path: Path) -> 
         assert (asked.stop, asked.json_schema) == (stop, '{"type": "object"}')
         assert asked.sampling.seed != chat.derive_seed() == chat.derive_seed(chat.seed)
         assert asked.sampling.seed == chat.derive_seed(7)
-    for name, wrong in (("stop", "[1]"), ("stop", "["), ("json_schema", "{"), ("seed", "x")):
+    for name, wrong in (
+        ("stop", "[1]"),
+        ("stop", "["),
+        ("json_schema", "{"),
+        ("seed", "x"),
+    ):
         with pytest.raises(UsageError):
             settings.with_value(name, wrong)
     assert settings.with_value("seed", "auto").seed is None

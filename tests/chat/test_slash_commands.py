@@ -31,7 +31,13 @@ def test_complete() -> None:
         ("/sp", ["/spec"]),
         ("/s", ["/save", "/set", "/show", "/spec", "/stats", "/system"]),
         ("/think s", ["/think show"]),
-        ("/think ", [f"/think {word}" for word in ("on", "off", "low", "medium", "high", "show")]),
+        (
+            "/think ",
+            [
+                f"/think {word}"
+                for word in ("on", "off", "low", "medium", "high", "show")
+            ],
+        ),
         ("/set top", ["/set top_k", "/set top_p"]),
         ("/set verify b", ["/set verify block"]),
         ("/set nothing b", []),
@@ -47,4 +53,6 @@ def test_the_table_is_whole() -> None:
     here = {*slash_handlers.HANDLERS, *SESSION_COMMANDS, "exit", "regen"}
     assert {command.name for command in COMMANDS} == here
     assert all(command.help.endswith(".") for command in COMMANDS)
-    assert set(next(c for c in COMMANDS if c.name == "set").choices) == set(CHAT_SETTING_FIELDS)
+    assert set(next(c for c in COMMANDS if c.name == "set").choices) == set(
+        CHAT_SETTING_FIELDS
+    )

@@ -28,7 +28,9 @@ def main(file: str, seed: str) -> None:
         recorder.close()
 
 
-def one_turn(conversation: Conversation, recorder: ChatRecorder, dice: random.Random) -> None:
+def one_turn(
+    conversation: Conversation, recorder: ChatRecorder, dice: random.Random
+) -> None:
     moves = ["ask", "again", "edit", "undo"] if conversation.turns else ["ask"]
     move = dice.choice(moves)
     if move == "undo":

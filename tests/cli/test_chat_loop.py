@@ -1,4 +1,6 @@
-"""A person chats at a terminal: commands, signals, pastes, a dying engine, a hostile model."""
+"""A person chats at a terminal: commands, signals, pastes, a dying engine, a hostile
+model.
+"""
 
 import signal
 import sys
@@ -28,7 +30,10 @@ CTRL_C, CTRL_D = "\x03", "\x04"
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dialogue]:
     """One chat with the demo pair, for tests that leave it at its prompt."""
     folder = tmp_path_factory.mktemp("data")
-    data = {"LOCALSPEC_DATA_DIR": str(folder), "LOCALSPEC_CONFIG": str(folder / "config.toml")}
+    data = {
+        "LOCALSPEC_DATA_DIR": str(folder),
+        "LOCALSPEC_CONFIG": str(folder / "config.toml"),
+    }
     with Dialogue("run", "demo", *GREEDY, "--max-tokens", "24", env=data) as chat:
         chat.until("Text-completion model")
         chat.until("\n> ")
@@ -68,17 +73,22 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/undo ": "Undone: the continuation", "/retry": "tok/s",
     }  # fmt: skip
     names = {command.name for command in COMMANDS} - {"exit"}
-    assert names <= {line.lstrip("/").split()[0].replace("?", "help") for line in typed if line}
+    assert names <= {
+        line.lstrip("/").split()[0].replace("?", "help") for line in typed if line
+    }
     for line, words in typed.items():
         assert words in demo.line(line), line
     text = kept.read_text(encoding="utf-8")
-    file = "notes.txt:\n```\nimport sys\nimport os\n```"  # it stays with the edited question
+    # it stays with the edited question
+    file = "notes.txt:\n```\nimport sys\nimport os\n```"
     asked = f"# A chat with demo-target\n\n## You\n\n{file}\n\nclass A:\n\n## demo-target\n\n"
     assert text.startswith(asked)
 
 
 def test_tab_paste_and_edit(demo: Dialogue) -> None:
-    """Tab completes a command, a paste is one message, an edit without text offers the last."""
+    """Tab completes a command, a paste is one message, an edit without text offers the
+    last.
+    """
     demo.type("/sho\t")
     demo.until("/show")
     assert "demo-target" in demo.line("")
@@ -110,7 +120,9 @@ def test_ctrl_c_at_the_prompt_hints_then_quits(zoo: Zoo) -> None:
     with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
         chat.until("> ")
         told = chat.line("a")
-        assert HELLO_TEXT in told and "context 11 / " in told, "2 of the prompt, 9 of the answer"
+        assert HELLO_TEXT in told and "context 11 / " in told, (
+            "2 of the prompt, 9 of the answer"
+        )
         chat.press(f"begun{CTRL_C}")
         chat.until("Press Ctrl+C again or Ctrl+D to quit.\n> ")
         chat.line("b")
@@ -147,7 +159,10 @@ def test_an_engine_killed(zoo: Zoo, tmp_path: Path) -> None:
         chat.until("seven eight nine one")
         first.kill()
         told = chat.until("\n> ")
-        assert "The engine stopped" in told and "Press Enter or type /retry to reload" in told
+        assert (
+            "The engine stopped" in told
+            and "Press Enter or type /retry to reload" in told
+        )
         chat.line(f"/save {tmp_path}/kept.txt")
         assert "seven eight nine one" in (tmp_path / "kept.txt").read_text()
         chat.type("/retry\r")
@@ -222,7 +237,9 @@ THOUGHT, HELLO = "They greet me; I greet back.", "Hello there.\n"
         ),
     ],
 )
-def test_thinking_folded_shown(zoo: Zoo, option: str, prompt: str, folded: str, shown: str) -> None:
+def test_thinking_folded_shown(
+    zoo: Zoo, option: str, prompt: str, folded: str, shown: str
+) -> None:
     with Dialogue("run", zoo["thinker"], *GREEDY, option) as chat:
         chat.until(prompt)
         assert folded in chat.line("hi", f"\n{prompt}")
@@ -238,26 +255,53 @@ def test_plain(how: str, zoo: Zoo) -> None:
     """Sentences only: no symbols, no colours, no redrawn lines."""
     options, env = (("--plain",), {}) if how == "--plain" else ((), {"TERM": "dumb"})
     model = zoo["parrot"]
-    asked = ("run", model, "--draft", model, *GREEDY, "--spec", "model", "--tokens", *options)
+    asked = (
+        "run",
+        model,
+        "--draft",
+        model,
+        *GREEDY,
+        "--spec",
+        "model",
+        "--tokens",
+        *options,
+    )
     with Dialogue(*asked, env=env) as chat:
         chat.until("Type /help for commands, /exit to quit.\n")
         chat.until("You: ")
         told = chat.line("a", "\nYou: ")
         assert f"parrot: {HELLO_TEXT}\n" in told and "Round 0" in told
-        assert "draft tokens accepted" in told and "tokens per second. Context: " in told
+        assert (
+            "draft tokens accepted" in told and "tokens per second. Context: " in told
+        )
         for line in ("/stats", "/show", "/keys", "/help", "/tokens off"):
             chat.line(line, "\nYou: ")
         chat.type(CTRL_D)
-        assert chat.end() == 0 and chat.said.isascii() and not harmful(chat.said.encode())
+        assert (
+            chat.end() == 0 and chat.said.isascii() and not harmful(chat.said.encode())
+        )
 
 
-@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize(
+    "env", [{}, {"NO_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}]
+)
 def test_nothing_hostile_reaches_the_terminal(env: dict[str, str], zoo: Zoo) -> None:
     with Dialogue("run", zoo["hostile"], *GREEDY, "--spec", "lookup", env=env) as chat:
         chat.until("> ")
-        for line in ("a", "/tokens on", "b", "/stats", "/undo", "/regen", "/show", "/logs"):
+        for line in (
+            "a",
+            "/tokens on",
+            "b",
+            "/stats",
+            "/undo",
+            "/regen",
+            "/show",
+            "/logs",
+        ):
             chat.line(line)
         chat.type(CTRL_D)
         assert chat.end() == 0 and " one" in chat.said and " two" in chat.said
         assert not harmful(chat.said.encode(), colour=True)
-        assert ("\x1b[" in chat.said) is ("NO_COLOR" not in env) and "Traceback" not in chat.said
+        assert ("\x1b[" in chat.said) is (
+            "NO_COLOR" not in env
+        ) and "Traceback" not in chat.said

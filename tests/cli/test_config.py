@@ -25,14 +25,18 @@ def test_set_get_list_and_back_again(file: Path) -> None:
     assert config("path").text.strip() == str(file) and not file.exists()
     assert config("set", "screen.theme", "monochrome").code == 0
     assert config("set", "keys.chat.send", "alt+s").code == 0
-    assert file.read_text() == ('[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "alt+s"\n')
+    assert file.read_text() == (
+        '[screen]\ntheme = "monochrome"\n\n[keys]\n"chat.send" = "alt+s"\n'
+    )
     assert config("get", "screen.theme").text == "monochrome\n"
     assert config("get", "keys.chat.send").text == "alt+s\n"
     assert config("get", KEY).text == "\n"
     assert config("set", "screen.theme", "--default").code == 0
     assert config("get", "screen.theme").text == "localspec-dark\n"
     done = config("set", KEY, "5", LOCALSPEC_DOWNLOADS_LIMIT="3")
-    assert done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT overrides this value" in done.err
+    assert (
+        done.code == 0 and "LOCALSPEC_DOWNLOADS_LIMIT overrides this value" in done.err
+    )
 
 
 def test_json_says_where_each_value_comes_from(file: Path) -> None:
@@ -40,25 +44,44 @@ def test_json_says_where_each_value_comes_from(file: Path) -> None:
     said = config("list", "--json", LOCALSPEC_DOWNLOADS_LIMIT="3").document
     values = {value["key"]: value for value in said["values"]}
     assert (said["schema"], said["path"], said["faults"]) == (1, str(file), [])
-    assert values["chats.keep"]["value"] is False and values["chats.keep"]["default"] is True
+    assert (
+        values["chats.keep"]["value"] is False
+        and values["chats.keep"]["default"] is True
+    )
     assert values["chats.keep"]["origin"] == "config.toml"
     assert values[KEY]["origin"] == "environment"
     assert values[KEY]["from"] == "LOCALSPEC_DOWNLOADS_LIMIT"
     assert values["screen.theme"]["origin"] == "default"
     one = localspec("--offline", "config", "get", "network.offline", "--json").document
-    assert (one["value"], one["origin"], one["from"]) == (True, "command line", "--offline")
+    assert (one["value"], one["origin"], one["from"]) == (
+        True,
+        "command line",
+        "--offline",
+    )
     after = config("get", "models.folder", "--json", "--models-dir", str(file.parent))
     assert after.document["from"] == "--models-dir"
     keys = config("list", "--keys", "--json").document["keys"]
     assert {"keys.app.quit", "keys.chat.send"} <= {key["key"] for key in keys}
 
 
-def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(file: Path) -> None:
-    file.write_text('[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n')
+def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(
+    file: Path,
+) -> None:
+    file.write_text(
+        '[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n'
+    )
     done = config("list")
     assert done.code == 0 and "unknown" not in done.err
-    keys = {line.split()[0]: line.split()[1] for line in done.text.splitlines() if "keys." in line}
-    assert keys == {"keys.doctor.repair": "m", "keys.welcome.skip": "x"}  # that of now wins
+    keys = {
+        line.split()[0]: line.split()[1]
+        for line in done.text.splitlines()
+        if "keys." in line
+    }
+    # that of now wins
+    assert keys == {
+        "keys.doctor.repair": "m",
+        "keys.welcome.skip": "x",
+    }
     assert config("get", "keys.first.skip").text == "x\n"
     refused = config("set", "keys.doctor.copy", "m")
     assert refused.code == 2 and "m is already in use" in refused.err
@@ -86,17 +109,28 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(file: Path) -> None:
         (("set", "keys.chat.panel", "p"), "p is needed for typing"),
     ]:
         done = config(*arguments)
-        assert done.code == 2 and said in done.err and not done.out and not file.exists()
+        assert (
+            done.code == 2 and said in done.err and not done.out and not file.exists()
+        )
 
 
 def test_a_damaged_file_stops_commands_and_is_never_written(file: Path) -> None:
     file.write_text(before := "[screen]\ntheme = \n")
     where = f"{file}:2:9: invalid value"
-    for verb in (("list",), ("run", "demo", "-p", "x"), ("pair", "list"), ("history", "list")):
+    for verb in (
+        ("list",),
+        ("run", "demo", "-p", "x"),
+        ("pair", "list"),
+        ("history", "list"),
+    ):
         done = localspec(*verb)
-        assert done.code == 2 and where in done.err and "localspec config edit" in done.err
+        assert (
+            done.code == 2 and where in done.err and "localspec config edit" in done.err
+        )
     document = localspec("list", "--json").document
-    assert document["error"]["code"] == "usage" and where in document["error"]["message"]
+    assert (
+        document["error"]["code"] == "usage" and where in document["error"]["message"]
+    )
     listed = config("list")
     assert listed.code == 2 and where in listed.err and "screen.theme" in listed.text
     assert config("set", "screen.ascii", "on").code == 2
@@ -107,7 +141,9 @@ def test_a_damaged_file_stops_commands_and_is_never_written(file: Path) -> None:
 
 
 def test_unknown_keys_are_said_and_stop_nothing(file: Path) -> None:
-    file.write_bytes(b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n')
+    file.write_bytes(
+        b'["\\u001b[31m"]\nx = 1\n[screen]\ntheme = "\\u001b]0;x\\u0007"\n'
+    )
     done = config("list")  # what stands in it is harmless on a terminal
     assert done.code == 2 and not harmful(done.out) and not harmful(done.err.encode())
     file.write_text("[screen]\ntehme = 'x'\n")
@@ -133,7 +169,9 @@ def test_edit_says_what_is_wrong_afterwards(file: Path, tmp_path: Path) -> None:
 
 
 def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> None:
-    """A method that cannot overlap is refused with --overlap on, but not for a kept preference."""
+    """A method that cannot overlap is refused with --overlap on, but not for a kept
+    preference.
+    """
     (tmp_path / "config.toml").write_text('[answers]\noverlap = "on"\n')
     given = ("--spec", "model", "--threads", "1", "--json")
     kept = hello(zoo, *given)

@@ -16,7 +16,9 @@ DEMO = str(paths.package_data_dir() / "demo" / "demo-target.gguf")
 
 
 def test_a_copy_is_named_by_model_and_type() -> None:
-    done = localspec("convert", "demo-target", "--type", "f16", "--compare", "2", "--json")
+    done = localspec(
+        "convert", "demo-target", "--type", "f16", "--compare", "2", "--json"
+    )
     document = done.document
     assert (document["type"], document["source"]["type"]) == ("F16", "Q8_0")
     assert document["comparison"]["same"] > 0.9
@@ -46,7 +48,9 @@ def test_auto_is_not_without_a_comparison() -> None:
         convert.command.main([DEMO, "--compare", "0"], standalone_mode=False)
 
 
-def test_the_table_of_types(timed: TypeSpeed, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_types(
+    timed: TypeSpeed, capsys: pytest.CaptureFixture[str]
+) -> None:
     doctor.command.main(["--cpu"], standalone_mode=False)
     table = capsys.readouterr().out.splitlines()
     assert table[1].split() == ["Q8_0", "10", "100", "1.41", "1.95", "4.99"]

@@ -14,7 +14,11 @@ def test_a_report_by_area_made_to_be_pasted(tmp_path: Path) -> None:
     assert done.code == 0, done.text
     for area in ("engine", "devices", "disk", "chats", "network", "terminal", "models"):
         assert f"\n{area}\n" in "\n" + done.text
-    assert str(home) not in done.text and "~/hf/hub" in done.text and "secret" not in done.text
+    assert (
+        str(home) not in done.text
+        and "~/hf/hub" in done.text
+        and "secret" not in done.text
+    )
     assert done.err == ""
 
 
@@ -37,11 +41,15 @@ def test_fix_repairs_what_the_user_confirms(tmp_path: Path) -> None:
     os.utime(part, (1, 1))
     env = {"HF_HOME": str(tmp_path)}
     found = localspec("doctor", "--json", env=env).document["findings"]
-    assert [one["action"] for one in found if one["id"] == "leftovers"] == ["remove them"]
+    assert [one["action"] for one in found if one["id"] == "leftovers"] == [
+        "remove them"
+    ]
     asked = localspec("doctor", "--fix", env=env)
     assert asked.code == 2 and "--fix -y" in asked.err and part.exists()
     done = localspec("doctor", "--fix", "-y", env=env)
     assert done.code == 0, done.text
     assert "Now: " in done.text and "Freed 20 MB." in done.err and not part.exists()
     again = localspec("doctor", "--fix", "-y", "--json", env=env)
-    assert again.code == 0 and "leftovers" not in {one["id"] for one in again.document["findings"]}
+    assert again.code == 0 and "leftovers" not in {
+        one["id"] for one in again.document["findings"]
+    }

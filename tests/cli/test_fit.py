@@ -48,19 +48,25 @@ def test_experts_in_ram_are_a_setting() -> None:
 
 
 def test_what_does_not_fit_ends_with_4_and_advice() -> None:
-    done = localspec("fit", "llama-3.3-70b", "--gpu", "RTX 4060", "--ctx", "8192", env=OFFLINE)
+    done = localspec(
+        "fit", "llama-3.3-70b", "--gpu", "RTX 4060", "--ctx", "8192", env=OFFLINE
+    )
     assert done.code == 4 and "Speed: none, because it does not fit." in done.text
     assert "tok/s" not in done.text.partition("To save memory:")[0]
     assert "--kv q8_0" in done.text and "localspec pair suggest" in done.text
 
 
-@pytest.mark.parametrize(("gpu", "method"), [((), "exact"), (("--gpu", "RTX 4060"), "analytic")])
+@pytest.mark.parametrize(
+    ("gpu", "method"), [((), "exact"), (("--gpu", "RTX 4060"), "analytic")]
+)
 def test_from_a_remote_header(zoo: Zoo, gpu: tuple[str, ...], method: str) -> None:
     """Nothing is downloaded but the header."""
     body = Path(zoo["chatty"]).read_bytes()
     with FakeHub() as hub:
         hub.add("tiny/chatty-GGUF", "chatty-Q8_0.gguf", body)
-        done = localspec("fit", "tiny/chatty-GGUF", *gpu, "--json", env={"HF_ENDPOINT": hub.url})
+        done = localspec(
+            "fit", "tiny/chatty-GGUF", *gpu, "--json", env={"HF_ENDPOINT": hub.url}
+        )
     assert done.code == 0, done.err
     said = json.loads(done.out)
     assert (said["source"], said["method"]) == ("hub", method)
@@ -74,7 +80,9 @@ def test_from_a_remote_header(zoo: Zoo, gpu: tuple[str, ...], method: str) -> No
 def test_bars_are_words_for_a_screen_reader() -> None:
     done = localspec("fit", "demo", "--plain")
     assert done.code == 0, done.err
-    assert "target 0.01 GiB, draft <0.01 GiB, KV <0.01 GiB, compute buffers" in done.text
+    assert (
+        "target 0.01 GiB, draft <0.01 GiB, KV <0.01 GiB, compute buffers" in done.text
+    )
     assert not set("█▓▒░·[]=") & set(done.text)
 
 
@@ -97,11 +105,14 @@ def test_fit_counts_what_run_would_use(computer: Installation) -> None:
     computer.pulled(DEEP, HEAD, INSIDE)
     for ref, head, name in ((DEEP, HEAD, "EAGLE-3"), (INSIDE, INSIDE, "MTP")):
         small = computer.do("fit", ref, "--gpu", "RTX 4090")
-        assert re.search(r"Not drafting with the .*: about \d+ tok/s with it, ", small.text)
+        assert re.search(
+            r"Not drafting with the .*: about \d+ tok/s with it, ", small.text
+        )
         said = computer.do("fit", ref, "--draft", head, "--gpu", "RTX 4090", "--json")
         assert said.code == 0, said.err
         document = said.document
-        assert document["method"] == "analytic" and document["error"] > 0  # not in this computer
+        # not in this computer
+        assert document["method"] == "analytic" and document["error"] > 0
         assert document["devices"][0]["draft"]["compute"] > 0
         assert f"{name} heads" in document["speed"]["why"]
     alone = computer.do("fit", DEEP, "--draft", "none", "--json").document

@@ -1,4 +1,6 @@
-"""Chats that are kept, on the command line: listed, found, shown, exported, removed, continued."""
+"""Chats that are kept, on the command line: listed, found, shown, exported, removed,
+continued.
+"""
 
 import signal
 import sys
@@ -26,7 +28,9 @@ CTRL_D = "\x04"
 def two() -> tuple[int, int]:
     """Two chats that are kept."""
     with closing(ChatHistory.open()) as history:
-        first = put(history, ("What is a tree?", "A graph <without> cycles."), ("And?", "No."))
+        first = put(
+            history, ("What is a tree?", "A graph <without> cycles."), ("And?", "No.")
+        )
         return first.chat_id, put(history, ("hello \x1b[2J", "Hi!")).chat_id
 
 
@@ -35,7 +39,9 @@ def test_nothing_is_kept_yet() -> None:
     assert (done.code, done.out) == (0, b"") and "No saved chats" in done.err
     assert localspec("history", "list", "--json").document == {"schema": 1, "chats": []}
     assert localspec("history", "show").code == 3 and localspec("export").code == 3
-    assert "There are no chats yet." in localspec("history", "rename", "1", "greeting").err
+    assert (
+        "There are no chats yet." in localspec("history", "rename", "1", "greeting").err
+    )
     assert not paths.chats_file().exists()
 
 
@@ -50,7 +56,10 @@ def test_list(two: tuple[int, int]) -> None:
 
 def test_search(two: tuple[int, int]) -> None:
     done = localspec("history", "search", "GRAPH", "cycles")
-    assert (done.code, done.text) == (0, f"{two[0]}  What is a tree? A graph <without> cycles.\n")
+    assert (done.code, done.text) == (
+        0,
+        f"{two[0]}  What is a tree? A graph <without> cycles.\n",
+    )
     (one,) = localspec("history", "search", "cycles", "--json").document["found"]
     assert (one["chat"]["id"], one["turn"]) == (two[0], 1)
     assert localspec("history", "search", "elephants").text == ""
@@ -62,7 +71,9 @@ def test_show(two: tuple[int, int]) -> None:
         "System: be brief\n\nYou: What is a tree?\n\nQwen3 8B: A graph <without> cycles.\n\n"
         "You: And?\n\nQwen3 8B: No.\n"
     )
-    assert localspec("history", "show", "last", "--json").document["chat"]["id"] == two[1]
+    assert (
+        localspec("history", "show", "last", "--json").document["chat"]["id"] == two[1]
+    )
     wrong = localspec("history", "show", "99", "--json")
     assert (wrong.code, wrong.document["error"]["code"]) == (3, "not-found")
     assert localspec("history", "show", "x" * 99).code == 3
@@ -71,7 +82,9 @@ def test_show(two: tuple[int, int]) -> None:
 def test_export(two: tuple[int, int], tmp_path: Path) -> None:
     first = str(two[0])
     assert localspec("export", first).text.startswith("# A chat with Qwen3 8B\n")
-    assert "A graph &lt;without&gt; cycles." in localspec("export", first, "--html").text
+    assert (
+        "A graph &lt;without&gt; cycles." in localspec("export", first, "--html").text
+    )
     whole = localspec("export", first, "--json", "--rounds").document["chat"]
     assert whole["turns"][0]["events"][0]["ev"] == "plan"
     assert localspec("export", first, "--rounds").code == 2
@@ -180,7 +193,9 @@ def test_a_killed_chat_is_there_and_can_be_finished(zoo: Zoo) -> None:
         assert chat.end() == -signal.SIGKILL
     ((question, answer),) = kept()[0]
     assert question == "count" and len(answer.split()) > 9 * 9 - 64
-    assert localspec("history", "show", "--json").document["chat"]["turns"][0]["interrupted"]
+    assert localspec("history", "show", "--json").document["chat"]["turns"][0][
+        "interrupted"
+    ]
     with Dialogue("run", "--continue", "last", *GREEDY, "--max-tokens", "400") as chat:
         assert "The last answer was interrupted. Press Enter" in chat.until("it again.")
         chat.until("\n> ")
@@ -200,7 +215,10 @@ def test_marks_and_words(recorded: Path) -> None:
     done = localspec("replay", recorded)
     assert done.code == 0 and done.text.startswith("parrot.gguf with parrot.gguf\n")
     assert "  0  plain" in done.text and " Hello·" in done.text and "ˢ" in done.text
-    assert "9 tokens in 3 passes, acceptance rate 7 of 7, 3.0 tokens per target pass" in done.text
+    assert (
+        "9 tokens in 3 passes, acceptance rate 7 of 7, 3.0 tokens per target pass"
+        in done.text
+    )
     assert done.text.endswith("The model ended the answer.\n") and not harmful(done.out)
     words = localspec("replay", recorded, "--plain")
     assert 'nothing drafted. Plain " Hello".' in words.text and words.text.isascii()
@@ -212,7 +230,9 @@ def test_an_attacking_file(tmp_path: Path) -> None:
     path = tmp_path / "attack.jsonl"
     events: tuple[ev.Event, ...] = (
         ev.EngineReady({}, "\x1b[2Jm", None, (), {}, {}, 1.0),
-        ev.Round(1, "\x1b]0;x\x07", "", len(tokens), 3, tokens, ev.RoundTimes(1.0, 10.0, 1.0)),
+        ev.Round(
+            1, "\x1b]0;x\x07", "", len(tokens), 3, tokens, ev.RoundTimes(1.0, 10.0, 1.0)
+        ),
         ev.GenerationFinished("eog", totals={"tokens": "many"}),
     )
     path.write_text("\n".join(ev.encode(event) for event in events), encoding="utf-8")
@@ -221,7 +241,9 @@ def test_an_attacking_file(tmp_path: Path) -> None:
         assert done.code == 0 and not harmful(done.out)
 
 
-def test_a_damaged_line_is_named_and_another_file_refused(recorded: Path, tmp_path: Path) -> None:
+def test_a_damaged_line_is_named_and_another_file_refused(
+    recorded: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "events.jsonl"
     assert localspec("replay", path).code == 3
     path.write_text("{\n" + recorded.read_text(encoding="utf-8"), encoding="utf-8")

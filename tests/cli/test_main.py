@@ -23,14 +23,18 @@ ENGINE, MODEL_FILE, TOO_LONG = 9, 12, 13
 ASK = ("-p", "a", "--max-tokens", "5", "--temperature", "0")
 DEMO = package_data_dir() / "demo"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits, names and devices")
+POSIX = pytest.mark.skipif(
+    sys.platform == "win32", reason="POSIX limits, names and devices"
+)
 
 Files = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
 def files(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """Paths for words in braces: files that are no models, by name; other names are the zoo's."""
+    """Paths for words in braces: files that are no models, by name; other names are the
+    zoo's.
+    """
     folder = tmp_path_factory.mktemp("files")
     whole = (DEMO / "demo-draft.gguf").read_bytes()
     contents = {
@@ -57,7 +61,11 @@ def told(done: Done, code: int, words: str, *, next_step: bool = True) -> None:
     """One line and the next step, on stderr alone."""
     assert done.code == code, done.err
     first, *rest = done.err.splitlines()
-    assert first.startswith("localspec: ") and words in first and (len(rest) == 1 or not next_step)
+    assert (
+        first.startswith("localspec: ")
+        and words in first
+        and (len(rest) == 1 or not next_step)
+    )
     assert all(line.startswith("  ") and len(line) > 8 for line in rest)
     assert "Traceback" not in done.err and "This is a bug" not in done.err
     assert not harmful(done.err.encode())
@@ -80,7 +88,11 @@ REFUSED: tuple[tuple[str, int, str], ...] = (
         "token 256 is 'rude' in the draft and '<0xFD>' in the target",
     ),
     # settings
-    ("run demo ASK --ctx 2147483648", USAGE, "A context of 2,147,483,648 tokens is out of range"),
+    (
+        "run demo ASK --ctx 2147483648",
+        USAGE,
+        "A context of 2,147,483,648 tokens is out of range",
+    ),
     ("run demo ASK --spec magic", USAGE, "--spec"),
     ("run demo ASK --spec eagle3 --draft none", USAGE, "'eagle3' needs a draft model"),
     ("run demo ASK --kv q8_0 --flash-attn off", USAGE, "requires flash_attn"),
@@ -99,8 +111,12 @@ def words_of(line: str, files: Files) -> list[str]:
     return [files(word) for word in words]
 
 
-@pytest.mark.parametrize(("line", "code", "words"), REFUSED, ids=lambda value: repr(value)[:40])
-def test_what_is_refused(files: Files, line: str, code: int, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "code", "words"), REFUSED, ids=lambda value: repr(value)[:40]
+)
+def test_what_is_refused(
+    files: Files, line: str, code: int, words: str, tmp_path: Path
+) -> None:
     if "fifo" in line and sys.platform == "win32":
         pytest.skip("no FIFO there")
     done = localspec(*words_of(line, files), cwd=tmp_path)
@@ -109,22 +125,52 @@ def test_what_is_refused(files: Files, line: str, code: int, words: str, tmp_pat
 
 
 def test_a_next_step_is_named() -> None:
-    """The nearest word if it is near, else the help that has the option; nothing is guessed."""
+    """The nearest word if it is near, else the help that has the option; nothing is
+    guessed.
+    """
     for line, words, hint in [
         ("rnu demo", "rnu", "Did you mean run?"),
         ("xyzzy", "xyzzy", "See: localspec --help"),
         ("history lits", "lits", "See: localspec history --help"),
-        ("rm nothing-like-it", "nothing-like-it", "See: localspec list, localspec pair list"),
+        (
+            "rm nothing-like-it",
+            "nothing-like-it",
+            "See: localspec list, localspec pair list",
+        ),
         ("rm qwen3-8bb", "qwen3-8bb", "Closest: qwen3-8b"),
-        ("fit demo --vram nan", "'nan' is not a finite number", "See: localspec fit --help"),
+        (
+            "fit demo --vram nan",
+            "'nan' is not a finite number",
+            "See: localspec fit --help",
+        ),
         ("run demo --ctx", "'--ctx' requires an argument", "See: localspec run --help"),
         ("--offline run demo --top-p 2", "'--top-p'", "See: localspec run --help"),
-        ("run demo -p a --json-schema ''", "'--json-schema': it is empty", "localspec run --help"),
+        (
+            "run demo -p a --json-schema ''",
+            "'--json-schema': it is empty",
+            "localspec run --help",
+        ),
         ("run '' -p a", "'[MODEL]': it is empty", "See: localspec run --help"),
-        ("doctor --dismiss ''", "'' is not 'cpu-only-build'", "See: localspec doctor --help"),
-        ("fit demo --draft a,b", "'a,b' names more than one draft", "See: localspec fit --help"),
-        ("pair test demo a,b", "put a space between them", "See: localspec pair test --help"),
-        ("list --models-dir /no/such", "there is no folder /no/such", "localspec list --help"),
+        (
+            "doctor --dismiss ''",
+            "'' is not 'cpu-only-build'",
+            "See: localspec doctor --help",
+        ),
+        (
+            "fit demo --draft a,b",
+            "'a,b' names more than one draft",
+            "See: localspec fit --help",
+        ),
+        (
+            "pair test demo a,b",
+            "put a space between them",
+            "See: localspec pair test --help",
+        ),
+        (
+            "list --models-dir /no/such",
+            "there is no folder /no/such",
+            "localspec list --help",
+        ),
     ]:
         done = localspec(*shlex.split(line))
         told(done, NOT_FOUND if line.startswith("rm") else USAGE, words)
@@ -137,11 +183,17 @@ def options_of_commands() -> Iterator[tuple[click.Command, click.Option]]:
         found = cli.localspec.get_command(context, name)
         group = found.commands.values() if isinstance(found, click.Group) else [found]
         for each in filter(None, group):
-            yield from ((each, param) for param in each.params if isinstance(param, click.Option))
+            yield from (
+                (each, param)
+                for param in each.params
+                if isinstance(param, click.Option)
+            )
 
 
 def test_no_option_takes_an_empty_text() -> None:
-    """Whatever its command; but where an empty one means something, or its use refuses it."""
+    """Whatever its command; but where an empty one means something, or its use refuses
+    it.
+    """
     accepting = set()
     for each, option in options_of_commands():
         if option.is_flag:
@@ -163,21 +215,31 @@ def test_no_option_takes_an_empty_text() -> None:
     [
         (USAGE, "usage", "demo --such-an-option"),
         (NOT_FOUND, "not-found", "{absent.gguf}"),
-        (INCOMPATIBLE, "incompatible-pair", f"{{f32}} --draft {DEMO / 'demo-eagle3.gguf'}"),
+        (
+            INCOMPATIBLE,
+            "incompatible-pair",
+            f"{{f32}} --draft {DEMO / 'demo-eagle3.gguf'}",
+        ),
         (ENGINE, "engine", "{nan-later}"),
         (TOO_LONG, "prompt-too-long", f"{{parrot}} -p {'z' * 2000}"),
     ],
 )
-def test_with_json_the_error_is_the_document(files: Files, code: int, name: str, line: str) -> None:
+def test_with_json_the_error_is_the_document(
+    files: Files, code: int, name: str, line: str
+) -> None:
     done = localspec("run", *ASK, *words_of(line, files), "--json")
     assert (done.code, done.err, done.out.count(b"\n")) == (code, "", 1)
     said = {"text"} if code == ENGINE else set()
-    assert set(done.document) == {"schema", "error"} | said, "what was said before is kept"
+    assert set(done.document) == {"schema", "error"} | said, (
+        "what was said before is kept"
+    )
     assert set(done.document["error"]) == {"code", "message", "hint"}
     assert done.document["error"]["code"] == name and done.document["error"]["message"]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="no device that is always full"
+)
 def test_an_answer_that_cannot_be_written(files: Files) -> None:
     for more, reason in [
         ("--events /dev/full", "No space left"),
@@ -205,7 +267,10 @@ def test_a_bug_of_ours_is_one_line_too(tmp_path: Path) -> None:
     done = localspec("run", "demo", *ASK, env=env)
     assert done.code == 1 and "Internal error: ZeroDivisionError: oh" in done.err
     assert "Traceback" not in done.err
-    assert "Traceback" in localspec("run", "demo", *ASK, env=env | {"LOCALSPEC_DEBUG": "1"}).err
+    assert (
+        "Traceback"
+        in localspec("run", "demo", *ASK, env=env | {"LOCALSPEC_DEBUG": "1"}).err
+    )
 
 
 def test_a_bug_in_a_thread_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +292,10 @@ PARROT = ("-p", "a", "--temperature", "0", "--draft", "none")
 
 
 def in_shell(
-    before: str, *arguments: str | Path, env: dict[str, str] | None = None, after: str = ""
+    before: str,
+    *arguments: str | Path,
+    env: dict[str, str] | None = None,
+    after: str = "",
 ) -> Done:
     """The command between other words of a shell, whose limits it has."""
     words = " ".join(map(shlex.quote, map(str, command(*arguments))))
@@ -249,8 +317,12 @@ def test_few_files_may_be_open(zoo: Zoo) -> None:
 @POSIX
 @pytest.mark.parametrize("home", ["", "/dev/null"])
 def test_a_home_that_is_none(home: str, zoo: Zoo) -> None:
-    """One answer needs no place to write; nothing to write to is no reason to refuse it."""
-    away = "exec env -u HOME -u LOCALSPEC_DATA_DIR -u HF_HOME" + (home and f" HOME={home}")
+    """One answer needs no place to write; nothing to write to is no reason to refuse
+    it.
+    """
+    away = "exec env -u HOME -u LOCALSPEC_DATA_DIR -u HF_HOME" + (
+        home and f" HOME={home}"
+    )
     answers(in_shell(away, "run", zoo["parrot"], *PARROT))
     listed = in_shell(away, "list")
     assert listed.code == 0 and "Traceback" not in listed.err
@@ -258,7 +330,9 @@ def test_a_home_that_is_none(home: str, zoo: Zoo) -> None:
 
 @POSIX
 def test_folders_that_take_nothing_or_may_not_be_entered(zoo: Zoo) -> None:
-    """As root every folder may be entered: this name is refused to everyone in the same way."""
+    """As root every folder may be entered: this name is refused to everyone in the same
+    way.
+    """
     env = {"LOCALSPEC_DATA_DIR": "/proc/nowhere"}
     answers(localspec("run", zoo["parrot"], *PARROT, env=env))
     told(localspec("history", "rm", "1", "-y", env=env), NOT_FOUND, "There is no chat")
@@ -278,15 +352,24 @@ def test_python_without_assertions(zoo: Zoo) -> None:
     ("part", "code", "words"),
     [
         ("click", 1, "No module named 'click'"),
-        ("yaml", 1, "A package that localspec needs cannot be imported: No module named 'yaml'."),
+        (
+            "yaml",
+            1,
+            "A package that localspec needs cannot be imported: No module named 'yaml'.",
+        ),
         ("llama_cpp", 9, "No module named 'llama_cpp'"),
     ],
 )
-def test_a_part_that_is_missing(part: str, code: int, words: str, tmp_path: Path) -> None:
-    missing = f"raise ModuleNotFoundError(\"No module named '{part}'\", name='{part}')\n"
+def test_a_part_that_is_missing(
+    part: str, code: int, words: str, tmp_path: Path
+) -> None:
+    missing = (
+        f"raise ModuleNotFoundError(\"No module named '{part}'\", name='{part}')\n"
+    )
     (tmp_path / f"{part}.py").write_text(missing)
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = localspec("run", "demo", *PARROT, env=env)  # a name needs the catalogue, a path does not
+    # a name needs the catalogue, a path does not
+    done = localspec("run", "demo", *PARROT, env=env)
     told(done, code, words)
     assert "nstall" in done.err
 
@@ -309,7 +392,9 @@ def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
         pytest.skip("no such name on this disk")
     env = {"LOCALSPEC_MODELS_DIR": str(folder)}
     answers(localspec("run", path, *PARROT, env=env))
-    inside = localspec(*("run", "-p", "a", "--temperature", "0"), "--", path.name, cwd=folder)
+    inside = localspec(
+        *("run", "-p", "a", "--temperature", "0"), "--", path.name, cwd=folder
+    )
     assert inside.code == 0, inside.err
     drafted = localspec("run", path, "--draft", path, "-p", "a", "--json", env=env)
     assert drafted.code == 0 and drafted.document["draft"], drafted.err
@@ -317,7 +402,9 @@ def test_a_file_of_any_name(name: str, zoo: Zoo, tmp_path: Path) -> None:
         done = localspec(verb, path, env=env)
         assert done.code == 0 and not harmful(done.out), done.err
     listed = localspec("list", env=env)
-    assert listed.code == 0 and "models folder" in listed.text and not harmful(listed.out)
+    assert (
+        listed.code == 0 and "models folder" in listed.text and not harmful(listed.out)
+    )
     assert "not verified" in listed.text, "where nobody said what it should hold"
     assert localspec("list", "--json", env=env).code == 0
     removed = localspec("rm", "-y", "--", path, env=env)
@@ -337,7 +424,11 @@ def test_bytes_that_are_no_text_in_any_argument(form: list[str], zoo: Zoo) -> No
         *("--max-tokens", "3", *form),
     )
     assert done.code == 0, done.err
-    for more in (("show", INVALID), ("history", "search", INVALID), ("export", INVALID)):
+    for more in (
+        ("show", INVALID),
+        ("history", "search", INVALID),
+        ("export", INVALID),
+    ):
         assert "Traceback" not in localspec(*more).err
 
 

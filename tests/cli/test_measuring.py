@@ -1,4 +1,6 @@
-"""`localspec bench` and `localspec verify`: reports, exit codes, and what Ctrl+C leaves."""
+"""`localspec bench` and `localspec verify`: reports, exit codes, and what Ctrl+C
+leaves.
+"""
 
 import json
 from collections.abc import Iterator
@@ -25,13 +27,17 @@ def test_the_demo_from_end_to_end() -> None:
     assert document["schema"] == 1
     assert (document["pair"], document["draft"]) == ("demo", "demo-draft.gguf")
     assert (document["spec"], document["interrupted"]) == ("model", False)
-    assert document["cost"]["c"] > 0 and document["cost"]["verify_curve"]["1"] == pytest.approx(1.0)
+    assert document["cost"]["c"] > 0 and document["cost"]["verify_curve"][
+        "1"
+    ] == pytest.approx(1.0)
     assert document["machine"]["cpu"]
     greedy, sampled = document["workloads"]
     assert [greedy["temperature"], sampled["temperature"]] == [0.0, 0.8]
     for row in (greedy, sampled):
         assert row["plain_tps"] > 0 and row["spec_tps"] > 0
-        assert row["speedup"]["min"] <= row["speedup"]["median"] <= row["speedup"]["max"]
+        assert (
+            row["speedup"]["min"] <= row["speedup"]["median"] <= row["speedup"]["max"]
+        )
         assert 0 < row["acceptance_rate"] <= 1 and row["theory"]["best"] >= 1
         assert len(row["trials"]) == 3
 
@@ -63,7 +69,11 @@ def test_a_pair_is_not_divergent(zoo: Zoo) -> None:
     done = localspec("verify", *pair, *LITTLE, "--threads", "1", "--json", "-q")
     assert (done.code, done.err) == (0, "")
     document = done.document
-    assert (document["schema"], document["verdict"], document["whole"]) == (1, "lossless", True)
+    assert (document["schema"], document["verdict"], document["whole"]) == (
+        1,
+        "lossless",
+        True,
+    )
     assert document["draft"] == "cousin.gguf" and document["guesses"] > 0
     assert document["greedy"]["prompts"] == document["seeded"]["prompts"] >= 2
     modes = [mode["verify"] for mode in document["sampled"]["modes"]]
@@ -71,7 +81,9 @@ def test_a_pair_is_not_divergent(zoo: Zoo) -> None:
     assert all(mode["tokens"] >= 200 for mode in document["sampled"]["modes"])
 
 
-def test_a_divergence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_divergence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     scripted(monkeypatch, Scripted(late))
     assert exit_code("-q") == 1
     out = capsys.readouterr().out
@@ -84,7 +96,8 @@ def test_a_divergence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert document["verdict"] == "divergent"
     first = document["greedy"]["divergences"][0]
     assert (first["position"], first["width"]) == (5, 2)
-    scripted(monkeypatch, Scripted(late, repeats=True))  # by rounding, which is no failure
+    # by rounding, which is no failure
+    scripted(monkeypatch, Scripted(late, repeats=True))
     assert exit_code() == 0
     out, err = capsys.readouterr()
     assert "12 with another text than plain" in out and "measuring passes" in err
@@ -128,7 +141,10 @@ DEAD = EngineExit("signal SIGSEGV", ("boom",), "Try less.")
 
 @pytest.mark.parametrize(("what", "code"), [(KeyboardInterrupt(), 130), (DEAD, 9)])
 def test_an_interrupt_keeps_what_was_found_and_a_dead_engine_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: Any, code: int
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    what: Any,
+    code: int,
 ) -> None:
     scripted(monkeypatch, Failing(late, what))
     assert exit_code("--json", "-q") == code

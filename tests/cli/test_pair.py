@@ -1,4 +1,6 @@
-"""`localspec pair`: suggested pairs, verdicts, and drafts judged by answers of their target."""
+"""`localspec pair`: suggested pairs, verdicts, and drafts judged by answers of their
+target.
+"""
 
 import json
 from contextlib import closing
@@ -15,7 +17,9 @@ from tests.support.zoo import Zoo
 
 
 def test_pairs_for_a_gpu() -> None:
-    done = localspec("pair", "suggest", "--gpu", "RTX 3060, 12 GiB", "--use", "chat", "--json")
+    done = localspec(
+        "pair", "suggest", "--gpu", "RTX 3060, 12 GiB", "--use", "chat", "--json"
+    )
     assert done.code == 0, done.err
     said = done.document
     assert said["gpu"] is True and 11 << 30 < said["memory"] <= 12 << 30
@@ -30,7 +34,9 @@ def test_pairs_for_a_gpu() -> None:
 
 def test_pairs_for_this_computer() -> None:
     done = localspec("pair", "suggest", "--json")
-    assert done.code == 0 and done.document["gpu"] is False and done.document["memory"] > 0
+    assert (
+        done.code == 0 and done.document["gpu"] is False and done.document["memory"] > 0
+    )
 
 
 def test_all_pairs() -> None:
@@ -53,10 +59,13 @@ def test_drafts_are_judged_by_answers_of_their_target(zoo: Zoo, tmp_path: Path) 
     assert done.code == 0, done.err
     found = {Path(each["draft"]).stem: each for each in done.document["drafts"]}
     same, stranger = (found[name]["by_length"]["3"] for name in ("target", "stranger"))
-    assert same["accepted"] > 0.8 * same["drafted"] > 30  # wide passes round differently
+    # wide passes round differently
+    assert same["accepted"] > 0.8 * same["drafted"] > 30
     assert stranger["accepted"] < same["accepted"] / 2
     speeds = [each["speedup"] for each in done.document["drafts"]]
-    assert speeds == sorted(speeds, reverse=True) and found["lookup"]["kind"] == "lookup"
+    assert (
+        speeds == sorted(speeds, reverse=True) and found["lookup"]["kind"] == "lookup"
+    )
     fit = localspec("fit", zoo["target"], "--draft", zoo["stranger"], "--json").document
     assert "measured with this pair" in json.dumps(fit)
 
@@ -68,7 +77,10 @@ def test_drafts_are_judged_by_kept_answers_with_the_seeds_they_had(zoo: Zoo) -> 
     conversation, settings = Conversation(7, "be brief"), ChatSettings(max_tokens=60)
     conversation.ask("Say it again")
     conversation.set_model(zoo["chatty"].stem)
-    with sessions.loaded(zoo["chatty"]) as session, closing(ChatHistory.open()) as history:
+    with (
+        sessions.loaded(zoo["chatty"]) as session,
+        closing(ChatHistory.open()) as history,
+    ):
         loaded_model = LoadedModel.from_ready(session.ready)
         request = build_request(settings, conversation, loaded_model)
         add_events(conversation, list(session.generate(request)))
@@ -82,9 +94,13 @@ def test_what_does_not_match_is_named(computer: Installation) -> None:
     good = computer.do("pair", "check", DEEP, HEAD, "--json")
     assert good.code == 0, good.err
     assert good.document["verdict"] == "compatible"
-    layers = computer.do("pair", "check", DEEP, f"hf://{DEEP}/dflash-Deep-Q8_0.gguf", "--json")
+    layers = computer.do(
+        "pair", "check", DEEP, f"hf://{DEEP}/dflash-Deep-Q8_0.gguf", "--json"
+    )
     assert layers.code == 5
-    assert layers.document["rule"] == "layers" and "layer 9" in layers.document["detail"]
+    assert (
+        layers.document["rule"] == "layers" and "layer 9" in layers.document["detail"]
+    )
     own = computer.do("pair", "check", INSIDE, INSIDE)
     assert own.code == 0 and "its own MTP layer" in own.text
     fit = computer.do("fit", "tiny", "--draft", HEAD)

@@ -26,7 +26,9 @@ from tests.support.installation import (
     Installation,
 )
 
-needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals there")
+needs_terminal = pytest.mark.skipif(
+    sys.platform == "win32", reason="no pseudo-terminals there"
+)
 ASK = ("-p", "a", "--max-tokens", "2", "--temperature", "0", "--json")
 BOTH = ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
 
@@ -37,7 +39,11 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
     assert first.code == 0, first.err
     assert first.text == f"Ready: localspec run {PAIR}\n"
     assert "org/Tiny-GGUF/Tiny-Q8_0.gguf" in first.err and "licence: mit" in first.err
-    assert "Compatible: " in first.err and "To download:" in first.err and computer.finals() == BOTH
+    assert (
+        "Compatible: " in first.err
+        and "To download:" in first.err
+        and computer.finals() == BOTH
+    )
     listed = computer.do("list")
     assert listed.code == 0, listed.err
     rows = [line.split()[0] for line in listed.text.splitlines() if line]
@@ -45,7 +51,9 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
     assert rows[0] == "PAIR" and {"demo", PAIR} <= set(rows[1:models])
     assert rows[models + 1] == "tiny-draft"
     shown = computer.do("show", PAIR)
-    assert shown.code == 0 and "365 tokens" in shown.text and "Compatible: " in shown.text
+    assert (
+        shown.code == 0 and "365 tokens" in shown.text and "Compatible: " in shown.text
+    )
     told = computer.do("run", PAIR, *ASK)
     assert told.code == 0, told.err
     assert told.document["model"] == "Tiny-Q8_0.gguf"
@@ -64,7 +72,11 @@ def test_from_nothing_to_an_answer_and_back(computer: Installation) -> None:
 def test_a_dry_run_shows_the_plan_and_writes_nothing(computer: Installation) -> None:
     done = computer.do("pull", PAIR, "--dry-run")
     assert done.code == 0, done.err
-    assert "To download: " in done.text and "Free: " in done.text and not computer.cache.exists()
+    assert (
+        "To download: " in done.text
+        and "Free: " in done.text
+        and not computer.cache.exists()
+    )
     assert computer.do("pull", "tiny").code == 2, "nobody can be asked"
     plan = computer.do("pull", PAIR, "--dry-run", "--json").document
     assert plan["dry_run"] is True and plan["missing"] == plan["bytes"] > 0
@@ -74,12 +86,16 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(computer: Installation) -> 
     assert (pair["verdict"], pair["rule"]) == ("compatible", "same-vocabulary")
 
 
-def test_an_incompatible_pair_is_refused_before_its_bytes(computer: Installation) -> None:
+def test_an_incompatible_pair_is_refused_before_its_bytes(
+    computer: Installation,
+) -> None:
     done = computer.do("pull", BAD_PAIR, "-y")
     assert done.code == 5
     assert "token 257 is '▁other' in the draft and '<0xFE>' in the target" in done.err
     assert computer.finals() == []
-    assert sum("bytes=0-" in str(seen.range) for seen in computer.hub.bodies()) == 2, "headers"
+    assert sum("bytes=0-" in str(seen.range) for seen in computer.hub.bodies()) == 2, (
+        "headers"
+    )
 
 
 def test_what_the_hub_refuses_and_then_allows(computer: Installation) -> None:
@@ -117,7 +133,9 @@ def test_what_is_left_behind_is_shown_and_removed(computer: Installation) -> Non
 def test_a_folder_of_ones_own(computer: Installation, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
-    (mine / "My-Model-Q8_0.gguf").write_bytes(computer.hub.repos[BIG]["Tiny-Q8_0.gguf"].data)
+    (mine / "My-Model-Q8_0.gguf").write_bytes(
+        computer.hub.repos[BIG]["Tiny-Q8_0.gguf"].data
+    )
     assert "My-Model" in computer.do("--models-dir", mine, "list").text
     assert computer.do("run", "my-model", *ASK, "--models-dir", mine).code == 0
     assert computer.do("run", "my-model", *ASK).code == 3
@@ -136,7 +154,9 @@ def test_search_and_the_files_of_what_it_found(computer: Installation) -> None:
     assert SMALL in computer.do("search", "tiny-draft").text
     shown = computer.do("show", ODD)
     assert shown.code == 0 and "Head-Q8_0.gguf" in shown.text
-    asked = computer.do("show", "tiny", "--endpoint", computer.hub.url, HF_ENDPOINT="http://x.no")
+    asked = computer.do(
+        "show", "tiny", "--endpoint", computer.hub.url, HF_ENDPOINT="http://x.no"
+    )
     assert asked.code == 0
 
 
@@ -156,14 +176,20 @@ def test_offline_no_socket_is_opened(computer: Installation) -> None:
     ):
         done = computer.do("--offline", *arguments, **env)
         assert done.code == code, done.err
-        assert "RuntimeError" not in done.err and len(computer.hub.seen) == seen, arguments
+        assert "RuntimeError" not in done.err and len(computer.hub.seen) == seen, (
+            arguments
+        )
         if code:
             assert "Set by --offline" in done.err and "HF_HUB_OFFLINE" not in done.err
 
 
 @needs_terminal
-@pytest.mark.parametrize("how", [Fault("slow", rate=60_000), Fault("stall", after=70_000)])
-def test_stopping_keeps_what_came_and_says_how_to_go_on(computer: Installation, how: Fault) -> None:
+@pytest.mark.parametrize(
+    "how", [Fault("slow", rate=60_000), Fault("stall", after=70_000)]
+)
+def test_stopping_keeps_what_came_and_says_how_to_go_on(
+    computer: Installation, how: Fault
+) -> None:
     from tests.support.dialogue import Dialogue  # noqa: PLC0415  there is none on Windows
 
     computer.hub.faults[BODY].extend([Fault("")])  # the header
@@ -190,7 +216,11 @@ def test_run_asks_before_it_pulls(computer: Installation) -> None:
     unasked = computer.do("run", PAIR, "-p", "a")  # nobody can be asked
     assert unasked.code == 3 and f"localspec pull {PAIR}" in unasked.err
     asked = ("run", PAIR, "-p", "a", "--max-tokens", "3")
-    for arguments, key, code in ((asked, "n", 3), (("pull", "tiny"), "n", 1), (asked, "y", 0)):
+    for arguments, key, code in (
+        (asked, "n", 3),
+        (("pull", "tiny"), "n", 1),
+        (asked, "y", 0),
+    ):
         with Dialogue(*arguments, env=computer.env) as person:
             person.until("Download? [Y/n]")
             person.type(f"{key}\r")
@@ -199,13 +229,19 @@ def test_run_asks_before_it_pulls(computer: Installation) -> None:
 
 
 @pytest.mark.parametrize("name", ["LOCALSPEC_PLAIN", "TERM"])
-def test_nothing_is_redrawn_for_a_screen_reader(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_redrawn_for_a_screen_reader(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LOCALSPEC_PLAIN", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     assert "\r" in told(monkeypatch)
     monkeypatch.setenv(name, "dumb")
     lines = told(monkeypatch)
-    assert lines.replace("\n", "").isprintable() and "25 %" in lines and "verified" in lines
+    assert (
+        lines.replace("\n", "").isprintable()
+        and "25 %" in lines
+        and "verified" in lines
+    )
 
 
 def told(monkeypatch: pytest.MonkeyPatch) -> str:
@@ -225,11 +261,18 @@ def test_heads_beside_a_target_are_offered(computer: Installation) -> None:
     assert shown.code == 0, shown.err
     assert f"EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in shown.text
     assert "MTP: a layer of the model itself" in computer.do("show", INSIDE).text
-    assert f"MTP head, 0.1 MB: localspec pull hf://{DEEP}/mtp-Deep-Q8_0.gguf" in shown.text
+    assert (
+        f"MTP head, 0.1 MB: localspec pull hf://{DEEP}/mtp-Deep-Q8_0.gguf" in shown.text
+    )
     about = computer.do("show", DEEP, "--json").document["models"][0]
     kinds = [one["kind"] for one in about["beside"]]
-    assert kinds == ["mtp", "eagle3", "dflash"], "in the order in which `run` looks for them"
+    assert kinds == ["mtp", "eagle3", "dflash"], (
+        "in the order in which `run` looks for them"
+    )
     assert about["file"] == "Deep-Q8_0.gguf"
     pulled = computer.do("pull", DEEP, "-y")
     assert pulled.code == 0, pulled.err
-    assert f"In the same repository: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}" in pulled.err
+    assert (
+        f"In the same repository: EAGLE-3 head, 0.1 MB: localspec pull {HEAD}"
+        in pulled.err
+    )

@@ -44,7 +44,10 @@ def test_a_message() -> None:
 def test_a_paste_that_comes_line_by_line_is_one_message() -> None:
     typist = Typist("one", "two", "three", "next", pasted=3)
     composer = ReadlinePrompt("> ", typist.ask, typist.waits)
-    assert composer.read_message() == "one\ntwo\nthree" and composer.read_message() == "next"
+    assert (
+        composer.read_message() == "one\ntwo\nthree"
+        and composer.read_message() == "next"
+    )
 
 
 def test_commands_typed_ahead_are_not_joined() -> None:

@@ -36,7 +36,9 @@ def test_what_is_piped_follows_the_prompt(zoo: Zoo) -> None:
 
     alone = told("sum up:")
     assert told("sum up:", b" \n") == alone
-    assert told("sum up:", b"text") == told("sum up:\n\ntext") != told("text\n\nsum up:")
+    assert (
+        told("sum up:", b"text") == told("sum up:\n\ntext") != told("text\n\nsum up:")
+    )
 
 
 def test_standard_input_that_is_not_utf8_is_said_to_be_so(zoo: Zoo) -> None:
@@ -54,7 +56,10 @@ def test_the_model_is_named_where_it_is_not_the_default(zoo: Zoo) -> None:
     assert localspec("run", zoo["parrot"], *ask).err == ""
     again = localspec("run", *ask, "--json")
     assert again.document["model"] == "parrot.gguf"
-    assert again.err.startswith("localspec: Answering with ") and "the last one used" in again.err
+    assert (
+        again.err.startswith("localspec: Answering with ")
+        and "the last one used" in again.err
+    )
     assert localspec("run", *ask, "-q").err == ""
 
 
@@ -67,12 +72,19 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
     assert (document["model"], document["draft"]) == ("parrot.gguf", "parrot.gguf")
     assert (document["seed"], document["verify"]) == (7, "coupled")
     assert document["prompt_tokens"] == 2  # BOS and "▁a"
-    times = {"load_ms", "prefill_ms", "first_token_ms", "decode_ms", "tokens_per_second"}
+    times = {
+        "load_ms",
+        "prefill_ms",
+        "first_token_ms",
+        "decode_ms",
+        "tokens_per_second",
+    }
     assert set(document["timings"]) == times
     assert all(value > 0 for value in document["timings"].values())
     speculation = document["speculation"]
     assert speculation.pop("host_ms_per_round") > 0
-    # Plain ("▁Hello"), five accepted and a bonus, and the end token, which was drafted too.
+    # Plain ("▁Hello"), five accepted and a bonus, and the end token, which was drafted
+    # too.
     assert speculation == {
         "rounds": 2,
         "drafted": 7,
@@ -90,26 +102,43 @@ def test_the_document_holds_what_the_contract_says(zoo: Zoo) -> None:
 
 
 def test_json_is_one_line_of_ascii_whatever_is_said(zoo: Zoo) -> None:
-    done = localspec("run", zoo["hostile"], "-p", "a", *GREEDY, "--json", "--stats", "--tokens")
+    done = localspec(
+        "run", zoo["hostile"], "-p", "a", *GREEDY, "--json", "--stats", "--tokens"
+    )
     assert done.out.isascii() and done.out.count(b"\n") == 1 and not harmful(done.out)
     assert "]52;c" in done.document["text"]
 
 
-def test_events_are_lines_with_probabilities_where_asked_for(zoo: Zoo, tmp_path: Path) -> None:
+def test_events_are_lines_with_probabilities_where_asked_for(
+    zoo: Zoo, tmp_path: Path
+) -> None:
     file = tmp_path / "events.jsonl"
-    done = hello(zoo, "--events", str(file), "--json", "--spec", "model", "--probabilities")
+    done = hello(
+        zoo, "--events", str(file), "--json", "--spec", "model", "--probabilities"
+    )
     lines = file.read_text("utf-8").splitlines()
     assert all(json.loads(line)["v"] == 1 for line in lines)
     events = [decode(line) for line in lines]
     kinds = [type(event) for event in events]
     assert (kinds[0], kinds[-1]) == (EngineReady, GenerationFinished)
-    assert set(kinds) <= {EngineReady, SpeculationPlan, Prefill, Round, Notice, GenerationFinished}
+    assert set(kinds) <= {
+        EngineReady,
+        SpeculationPlan,
+        Prefill,
+        Round,
+        Notice,
+        GenerationFinished,
+    }
     rounds = [event for event in events if isinstance(event, Round)]
     assert [event.n for event in rounds] == list(range(len(rounds)))
     tokens = [token for event in rounds for token in event.tokens]
     assert [token_to_json(token) for token in tokens] == done.document["tokens"]
     for token in tokens:
-        assert token.rank == 1 and (token.p_target or 0) > 0 and len(token.alternatives) == 3
+        assert (
+            token.rank == 1
+            and (token.p_target or 0) > 0
+            and len(token.alternatives) == 3
+        )
 
 
 def test_workers_of_the_settings_are_optional(zoo: Zoo) -> None:
@@ -120,7 +149,11 @@ def test_workers_of_the_settings_are_optional(zoo: Zoo) -> None:
         done = localspec(*given, env={"LOCALSPEC_RUN_WORKERS": gone})
     unreachable = f"The worker {gone} cannot be reached: connection refused."
     assert refused.code == 9 and unreachable in refused.err and refused.out == b""
-    assert done.code == 0 and done.out and f"{unreachable} Going on without it." in done.err
+    assert (
+        done.code == 0
+        and done.out
+        and f"{unreachable} Going on without it." in done.err
+    )
     silent = localspec(*given, "--workers", "none", env={"LOCALSPEC_RUN_WORKERS": gone})
     assert silent.code == 0 and gone not in silent.err
 
@@ -128,10 +161,14 @@ def test_workers_of_the_settings_are_optional(zoo: Zoo) -> None:
 def test_stats_are_talk(zoo: Zoo) -> None:
     done = hello(zoo, "--stats", "--seed", "5", "--spec", "model")
     assert done.text == HELLO_TEXT + "\n"
-    rate = "acceptance rate 7 of 7 · 3.0 tokens per target pass · 3 passes, 2 with a draft"
+    rate = (
+        "acceptance rate 7 of 7 · 3.0 tokens per target pass · 3 passes, 2 with a draft"
+    )
     for words in ("ON", rate, "tok/s", "seed 5", "accepted tokens per round"):
         assert words in done.err
-    assert re.search(r"memory .*, estimated .* \(-\d\.\d MiB\)", done.err), "an upper bound"
+    assert re.search(r"memory .*, estimated .* \(-\d\.\d MiB\)", done.err), (
+        "an upper bound"
+    )
 
 
 def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
@@ -145,7 +182,9 @@ def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
 def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
     asked = ("run", zoo["chatty"], "-p", "hello", *GREEDY)
     assert localspec(*asked).text == CHAT_TEXT + "\n"
-    chatml = localspec(*asked, "--template", "chatml", "--system", "Be brief.", "--json").document
+    chatml = localspec(
+        *asked, "--template", "chatml", "--system", "Be brief.", "--json"
+    ).document
     raw = localspec(*asked, "--raw", "--json").document
     assert raw["prompt_tokens"] < chatml["prompt_tokens"]
     assert localspec(*asked, "--raw", "--template", "chatml").code == 2
@@ -155,7 +194,9 @@ def test_a_stop_text_cuts_the_answer(zoo: Zoo) -> None:
     document = hello(zoo, "--json", "--stop", "zzz", "--stop", "\n").document
     assert (document["text"], document["finish_reason"]) == (" Hello, world!", "stop")
     held_back = hello(zoo, "--stop", "!X", "--max-tokens", "5")
-    assert held_back.text == " Hello, world!\n", "what might have become a stop text is printed"
+    assert held_back.text == " Hello, world!\n", (
+        "what might have become a stop text is printed"
+    )
 
 
 def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
@@ -165,7 +206,9 @@ def test_a_drawn_seed_is_told_and_gives_its_text_again(zoo: Zoo) -> None:
     assert again["text"] == drawn["text"]
 
 
-def test_a_preset_gives_what_the_command_line_leaves_open(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_preset_gives_what_the_command_line_leaves_open(
+    zoo: Zoo, tmp_path: Path
+) -> None:
     (tmp_path / "config.toml").write_text(
         "[presets.short]\nmax_tokens = 3\ntemperature = 0\nspec = 'off'\n"
     )
@@ -191,24 +234,33 @@ def test_an_unusable_schema_or_grammar_is_refused() -> None:
 
 def test_an_abort_of_llama_cpp_is_named_and_logged(zoo: Zoo, tmp_path: Path) -> None:
     env = {"LOCALSPEC_DATA_DIR": str(tmp_path)}
-    model = Path(shutil.copy(zoo["no-bytes"], tmp_path / "model.gguf"))  # llama.cpp aborts
+    # llama.cpp aborts
+    model = Path(shutil.copy(zoo["no-bytes"], tmp_path / "model.gguf"))
     ask = ("run", model, "-p", "жж", "--max-tokens", "3", "--draft", "none")
     end = localspec(*ask, "-v", env=env)
     assert end.code == 9 and "The engine stopped: llama.cpp aborted." in end.err
     assert f"Engine log: {tmp_path / 'engine.log'}" in end.err
-    assert "this engine ended: assert" in (tmp_path / "engine.log").read_text(encoding="utf-8")
+    assert "this engine ended: assert" in (tmp_path / "engine.log").read_text(
+        encoding="utf-8"
+    )
 
 
 def limited(kib: int, *arguments: str | Path) -> Done:
     """With so much address space for the command and its engine."""
-    return finish(["sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", *command(*arguments)])
+    return finish(
+        ["sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", *command(*arguments)]
+    )
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="limits on the address space")
 @pytest.mark.parametrize("with_draft", [False, True])
-def test_memory_that_runs_out_is_explained(zoo: Zoo, tmp_path: Path, with_draft: bool) -> None:
-    """Fewer and fewer bytes, until the engine starts but its context, or its draft's, has none."""
+def test_memory_that_runs_out_is_explained(
+    zoo: Zoo, tmp_path: Path, with_draft: bool
+) -> None:
+    """Fewer and fewer bytes, until the engine starts but its context, or its draft's,
+    has none.
+    """
     draft: str | Path = "none"
     if with_draft:
         draft = Path(shutil.copy(zoo["vast"], tmp_path / "small.gguf"))
@@ -241,8 +293,12 @@ def test_a_pulled_head_is_used_and_said(computer: Installation) -> None:
     small = computer.do("run", DEEP, *ANSWER, "--json")
     assert small.document["draft"] is None
     assert f"Not d{said}: about " in small.err
-    (named,) = re.findall(r"To use it anyway: --draft (\S+)\.$", small.err, re.MULTILINE)
-    assert computer.do("run", DEEP, *ANSWER, "--json", "--draft", named).document["draft"]
+    (named,) = re.findall(
+        r"To use it anyway: --draft (\S+)\.$", small.err, re.MULTILINE
+    )
+    assert computer.do("run", DEEP, *ANSWER, "--json", "--draft", named).document[
+        "draft"
+    ]
     told = computer.do("run", DEEP, *ANSWER, "--json", "--spec", "model")
     assert told.code == 0, told.err
     assert told.document["draft"] == "eagle3-Deep-Q8_0.gguf"

@@ -20,7 +20,9 @@ from tests.support.zoo import HELLO_TEXT, Zoo
 
 
 @contextmanager
-def started(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def started(
+    *arguments: str | Path,
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The process, its address, and what it has printed, after its model has loaded."""
     words = ("serve", *arguments, "--port", "0", "--ctx", "512", "--threads", "1")
     process = subprocess.Popen(
@@ -45,7 +47,9 @@ def started(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str
 
 def ask(url: str, body: Any) -> Any:
     request = urllib.request.Request(
-        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{url}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
@@ -65,7 +69,9 @@ def test_a_server_answers_logs_and_ends(zoo: Zoo) -> None:
         assert logged["tokens"] == answer["usage"]["completion_tokens"]
         assert "secret" not in line and str(zoo.folder) not in line
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 0 and "Traceback" not in process.stderr.read()
+        assert (
+            process.wait(timeout=30) == 0 and "Traceback" not in process.stderr.read()
+        )
 
 
 def test_what_is_named_or_installed_is_served(zoo: Zoo) -> None:
@@ -74,10 +80,15 @@ def test_what_is_named_or_installed_is_served(zoo: Zoo) -> None:
     with started(*both, *options) as (_, url, lines):
         with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as response:
             names = [model["id"] for model in json.load(response)["data"]]
-        assert ask(url, {"prompt": "import os", "model": "demo+eagle3"})["model"] == "demo+eagle3"
+        assert (
+            ask(url, {"prompt": "import os", "model": "demo+eagle3"})["model"]
+            == "demo+eagle3"
+        )
         for model, text in zip(both, (HELLO_TEXT, " one two"), strict=True):
             answer = ask(url, {"prompt": "a", "model": model, "max_tokens": 20})
-            assert answer["model"] == model and answer["choices"][0]["text"].startswith(text)
+            assert answer["model"] == model and answer["choices"][0]["text"].startswith(
+                text
+            )
     assert tuple(names[:2]) == both
     assert not [name for name in names[2:] if Path(name).is_absolute()], lines
     refused = localspec("serve", *both, "--alias", "bird")
@@ -97,11 +108,20 @@ def test_what_it_refuses(zoo: Zoo, tmp_path: Path) -> None:
     keys.write_bytes(b"\xef\xbb\xbfkey\n  spaced key \n")
     assert _read_keys(str(keys)) == ("key", "spaced key")
     assert localspec("serve", tmp_path / "none.gguf").code == 3
-    elsewhere = localspec("serve", model, "--host", "192.0.2.1", env={"LOCALSPEC_API_KEY": "k"})
-    assert elsewhere.code == 2 and "cannot listen" in elsewhere.err and "--host" in elsewhere.err
+    elsewhere = localspec(
+        "serve", model, "--host", "192.0.2.1", env={"LOCALSPEC_API_KEY": "k"}
+    )
+    assert (
+        elsewhere.code == 2
+        and "cannot listen" in elsewhere.err
+        and "--host" in elsewhere.err
+    )
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
         taken = localspec("serve", model, "--port", port)
-    assert taken.code == 2 and taken.err.splitlines()[1] == "  Add --port 0: a free port is chosen."
+    assert (
+        taken.code == 2
+        and taken.err.splitlines()[1] == "  Add --port 0: a free port is chosen."
+    )
     damaged = localspec("serve", zoo["vocabulary-only"], "--port", "0")
     assert damaged.code not in (0, 1)

@@ -14,7 +14,11 @@ from tests.support.run_command import ROOT, command, finish, localspec
 
 def completed(words: str) -> list[str]:
     at = str(len(words.split()) - (not words.endswith(" ")))
-    env = {"_LOCALSPEC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": at}
+    env = {
+        "_LOCALSPEC_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": at,
+    }
     done = localspec(env=env)
     assert done.code == 0, done.err
     return [line.removeprefix("plain,") for line in done.text.splitlines()]

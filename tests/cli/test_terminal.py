@@ -16,7 +16,9 @@ from tests.support.downloads import wait_for
 from tests.support.zoo import HELLO_TEXT, HOSTILE, Zoo
 
 GREEDY = ("--temperature", "0")
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and terminals")
+POSIX = pytest.mark.skipif(
+    sys.platform == "win32", reason="needs POSIX signals and terminals"
+)
 
 FORCED = {"FORCE_COLOR": "1"}
 
@@ -34,34 +36,63 @@ FORCED = {"FORCE_COLOR": "1"}
     ],
 )
 def test_colour(
-    zoo: Zoo, is_terminal: bool, env: dict[str, str], options: tuple[str, ...], coloured: bool
+    zoo: Zoo,
+    is_terminal: bool,
+    env: dict[str, str],
+    options: tuple[str, ...],
+    coloured: bool,
 ) -> None:
     """And nothing hostile, on a terminal or in a pipe."""
     if is_terminal and sys.platform == "win32":
         pytest.skip("pseudo-terminals")
-    more = ("-p", "a", *GREEDY, "--tokens", "--stats", "-v", "--spec", "model", *options)
+    more = (
+        "-p",
+        "a",
+        *GREEDY,
+        "--tokens",
+        "--stats",
+        "-v",
+        "--spec",
+        "model",
+        *options,
+    )
     path = zoo["hostile"]
     if is_terminal:
-        code, seen = run_command.on_a_terminal("run", path, "--draft", path, *more, env=env)
+        code, seen = run_command.on_a_terminal(
+            "run", path, "--draft", path, *more, env=env
+        )
     else:
         done = run_command.localspec("run", path, "--draft", path, *more, env=env)
         code, seen = done.code, done.out
         assert not run_command.harmful(done.err.encode(), colour=True)
-    assert code == 0 and b"one" in seen and b"two" in seen and (b"\x1b[" in seen) is coloured
+    assert (
+        code == 0
+        and b"one" in seen
+        and b"two" in seen
+        and (b"\x1b[" in seen) is coloured
+    )
     assert not run_command.harmful(seen, colour=True)
 
 
 def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
     done = run_command.hello(zoo, "--tokens", "--spec", "model")
     mark = TOKEN_MARKS
-    assert done.text.startswith(f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}")
+    assert done.text.startswith(
+        f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}"
+    )
     bare = done.text
     for glyph in mark.values():
         bare = bare.replace(glyph, "")
-    assert bare == HELLO_TEXT + "\n" and mark["bonus"] in done.text and "accepted" in done.err
+    assert (
+        bare == HELLO_TEXT + "\n"
+        and mark["bonus"] in done.text
+        and "accepted" in done.err
+    )
 
 
-@pytest.mark.parametrize("env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize(
+    "env", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}]
+)
 def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None:
     done = run_command.hello(zoo, "--tokens", "--stats", "--spec", "model", env=env)
     assert done.code == 0 and "Hello" in done.text and "Traceback" not in done.err
@@ -73,7 +104,9 @@ def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None
 def test_a_reader_that_leaves_is_no_error(zoo: Zoo) -> None:
     """`localspec run … | head -c 8`"""
     with subprocess.Popen(
-        run_command.command("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000"),
+        run_command.command(
+            "run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000"
+        ),
         env=run_command.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -87,7 +120,9 @@ def test_a_reader_that_leaves_is_no_error(zoo: Zoo) -> None:
 
 @POSIX
 @pytest.mark.parametrize("form", [(), ("--json",)])
-def test_an_interrupt_keeps_what_was_said(zoo: Zoo, tmp_path: Path, form: tuple[str, ...]) -> None:
+def test_an_interrupt_keeps_what_was_said(
+    zoo: Zoo, tmp_path: Path, form: tuple[str, ...]
+) -> None:
     """Once the answer is under way, which the file of events shows."""
     events = tmp_path / "events.jsonl"
     endless = ("run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000")
@@ -114,11 +149,16 @@ def test_nothing_hostile_is_held_back_to_the_end(zoo: Zoo) -> None:
     """What might become a stop text comes last, on another way."""
     stop = ("--stop", f"{HOSTILE[1]}X", "--max-tokens", "2", "--tokens")
     done = run_command.localspec("run", zoo["hostile"], "-p", "a", *GREEDY, *stop)
-    assert (done.code, done.text.split("·")[0]) == (0, " one") and not run_command.harmful(done.out)
+    assert (done.code, done.text.split("·")[0]) == (
+        0,
+        " one",
+    ) and not run_command.harmful(done.out)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_the_writer_takes_away_what_harms(capfd: pytest.CaptureFixture[str], text: str) -> None:
+def test_the_writer_takes_away_what_harms(
+    capfd: pytest.CaptureFixture[str], text: str
+) -> None:
     terminal.echo(f"a {text} b\nc")
     terminal.echo(text, err=True)
     terminal.notify(text, text)
@@ -127,12 +167,16 @@ def test_the_writer_takes_away_what_harms(capfd: pytest.CaptureFixture[str], tex
     terminal.echo_json({"text": text})
     terminal.ProgressLine(quiet=False, interval=0).show(text, is_step=True)
     out, err = capfd.readouterr()
-    assert not run_command.harmful(out.encode()) and not run_command.harmful(err.encode())
+    assert not run_command.harmful(out.encode()) and not run_command.harmful(
+        err.encode()
+    )
     assert out.startswith("a ") and out.index("c") < out.index("\n"), "one line"
 
 
 def test_every_line_of_a_command_passes_the_writer() -> None:
-    """Others print an answer's text, which is sanitized token by token, or numbers of requests."""
+    """Others print an answer's text, which is sanitized token by token, or numbers of
+    requests.
+    """
     allowed = {"answer_printer.py": {"sys.stdout.write"}, "serve.py": {"print"}}
     for path in (run_command.ROOT / "localspec" / "cli").glob("*.py"):
         calls = {
@@ -147,4 +191,6 @@ def test_every_line_of_a_command_passes_the_writer() -> None:
             "sys.stdout.write",
             "sys.stderr.write",
         }
-        assert path.name == "terminal.py" or sinks <= allowed.get(path.name, set()), path
+        assert path.name == "terminal.py" or sinks <= allowed.get(path.name, set()), (
+            path
+        )

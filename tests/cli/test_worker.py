@@ -8,7 +8,9 @@ from localspec.cli import worker
 from tests.support.run_command import localspec
 
 
-def test_a_loopback_address_is_reached_through_ssh(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_loopback_address_is_reached_through_ssh(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     for listen in ["127.0.0.1", "127.0.0.5", "localhost"]:
         worker.explain_use(listen, 50052)
         told = capfd.readouterr().err

@@ -29,13 +29,21 @@ def test_settings_and_keys_are_read(file: Path) -> None:
     }
 
 
-def test_an_error_has_its_line_its_key_what_was_expected_and_what_came(file: Path) -> None:
+def test_an_error_has_its_line_its_key_what_was_expected_and_what_came(
+    file: Path,
+) -> None:
     for text, said in [
         ("[screen]\nascii = \n", ":2:9: invalid value"),
         ("[screen", ":1:8: expected ']'"),
         ("\ud8ff", ":1: the file is not UTF-8 text"),
-        ("[screen]\nascii = 'yes'\n", ':2: screen.ascii must be true or false, not "yes".'),
-        ("[downloads]\n# slow\nlimit = 0\n", ":3: downloads.limit must be a number of MB"),
+        (
+            "[screen]\nascii = 'yes'\n",
+            ':2: screen.ascii must be true or false, not "yes".',
+        ),
+        (
+            "[downloads]\n# slow\nlimit = 0\n",
+            ":3: downloads.limit must be a number of MB",
+        ),
         ("[downloads]\nlimit = true\n", "above 0, not true."),
         ("[run]\npair = ''\n", ":2: run.pair must be a pair"),
         ("[models]\nfolder = 'here'\n", ":2: models.folder must be the absolute path"),
@@ -47,15 +55,23 @@ def test_an_error_has_its_line_its_key_what_was_expected_and_what_came(file: Pat
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
         with pytest.raises(UsageError) as raised:
             config.load()
-        assert raised.value.message.startswith(f"{file}:") and said in raised.value.message
+        assert (
+            raised.value.message.startswith(f"{file}:") and said in raised.value.message
+        )
         assert raised.value.hint == "Fix it: localspec config edit"
 
 
 def test_an_unknown_key_is_a_warning_with_the_nearest(file: Path) -> None:
     for text, said in [
-        ("[screen]\ntehme = 'x'\n", ":2: unknown setting screen.tehme; did you mean screen.theme?"),
+        (
+            "[screen]\ntehme = 'x'\n",
+            ":2: unknown setting screen.tehme; did you mean screen.theme?",
+        ),
         ("theme = 'x'\n", ":1: unknown setting theme; did you mean screen.theme?"),
-        ("[tomorrow]\nweather = 'fine'\n", "unknown setting tomorrow.weather; it is ignored."),
+        (
+            "[tomorrow]\nweather = 'fine'\n",
+            "unknown setting tomorrow.weather; it is ignored.",
+        ),
         ("[keys]\nchat.sned = 'f9'\n", "did you mean keys.chat.send?"),
     ]:
         file.write_text(text)
@@ -75,10 +91,15 @@ def test_privacy_is_not_lost_by_a_typo(file: Path) -> None:
     assert changed_values(config.resolve()) == PRIVATE
 
 
-def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_value_has_a_variable(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCALSPEC_CHATS_KEEP", "off")
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "2,5")
-    assert changed_values(config.load()) == {"chats.keep": False, "downloads.limit": 2.5}
+    assert changed_values(config.load()) == {
+        "chats.keep": False,
+        "downloads.limit": 2.5,
+    }
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "fast")
     with pytest.raises(UsageError, match="LOCALSPEC_DOWNLOADS_LIMIT must be") as raised:
         config.load()
@@ -86,7 +107,9 @@ def test_every_value_has_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch)
     assert len({value.env_var for value in SETTINGS.values()}) == len(SETTINGS)
 
 
-def test_values_are_used(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_used(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LOCALSPEC_MODELS_DIR", raising=False)
     file.write_text(f"[models]\nfolder = '{tmp_path}'\n[network]\noffline = true\n")
     assert inventory.models_folder() == tmp_path and HubClient().offline

@@ -31,7 +31,9 @@ def test_numbers_that_are_none(text: str) -> None:
 
 
 def test_the_document_has_every_value_as_the_table_has_it() -> None:
-    rows = re.findall(r"^\| `([^`]+)` \|(.*)\|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([^`]+)` \|(.*)\|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE
+    )
     told = {key: [cell.strip() for cell in cells.split("|")] for key, cells in rows}
     assert list(told) == list(SETTINGS)
     for key, value in SETTINGS.items():
@@ -45,11 +47,21 @@ def row(value: Option) -> list[str]:
     flags = setting.flags or (value.flag if value.about else "")
     before = f"`{value.env_var}`" + (f", `{flags}`" if flags else "")
     when = setting.takes_effect or "at once"
-    return [value.label, value.value_type.expects, usual, f"{value.help} ({when})", before]
+    return [
+        value.label,
+        value.value_type.expects,
+        usual,
+        f"{value.help} ({when})",
+        before,
+    ]
 
 
 def test_arguments_and_settings_are_those_of_the_table() -> None:
     typed = {*AnswerOptions.__annotations__, *MachineOptions.__annotations__}
-    assert typed - {"raw", "probabilities"} == {option.name for option in select("python")}
+    assert typed - {"raw", "probabilities"} == {
+        option.name for option in select("python")
+    }
     for name, option in ANSWER_OPTIONS.items():
-        assert name == "temperature" or ChatSettings().get(option) == option.default, name
+        assert name == "temperature" or ChatSettings().get(option) == option.default, (
+            name
+        )

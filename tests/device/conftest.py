@@ -1,4 +1,6 @@
-"""Tests with a real device: `scripts/test --device BACKEND`; elsewhere they are not collected."""
+"""Tests with a real device: `scripts/test --device BACKEND`; elsewhere they are not
+collected.
+"""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Child process: the memory of a model on the devices here, by formulas, counted, and taken.
+"""Child process: the memory of a model on the devices here, by formulas, counted, and
+taken.
 
 python -m tests.device.load_child FILE SETTINGS      SETTINGS: fields of ContextSettings, as JSON
 """
@@ -30,7 +31,9 @@ def main() -> None:
                 "calculated": {name: calculated.of(name).total for name in names},
                 "error": dict.fromkeys(names, calculated.error),
                 "counted": {name: counted.of(name).total for name in names},
-                "taken": {name: part.total for name, part in real_loads.load(command).items()},
+                "taken": {
+                    name: part.total for name, part in real_loads.load(command).items()
+                },
             }
         )
     )

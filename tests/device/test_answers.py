@@ -1,7 +1,7 @@
 """Doctor, answers, heads, refusals and the app on a real device.
 
-A software device compiles its programs at the first pass of each width, which takes minutes: few
-widths, short answers.
+A software device compiles its programs at the first pass of each width, which takes
+minutes: few widths, short answers.
 """
 
 import json
@@ -20,15 +20,31 @@ from tests.support.run_command import Done, command, environment
 SECONDS = 1500
 pytestmark = pytest.mark.timeout(SECONDS)
 PROMPT = "if __name__ =="
-"""Of the greedy answer no token is nearly as likely as another: widths of passes round apart."""
-GREEDY = ("-p", PROMPT, "--temperature", "0", "--max-tokens", "16", "--draft-max", "3", "--json")
+"""Of the greedy answer no token is nearly as likely as another: widths of passes round
+apart.
+"""
+GREEDY = (
+    "-p",
+    PROMPT,
+    "--temperature",
+    "0",
+    "--max-tokens",
+    "16",
+    "--draft-max",
+    "3",
+    "--json",
+)
 QUIET = ("--ctx", "1024", "--exact", "off")
 EAGLE = package_data_dir() / "demo" / "demo-eagle3.gguf"
 
 
 def localspec(*words: str, **env: str) -> Done:
     done = subprocess.run(
-        command(*words), env=environment(env), capture_output=True, timeout=SECONDS, check=False
+        command(*words),
+        env=environment(env),
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr.decode())
 
@@ -63,14 +79,19 @@ def test_doctor_shows_it(gpu: Device) -> None:
     ],
     ids=["all there", "the draft here", "3 layers there", "a head"],
 )
-def test_speculation_gives_the_same_greedy_text(plain: str, words: tuple[str, ...]) -> None:
+def test_speculation_gives_the_same_greedy_text(
+    plain: str, words: tuple[str, ...]
+) -> None:
     assert answer(*words)["text"] == plain
 
 
 def test_a_driver_that_fails_is_said(gpu: Device) -> None:
     if gpu.backend != "Vulkan":
         pytest.skip("Vulkan's variable")
-    broken = {"VK_ICD_FILENAMES": "/nowhere/icd.json", "VK_DRIVER_FILES": "/nowhere/icd.json"}
+    broken = {
+        "VK_ICD_FILENAMES": "/nowhere/icd.json",
+        "VK_DRIVER_FILES": "/nowhere/icd.json",
+    }
     done = localspec("run", "demo", *GREEDY[:-1], *QUIET, "--spec", "off", **broken)
     assert done.code == 0
     assert "finds no such device" in done.err
@@ -80,7 +101,9 @@ def test_a_driver_that_fails_is_said(gpu: Device) -> None:
 def test_memory_that_runs_out_is_said_with_what_helps(gpu: Device) -> None:
     if gpu.backend != "Vulkan":
         pytest.skip("Vulkan's variable")
-    done = localspec("run", "demo", *GREEDY, *QUIET, GGML_VK_FORCE_MAX_BUFFER_SIZE="65536")
+    done = localspec(
+        "run", "demo", *GREEDY, *QUIET, GGML_VK_FORCE_MAX_BUFFER_SIZE="65536"
+    )
     assert done.code == 11, done.out
     assert "--gpu-layers" in done.document["error"]["hint"]
 

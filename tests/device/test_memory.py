@@ -42,9 +42,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: folder / f"{name}.gguf" for name in shapes}
 
 
-def load(file: Path, settings: dict[str, Any], visible: str = "") -> dict[str, dict[str, int]]:
-    """Bytes by device, as load_child prints them; `visible`: as GGML_VK_VISIBLE_DEVICES."""
-    command = [sys.executable, "-m", "tests.device.load_child", str(file), json.dumps(settings)]
+def load(
+    file: Path, settings: dict[str, Any], visible: str = ""
+) -> dict[str, dict[str, int]]:
+    """Bytes by device, as load_child prints them; `visible`: as
+    GGML_VK_VISIBLE_DEVICES.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "tests.device.load_child",
+        str(file),
+        json.dumps(settings),
+    ]
     env = environment({"GGML_VK_VISIBLE_DEVICES": visible} if visible else {})
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, timeout=SECONDS, check=False
@@ -81,7 +91,9 @@ SETTINGS = (
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_memory_is_taken_as_foretold(gpu: Device, files: dict[str, Path], setting: Setting) -> None:
+def test_memory_is_taken_as_foretold(
+    gpu: Device, files: dict[str, Path], setting: Setting
+) -> None:
     found = [load(files[setting.file], setting.settings)]
     if setting.draft:
         found.append(load(files["draft"], setting.draft))
@@ -104,11 +116,20 @@ def compare(loads: list[dict[str, dict[str, int]]]) -> None:
     """`fit` shows what llama.cpp counts; formulas alone are upper bounds with an error."""
     devices = sorted({device for each in loads for device in each["taken"]} | {"CPU"})
     found = {
-        what: {device: sum(each[what].get(device, 0) for each in loads) for device in devices}
+        what: {
+            device: sum(each[what].get(device, 0) for each in loads)
+            for device in devices
+        }
         for what in loads[0]
     }
     total = sum(found["taken"].values())
     for device in devices:
         taken = found["taken"][device]
-        assert abs(found["counted"][device] - taken) <= MAX_SHARE * total, (device, found)
-        assert abs(found["calculated"][device] - taken) <= found["error"][device], (device, found)
+        assert abs(found["counted"][device] - taken) <= MAX_SHARE * total, (
+            device,
+            found,
+        )
+        assert abs(found["calculated"][device] - taken) <= found["error"][device], (
+            device,
+            found,
+        )

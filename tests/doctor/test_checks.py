@@ -30,9 +30,13 @@ def test_an_exception_in_a_check_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
     assert "no disk today" in failed.what
 
 
-def test_findings_are_lines_without_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_are_lines_without_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
-    monkeypatch.setenv("HF_ENDPOINT", "https://ann:password@mirror.example:8443/x?key=1")
+    monkeypatch.setenv(
+        "HF_ENDPOINT", "https://ann:password@mirror.example:8443/x?key=1"
+    )
     monkeypatch.setenv("HTTPS_PROXY", "http://ann:password@proxy.example")
     found = checks.run_checks()
     assert {one.area for one in found} == set(checks.AREAS)
@@ -45,7 +49,9 @@ def test_findings_are_lines_without_token(tmp_path: Path, monkeypatch: pytest.Mo
     assert "https://mirror.example:8443 instead of huggingface.co" in shown
 
 
-def test_a_cache_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_is_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "below"))
     found = by_id(checks.check_disk())
@@ -54,12 +60,17 @@ def test_a_cache_that_is_not_writable(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "models-folder" in by_id(checks.check_disk())
 
 
-def test_a_wrong_variable_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_variable_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "config.toml").write_text("[chats]\nkeep = false\n")
     monkeypatch.setenv("LOCALSPEC_CHATS_OVERFLOW", "perhaps")
     found = by_id(checks.check_area("disk"))
     wrong = found["environment-wrong"]
-    assert "LOCALSPEC_CHATS_OVERFLOW must be" in wrong.what and wrong.fix == "Change or unset it."
+    assert (
+        "LOCALSPEC_CHATS_OVERFLOW must be" in wrong.what
+        and wrong.fix == "Change or unset it."
+    )
     assert wrong.action is None and wrong.explanation and "config-damaged" not in found
 
 
@@ -70,7 +81,9 @@ def test_network_settings(tmp_path: Path) -> None:
     assert set(check()) == {"endpoint", "no-token"}
     assert check(HF_HUB_OFFLINE="1")["offline"].level == "notice"
     assert "offline" not in check(HF_HUB_OFFLINE="0")
-    option = check(HF_HUB_OFFLINE="1", LOCALSPEC_OPTION_HF_HUB_OFFLINE="--offline")["offline"]
+    option = check(HF_HUB_OFFLINE="1", LOCALSPEC_OPTION_HF_HUB_OFFLINE="--offline")[
+        "offline"
+    ]
     assert option.what == "offline: --offline was given"
     assert option.fix == "leave it out, to download models"
     assert check(HF_ENDPOINT="mirror")["endpoint-wrong"].level == "warning"
@@ -112,7 +125,9 @@ def test_terminal_size_colours_and_encoding(monkeypatch: pytest.MonkeyPatch) -> 
     assert "NO_COLOR" in check(FakeTerminal(), NO_COLOR="1", TERM="x")["terminal"].what
 
 
-def test_unreadable_models(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_models(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
@@ -123,13 +138,17 @@ def test_unreadable_models(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "broken.gguf" in found["unreadable"].what
 
 
-def test_a_slow_type_is_named(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_type_is_named(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
     shutil.copy(zoo["target"], folder / "slow.gguf")
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
     assert "slow-type" not in by_id(checks.check_models())
-    monkeypatch.setattr(conversion, "suggest_conversion", lambda _: "F16 reads 2.0 × as fast")
+    monkeypatch.setattr(
+        conversion, "suggest_conversion", lambda _: "F16 reads 2.0 × as fast"
+    )
     found = by_id(checks.check_models())["slow-type"]
     assert found.what == "slow.gguf: F16 reads 2.0 × as fast"
     assert found.fix == f"localspec convert {folder / 'slow.gguf'}"

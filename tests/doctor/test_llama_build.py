@@ -1,4 +1,6 @@
-"""doctor/llama_build.py: a CPU-only build on a computer with a GPU, reported until dismissed."""
+"""doctor/llama_build.py: a CPU-only build on a computer with a GPU, reported until
+dismissed.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,10 +34,15 @@ def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
     return simulate
 
 
-def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(computer: Computer) -> None:
+def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(
+    computer: Computer,
+) -> None:
     computer(NVIDIA, "libggml.so libggml-base.so libggml-cpu.so libllama.so")
     found = llama_build.find_unused_gpu()
-    assert found is not None and (found.id, found.level) == ("cpu-only-build", "warning")
+    assert found is not None and (found.id, found.level) == (
+        "cpu-only-build",
+        "warning",
+    )
     assert "NVIDIA driver (570.86.15)" in found.what and "\n" not in found.fix
     assert "cuda" in found.fix or "cu125" in found.fix
 
@@ -53,15 +60,22 @@ def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(computer: Compute
         ),  # no GPU build supports this driver
     ],
 )
-def test_a_suitable_build(computer: Computer, hardware: SystemHardware, libraries: str) -> None:
+def test_a_suitable_build(
+    computer: Computer, hardware: SystemHardware, libraries: str
+) -> None:
     computer(hardware, libraries)
     assert llama_build.find_unused_gpu() is None
 
 
-def test_a_dismissed_finding_is_reported_by_doctor_only(computer: Computer, tmp_path: Path) -> None:
+def test_a_dismissed_finding_is_reported_by_doctor_only(
+    computer: Computer, tmp_path: Path
+) -> None:
     computer(NVIDIA, "libggml-base.so libggml-cpu.so")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "dismissed.json").write_text("{no")
     assert llama_build.find_unused_gpu() is not None, "a damaged file counts as empty"
     llama_build.dismiss()
-    assert llama_build.find_unused_gpu() is None and llama_build.find_mismatch() is not None
+    assert (
+        llama_build.find_unused_gpu() is None
+        and llama_build.find_mismatch() is not None
+    )

@@ -36,7 +36,9 @@ def test_chats_are_recovered_from_a_damaged_database() -> None:
     assert "3 saved chats, " in found("chats", "chats").what
     with closing(sqlite3.connect(paths.chats_file())) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        (root,) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'turns'")
+        (root,) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'turns'"
+        )
         (page,) = database.execute("PRAGMA page_size").fetchone()
     with paths.chats_file().open("r+b") as file:
         file.seek((root[0] - 1) * page + page - 40)
@@ -46,7 +48,11 @@ def test_chats_are_recovered_from_a_damaged_database() -> None:
     damaged = paths.chats_file().read_bytes()
     assert found("chats", "chats-damaged").level == "error"
     action = found("chats", "chats-damaged").action
-    assert action is not None and action.run is not None and "3 chats recovered" in action.run()
+    assert (
+        action is not None
+        and action.run is not None
+        and "3 chats recovered" in action.run()
+    )
     assert "chats-damaged" not in {one.id for one in checks.check_area("chats")}
     assert "1 damaged chat database kept" in found("chats", "chats-aside").what
     (aside,) = paths.chats_file().parent.glob("*.corrupt-*")
@@ -97,7 +103,9 @@ def test_a_build_for_this_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("nvidia")
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "LLAMA_CPP_LIB_PATH"])
-def test_nothing_is_installed_over_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_installed_over_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, "1")
     assert action("cpu-only-build") is None
 
@@ -107,13 +115,17 @@ def python(code: str, **environ: str) -> CommandLine:
 
 
 def runner(said: list[str], *commands: CommandLine) -> RepairRunner:
-    return RepairRunner(RepairAction("run", "Run this?", commands=commands), said.append)
+    return RepairRunner(
+        RepairAction("run", "Run this?", commands=commands), said.append
+    )
 
 
 def test_commands_run_in_sequence_and_their_output_is_sanitized() -> None:
     said: list[str] = []
     first = python("import os; print('\\x1b[31m' + os.environ['WHAT'])", WHAT="hello")
-    second = python("import sys; print('\\x07bell', file=sys.stderr); print('x' * 9000)")
+    second = python(
+        "import sys; print('\\x07bell', file=sys.stderr); print('x' * 9000)"
+    )
     assert runner(said, first, second).run() == (True, "Done.")
     assert said[0].startswith("$ WHAT=hello ") and said[1] == "hello"
     assert said[3] == "bell" and len(said[4]) == 2000 and "\x1b" not in "".join(said)
@@ -123,7 +135,10 @@ def test_a_failing_command_ends_the_sequence() -> None:
     said: list[str] = []
     failing = runner(said, python("raise SystemExit(3)"), python("print('no')"))
     assert failing.run() == (False, "Failed with exit code 3.") and "no" not in said
-    assert runner(said, CommandLine(("/nowhere/at/all",))).run()[1] == "Failed with exit code 127."
+    assert (
+        runner(said, CommandLine(("/nowhere/at/all",))).run()[1]
+        == "Failed with exit code 127."
+    )
     assert said[-1].startswith("Cannot start the command: ")
 
 
@@ -152,7 +167,9 @@ def test_stop_ends_the_commands_children_too(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_stop_does_not_wait_for_a_child_that_ignores_the_interrupt() -> None:
-    """As with a compiler started at that very moment: its parent has exited, it has not."""
+    """As with a compiler started at that very moment: its parent has exited, it has
+    not.
+    """
     said: list[str] = []
     child = "trap '' INT; echo on; sleep 600"
     begun = f"import subprocess, time; subprocess.Popen({child!r}, shell=True); time.sleep(600)"

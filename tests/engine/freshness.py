@@ -17,8 +17,10 @@ from tests.support.heads_beside import Beside
 from tests.support.tinygguf import EOS
 
 HOT = replace(PLAIN, temperature=2.0, seed=3, logit_bias=((EOS, -100.0),))
-"""With the same noise for draft and target, heads of random weights are often right: none, some and
-all of a draft's tokens are accepted, and each leaves another memory behind."""
+"""With the same noise for draft and target, heads of random weights are often right:
+none, some and all of a draft's tokens are accepted, and each leaves another memory
+behind.
+"""
 _NEAR = 0.05
 """Of logits that differ by how wide the passes were from which they come."""
 
@@ -34,9 +36,15 @@ class Compared:
         self._one, self.compared = one, 0
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        draft, target = self._one.propose(tokens, limit, stop_policy), self._fresh.target
+        draft, target = (
+            self._one.propose(tokens, limit, stop_policy),
+            self._fresh.target,
+        )
         target.truncate(0)
         for start in range(0, len(tokens) - 1, target.n_batch):
             target.decode(list(tokens[:-1][start : start + target.n_batch]), 0)
@@ -51,12 +59,16 @@ class Compared:
         self.compared += len(rows)
         return draft
 
-    def _rows(self, tokens: Sequence[int], drafted: list[int], limit: int) -> list[Logits]:
+    def _rows(
+        self, tokens: Sequence[int], drafted: list[int], limit: int
+    ) -> list[Logits]:
         runner = self._runner
         assert runner.is_ready(tokens)
         if isinstance(runner, BlockHeadRunner):  # a row sees all of its block
             whole = min(limit, runner.head.block_size - runner.head.first_draft_row)
-            block = list(runner.draft_block(tokens[-1], whole)[0][: len(drafted)].copy())
+            block = list(
+                runner.draft_block(tokens[-1], whole)[0][: len(drafted)].copy()
+            )
             if (k := runner.head.top_k) == 0:
                 return block
             pairs = zip(block, drafted, strict=True)
@@ -68,10 +80,19 @@ class Compared:
 
 
 def check_rows(one: Beside, fresh: Beside, text: str) -> None:
-    """Over four turns: the text, the chat as it goes on, another end, and an old turn edited."""
+    """Over four turns: the text, the chat as it goes on, another end, and an old turn
+    edited.
+    """
     with closing(one), closing(fresh):
-        runner, reader, compared = one.followed(), PrefixCache(one.target), Compared(fresh)
-        verifier, prompt = make_verifier("coupled", 0), one.target.vocabulary.tokenize(text)
+        runner, reader, compared = (
+            one.followed(),
+            PrefixCache(one.target),
+            Compared(fresh),
+        )
+        verifier, prompt = (
+            make_verifier("coupled", 0),
+            one.target.vocabulary.tokenize(text),
+        )
         for turn in range(4):
             what = job(prompt, 24, sampling=HOT, draft_length=4)
             inputs = DrafterInputs(

@@ -1,10 +1,20 @@
-"""Properties of speculative decoding as checks; each raises AssertionError on a violation.
+"""Properties of speculative decoding as checks; each raises AssertionError on a
+violation.
 
-The engine's tests run them on the production code, `test_mutants.py` on code with planted bugs.
+The engine's tests run them on the production code, `test_mutants.py` on code with
+planted bugs.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from statistics import NormalDist
@@ -12,16 +22,33 @@ from typing import TypeVar
 
 import numpy as np
 
-from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
+from localspec.engine.constraints.output_constraint import (
+    ConstrainedDrafter,
+    OutputConstraint,
+)
 from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.pair_stats import PairStats
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy, GrammarState, Verifier
+from localspec.engine.protocols import (
+    Draft,
+    Drafter,
+    DraftStopPolicy,
+    GrammarState,
+    Verifier,
+)
 from localspec.engine.sampling import NoAllowedTokenError, compute_distribution
-from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
-from localspec.engine.verifiers import GumbelCoupledVerifier, SeededRandom, make_verifier
+from localspec.engine.speculative_loop import (
+    GenerationJob,
+    RoundResult,
+    speculative_decode,
+)
+from localspec.engine.verifiers import (
+    GumbelCoupledVerifier,
+    SeededRandom,
+    make_verifier,
+)
 from localspec.protocol.wire import MeasuredCosts, SamplingParams, VerifyMode
 from tests.support.fake_heads import HEADS, MakeHeadDrafter
 from tests.support.fake_models import (
@@ -94,7 +121,9 @@ def random_drafts(seed: int) -> MakeDrafter:
     return lambda verifier, what, text: RandomDrafter(seed)
 
 
-def _crossed(make: MakeModel, pieces: tuple[Sequence[str], Sequence[str]]) -> MakeDrafter:
+def _crossed(
+    make: MakeModel, pieces: tuple[Sequence[str], Sequence[str]]
+) -> MakeDrafter:
     return lambda verifier, what, text: crossed(
         make(), verifier, what.sampling, len(what.prompt), pieces, is_end=what.is_eog
     )
@@ -103,7 +132,11 @@ def _crossed(make: MakeModel, pieces: tuple[Sequence[str], Sequence[str]]) -> Ma
 def _overlapped(fan: int, n_checks: int) -> MakeDrafter:
     """Drafts ahead for `fan` outcomes; each job is stopped after some checks."""
     return lambda verifier, what, text: overlapped_drafter(
-        BranchingModel(2), verifier, what, ScheduledWorker(lambda: (True, n_checks)), fan=fan
+        BranchingModel(2),
+        verifier,
+        what,
+        ScheduledWorker(lambda: (True, n_checks)),
+        fan=fan,
     )
 
 
@@ -120,13 +153,17 @@ def _recurrent(seed: int) -> MakeDrafter:
     def make(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
         model = CheckpointModel(seed)
         cache = PrefixCache(model, model.save_checkpoint)
-        return model_drafter(cache, verifier, what.sampling, len(what.prompt), is_eog=what.is_eog)
+        return model_drafter(
+            cache, verifier, what.sampling, len(what.prompt), is_eog=what.is_eog
+        )
 
     return make
 
 
 def _auto(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-    """All sources together; passes are cheap, so that they draft from the first round on."""
+    """All sources together; passes are cheap, so that they draft from the first round
+    on.
+    """
     model = _model(lambda: HistoryModel(2))(verifier, what, text)
     costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01))
     return SpeculationController(model, LookupDrafter(1), costs, PairStats())
@@ -139,8 +176,9 @@ TWINS: dict[str, MakeDrafter] = {
     ),
     **_heads(1),
 }
-"""They know what the target says. A block head's rows assume its likeliest tokens, so that it is
-always right only greedily."""
+"""They know what the target says. A block head's rows assume its likeliest tokens, so
+that it is always right only greedily.
+"""
 GUESSERS: dict[str, MakeDrafter] = {
     "model": _model(lambda: HistoryModel(2)),
     "recurrent model": _recurrent(2),
@@ -149,7 +187,9 @@ GUESSERS: dict[str, MakeDrafter] = {
     "model with the target's history": _model(history),
     "lookup": lambda verifier, what, text: LookupDrafter(),
     "eager lookup": lambda verifier, what, text: LookupDrafter(1),
-    "another vocabulary": _crossed(lambda: HistoryModel(2, n_vocab=len(DRAFT)), (TARGET, DRAFT)),
+    "another vocabulary": _crossed(
+        lambda: HistoryModel(2, n_vocab=len(DRAFT)), (TARGET, DRAFT)
+    ),
     "another vocabulary, a table": _crossed(
         lambda: TableModel(table(2, len(DRAFT))), (TARGET, DRAFT)
     ),
@@ -171,7 +211,8 @@ ORACLES: dict[str, MakeDrafter] = {
 DRAFTERS = GUESSERS | ORACLES
 
 
-# --- the same text ----------------------------------------------------------------------
+# --- the same text
+# ----------------------------------------------------------------------
 
 
 def same_as_plain(
@@ -184,7 +225,9 @@ def same_as_plain(
     seed = what.sampling.seed
     expected = plain(target(), make_verifier(mode, seed), what)
     verifier = make_verifier(mode, seed)
-    got = run(target(), make(verifier, what, [*what.prompt, *expected.tokens]), verifier, what)
+    got = run(
+        target(), make(verifier, what, [*what.prompt, *expected.tokens]), verifier, what
+    )
     assert got.tokens == expected.tokens
     assert got.end == expected.end
 
@@ -193,8 +236,12 @@ def every_drafter_same_as_plain() -> None:
     """A short form of laws 1 and 3, over both targets and all kinds of drafter."""
     for sampling in (GREEDY, SAMPLED):
         for make in DRAFTERS.values():
-            same_as_plain(make, history, what=job(PROMPT, 16, sampling=sampling, draft_length=3))
-            same_as_plain(make, pairs, what=job(PROMPT, 16, sampling=sampling, draft_length=3))
+            same_as_plain(
+                make, history, what=job(PROMPT, 16, sampling=sampling, draft_length=3)
+            )
+            same_as_plain(
+                make, pairs, what=job(PROMPT, 16, sampling=sampling, draft_length=3)
+            )
 
 
 def every_draft_same_as_plain(
@@ -206,7 +253,12 @@ def every_draft_same_as_plain(
     """With fixed noise every possible draft gives plain decoding's tokens."""
     rows = table(3, n_vocab, scale=1.0)
     for seed in range(3):
-        what = job([0, 1, 0], 7, sampling=replace(sampling, seed=seed), draft_length=draft_length)
+        what = job(
+            [0, 1, 0],
+            7,
+            sampling=replace(sampling, seed=seed),
+            draft_length=draft_length,
+        )
         judge = GumbelCoupledVerifier(seed)
         expected = plain(TableModel(rows), judge, constrained(what, grammar)).tokens
         for guess in np.ndindex((n_vocab,) * draft_length):
@@ -218,7 +270,8 @@ def every_draft_same_as_plain(
             assert got.tokens == expected, guess
 
 
-# --- the same law -----------------------------------------------------------------------
+# --- the same law
+# -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -234,7 +287,10 @@ class Case:
         """The probability of every answer of the production code."""
 
         def answer(draws: SeededRandom) -> list[int]:
-            verifier, what = make_verifier(mode, 0, draws), constrained(self.what, self.grammar)
+            verifier, what = (
+                make_verifier(mode, 0, draws),
+                constrained(self.what, self.grammar),
+            )
             drafter = self.drafter(verifier, what, [])
             if what.constraint is not None:
                 drafter = ConstrainedDrafter(drafter, what.constraint)
@@ -258,7 +314,9 @@ class Case:
         text = [*self.what.prompt, *said]
         row = self.target().row(text)
         if state is not None:
-            row = np.where(state.allows(np.arange(len(row))), row, -np.inf).astype(np.float32)
+            row = np.where(state.allows(np.arange(len(row))), row, -np.inf).astype(
+                np.float32
+            )
         own = compute_distribution(row, self.what.sampling, text)
         for token, prob in zip(own.ids.tolist(), own.probs.tolist(), strict=True):
             if prob > 0:
@@ -293,33 +351,50 @@ def tables_case(
     """A case with two different tables, after a prompt in which lookup finds repeats."""
 
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        draft, own = TableModel(table(12, n_vocab, scale=1.0)), draft_sampling or what.sampling
-        return model_drafter(draft, verifier, own, len(what.prompt), constraint=what.constraint)
+        draft, own = (
+            TableModel(table(12, n_vocab, scale=1.0)),
+            draft_sampling or what.sampling,
+        )
+        return model_drafter(
+            draft, verifier, own, len(what.prompt), constraint=what.constraint
+        )
 
     what = job([0, 1, 0, 1, 0], n, sampling=sampling, draft_length=draft_length)
-    return Case(what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter, grammar)
+    return Case(
+        what, lambda: TableModel(table(11, n_vocab, scale=1.0)), drafter, grammar
+    )
 
 
 def shared_tokens_case(sampling: SamplingParams = PLAIN) -> Case:
-    """A draft that shares two of the target's three tokens, and knows one that it lacks."""
-    make = _crossed(lambda: TableModel(table(12, 3, scale=1.0)), (("a", "b", "ab"), SHARED_BY_TWO))
+    """A draft that shares two of the target's three tokens, and knows one that it
+    lacks.
+    """
+    make = _crossed(
+        lambda: TableModel(table(12, 3, scale=1.0)), (("a", "b", "ab"), SHARED_BY_TWO)
+    )
     return replace(tables_case(sampling), drafter=make)
 
 
 def certain_case(
-    guess: Sequence[int], sampling: SamplingParams = PLAIN, grammar: GrammarState | None = None
+    guess: Sequence[int],
+    sampling: SamplingParams = PLAIN,
+    grammar: GrammarState | None = None,
 ) -> Case:
     case = tables_case(sampling, draft_length=len(guess), grammar=grammar)
     return replace(case, drafter=lambda verifier, what, text: ConstantDrafter(guess))
 
 
 def rarely_by_chance(mode: VerifyMode, answers: int = 1000) -> None:
-    """The frequencies of seeded answers of three tokens match the target's distribution."""
+    """The frequencies of seeded answers of three tokens match the target's
+    distribution.
+    """
     case = tables_case(replace(PLAIN, temperature=0.8), n=3)
     counts: Counter[Outcome] = Counter()
     for seed in range(answers):
         verifier = make_verifier(mode, seed)
-        got = run(case.target(), case.drafter(verifier, case.what, []), verifier, case.what)
+        got = run(
+            case.target(), case.drafter(verifier, case.what, []), verifier, case.what
+        )
         counts[tuple(got.tokens)] += 1
     drawn_from(counts, case.exact())
 
@@ -330,7 +405,9 @@ Cell = TypeVar("Cell", bound=Hashable)
 def drawn_from(counts: Mapping[Cell, int], probs: Mapping[Cell, float]) -> None:
     """Pearson's chi-square at one in a million; cells that expect under 20 are pooled."""
     n = sum(counts.values())
-    assert set(counts) <= {cell for cell, prob in probs.items() if prob > 0}, "impossible"
+    assert set(counts) <= {cell for cell, prob in probs.items() if prob > 0}, (
+        "impossible"
+    )
     cells = [(counts.get(cell, 0), prob * n) for cell, prob in probs.items()]
     large = [cell for cell in cells if cell[1] >= 20]
     rare = [cell for cell in cells if cell[1] < 20]
@@ -342,28 +419,38 @@ def drawn_from(counts: Mapping[Cell, int], probs: Mapping[Cell, float]) -> None:
 
 
 def critical(freedom: int, alpha: float = 1e-6) -> float:
-    """Upper `alpha` quantile of chi-square (Wilson and Hilferty 1931), at most 6 % too high."""
+    """Upper `alpha` quantile of chi-square (Wilson and Hilferty 1931), at most 6 % too
+    high.
+    """
     spread = 2 / (9 * freedom)
     z = NormalDist().inv_cdf(1 - alpha)
     return float(freedom * (1 - spread + z * spread**0.5) ** 3)
 
 
-# --- the drafter ------------------------------------------------------------------------
+# --- the drafter
+# ------------------------------------------------------------------------
 
 
 class Watched:
     """A model drafter that checks the draft model's memory after every draft."""
 
-    def __init__(self, model: FakeModel, verifier: Verifier, what: GenerationJob) -> None:
+    def __init__(
+        self, model: FakeModel, verifier: Verifier, what: GenerationJob
+    ) -> None:
         self._model = model
         self._inner = model_drafter(model, verifier, what.sampling, len(what.prompt))
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._inner.propose(tokens, limit)
         guessed = draft.tokens[:-1]  # the last draft token is not decoded
-        assert self._model.memory == [*tokens, *guessed], "its memory differs from the text"
+        assert self._model.memory == [*tokens, *guessed], (
+            "its memory differs from the text"
+        )
         return draft
 
 
@@ -391,7 +478,9 @@ def recurrent_draft_reads_its_draft_again_at_most() -> None:
         assert max(model.reads[1:]) <= draft_length + 1
 
 
-def always_right(name: str, sampling: SamplingParams, mode: VerifyMode = "coupled") -> None:
+def always_right(
+    name: str, sampling: SamplingParams, mode: VerifyMode = "coupled"
+) -> None:
     """One of TWINS is never corrected."""
     for draft_length in (1, 2, 3, 5, 8):
         what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
@@ -402,8 +491,9 @@ def always_right(name: str, sampling: SamplingParams, mode: VerifyMode = "couple
 
 
 def translated_memory_is_the_text(sampling: SamplingParams = SAMPLED) -> None:
-    """Before a draft, the draft model holds the text as its own tokenizer splits it, but for the
-    last token, which a longer one may replace."""
+    """Before a draft, the draft model holds the text as its own tokenizer splits it,
+    but for the last token, which a longer one may replace.
+    """
     target, draft = vocabulary(TARGET), vocabulary(DRAFT)
     for draft_length in (1, 2, 5):
         what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
@@ -420,14 +510,18 @@ def translated_memory_is_the_text(sampling: SamplingParams = SAMPLED) -> None:
             assert not held or held.startswith(draft.join(spelled[-1:]))
 
 
-# --- ends and limits --------------------------------------------------------------------
+# --- ends and limits
+# --------------------------------------------------------------------
 
 
 def exact_limits(make: MakeDrafter) -> None:
     for n in (1, 2, 3, 7, 20):
         for draft_length in (1, 2, 3, 5, 8):
             what = job(PROMPT, n, draft_length=draft_length)
-            text = [*PROMPT, *plain(history(), make_verifier("coupled", 0), what).tokens]
+            text = [
+                *PROMPT,
+                *plain(history(), make_verifier("coupled", 0), what).tokens,
+            ]
             verifier = make_verifier("coupled", 0)
             got = run(history(), make(verifier, what, text), verifier, what)
             assert len(got.tokens) == n
@@ -452,7 +546,9 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
     ).tokens
     for end in range(N_VOCAB):
         for draft_length in (2, 5, 8):
-            what = job(PROMPT, 30, sampling=sampling, draft_length=draft_length, ends=[end])
+            what = job(
+                PROMPT, 30, sampling=sampling, draft_length=draft_length, ends=[end]
+            )
             verifier = make_verifier("coupled", SEED)
             target = history()
             got = run(target, make(verifier, what, [*PROMPT, *free]), verifier, what)
@@ -462,7 +558,8 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
             assert target.memory == [*PROMPT, *got.tokens][:-1]
 
 
-# --- closing ----------------------------------------------------------------------------
+# --- closing
+# ----------------------------------------------------------------------------
 
 Answerer = Callable[[GenerationJob], Generator[object, None, None]]
 
@@ -475,7 +572,9 @@ def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
     def start(what: GenerationJob) -> Generator[object, None, None]:
         verifier = make_verifier("coupled", SEED)
         model = model_drafter(draft, verifier, what.sampling, len(what.prompt))
-        loop = speculative_decode(target, lookup if name == "lookup" else model, verifier, what)
+        loop = speculative_decode(
+            target, lookup if name == "lookup" else model, verifier, what
+        )
         assert isinstance(loop, Generator)
         return loop
 

@@ -30,7 +30,11 @@ PROSE = ("▁no", "▁JSON", "▁from", "▁me", "▁today", ".")
 
 
 def ask(session: Session, **more: Any) -> Said:
-    asked: dict[str, Any] = {"messages": (HI,), "sampling": GREEDY, "max_tokens": 120} | more
+    asked: dict[str, Any] = {
+        "messages": (HI,),
+        "sampling": GREEDY,
+        "max_tokens": 120,
+    } | more
     return folded(session.generate(GenerateCommand(**asked)))
 
 
@@ -47,7 +51,11 @@ def shown(session: Session, said: Said) -> tuple[str, str]:
 HEADERS = {
     "final": ("<|channel|>final", "<|message|>Sorry"),
     "with a type": ("<|channel|>final", "<|constrain|>", "json", "<|message|>Sorry"),
-    "with a type after a space": ("<|channel|>final", "▁<|constrain|>json", "<|message|>Sorry"),
+    "with a type after a space": (
+        "<|channel|>final",
+        "▁<|constrain|>json",
+        "<|message|>Sorry",
+    ),
     "with a word": ("<|channel|>final", "▁json", "<|message|>Sorry"),
     "commentary": ("<|channel|>commentary", "<|message|>Sorry"),
     "that never ends": ("<|channel|>final", "▁Sorry"),
@@ -81,8 +89,17 @@ def test_a_schema_holds_from_the_first_token_of_the_answer(
         assert shown(session, said)[1].startswith("xy")
 
 
-WEATHER = json.dumps([{"type": "function", "function": {"name": "weather", "parameters": {}}}])
-CALL = ("▁to=functions.weather", "<|channel|>commentary", "▁json", "<|message|>", '{"b":', "▁2}")
+WEATHER = json.dumps(
+    [{"type": "function", "function": {"name": "weather", "parameters": {}}}]
+)
+CALL = (
+    "▁to=functions.weather",
+    "<|channel|>commentary",
+    "▁json",
+    "<|message|>",
+    '{"b":',
+    "▁2}",
+)
 
 
 def test_a_schema_leaves_a_tool_call_alone(tmp_path: Path) -> None:
@@ -94,7 +111,9 @@ def test_a_schema_leaves_a_tool_call_alone(tmp_path: Path) -> None:
         assert shown(session, ask(session, json_schema=SCHEMA))[1] == OBJECT
 
 
-def test_a_schema_holds_at_once_for_a_plain_text_and_another_template(tmp_path: Path) -> None:
+def test_a_schema_holds_at_once_for_a_plain_text_and_another_template(
+    tmp_path: Path,
+) -> None:
     path = speaker(("Sorry", *PROSE)).write(tmp_path / "made.gguf")
     with loaded(path, settings=ROOMY) as session:
         assert ask(session, messages=(), text="data", json_schema=SCHEMA).text == OBJECT
@@ -111,7 +130,9 @@ def test_a_schema_holds_behind_thinking_that_its_budget_ends(tmp_path: Path) -> 
             assert (thought.split(), answer) == (["One", "two"], OBJECT)
 
 
-def test_a_constrained_answer_is_resumed_in_its_header_and_behind_it(tmp_path: Path) -> None:
+def test_a_constrained_answer_is_resumed_in_its_header_and_behind_it(
+    tmp_path: Path,
+) -> None:
     words = (*THOUGHT, *HEADERS["with a type"], *PROSE)
     path = speaker(words).write(tmp_path / "made.gguf")
     with loaded(path, settings=ROOMY) as session:

@@ -8,7 +8,9 @@ from localspec.engine import conversion_child
 from localspec.engine.llama.library import C
 
 
-def test_a_gpu_does_not_compute_the_wide_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_does_not_compute_the_wide_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By default llama.cpp gives it passes of 32 tokens and more, their weights in RAM."""
     offloads, create = [], C.llama_init_from_model
 

@@ -95,7 +95,10 @@ def test_a_loaded_draft_reaches_what_it_is_judged_to_reach(
 ) -> None:
     """So hot that a head with random weights is right now and then."""
     require_same_logits_at_every_width(zoo[target])
-    given: dict[str, Any] = {"sampling": replace(PLAIN, temperature=2.0, seed=3), "max_tokens": 90}
+    given: dict[str, Any] = {
+        "sampling": replace(PLAIN, temperature=2.0, seed=3),
+        "max_tokens": 90,
+    }
     if drafter == "lookup":
         given["sampling"] = GREEDY
     with loaded(zoo[target], zoo[draft]) as session:
@@ -127,19 +130,25 @@ def test_speed_is_by_the_costs_of_the_passes() -> None:
     found = draft_test.judge("draft", "model", [(command, every)], COSTS)
     assert found.by_length[3].totals.mean_accepted_length == 4.0
     passes = 3 * 0.1 + 1.2 + 2 / 7 * 0.8
-    assert found.by_length[3].tokens_per_second == pytest.approx(4 / passes * 100, rel=0.01)
+    assert found.by_length[3].tokens_per_second == pytest.approx(
+        4 / passes * 100, rel=0.01
+    )
     never = DraftScore((16,) * 401, (0,) * 401)
     none = draft_test.judge("draft", "model", [(command, never)], COSTS)
     assert none.best_length == 1 and none.speedup < 1
     seldom = DraftScore(
         tuple(3 * (i == 9) for i in range(401)), tuple(3 * (i == 9) for i in range(401))
     )
-    lookup = draft_test.judge("lookup", "lookup", [(command, seldom)], COSTS).by_length[3]
+    lookup = draft_test.judge("lookup", "lookup", [(command, seldom)], COSTS).by_length[
+        3
+    ]
     totals = lookup.totals  # plain rounds are not counted
     assert (totals.rounds, totals.mean_accepted_length) == (1, 4.0)
 
 
-def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> None:
+def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> (
+    None
+):
     answer, _ = recorded(GREEDY)
     score = draft_scoring.score_model(PrefixCache(HistoryModel(1, n_ctx=20)), answer)
     assert len(score.accepted) == N
@@ -147,11 +156,17 @@ def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches(
 
 
 @pytest.mark.parametrize("model", [HistoryModel, StubbornModel])
-def test_answers_are_judged_alike_whatever_was_judged_before(model: type[HistoryModel]) -> None:
-    """The second text begins as the first; what it shares is read once where that is possible."""
+def test_answers_are_judged_alike_whatever_was_judged_before(
+    model: type[HistoryModel],
+) -> None:
+    """The second text begins as the first; what it shares is read once where that is
+    possible.
+    """
     answer, _ = recorded(SAMPLED)
     other = replace(answer, prompt=[*answer.prompt[:-1], 5], tokens=answer.tokens[:40])
-    alone = [draft_scoring.score_model(PrefixCache(model(1)), one) for one in (answer, other)]
+    alone = [
+        draft_scoring.score_model(PrefixCache(model(1)), one) for one in (answer, other)
+    ]
     reader = model(1)
     draft = PrefixCache(reader)
     assert [draft_scoring.score_model(draft, one) for one in (answer, other)] == alone

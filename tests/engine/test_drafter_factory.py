@@ -1,7 +1,7 @@
 """Each pair drafts with what it has beside real tiny targets: the text is the target's.
 
-A model that takes drafts back wrongly says something else; a head that does drafts worse, which
-only its rows show, and which of its tokens are accepted.
+A model that takes drafts back wrongly says something else; a head that does drafts
+worse, which only its rows show, and which of its tokens are accepted.
 """
 
 from contextlib import closing
@@ -35,7 +35,9 @@ PROMPT = "the one "
 
 
 def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
-    load = LoadCommand(str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4)
+    load = LoadCommand(
+        str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4
+    )
     with closing(Session(load)) as session:
         (said,) = say_like_plain(session, lengths=(16,), max_tokens=40)
     assert max(event.drafted for event in said.rounds) == 4
@@ -66,21 +68,29 @@ def test_every_drafter_is_had_or_refused_by_name(
                 continue
             with pytest.raises(UsageError) as refused:
                 say(session, PROMPT, spec=name, max_tokens=5)
-            assert f"Use one of: {', '.join(('auto', 'off', *has))}." in refused.value.hint
+            assert (
+                f"Use one of: {', '.join(('auto', 'off', *has))}." in refused.value.hint
+            )
         with pytest.raises(UsageError, match="Unknown speculation method 'magic'"):
             say(session, PROMPT, spec="magic")
 
 
 BLOCKS = ("dflash", "dspark")
 PAIRS = {
-    **{name: ("model", "target") for name in ("cousin", "hybrid", "recurrent", "granite")},
+    **{
+        name: ("model", "target")
+        for name in ("cousin", "hybrid", "recurrent", "granite")
+    },
     "reordered": ("model", "target"),
     "sliding": ("model", "sliding"),
     "hybrid-cousin": ("model", "hybrid"),
     **{name: ("eagle3", "deep") for name in ("eagle3", "eagle3-own", "eagle3-reduced")},
     **{name: ("mtp", name) for name in ("mimo", "chain", "step35", "hy_v3")},
     "assistant": ("mtp", "gemma4"),
-    **{name: (name.removesuffix("2"), "deep") for name in ("dflash", "dspark", "dflash2")},
+    **{
+        name: (name.removesuffix("2"), "deep")
+        for name in ("dflash", "dspark", "dflash2")
+    },
 }
 """By the draft's name its kind and its target; the heads have random weights."""
 
@@ -106,26 +116,35 @@ MAIN = (
 
 @pytest.mark.parametrize("name", MAIN)
 def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
-    """Greedy or sampled, also where a longer draft is asked for than a block has rows; and drafts
-    are the same after measuring, and after a turn that did not draft."""
+    """Greedy or sampled, also where a longer draft is asked for than a block has rows;
+    and drafts are the same after measuring, and after a turn that did not draft.
+    """
     pair = pair_of(zoo, name)
-    penalised = replace(HOT, repeat_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.3)
+    penalised = replace(
+        HOT, repeat_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.3
+    )
     with loaded(pair.target, pair.draft) as session:
-        first = hot_rounds(session, PROMPT)  # with "auto", a head may read the text's end only
+        # with "auto", a head may read the text's end only
+        first = hot_rounds(session, PROMPT)
         for sampling in (GREEDY, HOT, penalised):
             asked: dict[str, Any] = {"sampling": sampling, "max_tokens": 30}
             answers = say_like_plain(session, "model", lengths=(1, 3, 8), **asked)
             for length, said in zip((1, 3, 8), answers, strict=True):
                 assert set(said.speculation["by_source"]) == {pair.kind}
                 longest = max(event.drafted for event in said.rounds)
-                assert 0 < longest <= (min(length, 6) if pair.kind in BLOCKS else length)
+                assert (
+                    0 < longest <= (min(length, 6) if pair.kind in BLOCKS else length)
+                )
             say_like_plain(session, ("lookup", "auto"), **asked)
         for verify in ("match", "rejection", "block"):
             asked = {"verify": verify, "max_tokens": 30}
             (said,) = say_like_plain(session, probabilities=True, **asked)
             drafted = [event.tokens[0] for event in said.rounds if event.drafted]
             assert all(token.p_draft is not None for token in drafted)
-            assert len(say(session, PROMPT, spec="model", sampling=penalised, **asked).ids) == 30
+            assert (
+                len(say(session, PROMPT, spec="model", sampling=penalised, **asked).ids)
+                == 30
+            )
         list(session.probe(ProbeCommand(0.1)))
         (measured,) = session.measured_costs()
         assert measured.c is not None
@@ -153,7 +172,9 @@ def test_answers_up_to_a_full_context(zoo: Zoo, name: str, n_ctx: int) -> None:
     pair = pair_of(zoo, name)
     with loaded(pair.target, pair.draft, replace(SETTINGS, n_ctx=n_ctx)) as session:
         specs, text = ("auto", "model", "lookup"), PROMPT * (n_ctx // 5 + 10)
-        for full in say_like_plain(session, specs, text, (8,), sampling=HOT, max_tokens=2000):
+        for full in say_like_plain(
+            session, specs, text, (8,), sampling=HOT, max_tokens=2000
+        ):
             assert full.reason == "context" and len(full.ids) > 9
             assert full.totals["prompt_tokens"] + len(full.ids) == n_ctx
 
@@ -162,11 +183,20 @@ def test_answers_up_to_a_full_context(zoo: Zoo, name: str, n_ctx: int) -> None:
     ("name", "times", "n_ubatch"),
     [
         *(("eagle3", 9, 256), ("mimo", 1, 32), ("mimo", 9, 32), ("chain", 9, 32)),
-        *(("assistant", 9, 32), ("dflash", 1, 32), ("dspark", 9, 32), ("dflash2", 9, 32)),
+        *(
+            ("assistant", 9, 32),
+            ("dflash", 1, 32),
+            ("dspark", 9, 32),
+            ("dflash2", 9, 32),
+        ),
     ],
 )
-def test_its_rows_are_those_of_a_fresh_head(zoo: Zoo, name: str, times: int, n_ubatch: int) -> None:
-    """Whatever was accepted and rejected before, over short and long prompts, in a second turn."""
+def test_its_rows_are_those_of_a_fresh_head(
+    zoo: Zoo, name: str, times: int, n_ubatch: int
+) -> None:
+    """Whatever was accepted and rejected before, over short and long prompts, in a
+    second turn.
+    """
     pair = pair_of(zoo, name)
     one = heads_beside.opened(pair.target, pair.draft, n_ubatch)
     check_rows(one, heads_beside.opened(pair.target, pair.draft), PROMPT * times)
@@ -184,7 +214,9 @@ ATTENTION_LAYER = 3  # In the hybrids; their layer of MTP looks like it.
 
 
 @pytest.fixture(scope="module", params=often(MEMORIES, tuple(MEMORIES)[:3]))
-def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def target(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("targets")
     path = head_targets.target(request.param).write(folder / f"{request.param}.gguf")
     require_same_logits_at_every_width(path)
@@ -203,15 +235,23 @@ def test_drafts_are_taken_back_or_kept(target: Path, kind: str) -> None:
     head = model.write(target.with_suffix(f".{kind}.gguf"))
     with loaded(target, head) as session:
         say_like_plain(session, kind, lengths=(8,), max_tokens=40)
-        said, _ = say_like_plain(session, kind, lengths=(3, 8), sampling=HOT, max_tokens=90)
+        said, _ = say_like_plain(
+            session, kind, lengths=(3, 8), sampling=HOT, max_tokens=90
+        )
         kept = {event.accepted for event in said.rounds if event.drafted == 3}
         assert kept >= {0, 3}, kept
         say_like_plain(session, "auto", PROMPT + said.text[:9] + "other", max_tokens=20)
     if kind == "eagle3":
-        check_rows(heads_beside.opened(target, head), heads_beside.opened(target, head), PROMPT * 3)
+        check_rows(
+            heads_beside.opened(target, head),
+            heads_beside.opened(target, head),
+            PROMPT * 3,
+        )
 
 
-@pytest.mark.parametrize("name", often(["qwen35", "qwen35moe", "chain"], ["qwen35", "chain"]))
+@pytest.mark.parametrize(
+    "name", often(["qwen35", "qwen35moe", "chain"], ["qwen35", "chain"])
+)
 def test_layers_inside_or_beside_are_the_same(tmp_path: Path, name: str) -> None:
     if name == "chain":
         model = head_models.quantised(head_models.mimo2(n_mtp=3))
@@ -222,7 +262,9 @@ def test_layers_inside_or_beside_are_the_same(tmp_path: Path, name: str) -> None
     (tmp_path / "apart").mkdir()
     whole = model.write(tmp_path / "whole.gguf")
     target = without.write(tmp_path / "apart" / "model.gguf")
-    layers = head_targets.layer_alone(model).write(tmp_path / "apart" / "mtp-model.gguf")
+    layers = head_targets.layer_alone(model).write(
+        tmp_path / "apart" / "mtp-model.gguf"
+    )
     found = launch.resolve_pair(str(whole), "auto")
     assert found.draft == found.target == whole
     assert launch.resolve_pair(str(whole), "none").draft is None
@@ -234,7 +276,9 @@ def test_layers_inside_or_beside_are_the_same(tmp_path: Path, name: str) -> None
         with loaded(trunk, head) as session:
             for said in say_like_plain(session, "mtp", lengths=(8,), max_tokens=40):
                 assert set(said.speculation["by_source"]) == {"mtp"}
-                assert max(event.drafted for event in said.rounds) == (3 if name == "chain" else 8)
+                assert max(event.drafted for event in said.rounds) == (
+                    3 if name == "chain" else 8
+                )
     inside = heads_beside.opened(whole, whole)
     check_rows(heads_beside.opened(target, layers), inside, PROMPT * 3)
 
@@ -244,12 +288,16 @@ def test_such_a_layer_fits_its_own_alone(zoo: Zoo, tmp_path: Path) -> None:
     layer = head_targets.layer_alone(model).write(tmp_path / "mtp-alone.gguf")
     shorter = head_targets.target("qwen35")
     shorter.keys["block_count"] = 3
-    shorter.tensors = {k: v for k, v in shorter.tensors.items() if not k.startswith("blk.3.")}
+    shorter.tensors = {
+        k: v for k, v in shorter.tensors.items() if not k.startswith("blk.3.")
+    }
     for other in (shorter, head_targets.target("lfm2")):
         path = other.write(tmp_path / f"other-{other.arch}.gguf")
         with pytest.raises(IncompatiblePairError):
             launch.resolve_pair(str(path), str(layer))
-    assert launch.resolve_pair(str(zoo["mimo"]), str(zoo["eagle3"])).draft == zoo["eagle3"]
+    assert (
+        launch.resolve_pair(str(zoo["mimo"]), str(zoo["eagle3"])).draft == zoo["eagle3"]
+    )
 
 
 @pytest.mark.parametrize("name", often(("dense", "gemma4", "gemma4-e"), ("gemma4-e",)))
@@ -257,15 +305,27 @@ def test_an_assistant_of_each_gemma(tmp_path: Path, name: str) -> None:
     """Dense, with experts, and with layers that share keys and values."""
     target = head_targets.gemma4(name).write(tmp_path / f"{name}.gguf")
     require_same_logits_at_every_width(target)
-    head = head_models.assistant(head_targets.gemma4(name)).write(tmp_path / f"mtp-{name}.gguf")
+    head = head_models.assistant(head_targets.gemma4(name)).write(
+        tmp_path / f"mtp-{name}.gguf"
+    )
     with loaded(target, head) as session:
         for said in say_like_plain(session, "mtp", PROMPT * 9, (3, 8), max_tokens=40):
             assert said.speculation["drafted"] > 0
-    check_rows(heads_beside.opened(target, head), heads_beside.opened(target, head), PROMPT)
+    check_rows(
+        heads_beside.opened(target, head), heads_beside.opened(target, head), PROMPT
+    )
 
 
 HISTORIES = (
-    *("chain", "assistant", "hybrid-cousin", "recurrent", "dflash", "sliding", "granite"),
+    *(
+        "chain",
+        "assistant",
+        "hybrid-cousin",
+        "recurrent",
+        "dflash",
+        "sliding",
+        "granite",
+    ),
     *("step35", "hy_v3", "eagle3", "mimo", "dflash2", "dspark", "reordered"),
 )
 
@@ -274,11 +334,15 @@ HISTORIES = (
 def test_an_answer_after_any_history_is_that_of_a_fresh_session(
     zoo: Zoo, name: str, request: pytest.FixtureRequest
 ) -> None:
-    check_histories(pair_of(zoo, name), 500 if request.config.getoption("--long") else 40)
+    check_histories(
+        pair_of(zoo, name), 500 if request.config.getoption("--long") else 40
+    )
 
 
 def check_histories(pair: Pair, n: int) -> None:
-    """Edits, branches, stops within a draft, cuts at the start of the text, and a second chat."""
+    """Edits, branches, stops within a draft, cuts at the start of the text, and a
+    second chat.
+    """
     rng, other = np.random.default_rng(1), PROMPT + "x"
     text, kept = PROMPT, PROMPT
     with loaded(pair.target, pair.draft) as session, loaded(pair.target) as plain:
@@ -292,11 +356,15 @@ def check_histories(pair: Pair, n: int) -> None:
                     text += said.text + "the"
                 case 1:  # an edit
                     cut = int(rng.integers(1, len(text)))
-                    text = text[:cut] + "abc"[: int(rng.integers(1, 4))] + text[cut + 1 :]
+                    text = (
+                        text[:cut] + "abc"[: int(rng.integers(1, 4))] + text[cut + 1 :]
+                    )
                 case 2:
                     text, kept = kept, text
                 case 3:  # stopped within a draft
-                    command = GenerateCommand(text + "on", HOT, spec="model", max_tokens=30)
+                    command = GenerateCommand(
+                        text + "on", HOT, spec="model", max_tokens=30
+                    )
                     events = session.generate(command)
                     for _ in zip(range(int(rng.integers(1, 9))), events, strict=False):
                         pass

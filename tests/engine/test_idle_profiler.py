@@ -1,4 +1,6 @@
-"""Costs and threads are measured when asked for or idle, and threads left to other programs."""
+"""Costs and threads are measured when asked for or idle, and threads left to other
+programs.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,7 +32,9 @@ def test_passes_settle_where_graphs_are_captured(
 
     monkeypatch.setattr(pass_timing, "measure_passes", record)
     with loaded(zoo["target"]) as session:
-        monkeypatch.setattr(LlamaContext, "memory_by_device", lambda _: {"CPU": 1, backend: 1})
+        monkeypatch.setattr(
+            LlamaContext, "memory_by_device", lambda _: {"CPU": 1, backend: 1}
+        )
         list(session.probe(ProbeCommand(0.1)))
     assert settled == [n]
 
@@ -40,7 +44,10 @@ UNTOLD = replace(SETTINGS, n_threads=None)
 
 def test_threads_are_chosen_and_told_unless_they_were_asked_for(zoo: Zoo) -> None:
     known = read_cpu_cores().thread_counts()
-    for settings, counts, batch_counts in ((UNTOLD, known, known), (SETTINGS, (1,), (None,))):
+    for settings, counts, batch_counts in (
+        (UNTOLD, known, known),
+        (SETTINGS, (1,), (None,)),
+    ):
         with loaded(zoo["target"], settings=settings) as session:
             (*_, shown) = session.probe(ProbeCommand(0.1))
             assert isinstance(shown, MeasuredCosts)
@@ -65,11 +72,16 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> QuietComputer:
 
 
 @pytest.fixture
-def idle(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, QuietComputer]]:
+def idle(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Session, QuietComputer]]:
     computer = watch(monkeypatch)
-    monkeypatch.setattr(idle_profiler, "_IDLE_SECONDS", 600.0)  # every width, however slow it is
+    # every width, however slow it is
+    monkeypatch.setattr(idle_profiler, "_IDLE_SECONDS", 600.0)
     files = str(zoo["target"]), str(zoo["cousin"])
-    with closing(Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))) as session:
+    with closing(
+        Session(LoadCommand(*files, UNTOLD, UNTOLD, measure_when_idle=True))
+    ) as session:
         yield session, computer
 
 
@@ -86,8 +98,14 @@ def test_an_answer_leaves_busy_cpus_to_other_programs(
         counts.append(session._target.n_threads)
     assert counts == [n, 1, n]
     assert texts[0] == texts[1]
-    counts = []  # what runs between answers may wait for this one, as an agent's tools do
-    for computer.load, between in ((0.99, True), (0.99, False), (0.99, True), (0.0, True)):
+    # what runs between answers may wait for this one, as an agent's tools do
+    counts = []
+    for computer.load, between in (
+        (0.99, True),
+        (0.99, False),
+        (0.99, True),
+        (0.0, True),
+    ):
         profiler.adapt_threads(between_answers=between)
         counts.append(session._target.n_threads)
     assert counts == [n, 1, 1, n]
@@ -106,7 +124,10 @@ def test_a_model_loaded_beside_busy_programs_begins_with_fewer_threads(
 
 
 def test_a_draft_keeps_its_own_number_of_threads(zoo: Zoo) -> None:
-    files, three = (str(zoo["target"]), str(zoo["cousin"])), replace(SETTINGS, n_threads=3)
+    files, three = (
+        (str(zoo["target"]), str(zoo["cousin"])),
+        replace(SETTINGS, n_threads=3),
+    )
     session = Session(LoadCommand(*files, SETTINGS, three))
     assert session._draft is not None
     session._profiler._limit_threads(2)
@@ -152,10 +173,14 @@ def test_an_interrupted_or_disturbed_measurement_is_made_again(
     assert costs(session) is not None
 
 
-def test_a_computer_that_stays_busy_is_left_alone(idle: tuple[Session, QuietComputer]) -> None:
+def test_a_computer_that_stays_busy_is_left_alone(
+    idle: tuple[Session, QuietComputer],
+) -> None:
     session, computer = idle
     computer.load = 0.5
-    assert [bool(list(session.measure_when_idle())) for _ in range(4)] == [True] * 3 + [False]
+    assert [bool(list(session.measure_when_idle())) for _ in range(4)] == [True] * 3 + [
+        False
+    ]
     assert costs(session) is None
 
 
@@ -165,20 +190,27 @@ def test_a_command_interrupts_a_measurement_within_a_pass(
     """Also one that arrives before the first pass; the next answer is as ever."""
     session, _ = idle
     before = say(session, "Hello", max_tokens=20)
-    threads = [(model.n_threads, model.n_threads_batch) for model in session._profiler._models]
+    threads = [
+        (model.n_threads, model.n_threads_batch) for model in session._profiler._models
+    ]
     for n_passes in (0, 3):
         measuring = session.measure_when_idle()
         for _ in range(n_passes):
             next(measuring)
         session.stop()
         assert next(measuring, "ended") == "ended", "a pass was waited for"
-        found = [(model.n_threads, model.n_threads_batch) for model in session._profiler._models]
+        found = [
+            (model.n_threads, model.n_threads_batch)
+            for model in session._profiler._models
+        ]
         assert (session._profiler.threads_batch, found) == (None, threads)
         again = say(session, "Hello", max_tokens=20)
         assert (again.ids, again.reason) == (before.ids, before.reason)
 
 
-def test_answers_that_stay_slower_are_measured_again(idle: tuple[Session, QuietComputer]) -> None:
+def test_answers_that_stay_slower_are_measured_again(
+    idle: tuple[Session, QuietComputer],
+) -> None:
     session, _ = idle
     list(session.measure_when_idle())
     profiler, measured = session._profiler, costs(session)
@@ -193,7 +225,10 @@ def test_answers_that_stay_slower_are_measured_again(idle: tuple[Session, QuietC
 def test_measured_threads_are_used_again(zoo: Zoo) -> None:
     target = str(zoo["target"])
     known = MeasuredCosts(1.0, {"1": 1.0, "4": 1.2}, threads=1, threads_batch=2)
-    for load in (LoadCommand(target, measured=known), LoadCommand(target, threads=(1, 2))):
+    for load in (
+        LoadCommand(target, measured=known),
+        LoadCommand(target, threads=(1, 2)),
+    ):
         session = Session(replace(load, target_settings=UNTOLD))
         assert (session._target.n_threads, session._target.n_threads_batch) == (1, 2)
         session.close()

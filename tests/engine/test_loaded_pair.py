@@ -29,7 +29,10 @@ def test_ready_says_what_is_really_used(zoo: Zoo) -> None:
 
 @pytest.mark.parametrize(
     ("draft", "level", "words"),
-    [("padded", "warning", "larger than its target"), ("f32", "info", "the target itself")],
+    [
+        ("padded", "warning", "larger than its target"),
+        ("f32", "info", "the target itself"),
+    ],
 )
 def test_a_draft_as_large_as_its_target_is_told(
     draft: str, level: str, words: str, zoo: Zoo
@@ -38,7 +41,9 @@ def test_a_draft_as_large_as_its_target_is_told(
         (notice,) = session.ready.notices
         assert (notice.level, notice.code) == (level, "large-draft")
         assert words in notice.message and "or none" in notice.hint
-        assert say(session, PROMPT, spec="model").speculation["drafted"], "it is used all the same"
+        assert say(session, PROMPT, spec="model").speculation["drafted"], (
+            "it is used all the same"
+        )
 
 
 def test_a_draft_that_cannot_return_to_its_state_is_left_out_with_a_notice(
@@ -47,7 +52,9 @@ def test_a_draft_that_cannot_return_to_its_state_is_left_out_with_a_notice(
     monkeypatch.setattr(context, "_MAX_CHECKPOINT_BYTES", 1)
     with loaded(zoo["target"], zoo["recurrent"]) as session:
         assert session.ready.draft is None
-        assert [notice.code for notice in session.ready.notices] == ["draft-no-rollback"]
+        assert [notice.code for notice in session.ready.notices] == [
+            "draft-no-rollback"
+        ]
         assert say(session, PROMPT, max_tokens=5).plan is not None
         with pytest.raises(UsageError, match="needs a draft model"):
             say(session, PROMPT, spec="model")

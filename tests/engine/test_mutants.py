@@ -1,4 +1,5 @@
-"""The checks can fail: each bug planted here in the production's own code is caught by one.
+"""The checks can fail: each bug planted here in the production's own code is caught by
+one.
 
 A mutant is one expression of one function, replaced.  Where the function was rewritten, plant the
 same bug in its new words.
@@ -14,7 +15,10 @@ from typing import Any
 import pytest
 
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
-from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
+from localspec.engine.constraints.output_constraint import (
+    ConstrainedDrafter,
+    OutputConstraint,
+)
 from localspec.engine.control.overlapped_drafter import OverlappedDrafter
 from localspec.engine.drafters import block_head, cross_vocabulary
 from localspec.engine.drafters.autoregressive_head import HeadRunner
@@ -40,11 +44,17 @@ from tests.support.fake_models import GREEDY, PLAIN, ConstantDrafter, HistoryMod
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> None:
-    """Give the function the code it would have with `new` for `old`, wherever it is held."""
+    """Give the function the code it would have with `new` for `old`, wherever it is
+    held.
+    """
     source = textwrap.dedent(inspect.getsource(where))
     assert source.count(old) == 1, f"{where.__qualname__} no longer says {old!r} once"
     made: dict[str, Any] = {}
-    exec(compile(source.replace(old, new), "<mutant>", "exec"), {**where.__globals__}, made)
+    exec(
+        compile(source.replace(old, new), "<mutant>", "exec"),
+        {**where.__globals__},
+        made,
+    )
     monkeypatch.setattr(where, "__code__", made[where.__name__].__code__)
 
 
@@ -79,9 +89,15 @@ truncated = law("rejection", tables_case(replace(PLAIN, top_k=2)))
 tempered = law("rejection", tables_case(TEMPERED))
 match = law("match", tables_case())
 lookup_like = law("rejection", laws.certain_case([1, 0]))
-penalised = law("rejection", tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2)))
-dry = law("rejection", tables_case(replace(PLAIN, dry_multiplier=0.8, dry_allowed_length=1)))
-xtc = law("rejection", tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2)))
+penalised = law(
+    "rejection", tables_case(replace(PLAIN, repeat_penalty=1.7, repeat_last_n=2))
+)
+dry = law(
+    "rejection", tables_case(replace(PLAIN, dry_multiplier=0.8, dry_allowed_length=1))
+)
+xtc = law(
+    "rejection", tables_case(replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.2))
+)
 constrained = law("rejection", test_output_constraint.CASES["a masked draft"])
 BIASED = replace(
     PLAIN,
@@ -100,13 +116,19 @@ head_twin = partial(laws.always_right, "eagle3", laws.SAMPLED)
 assistant_twin = partial(laws.always_right, "assistant", GREEDY)
 block_twin = partial(laws.always_right, "block head", GREEDY)
 lattice_twin = partial(laws.always_right, "lattice", GREEDY)
-overlapped = partial(test_overlapped_drafter.test_every_draft_is_the_same_as_without_overlap, 5)
-overlapped_hits = test_overlapped_drafter.test_a_draft_that_is_always_right_is_always_there_already
+overlapped = partial(
+    test_overlapped_drafter.test_every_draft_is_the_same_as_without_overlap, 5
+)
+overlapped_hits = (
+    test_overlapped_drafter.test_a_draft_that_is_always_right_is_always_there_already
+)
 watched = partial(
     test_token_probabilities.test_each_verifier_with_a_draft_model, "rejection", PLAIN
 )
 all_of_a_row = partial(
-    test_token_probabilities.test_the_probabilities_of_all_tokens_add_up_to_one, 300, 1.0
+    test_token_probabilities.test_the_probabilities_of_all_tokens_add_up_to_one,
+    300,
+    1.0,
 )
 end = partial(laws.end_cuts, DRAFTERS["oracle"])
 limits = partial(laws.exact_limits, DRAFTERS["oracle"])
@@ -220,7 +242,9 @@ MUTANTS: dict[str, Mutant] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_planted_bug_is_caught(monkeypatch: pytest.MonkeyPatch, mutant: Mutant) -> None:
+def test_a_planted_bug_is_caught(
+    monkeypatch: pytest.MonkeyPatch, mutant: Mutant
+) -> None:
     mutant.check()
     plant(monkeypatch, mutant.where, mutant.old, mutant.new)
     with pytest.raises(AssertionError):

@@ -46,7 +46,9 @@ class Words:
         return [CONTROL] if text == "<|user|>" else [0, 0]
 
 
-def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Iterator[object]:
+def steps(
+    *rounds: tuple[list[int], int, list[int]], reason: str = "eog"
+) -> Iterator[object]:
     """A loop's events: of each round the guesses, how many stood, and what came out."""
     yield Prefill(0, 4, 0)
     for guessed, accepted, tokens in rounds:
@@ -62,7 +64,9 @@ def steps(*rounds: tuple[list[int], int, list[int]], reason: str = "eog") -> Ite
 
 
 def told(loop: object, *stops: str) -> list[Event]:
-    return list(OutputProcessor(GenerateCommand("", stop=stops), Words(), "as asked").process(loop))  # type: ignore[arg-type]
+    command = GenerateCommand("", stop=stops)
+    processor = OutputProcessor(command, Words(), "as asked")  # type: ignore[arg-type]
+    return list(processor.process(loop))  # type: ignore[arg-type]
 
 
 def rounds(events: list[Event]) -> list[Round]:
@@ -71,11 +75,15 @@ def rounds(events: list[Event]) -> list[Round]:
 
 def text(events: list[Event]) -> str:
     shown = "".join(token.text for event in rounds(events) for token in event.tokens)
-    return shown + "".join(event.tail for event in events if isinstance(event, GenerationFinished))
+    return shown + "".join(
+        event.tail for event in events if isinstance(event, GenerationFinished)
+    )
 
 
 def test_each_token_tells_how_it_came() -> None:
-    events = told(steps(([], 0, [0]), ([0, 3, 0], 2, [0, 3, 4]), ([3, 3], 2, [3, 3, END])))
+    events = told(
+        steps(([], 0, [0]), ([0, 3, 0], 2, [0, 3, 4]), ([3, 3], 2, [3, 3, END]))
+    )
     kinds = [[token.kind for token in event.tokens] for event in rounds(events)]
     assert kinds == [
         ["plain"],
@@ -101,7 +109,9 @@ def test_a_stop_string_cuts_inside_an_accepted_run() -> None:
 
 
 def test_a_broken_character_is_never_shown() -> None:
-    events = told(steps(([], 0, [1]), ([2, 1], 2, [2, 1, 0]), ([], 0, [1]), reason="length"))
+    events = told(
+        steps(([], 0, [1]), ([2, 1], 2, [2, 1, 0]), ([], 0, [1]), reason="length")
+    )
     shown = [token.text for event in rounds(events) for token in event.tokens]
     assert shown[:2] == ["", "é"]
     assert text(events) == "é�a�"
@@ -115,7 +125,12 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
     )
     insight = TokenProbabilities(Alternative(0, "", 0.6, 1, 0.01), others)
     step = RoundResult(
-        Draft([2], None, "model"), 0, [0], RoundTimes(1.0, 2.0, 0.5), 2, probabilities=(insight,)
+        Draft([2], None, "model"),
+        0,
+        [0],
+        RoundTimes(1.0, 2.0, 0.5),
+        2,
+        probabilities=(insight,),
     )
     (token,) = rounds(told(iter([step, LoopEnd("length")])))[0].tokens
     assert token == Token(
@@ -141,11 +156,14 @@ def test_a_control_token_may_be_a_stop_string() -> None:
     assert isinstance(events[-1], GenerationFinished)
     assert (events[-1].reason, events[-1].tail) == ("stop", "")
     held = told(steps(([], 0, [0, 3, CONTROL])), "bcd", "<|user|>")
-    assert "".join(t.text for e in held if isinstance(e, Round) for t in e.tokens) == "abc"
+    assert (
+        "".join(t.text for e in held if isinstance(e, Round) for t in e.tokens) == "abc"
+    )
 
 
 def streamed(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[str, str]:
-    """The whole text and the stop string, as one who shows each piece at once would see it.
+    """The whole text and the stop string, as one who shows each piece at once would see
+    it.
 
     Only half a character is held back, and what may become a stop string.
     """
@@ -168,7 +186,11 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 def first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, str]:
     """Where the text ends: the stop string that is whole first, the longest of those."""
-    ends = [(at + len(stop), at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
+    ends = [
+        (at + len(stop), at, stop)
+        for stop in stops
+        if stop and (at := text.find(stop)) >= 0
+    ]
     return min(ends)[1:] if ends else (len(text), "")
 
 
@@ -177,8 +199,13 @@ STOPS = st.lists(st.text("ab\né", max_size=4), max_size=3).map(tuple)
 
 
 @settings(derandomize=True, max_examples=150)
-@given(st.binary(max_size=20) | st.lists(st.sampled_from("aé😀".encode())).map(bytes), PLACES)
-def test_any_pieces_of_any_bytes_give_the_same_text(data: bytes, places: list[int]) -> None:
+@given(
+    st.binary(max_size=20) | st.lists(st.sampled_from("aé😀".encode())).map(bytes),
+    PLACES,
+)
+def test_any_pieces_of_any_bytes_give_the_same_text(
+    data: bytes, places: list[int]
+) -> None:
     assert streamed(cut(data, places)) == (data.decode("utf-8", "replace"), "")
 
 
@@ -194,10 +221,16 @@ def test_stop_strings_cut_exactly_in_any_pieces(
 
 def test_probabilities_are_cut_with_the_text_and_bytes_belong_to_their_token() -> None:
     """Whenever its text is shown: half a character, and what may become a stop string."""
-    scores = tuple(TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (1, 2, 3, 0))
-    step = RoundResult(Draft(), 0, [1, 2, 3, 0], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=scores)
+    scores = tuple(
+        TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (1, 2, 3, 0)
+    )
+    step = RoundResult(
+        Draft(), 0, [1, 2, 3, 0], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=scores
+    )
     (event,) = rounds(told(iter([step, LoopEnd("length")]), "bc"))
-    assert [(token.id, token.text, token.piece, token.p_target) for token in event.tokens] == [
+    assert [
+        (token.id, token.text, token.piece, token.p_target) for token in event.tokens
+    ] == [
         (1, "", "\xc3", 0.5),
         (2, "é", "\xa9", 0.5),
         (3, "", "bc", 0.5),

@@ -17,7 +17,9 @@ class TimedModel(HistoryModel):
     n_threads = n_threads_batch = 2
     now = 0.0
 
-    def __init__(self, milliseconds: Callable[[TimedModel], float] = lambda _: 1.0) -> None:
+    def __init__(
+        self, milliseconds: Callable[[TimedModel], float] = lambda _: 1.0
+    ) -> None:
         super().__init__(1)
         self._milliseconds = milliseconds
 
@@ -41,7 +43,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def last(seconds: float, most: int = 16, draft: bool = True) -> pass_timing.PassTimes:
     target, guesser = TimedModel(), TimedModel()
-    (*_, times) = pass_timing.measure_passes(target, guesser if draft else None, most, seconds)
+    (*_, times) = pass_timing.measure_passes(
+        target, guesser if draft else None, most, seconds
+    )
     assert target.n_past == guesser.n_past == 0
     return times
 
@@ -58,7 +62,9 @@ def test_widths_are_tried_as_far_as_there_is_time_and_drafts_are_long() -> None:
 @pytest.mark.parametrize(("warm", "t1"), [(0, 5.0), (2, 4.0)])
 def test_passes_settle_before_one_is_timed(warm: int, t1: float) -> None:
     """On CUDA the first passes of a width cost more than all that follow."""
-    capturing = TimedModel(lambda model: 5.0 - (model.reads[-3:] == model.reads[-1:] * 3))
+    capturing = TimedModel(
+        lambda model: 5.0 - (model.reads[-3:] == model.reads[-1:] * 3)
+    )
     (*_, times) = pass_timing.measure_passes(capturing, None, 16, 5.0, warm)
     assert times.t1() == pytest.approx(t1)
     assert set(times.verify_curve().values()) == {1.0}
@@ -67,7 +73,8 @@ def test_passes_settle_before_one_is_timed(warm: int, t1: float) -> None:
 def test_each_kind_of_pass_gets_its_fastest_thread_count() -> None:
     """One token is fastest with one thread, a wider pass with two."""
     target, draft = (
-        TimedModel(lambda m: 5 if m.n_threads == 1 + (m.reads[-1] == 1) else 1) for _ in range(2)
+        TimedModel(lambda m: 5 if m.n_threads == 1 + (m.reads[-1] == 1) else 1)
+        for _ in range(2)
     )
     (*_, times) = pass_timing.measure_threads(target, draft, (2, 1), 8)
     assert times.best() == (1, 2)
@@ -75,5 +82,7 @@ def test_each_kind_of_pass_gets_its_fastest_thread_count() -> None:
 
 
 def test_the_default_count_stays_unless_another_is_clearly_faster() -> None:
-    times = pass_timing.ThreadTimes({4: [10.0, 30.0], 3: [9.8, 9.9]}, {4: [10.0], 3: [7.0]})
+    times = pass_timing.ThreadTimes(
+        {4: [10.0, 30.0], 3: [9.8, 9.9]}, {4: [10.0], 3: [7.0]}
+    )
     assert times.best() == (4, 3)

@@ -13,7 +13,11 @@ from hypothesis import strategies as st
 
 from localspec.engine import prefix_cache
 from localspec.engine.llama.context import LlamaContext
-from localspec.engine.prefix_cache import BranchCache, ConversationSnapshots, PrefixCache
+from localspec.engine.prefix_cache import (
+    BranchCache,
+    ConversationSnapshots,
+    PrefixCache,
+)
 from localspec.engine.protocols import Logits
 from localspec.engine.session import Session
 from localspec.machine.llama_params import ModelRole
@@ -25,7 +29,12 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
-from tests.support.fake_models import BranchingModel, CheckpointModel, HistoryModel, StubbornModel
+from tests.support.fake_models import (
+    BranchingModel,
+    CheckpointModel,
+    HistoryModel,
+    StubbornModel,
+)
 from tests.support.long_cases import often
 from tests.support.sessions import (
     GREEDY,
@@ -92,9 +101,12 @@ class Savable(BranchingModel):
 
 
 TEXTS = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(1, 12), st.booleans()), min_size=2, max_size=20
+    st.tuples(st.integers(0, 3), st.integers(1, 12), st.booleans()),
+    min_size=2,
+    max_size=20,
 )
-"""Turns: of which conversation, by how many tokens it grows, whether a restore fails."""
+"""Turns: of which conversation, by how many tokens it grows, whether a restore fails.
+"""
 
 
 @given(TEXTS, st.integers(0, 900))
@@ -115,7 +127,8 @@ def test_whoever_comes_back_the_memory_is_that_of_the_text(
             kept = cache.rewind_to(text)
             cache.decode(text[kept:], 1)
             assert model.memory == text
-            branch = cache.add_branch([9, 9]) if n_new % 2 else None  # as overlap leaves them
+            # as overlap leaves them
+            branch = cache.add_branch([9, 9]) if n_new % 2 else None
             if branch:
                 cache.decode_branches([(branch, 9)])
 
@@ -124,7 +137,12 @@ def test_a_conversation_comes_back_unread(monkeypatch: pytest.MonkeyPatch) -> No
     """Of conversations of some 20 tokens, in 10 bytes each by two models."""
     monkeypatch.setattr(prefix_cache, "MIN_TOKENS", N_TOKENS)
     for most, order, kept, n_bytes in (
-        (9, (3, 4, 5, 3, 4, 5), (0, 0, 0, 20, 20, 20), 21 + 21),  # the current one not twice
+        (
+            9,
+            (3, 4, 5, 3, 4, 5),
+            (0, 0, 0, 20, 20, 20),
+            21 + 21,
+        ),  # the current one not twice
         (2, (3, 4, 5, 6, 5, 3), (0, 0, 0, 0, 20, 0), 20 + 21),  # the oldest went first
     ):
         caches = [BranchCache(Savable(seed, **SIZE)) for seed in (1, 2)]
@@ -203,10 +221,16 @@ def chat(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[tuple[str, Chat]]
 
 
 def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat]) -> None:
-    """That is the answer's last token, and what the template and the question add to it."""
+    """That is the answer's last token, and what the template and the question add to
+    it.
+    """
     kind, talk = chat
     before = talk.ask("Tell me a story", spec="off")
-    for question, spec in (("more of it", "auto"), ("and then", "model"), ("more", "off")):
+    for question, spec in (
+        ("more of it", "auto"),
+        ("and then", "model"),
+        ("more", "off"),
+    ):
         said = talk.ask(question, spec=spec if PAIRS[kind][1] else "lookup")
         known = before.totals["prompt_tokens"] + len(before.ids) - 1
         assert said.totals["reused_tokens"] == known
@@ -217,7 +241,9 @@ def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat]) -> N
 
 
 def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat]) -> None:
-    """Hot enough to draw what no tokenizer would write, bytes of broken characters among it."""
+    """Hot enough to draw what no tokenizer would write, bytes of broken characters
+    among it.
+    """
     kind, talk = chat
     hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=1)
     before = talk.ask("Tell me", sampling=hot)
@@ -227,16 +253,28 @@ def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     if not textless:
         assert said.totals["reused_tokens"] == whole
     elif kind not in UNCUT:  # from there on it is as the tokenizer writes it
-        assert said.totals["reused_tokens"] >= before.totals["prompt_tokens"] + textless[0] - 1
-    assert said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=hot, spec="off").ids
+        assert (
+            said.totals["reused_tokens"]
+            >= before.totals["prompt_tokens"] + textless[0] - 1
+        )
+    assert (
+        said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=hot, spec="off").ids
+    )
 
 
 def test_a_text_that_goes_on(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     """Completion: the prompt is all that was said, as one text."""
     kind, talk = chat
-    first = folded(talk.session.generate(GenerateCommand("the one ", GREEDY, max_tokens=40)))
-    said = (ChatMessage("user", "the one "), ChatMessage("assistant", first.text, tuple(first.ids)))
-    request = GenerateCommand("the one " + first.text + "\nand", GREEDY, 40, prior_messages=said)
+    first = folded(
+        talk.session.generate(GenerateCommand("the one ", GREEDY, max_tokens=40))
+    )
+    said = (
+        ChatMessage("user", "the one "),
+        ChatMessage("assistant", first.text, tuple(first.ids)),
+    )
+    request = GenerateCommand(
+        "the one " + first.text + "\nand", GREEDY, 40, prior_messages=said
+    )
     second = folded(talk.session.generate(request))
     assert second.totals["reused_tokens"] == first.totals["prompt_tokens"] + 39
     counted = talk.session.count(CountCommand(request.text, prior_messages=said)).tokens
@@ -249,10 +287,14 @@ def test_a_text_that_goes_on(zoo: Zoo, chat: tuple[str, Chat]) -> None:
 def test_another_question_or_another_answer(zoo: Zoo, chat: tuple[str, Chat]) -> None:
     """The last answer once more, and an edit of each earlier turn."""
     kind, talk = chat
-    before = [talk.ask(question) for question in ("Tell me a story", "more of it", "and then")]
+    before = [
+        talk.ask(question) for question in ("Tell me a story", "more of it", "and then")
+    ]
     warm = SamplingParams(temperature=0.8, seed=4)
     said = answered(talk.session, talk.messages[:-1], sampling=warm)
-    assert said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=warm, spec="off").ids
+    assert (
+        said.ids == fresh(zoo, kind, talk.messages[:-1], sampling=warm, spec="off").ids
+    )
     # What cannot be cut goes back to its mark before the prompt's end.
     assert unread(said) <= (TAIL if kind in UNCUT else ENDS)
     for turn in (1, 0):
@@ -263,21 +305,29 @@ def test_another_question_or_another_answer(zoo: Zoo, chat: tuple[str, Chat]) ->
             assert said.totals["reused_tokens"] > known - ENDS
         if kind not in REORDERED:  # see the next test
             assert said.ids == fresh(zoo, kind, edited, spec="off").ids
-            assert answered(talk.session, edited).ids == said.ids, "and the memory is sound"
+            assert answered(talk.session, edited).ids == said.ids, (
+                "and the memory is sound"
+            )
 
 
 @pytest.mark.parametrize("kind", ["window-cut", "mtp-cut", "window", "hybrid"])
 def test_going_back_and_forth_loses_nothing(zoo: Zoo, kind: str) -> None:
-    """A cut window puts tokens elsewhere: sums in another order, but over the same tokens."""
+    """A cut window puts tokens elsewhere: sums in another order, but over the same
+    tokens.
+    """
     target, _, settings = PAIRS[kind]
     rng, text = np.random.default_rng(1), [1]
-    one, other = (LlamaContext(zoo[target], ModelRole(settings, 17, 16)) for _ in range(2))
+    one, other = (
+        LlamaContext(zoo[target], ModelRole(settings, 17, 16)) for _ in range(2)
+    )
     with closing(one), closing(other):
         used = PrefixCache(one, one.save_checkpoint if one.needs_checkpoints else None)
         for _ in range(60):
             if rng.random() < 0.5:
                 text = text[: int(rng.integers(1, len(text) + 1))]
-            text = text[:900] + [int(i) for i in rng.integers(3, 300, rng.integers(1, 80))]
+            text = text[:900] + [
+                int(i) for i in rng.integers(3, 300, rng.integers(1, 80))
+            ]
             other.truncate(0)
             rows = [last_row(reader, text) for reader in (used, PrefixCache(other))]
             assert np.abs(rows[0] - rows[1]).max() < 0.1 * rows[1].std()
@@ -311,13 +361,19 @@ def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
     talk.ask("Tell me a story")
     question = ChatMessage("user", "word " * 60)
     request = GenerateCommand(
-        messages=(*talk.messages, question), template="chatml", sampling=GREEDY, max_tokens=9
+        messages=(*talk.messages, question),
+        template="chatml",
+        sampling=GREEDY,
+        max_tokens=9,
     )
-    done = [event for event in talk.session.generate(request) if isinstance(event, Prefill)]
+    done = [
+        event for event in talk.session.generate(request) if isinstance(event, Prefill)
+    ]
     steps = [b.done - a.done for a, b in pairwise(done)]
     assert steps
     assert set(steps[:-1]) == {ROOMY.n_ubatch} and steps[-1] <= ROOMY.n_ubatch
-    talk.messages[-1:] = [ChatMessage("assistant", "Once.")]  # so that it must be read again
+    # so that it must be read again
+    talk.messages[-1:] = [ChatMessage("assistant", "Once.")]
     request = replace(request, messages=(*talk.messages, question))
     events = []
     for event in talk.session.generate(request):
@@ -337,18 +393,31 @@ def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
 A, B = "the one " * 80, "and so on, " * 60
 
 
-@pytest.mark.parametrize("kind", often(PAIRS.keys(), ("attention", "window", "head", "hybrid")))
+@pytest.mark.parametrize(
+    "kind", often(PAIRS.keys(), ("attention", "window", "head", "hybrid"))
+)
 def test_two_conversations_by_turns(zoo: Zoo, kind: str) -> None:
     """Each reads only what is new, and says what it says alone, drafts included."""
     target, draft, settings = PAIRS[kind]
     path = str(zoo[draft]) if draft else None
     load = LoadCommand(str(zoo[target]), path, settings, settings)
-    sessions = [Session(replace(load, snapshot_bytes=n_bytes)) for n_bytes in (2**30, 0)]
+    sessions = [
+        Session(replace(load, snapshot_bytes=n_bytes)) for n_bytes in (2**30, 0)
+    ]
     with closing(sessions[0]), closing(sessions[1]):
-        for prompt, spec in ((A, "auto"), (B, "model"), (A + "x", "auto"), (B + "x", "model")):
-            request = GenerateCommand(prompt, GREEDY, 24, spec=spec if path else "lookup")
+        for prompt, spec in (
+            (A, "auto"),
+            (B, "model"),
+            (A + "x", "auto"),
+            (B + "x", "model"),
+        ):
+            request = GenerateCommand(
+                prompt, GREEDY, 24, spec=spec if path else "lookup"
+            )
             said, alone = (folded(session.generate(request)) for session in sessions)
             assert said.ids == alone.ids
             if prompt.endswith("x"):
                 assert unread(said) < 40 < unread(alone)
-                assert said.speculation["drafted"] >= (spec == "model" and path is not None)
+                assert said.speculation["drafted"] >= (
+                    spec == "model" and path is not None
+                )

@@ -14,10 +14,28 @@ from localspec.engine.token_probabilities import TokenProbabilities, score_token
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import PromptTooLongError, UsageError
 from localspec.protocol.events import TokenScore
-from localspec.protocol.wire import InspectCommand, ReplayCommand, ReplayResult, SamplingParams
+from localspec.protocol.wire import (
+    InspectCommand,
+    ReplayCommand,
+    ReplayResult,
+    SamplingParams,
+)
 from tests.engine import laws
-from tests.support.fake_models import PLAIN, HistoryModel, Stop, StubbornModel, job, plain
-from tests.support.sessions import GREEDY, Said, loaded, require_same_logits_at_every_width, say
+from tests.support.fake_models import (
+    PLAIN,
+    HistoryModel,
+    Stop,
+    StubbornModel,
+    job,
+    plain,
+)
+from tests.support.sessions import (
+    GREEDY,
+    Said,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
 from tests.support.zoo import Zoo
 
 PROMPT = "the one "
@@ -42,12 +60,16 @@ def replayed(session: Session, said: Said, sampling: SamplingParams) -> ReplayRe
     passes = said.rounds[1:]
     widths = tuple(event.drafted + 1 for event in passes)
     emitted = tuple(len(event.tokens) for event in passes)
-    return session.replay(ReplayCommand(PROMPT, tuple(said.ids), widths, emitted, sampling))
+    return session.replay(
+        ReplayCommand(PROMPT, tuple(said.ids), widths, emitted, sampling)
+    )
 
 
 def test_the_same_passes_pick_the_same_tokens(session: Session) -> None:
     """Whatever widths round to; and the next answer is as from fresh."""
-    for sampling, spec in product((GREEDY, SEEDED, PENALISED), ("off", "model", "lookup", "auto")):
+    for sampling, spec in product(
+        (GREEDY, SEEDED, PENALISED), ("off", "model", "lookup", "auto")
+    ):
         said = spoken(session, sampling, spec)
         found = replayed(session, said, sampling)
         assert list(found.best) == said.ids, spec
@@ -62,7 +84,10 @@ def test_the_same_passes_pick_the_same_tokens(session: Session) -> None:
 def test_a_distribution_whose_parts_are_known(zoo: Zoo) -> None:
     """Every token of the vocabulary as the first: the parts add up to one distribution."""
     with loaded(zoo["target"]) as session:
-        asked = [session.replay(ReplayCommand(PROMPT, (t,), (), (), PLAIN)) for t in range(300)]
+        asked = [
+            session.replay(ReplayCommand(PROMPT, (t,), (), (), PLAIN))
+            for t in range(300)
+        ]
     probability, below, above = (
         np.array([getattr(each, name)[0] for each in asked])
         for name in ("probability", "below", "above")
@@ -92,7 +117,10 @@ def test_each_token_is_seen_as_it_was(kind: type[HistoryModel]) -> None:
         assert all(len(part) <= width for part in passes)
         if n:
             assert target.n_cached == target.model.n_past == len(laws.PROMPT) + n - 1
-            assert target.rewind_to([*laws.PROMPT, *tokens[:n], 0]) == len(laws.PROMPT) + n - 1
+            assert (
+                target.rewind_to([*laws.PROMPT, *tokens[:n], 0])
+                == len(laws.PROMPT) + n - 1
+            )
 
 
 def test_where_it_is_stopped_the_first_are_known() -> None:
@@ -100,19 +128,27 @@ def test_where_it_is_stopped_the_first_are_known() -> None:
     target = PrefixCache(HistoryModel(1))
     passes = list(rescore(target, laws.PROMPT, tokens, 4, Stop(3)))
     assert [one for part in passes for one in part] == seen[:12]
-    assert target.rewind_to([*laws.PROMPT, *tokens]) == target.n_cached == len(laws.PROMPT) + 11
+    assert (
+        target.rewind_to([*laws.PROMPT, *tokens])
+        == target.n_cached
+        == len(laws.PROMPT) + 11
+    )
     for wrong in ([6], [-1], [0] * 300):
         with pytest.raises(UsageError):
             list(rescore(target, laws.PROMPT, wrong, 4, lambda: False))
 
 
-def inspected(session: Session, ids: list[int], prompt: str = PROMPT) -> list[TokenScore]:
+def inspected(
+    session: Session, ids: list[int], prompt: str = PROMPT
+) -> list[TokenScore]:
     asked = InspectCommand(prompt, tokens=tuple(ids))
     return [place for part in session.inspect(asked) for place in part.places]
 
 
 @pytest.mark.parametrize("name", ["target", "sliding", "hybrid", "recurrent"])
-def test_it_says_what_was_said_while_writing_and_the_chat_goes_on(zoo: Zoo, name: str) -> None:
+def test_it_says_what_was_said_while_writing_and_the_chat_goes_on(
+    zoo: Zoo, name: str
+) -> None:
     require_same_logits_at_every_width(zoo[name])
     with loaded(zoo[name], zoo["stranger"]) as session:
         said = say(session, PROMPT, sampling=SEEDED, probabilities=True, max_tokens=60)
@@ -124,8 +160,12 @@ def test_it_says_what_was_said_while_writing_and_the_chat_goes_on(zoo: Zoo, name
             assert place.rank == token.rank
             own = [other for other in token.alternatives if not other.was_drafted]
             first = {other.id for other in place.alternatives}
-            assert first == {other.id for other in own} or len(own) < len(token.alternatives)
-            assert all(other.text and not other.was_drafted for other in place.alternatives)
+            assert first == {other.id for other in own} or len(own) < len(
+                token.alternatives
+            )
+            assert all(
+                other.text and not other.was_drafted for other in place.alternatives
+            )
         n_prompt = len(session._target.vocabulary.tokenize(PROMPT))
         assert session._target_cache.n_cached == n_prompt + 59
         with pytest.raises(PromptTooLongError):

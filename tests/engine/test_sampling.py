@@ -1,4 +1,6 @@
-"""One function makes the distribution, as llama.cpp does; the noise to draw by it is noise."""
+"""One function makes the distribution, as llama.cpp does; the noise to draw by it is
+noise.
+"""
 
 import ctypes
 import math
@@ -72,7 +74,9 @@ def chain(
         C.llama_sampler_apply(sampler, ctypes.byref(tokens))
     found = np.ctypeslib.as_array(tokens.data, (tokens.size,))
     weights = np.exp(found["logit"].astype(np.float64) - float(found["logit"].max()))
-    probs = dict(zip(found["id"].tolist(), (weights / weights.sum()).tolist(), strict=True))
+    probs = dict(
+        zip(found["id"].tolist(), (weights / weights.sum()).tolist(), strict=True)
+    )
     for sampler in samplers:
         C.llama_sampler_free(sampler)
     return {token: prob for token, prob in probs.items() if prob > 0}
@@ -94,7 +98,8 @@ PENALTIES = {
     "presence_penalty": st.sampled_from([0.0, 0.5, -1.25]),
     "frequency_penalty": st.sampled_from([0.0, 0.25, 2.0, -0.5]),
     "logit_bias": st.lists(
-        st.tuples(st.integers(0, 14), st.sampled_from([-100.0, -2.5, 0.5, 100.0])), max_size=3
+        st.tuples(st.integers(0, 14), st.sampled_from([-100.0, -2.5, 0.5, 100.0])),
+        max_size=3,
     ).map(tuple),
 }
 DRY = {
@@ -109,22 +114,42 @@ XTC = {
 SAMPLINGS = st.one_of(
     *(
         st.builds(replace, st.just(PLAIN), **TEMPERATURE, **filters)
-        for filters in (TRUNCATION, PENALTIES, DRY, XTC, TRUNCATION | PENALTIES | DRY | XTC)
+        for filters in (
+            TRUNCATION,
+            PENALTIES,
+            DRY,
+            XTC,
+            TRUNCATION | PENALTIES | DRY | XTC,
+        )
     )
 )
 
 
 @settings(derandomize=True, max_examples=400)
-@given(SAMPLINGS, st.sampled_from([12, 300, 4096]), st.sampled_from([0.5, 3.0]), st.data())
+@given(
+    SAMPLINGS, st.sampled_from([12, 300, 4096]), st.sampled_from([0.5, 3.0]), st.data()
+)
 def test_the_law_is_llama_cpps_chain(
-    vocabulary: LlamaVocab, given: SamplingParams, n: int, scale: float, data: st.DataObject
+    vocabulary: LlamaVocab,
+    given: SamplingParams,
+    n: int,
+    scale: float,
+    data: st.DataObject,
 ) -> None:
-    """XTC's coin is part of the law: both sides, each in its share; at temperature 0 neither."""
+    """XTC's coin is part of the law: both sides, each in its share; at temperature 0
+    neither.
+    """
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     row = rng.normal(scale=scale, size=n).astype(np.float32)
     row[1:][rng.random(n - 1) < data.draw(st.sampled_from([0.0, 0.5]))] = -np.inf
     before = row.tolist()
-    known = [0, 1, n // 2, *(token for token in (5, 11) if token < n)]  # the demo breaks at some
+    # the demo breaks at some
+    known = [
+        0,
+        1,
+        n // 2,
+        *(token for token in (5, 11) if token < n),
+    ]
     recent = rng.choice(known, size=int(rng.integers(0, 40))).tolist()
     recent += recent[-9:] * int(rng.integers(3))
 
@@ -143,8 +168,12 @@ def test_the_law_is_llama_cpps_chain(
     expected = theirs(xtc_probability=0.0)
     if share := given.xtc_probability * (given.temperature > 0):
         others = theirs(xtc_probability=1.0)
-        expected = {t: (1 - share) * p + share * others.get(t, 0.0) for t, p in expected.items()}
-    got = as_dict(compute_distribution(row, bind_vocabulary(given, vocabulary.piece), recent))
+        expected = {
+            t: (1 - share) * p + share * others.get(t, 0.0) for t, p in expected.items()
+        }
+    got = as_dict(
+        compute_distribution(row, bind_vocabulary(given, vocabulary.piece), recent)
+    )
     assert row.tolist() == before, "it is left as it was"
     for token in got.keys() | expected.keys():
         theirs_ = pytest.approx(expected.get(token, 0.0), rel=1e-4, abs=1e-9)
@@ -159,11 +188,20 @@ def test_the_law_is_llama_cpps_chain(
         ([-math.inf, 2.0, -math.inf, 1.0], SamplingParams(1.0, 3, 1.0, 0.0), {1, 3}),
         ([0.0, -2000.0, -1.0], SamplingParams(1.0, 0, 1.0, 0.0), {0, 2}),
         ([3.0], SamplingParams(), {0}),
-        ([1.0, 0.5, -math.inf], replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.0), {0, 1}),
+        (
+            [1.0, 0.5, -math.inf],
+            replace(PLAIN, xtc_probability=0.5, xtc_threshold=0.0),
+            {0, 1},
+        ),
     ],
 )
-def test_ties_and_edges(row: list[float], sampling: SamplingParams, kept: set[int]) -> None:
-    assert set(compute_distribution(np.array(row, np.float32), sampling).ids.tolist()) == kept
+def test_ties_and_edges(
+    row: list[float], sampling: SamplingParams, kept: set[int]
+) -> None:
+    assert (
+        set(compute_distribution(np.array(row, np.float32), sampling).ids.tolist())
+        == kept
+    )
 
 
 @pytest.mark.parametrize("n_vocab", [5, 130, 6401])
@@ -225,7 +263,12 @@ def test_noise_is_of_seed_place_and_token_and_never_changes() -> None:
     assert keyed_uniform(7, 3, np.arange(50)[::-1])[::-1].tolist() == one.tolist()
     assert keyed_uniform(7, 3, np.array([20, 4])).tolist() == [one[20], one[4]]
     for seed, index, ids, known in (
-        (1, 2, [0, 1, 128_000], [0.6455074774833489, 0.6349452046916666, 0.18552499039387987]),
+        (
+            1,
+            2,
+            [0, 1, 128_000],
+            [0.6455074774833489, 0.6349452046916666, 0.18552499039387987],
+        ),
         (2**63 + 1, 0, [0, 2**31], [0.4361372840363015, 0.39400826254151167]),
         (0, 70_000, [5], [0.25989589277885916]),
     ):

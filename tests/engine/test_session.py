@@ -11,7 +11,12 @@ from localspec.engine.session import Session
 from localspec.errors import EngineError, GrammarError, PromptTooLongError, UsageError
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Prefill
-from localspec.protocol.wire import ChatMessage, GenerateCommand, SamplingParams, TokenizeCommand
+from localspec.protocol.wire import (
+    ChatMessage,
+    GenerateCommand,
+    SamplingParams,
+    TokenizeCommand,
+)
 from tests.support.sessions import (
     GREEDY,
     SETTINGS,
@@ -57,7 +62,8 @@ def test_a_model_drafting_for_itself_is_always_right(zoo: Zoo, name: str) -> Non
             sampling = SamplingParams(temperature=temperature, seed=3)
             said = say(session, PROMPT, spec="model", sampling=sampling, max_tokens=90)
             assert said.speculation["acceptance_rate"] == 1.0
-            # The prompt's last token, then 14 rounds of 5 drafted and a bonus, then what is left.
+            # The prompt's last token, then 14 rounds of 5 drafted and a bonus, then
+            # what is left.
             assert said.speculation["histogram"][5] == 14
             kinds = [token.kind for token in said.rounds[1].tokens]
             assert kinds == ["accepted"] * 5 + ["bonus"]
@@ -83,10 +89,13 @@ def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
 
 def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
     with loaded(zoo["target"]) as session:
-        with pytest.raises(PromptTooLongError, match=r"The prompt has .* the context holds 512"):
+        with pytest.raises(
+            PromptTooLongError, match=r"The prompt has .* the context holds 512"
+        ):
             say(session, "x " * 400)
         assert say(session, PROMPT, max_tokens=3).reason == "length"
-        last = say(session, "ж" * 254 + "x", max_tokens=9)  # one token of room is enough
+        # one token of room is enough
+        last = say(session, "ж" * 254 + "x", max_tokens=9)
     assert last.totals["prompt_tokens"] == 511
     assert (last.reason, len(last.ids)) == ("context", 1)
 
@@ -117,14 +126,20 @@ def test_invalid_numbers_end_in_one_sentence_after_what_was_said_before(
         loaded(zoo["nan-later"], zoo[draft] if draft else None) as session,
         pytest.raises(EngineError, match="invalid numbers"),
     ):
-        for event in session.generate(GenerateCommand("a", SamplingParams(temperature=0))):
+        for event in session.generate(
+            GenerateCommand("a", SamplingParams(temperature=0))
+        ):
             told.append(event)
     text = folded(told).text
     assert text and " Hello, wor".startswith(text)
     with loaded(zoo["nan"], zoo[draft] if draft else None) as session:
         for top_k, top_p in ((40, 0.9), (0, 0.9), (0, 1)):
             with pytest.raises(EngineError, match="invalid numbers"):
-                say(session, "a", sampling=SamplingParams(seed=1, top_k=top_k, top_p=top_p))
+                say(
+                    session,
+                    "a",
+                    sampling=SamplingParams(seed=1, top_k=top_k, top_p=top_p),
+                )
 
 
 WARM = SamplingParams(temperature=0.9, seed=7, repeat_penalty=1.1)
@@ -138,7 +153,10 @@ def check_seams(session: Session, asked: GenerateCommand, step: int = 1) -> Said
         begun = tuple(whole.ids[:cut])
         rest = folded(session.generate(replace(asked, resumed_tokens=begun)))
         assert [*begun, *rest.ids] == whole.ids, (asked.spec, cut)
-        assert ("".join(shown[:cut]) + rest.text, rest.reason) == (whole.text, whole.reason)
+        assert ("".join(shown[:cut]) + rest.text, rest.reason) == (
+            whole.text,
+            whole.reason,
+        )
     return whole
 
 
@@ -157,11 +175,16 @@ def test_an_answer_goes_on_in_this_process_and_in_another_one(
 ) -> None:
     """Where everything is read first."""
     require_same_logits_at_every_width(zoo[target])
-    files, asked = (zoo[target], zoo[draft] if draft else None), GenerateCommand(PROMPT, WARM, 24)
+    files, asked = (
+        (zoo[target], zoo[draft] if draft else None),
+        GenerateCommand(PROMPT, WARM, 24),
+    )
     with loaded(*files) as session:
         specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
         for sampling, spec in product((GREEDY, WARM), specs):
-            whole = check_seams(session, replace(asked, sampling=sampling, spec=spec), 3)
+            whole = check_seams(
+                session, replace(asked, sampling=sampling, spec=spec), 3
+            )
     with loaded(*files) as session:
         begun = tuple(whole.ids[:9])
         events = list(session.generate(replace(asked, resumed_tokens=begun)))
@@ -174,14 +197,24 @@ def test_an_answer_goes_on_in_this_process_and_in_another_one(
 SEAMS = {
     "a character": ("chatty", {"messages": (ChatMessage("user", "Hi?"),)}, CHAT_TEXT),
     **{
-        f"{stop!r} of ▁Hello , ▁wor ld !": ("parrot", {"text": "a", "stop": (stop,)}, told)
-        for stop, told in (("world", " Hello, "), ("o, w", " Hell"), ("!\n", " Hello, world"))
+        f"{stop!r} of ▁Hello , ▁wor ld !": (
+            "parrot",
+            {"text": "a", "stop": (stop,)},
+            told,
+        )
+        for stop, told in (
+            ("world", " Hello, "),
+            ("o, w", " Hell"),
+            ("!\n", " Hello, world"),
+        )
     },
 }
 
 
 @pytest.mark.parametrize("seam", SEAMS)
-def test_a_character_and_a_stop_text_are_whole_across_the_seam(zoo: Zoo, seam: str) -> None:
+def test_a_character_and_a_stop_text_are_whole_across_the_seam(
+    zoo: Zoo, seam: str
+) -> None:
     name, request, text = SEAMS[seam]
     with loaded(zoo[name], zoo[name], replace(SETTINGS, n_ctx=2048)) as session:
         asked = GenerateCommand(sampling=GREEDY, max_tokens=200, **request)  # type: ignore[arg-type]
@@ -196,7 +229,9 @@ def test_an_answer_that_filled_its_context_stays_so(zoo: Zoo) -> None:
         assert (rest.ids, rest.reason) == ([], "context")
         with pytest.raises(UsageError, match="tokens that this model does not have"):
             say(session, PROMPT, resumed_tokens=(1, 99_999))
-        assert say(session, "a", max_tokens=len(CHATTER)).reason == "length", "and goes on"
+        assert say(session, "a", max_tokens=len(CHATTER)).reason == "length", (
+            "and goes on"
+        )
 
 
 PERSON = json.dumps(
@@ -204,7 +239,11 @@ PERSON = json.dumps(
         "type": "object",
         "properties": {
             "name": {"type": "string", "maxLength": 20},
-            "tags": {"type": "array", "items": {"enum": ["red", "green"]}, "maxItems": 3},
+            "tags": {
+                "type": "array",
+                "items": {"enum": ["red", "green"]},
+                "maxItems": 3,
+            },
         },
         "required": ["name", "tags"],
     }
@@ -220,7 +259,11 @@ def demo() -> Iterator[Session]:
 
 
 def test_a_seed_is_a_text_whatever_speculates(demo: Session) -> None:
-    for sampling in (SamplingParams(seed=0), SamplingParams(seed=1), SamplingParams(temperature=0)):
+    for sampling in (
+        SamplingParams(seed=0),
+        SamplingParams(seed=1),
+        SamplingParams(temperature=0),
+    ):
         plain = say(demo, DATA, spec="off", sampling=sampling, json_schema=PERSON)
         assert plain.reason == "eog"
         assert list(json.loads(plain.text)) == ["name", "tags"]

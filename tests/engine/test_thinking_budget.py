@@ -1,4 +1,6 @@
-"""A budget for thinking ends it where it should, whoever guesses, and the answer follows."""
+"""A budget for thinking ends it where it should, whoever guesses, and the answer
+follows.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +19,9 @@ ALL = 7
 
 
 def ask(session: Session, **more: Any) -> tuple[Said, list[Event]]:
-    asked = GenerateCommand(messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=99)
+    asked = GenerateCommand(
+        messages=(ChatMessage("user", "Hi?"),), sampling=GREEDY, max_tokens=99
+    )
     events = list(session.generate(replace(asked, **more)))
     return folded(events), events
 
@@ -34,7 +38,10 @@ def test_every_budget(zoo: Zoo, spec: str, think: bool | None) -> None:
             said, events = ask(session, spec=spec, think=think, think_budget=budget)
             ended = [e.code for e in events if isinstance(e, Notice)]
             assert ended == (["thinking-ended"] if budget <= ALL else [])
-            assert said.totals["thinking"] == {"tokens": min(budget, ALL), "open": False}
+            assert said.totals["thinking"] == {
+                "tokens": min(budget, ALL),
+                "open": False,
+            }
             assert said.text.endswith("</think>Hello there.")
             assert said.reason == "eog"
             assert said.ids[: opened + budget] == whole.ids[: opened + budget]
@@ -42,7 +49,11 @@ def test_every_budget(zoo: Zoo, spec: str, think: bool | None) -> None:
             assert len(given) == len(ended)
             assert said.totals["tokens"] == len(said.ids)
             n = len(said.ids)
-            for cut in (opened + budget, n - 2):  # and goes on, cut in thinking or after it
+            # and goes on, cut in thinking or after it
+            for cut in (
+                opened + budget,
+                n - 2,
+            ):
                 rest, _ = ask(
                     session,
                     spec=spec,
@@ -58,7 +69,9 @@ def test_an_answer_that_ends_while_thinking_says_so(zoo: Zoo) -> None:
         said, _ = ask(session, max_tokens=5)
         assert (said.reason, said.totals["thinking"]["open"]) == ("length", True)
         said, _ = ask(session, max_tokens=4, think_budget=2)
-        assert (said.reason, len(said.ids)) == ("length", 4), "the closing marker counts too"
+        assert (said.reason, len(said.ids)) == ("length", 4), (
+            "the closing marker counts too"
+        )
     with loaded(zoo["chatty"], settings=ROOMY) as session:
         said, _ = ask(session, think_budget=0)
         assert "thinking" not in said.totals and said.text.startswith("Sure!")

@@ -13,7 +13,11 @@ from localspec.engine import speculative_loop
 from localspec.engine.drafters import NoDrafter
 from localspec.engine.protocols import Draft, Drafter, Logits
 from localspec.engine.speculative_loop import GenerationJob
-from localspec.engine.token_probabilities import N_ALTERNATIVES, TokenProbabilities, score_tokens
+from localspec.engine.token_probabilities import (
+    N_ALTERNATIVES,
+    TokenProbabilities,
+    score_tokens,
+)
 from localspec.engine.verifiers import make_verifier
 from localspec.protocol.events import Token
 from localspec.protocol.wire import SamplingParams, VerifyMode
@@ -57,14 +61,22 @@ def alone(row: Sequence[float], token: int) -> TokenProbabilities:
 
 @pytest.mark.parametrize("n_vocab", [1, 3, 5000])
 @pytest.mark.parametrize("spread", [0.0, 30.0])
-def test_the_probabilities_of_all_tokens_add_up_to_one(n_vocab: int, spread: float) -> None:
-    row = np.random.default_rng(n_vocab).normal(scale=spread, size=n_vocab).astype(np.float32)
+def test_the_probabilities_of_all_tokens_add_up_to_one(
+    n_vocab: int, spread: float
+) -> None:
+    row = (
+        np.random.default_rng(n_vocab)
+        .normal(scale=spread, size=n_vocab)
+        .astype(np.float32)
+    )
     rows = np.broadcast_to(row, (n_vocab, n_vocab))
     insights = score_tokens(rows, range(n_vocab), Draft())
     expected = softmax(row)
     assert sum(insight.chosen.p for insight in insights) == pytest.approx(1.0, abs=NEAR)
     assert [insight.chosen.id for insight in insights] == list(range(n_vocab))
-    assert [insight.chosen.p for insight in insights] == pytest.approx(expected, rel=1e-5)
+    assert [insight.chosen.p for insight in insights] == pytest.approx(
+        expected, rel=1e-5
+    )
     ranks = {insight.chosen.id: insight.chosen.rank for insight in insights}
     assert sorted(ranks, key=ranks.__getitem__) == order(row)
     assert sorted(ranks.values()) == list(range(1, n_vocab + 1))
@@ -82,31 +94,45 @@ def test_a_token_that_the_draft_does_not_have_or_did_not_choose() -> None:
     row, theirs = np.arange(6, 0, -1, dtype=np.float32), np.zeros(5, np.float32)
     (unknown,) = score_tokens(row[None], [5], Draft([2], logits=[theirs]))
     assert unknown.chosen.p_draft == 0.0
-    forced = score_tokens(np.array([row, row]), [2, 3], Draft([2, 3], logits=[theirs]))[1]
+    forced = score_tokens(np.array([row, row]), [2, 3], Draft([2, 3], logits=[theirs]))[
+        1
+    ]
     assert forced.chosen.p_draft is None, "by a grammar"
 
 
 class Cousin(HistoryModel):
     def row(self, past: Sequence[int]) -> Logits:
-        return np.asarray(HistoryModel(1).row(past) + 0.5 * super().row(past), np.float32)
+        return np.asarray(
+            HistoryModel(1).row(past) + 0.5 * super().row(past), np.float32
+        )
 
 
-def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel | None) -> None:
+def check(
+    got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel | None
+) -> None:
     """Every token's insight, from rows computed again: these models only know the text."""
     text = list(prompt)
     for step in got.steps:
         assert len(step.probabilities) == len(step.tokens)
-        for i, (token, seen) in enumerate(zip(step.tokens, step.probabilities, strict=True)):
+        for i, (token, seen) in enumerate(
+            zip(step.tokens, step.probabilities, strict=True)
+        ):
             row, guessed = target.row(text), step.draft.tokens[i : i + 1]
             theirs = softmax(draft.row(text)) if draft and guessed else None
             p, best = softmax(row), order(row)
             assert seen.chosen.id == token
             assert seen.chosen.p == pytest.approx(p[token], abs=NEAR)
             assert seen.chosen.rank == best.index(token) + 1
-            assert seen.chosen.p_draft == (None if theirs is None else pytest.approx(theirs[token]))
+            assert seen.chosen.p_draft == (
+                None if theirs is None else pytest.approx(theirs[token])
+            )
             rejected = [guess for guess in guessed if guess != token]
-            assert [other.id for other in seen.alternatives if other.was_drafted] == rejected
-            others = [other for other in best if other not in (token, *rejected)][:N_ALTERNATIVES]
+            assert [
+                other.id for other in seen.alternatives if other.was_drafted
+            ] == rejected
+            others = [other for other in best if other not in (token, *rejected)][
+                :N_ALTERNATIVES
+            ]
             assert [other.id for other in seen.alternatives] == [*rejected, *others]
             for other in seen.alternatives:
                 assert other.p == pytest.approx(p[other.id], abs=NEAR)
@@ -120,7 +146,9 @@ def check(got: Run, prompt: Sequence[int], target: FakeModel, draft: FakeModel |
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS.keys())
 @pytest.mark.parametrize("mode", MODES)
-def test_each_verifier_with_a_draft_model(mode: VerifyMode, sampling: SamplingParams) -> None:
+def test_each_verifier_with_a_draft_model(
+    mode: VerifyMode, sampling: SamplingParams
+) -> None:
     seed = 1
     sampling = replace(sampling, seed=seed)
     what = job(PROMPT, 60, sampling=sampling, draft_length=4)
@@ -134,14 +162,22 @@ def test_each_verifier_with_a_draft_model(mode: VerifyMode, sampling: SamplingPa
     without, got = answers
     check(got, PROMPT, HistoryModel(1), Cousin(2))
     assert 10 < sum(got.accepted) < sum(map(len, got.drafts))
-    assert (got.tokens, got.end, got.drafts) == (without.tokens, without.end, without.drafts)
+    assert (got.tokens, got.end, got.drafts) == (
+        without.tokens,
+        without.end,
+        without.drafts,
+    )
     assert not any(step.probabilities for step in without.steps)
     assert all(step.draft.logits is None for step in without.steps)
 
 
 @pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
-def test_drafts_that_no_model_made_and_an_end_inside_one(kind: type[HistoryModel]) -> None:
-    """The second kind cannot be cut: after each rejection the text is read from its start."""
+def test_drafts_that_no_model_made_and_an_end_inside_one(
+    kind: type[HistoryModel],
+) -> None:
+    """The second kind cannot be cut: after each rejection the text is read from its
+    start.
+    """
     free = plain(HistoryModel(1), make_verifier("coupled", 0), job(PROMPT, 40)).tokens
     end = next(token for i, token in enumerate(free) if i > 2 and token not in free[:i])
     oracle = OracleDrafter([*PROMPT, *free], N_VOCAB)
@@ -162,14 +198,19 @@ def test_drafts_that_no_model_made_and_an_end_inside_one(kind: type[HistoryModel
 def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or costs would be learned that are only there while someone watches."""
     now = [0.0]
-    monkeypatch.setattr(speculative_loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(
+        speculative_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
+    )
 
-    def slow(rows: Logits, tokens: Sequence[int], draft: Draft) -> tuple[TokenProbabilities, ...]:
+    def slow(
+        rows: Logits, tokens: Sequence[int], draft: Draft
+    ) -> tuple[TokenProbabilities, ...]:
         now[0] += 60.0
         return score_tokens(rows, tokens, draft)
 
     def host(
-        watch: Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]] | None,
+        watch: Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]]
+        | None,
     ) -> float:
         what = replace(job(PROMPT, 10), score_tokens=watch)
         got = run(HistoryModel(1), NoDrafter(), make_verifier("coupled", 0), what)

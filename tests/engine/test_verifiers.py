@@ -25,7 +25,13 @@ from localspec.engine.verifiers import (
 )
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine import laws
-from tests.engine.laws import MODES, Case, exactly_the_targets_law, shared_tokens_case, tables_case
+from tests.engine.laws import (
+    MODES,
+    Case,
+    exactly_the_targets_law,
+    shared_tokens_case,
+    tables_case,
+)
 from tests.support.fake_models import (
     GREEDY,
     PLAIN,
@@ -55,7 +61,9 @@ def over(
 ) -> Case:
 
     def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
-        return model_drafter(TableModel(draft), verifier, what.sampling, 2, is_eog=what.is_eog)
+        return model_drafter(
+            TableModel(draft), verifier, what.sampling, 2, is_eog=what.is_eog
+        )
 
     what = job([0, 1], 4, sampling=sampling, draft_length=draft_length, ends=ends)
     return Case(what, lambda: TableModel(target), drafter)
@@ -92,15 +100,21 @@ CASES = {
     "temperature 0": tables_case(GREEDY, n=5, draft_length=3),
     "another vocabulary": shared_tokens_case(),
     "another vocabulary, a repeat penalty": shared_tokens_case(REPEAT),
-    "another vocabulary, XTC and DRY": shared_tokens_case(replace(DRY, xtc_probability=0.3)),
+    "another vocabulary, XTC and DRY": shared_tokens_case(
+        replace(DRY, xtc_probability=0.3)
+    ),
     "the same distribution": over(table(11, 3), table(11, 3), TOP_P, draft_length=3),
     "no token in common": over(without(table(1, 4), 2, 3), without(table(2, 4), 0, 1)),
     "one token in common": over(without(table(1, 4), 0), without(table(2, 4), 1, 2)),
-    "equal logits": over(np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 3), np.float32), TOP_K),
+    "equal logits": over(
+        np.zeros((3, 3, 3), np.float32), np.zeros((3, 3, 3), np.float32), TOP_K
+    ),
     "an end": over(table(11, 3), table(12, 3), draft_length=3, ends=(2,)),
     "a repeat penalty": tables_case(REPEAT),
     "DRY": tables_case(DRY, draft_length=3),
-    "DRY over repeated sequences": tables_case(replace(DRY, dry_allowed_length=2), n=5, n_vocab=2),
+    "DRY over repeated sequences": tables_case(
+        replace(DRY, dry_allowed_length=2), n=5, n_vocab=2
+    ),
     "XTC": tables_case(XTC, n=5, n_vocab=2, draft_length=3),
     "XTC, top-p": tables_case(replace(XTC, top_p=0.8), n_vocab=4, n=3),
     "XTC and DRY": tables_case(replace(DRY, xtc_probability=1.0, xtc_threshold=0.3)),
@@ -110,7 +124,9 @@ CASES = {
     "any number of draft tokens": drafted_by(
         lambda verifier, what, text: RandomDrafter(4, 3), PLAIN
     ),
-    "one draft for all": drafted_by(lambda verifier, what, text: ConstantDrafter([1, 0, 1]), TOP_P),
+    "one draft for all": drafted_by(
+        lambda verifier, what, text: ConstantDrafter([1, 0, 1]), TOP_P
+    ),
 }
 
 
@@ -121,14 +137,19 @@ def test_the_law_is_the_targets_to_the_last_bits(mode: VerifyMode) -> None:
 
 
 class EndedDrafter:
-    """Ends each draft after some tokens, by their number alone, or after an unlikely one."""
+    """Ends each draft after some tokens, by their number alone, or after an unlikely
+    one.
+    """
 
     def __init__(self, inner: Drafter, likely: float) -> None:
         self._inner, self._likely = inner, likely
         self._round = 0
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._round += 1
         return self._inner.propose(tokens, min(limit, self._round % 4), self)
@@ -142,10 +163,14 @@ class EndedDrafter:
 
 @pytest.mark.parametrize("mode", ["rejection", "block"])
 @pytest.mark.parametrize("likely", [0.0, 0.45])
-def test_the_law_is_the_targets_whatever_ends_a_draft(mode: VerifyMode, likely: float) -> None:
+def test_the_law_is_the_targets_whatever_ends_a_draft(
+    mode: VerifyMode, likely: float
+) -> None:
     """By its number, by its distribution before a token is drawn, or after it."""
     whole = tables_case(n=5, draft_length=3)
-    cut = replace(whole, drafter=lambda *given: EndedDrafter(whole.drafter(*given), likely))
+    cut = replace(
+        whole, drafter=lambda *given: EndedDrafter(whole.drafter(*given), likely)
+    )
     exactly_the_targets_law(cut, mode)
 
 
@@ -173,7 +198,8 @@ def mean_accepted(mode: VerifyMode, seed: int, draft_length: int) -> float:
 @pytest.mark.parametrize("draft_length", [1, 2, 3])
 def test_block_accepts_no_fewer_than_rejection(draft_length: int) -> None:
     gains = [
-        mean_accepted("block", seed, draft_length) - mean_accepted("rejection", seed, draft_length)
+        mean_accepted("block", seed, draft_length)
+        - mean_accepted("rejection", seed, draft_length)
         for seed in range(8)
     ]
     assert min(gains) >= -1e-12
@@ -181,15 +207,23 @@ def test_block_accepts_no_fewer_than_rejection(draft_length: int) -> None:
 
 
 def test_block_asks_nothing_beyond_what_cannot_be() -> None:
-    """A prefix that the target never says ends the search: rows beyond it are not looked at."""
+    """A prefix that the target never says ends the search: rows beyond it are not
+    looked at.
+    """
     p = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
     q = Distribution(np.array([2]), np.ones(1))
-    got = BlockVerifier(SeededRandom(0)).verify([p].__getitem__, Draft([2, 0, 1], [q, p, p]), 0)
+    got = BlockVerifier(SeededRandom(0)).verify(
+        [p].__getitem__, Draft([2, 0, 1], [q, p, p]), 0
+    )
     assert got[0] == 0 and got[1] in (0, 1)
 
 
-@pytest.mark.parametrize("sampling", [PLAIN, TOP_K, ALL, GREEDY], ids=["plain", "k", "all", "0"])
-def test_coupled_gives_plain_decodings_token_for_every_draft(sampling: SamplingParams) -> None:
+@pytest.mark.parametrize(
+    "sampling", [PLAIN, TOP_K, ALL, GREEDY], ids=["plain", "k", "all", "0"]
+)
+def test_coupled_gives_plain_decodings_token_for_every_draft(
+    sampling: SamplingParams,
+) -> None:
     for draft_length in (1, 3):
         laws.every_draft_same_as_plain(sampling, draft_length)
 
@@ -215,7 +249,9 @@ LAST = 1 - 2.0**-53
         ([0.1 + 2.0**-54] * 10, LAST, 9),
     ],
 )
-def test_pick_inverts_the_cumulated_sum(probs: list[float], u: float, index: int) -> None:
+def test_pick_inverts_the_cumulated_sum(
+    probs: list[float], u: float, index: int
+) -> None:
     assert sample_inverse_cdf(np.array(probs), u) == index
 
 

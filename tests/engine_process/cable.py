@@ -37,7 +37,9 @@ class Cable:
                     continue
                 self._open += (client, server)
                 for ends in ((client, server), (server, client)):
-                    threading.Thread(target=self._forward, args=ends, daemon=True).start()
+                    threading.Thread(
+                        target=self._forward, args=ends, daemon=True
+                    ).start()
 
     def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):

@@ -1,8 +1,9 @@
-"""An engine process that fails as told: a scripted one, or the real one in the middle of real work.
+"""An engine process that fails as told: a scripted one, or the real one in the middle
+of real work.
 
-python failing_engine.py PARENT scripted|real PHASE FAULT
-PHASE: hello, load, probe, replay, prefill, decode, never; of the real one decode or never. A
-scripted pair whose file begins with "gpu" is on a GPU.
+python failing_engine.py PARENT scripted|real PHASE FAULT PHASE: hello, load, probe,
+replay, prefill, decode, never; of the real one decode or never. A scripted pair whose
+file begins with "gpu" is on a GPU.
 """
 
 import os
@@ -42,7 +43,9 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
     def beat(busy: float, seconds: int, *, ends: bool) -> None:
         """Heartbeats of the first answer, as if it stood still for so long."""
         for stuck in range(0, seconds, 10):
-            os.write(out, wire.encode_output(2, wire.HeartbeatReply(float(stuck), busy)))
+            os.write(
+                out, wire.encode_output(2, wire.HeartbeatReply(float(stuck), busy))
+            )
         if not ends:
             hang()
 
@@ -55,8 +58,12 @@ def make_faults(out: int) -> dict[str, Callable[[], object]]:
     return {
         "kill": lambda: die(signal.SIGKILL),
         "segv": lambda: die(signal.SIGSEGV),
-        "abort": lambda: die(signal.SIGABRT, b"ggml.c:1234: GGML_ASSERT(n > 0) failed\n"),
-        "cuda": lambda: die(signal.SIGABRT, b"CUDA error: out of memory\n  current device: 0\n"),
+        "abort": lambda: die(
+            signal.SIGABRT, b"ggml.c:1234: GGML_ASSERT(n > 0) failed\n"
+        ),
+        "cuda": lambda: die(
+            signal.SIGABRT, b"CUDA error: out of memory\n  current device: 0\n"
+        ),
         "hang": hang,
         "compiles": lambda: beat(0.4, 900, ends=True),
         "compiles for ever": lambda: beat(0.4, 2000, ends=False),
@@ -103,7 +110,9 @@ class ScriptedEngine:
         if isinstance(command, wire.LoadCommand):
             self._enter("load")
             devices = ("a GPU", "CPU") if command.target.startswith("gpu") else ("CPU",)
-            yield events.EngineReady({}, command.target, command.draft, devices, {}, {}, 1.0)
+            yield events.EngineReady(
+                {}, command.target, command.draft, devices, {}, {}, 1.0
+            )
         elif isinstance(command, wire.ProbeCommand):
             yield events.SpeculationPlan("probing", "scripted")
             self._enter("probe")
@@ -118,7 +127,9 @@ class ScriptedEngine:
                 if n == 2:
                     self._enter("decode")
                 token = events.Token(n, word, "plain")
-                yield events.Round(n, None, "", 0, 0, (token,), events.RoundTimes(0, 1, 0))
+                yield events.Round(
+                    n, None, "", 0, 0, (token,), events.RoundTimes(0, 1, 0)
+                )
             yield events.GenerationFinished("length")
 
 

@@ -1,4 +1,6 @@
-"""The engine process may end in any way at any moment: the parent says which, and goes on."""
+"""The engine process may end in any way at any moment: the parent says which, and goes
+on.
+"""
 
 import threading
 import time
@@ -40,7 +42,10 @@ def start() -> Iterator[Start]:
         made.append(start_failing(phase, fault, patience))
         if phase != "load":
             settings = wire.ContextSettings(workers=workers)
-            assert made[-1].load(wire.LoadCommand(file, target_settings=settings)).model == file
+            assert (
+                made[-1].load(wire.LoadCommand(file, target_settings=settings)).model
+                == file
+            )
         return made[-1]
 
     yield make
@@ -66,7 +71,9 @@ def test_a_flood_or_the_heartbeat_of_another_command(fault: str, start: Start) -
 @pytest.mark.parametrize("fault", ["kill", "garbage", "silent", "hang"])
 def test_an_exit_at_the_handshake(fault: str) -> None:
     with pytest.raises(errors.LocalspecError) as raised:
-        start_failing("hello", fault, EngineTimeouts(handshake=0.5) if fault == "hang" else QUICK)
+        start_failing(
+            "hello", fault, EngineTimeouts(handshake=0.5) if fault == "hang" else QUICK
+        )
     assert raised.value.hint
 
 
@@ -74,7 +81,9 @@ def test_an_exit_at_the_handshake(fault: str) -> None:
     ("phase", "fault"),
     [("load", "kill"), ("probe", "abort"), ("replay", "segv"), ("replay", "deep")],
 )
-def test_an_exit_during_a_command_with_one_reply(phase: str, fault: str, start: Start) -> None:
+def test_an_exit_during_a_command_with_one_reply(
+    phase: str, fault: str, start: Start
+) -> None:
     engine = start(phase, fault)
     with pytest.raises(errors.LocalspecError) as raised:
         if phase == "load":
@@ -97,11 +106,16 @@ def test_an_exit_during_an_answer(phase: str, fault: str, start: Start) -> None:
     last = events[-1]
     assert isinstance(last, EngineExit) and last.how == EXITS[fault][0] and last.hint
     error = exit_causes.exit_error(last)
-    assert error.message.startswith("The engine stopped") and error.exit_code == EXITS[fault][1]
+    assert (
+        error.message.startswith("The engine stopped")
+        and error.exit_code == EXITS[fault][1]
+    )
     assert list(engine.generate(ASK)) == [last], "for ever, with its cause"
 
 
-def test_closing_an_answer_keeps_the_engine_or_the_cause_of_its_exit(start: Start) -> None:
+def test_closing_an_answer_keeps_the_engine_or_the_cause_of_its_exit(
+    start: Start,
+) -> None:
     engine = start()
     answer = engine.generate(ASK)
     next(answer)
@@ -122,7 +136,12 @@ def test_closing_an_answer_keeps_the_engine_or_the_cause_of_its_exit(start: Star
 
 
 def test_a_child_gets_no_secrets() -> None:
-    given = {"HF_TOKEN": "a", "LOCALSPEC_API_KEY": "b", "LD_PRELOAD": "c", "HF_HOME": "d"}
+    given = {
+        "HF_TOKEN": "a",
+        "LOCALSPEC_API_KEY": "b",
+        "LD_PRELOAD": "c",
+        "HF_HOME": "d",
+    }
     assert child_environment(given).keys() & given.keys() == {"HF_HOME"}
 
 
@@ -135,7 +154,9 @@ def test_an_engine_that_cannot_be_started_or_is_of_another_version() -> None:
     assert raised.value.hint.endswith("while it was running: quit and start it again.")
 
 
-def test_a_stop_follows_a_long_command(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_follows_a_long_command(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As from a signal handler, in the middle of a long prompt's write."""
     engine = start()
     real, lines = EngineProcess._write, []
@@ -151,12 +172,18 @@ def test_a_stop_follows_a_long_command(start: Start, monkeypatch: pytest.MonkeyP
     assert [b"generate" in lines[0], b"stop" in lines[1]] == [True, True]
 
 
-def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: Start) -> None:
+def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(
+    start: Start,
+) -> None:
     patience = EngineTimeouts(handshake=20, load=20, answer=3, stop=1, slow_notice=1)
     *events, last = start("decode", "hang", patience).generate(ASK)
     assert events.count(exit_causes.SLOW_NOTICE) == 1
     assert "Esc stops the answer" in exit_causes.SLOW_NOTICE.hint
-    assert isinstance(last, EngineExit) and last.how == "hang" and last.log == ("about to hang",)
+    assert (
+        isinstance(last, EngineExit)
+        and last.how == "hang"
+        and last.log == ("about to hang",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,15 +195,21 @@ def test_an_answer_without_progress_has_a_notice_before_it_is_given_up(start: St
         ("compiles for ever", "gpu.gguf", ["hang"]),
     ],
 )
-def test_a_driver_that_compiles(fault: str, file: str, end: list[str], start: Start) -> None:
+def test_a_driver_that_compiles(
+    fault: str, file: str, end: list[str], start: Start
+) -> None:
     patience = EngineTimeouts(handshake=20, load=20, answer=120)
     events = list(start("prefill", fault, patience, file).generate(ASK))
-    notice = exit_causes.COMPILING_NOTICE if file == "gpu.gguf" else exit_causes.SLOW_NOTICE
+    notice = (
+        exit_causes.COMPILING_NOTICE if file == "gpu.gguf" else exit_causes.SLOW_NOTICE
+    )
     assert events.count(notice) == 1 and text_of(events) == ("" if end else TEXT)
     assert [event.how for event in events if isinstance(event, EngineExit)] == end
 
 
-def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(start: Start) -> None:
+def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(
+    start: Start,
+) -> None:
     patience = EngineTimeouts(handshake=20, load=20, answer=120, worker_check=0)
     engine = start("prefill", "compiles", patience, "gpu.gguf", ("127.0.0.1:1",))
     last = list(engine.generate(ASK))[-1]
@@ -187,10 +220,17 @@ def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(start: St
     ("fault", "file"), [("compiles until killed", "gpu.gguf"), ("hang", "a.gguf")]
 )
 @pytest.mark.parametrize("is_at_once", [True, False])
-def test_an_ignored_stop_kills(fault: str, file: str, is_at_once: bool, start: Start) -> None:
-    """As Esc does, from another thread than the one that reads; two minutes are not waited."""
-    slow = 3 if fault == "hang" else 30  # a heartbeat says that it has been stuck for longer
-    patience = EngineTimeouts(handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow)
+def test_an_ignored_stop_kills(
+    fault: str, file: str, is_at_once: bool, start: Start
+) -> None:
+    """As Esc does, from another thread than the one that reads; two minutes are not
+    waited.
+    """
+    # a heartbeat says that it has been stuck for longer
+    slow = 3 if fault == "hang" else 30
+    patience = EngineTimeouts(
+        handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow
+    )
     engine, events = start("decode", fault, patience, file), list[Event]()
     notices = (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
     for event in engine.generate(ASK):
@@ -208,6 +248,8 @@ def test_an_engine_that_reads_nothing_can_be_closed(start: Start) -> None:
     asking.start()
     while engine._write_lock.acquire(timeout=0.05):
         engine._write_lock.release()
-        threading.Thread(target=engine._send, args=(9, wire.GenerateCommand("x" * 300_000))).start()
+        threading.Thread(
+            target=engine._send, args=(9, wire.GenerateCommand("x" * 300_000))
+        ).start()
     engine.close()
     assert ended(engine.pid, is_orphan=False)

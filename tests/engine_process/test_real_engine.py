@@ -14,7 +14,13 @@ import pytest
 from localspec import errors
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.protocol import wire
-from localspec.protocol.events import EngineExit, Event, GenerationFinished, Notice, Round
+from localspec.protocol.events import (
+    EngineExit,
+    Event,
+    GenerationFinished,
+    Notice,
+    Round,
+)
 from tests.engine_process.ends import ended, start_failing, text_of
 from tests.support.downloads import wait_for
 from tests.support.zoo import CHAT_TEXT, Zoo, _chat
@@ -66,8 +72,13 @@ def test_a_chat_over_the_pipe(zoo: Zoo, start: Start) -> None:
         engine.count(wire.CountCommand(messages=CHAT, template="nonsense"))
     events = list(engine.generate(wire.GenerateCommand(messages=CHAT, sampling=GREEDY)))
     assert text_of(events) == CHAT_TEXT
-    assert [event.code for event in events if isinstance(event, Notice)] == ["template-roles"]
-    assert isinstance(events[-1], GenerationFinished) and events[-1].totals["prompt_tokens"] == n
+    assert [event.code for event in events if isinstance(event, Notice)] == [
+        "template-roles"
+    ]
+    assert (
+        isinstance(events[-1], GenerationFinished)
+        and events[-1].totals["prompt_tokens"] == n
+    )
 
 
 def test_a_template_that_hangs_costs_a_reload(tmp_path: Path, start: Start) -> None:
@@ -85,22 +96,36 @@ def test_a_template_that_hangs_costs_a_reload(tmp_path: Path, start: Start) -> N
 
 def test_it_measures_while_nobody_waits(zoo: Zoo, start: Start) -> None:
     engine = start(PATIENT, ("never", "none"))
-    engine.load(wire.LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True))
+    engine.load(
+        wire.LoadCommand(str(zoo["target"]), None, SMALL, measure_when_idle=True)
+    )
     ask = wire.GenerateCommand("Hello", GREEDY, max_tokens=12, spec="off")
     texts = {text_of(engine.generate(ask))}
     assert engine.measured is None, "an answer waited for it"
-    for quiet in (1, 2, 4, 8, 16):  # seconds: a question ends what is measured, so none comes
+    # seconds: a question ends what is measured, so none comes
+    for quiet in (
+        1,
+        2,
+        4,
+        8,
+        16,
+    ):
         asked_at = monotonic()
         wait_for(lambda: monotonic() > asked_at + quiet, 2 * quiet)  # noqa: B023
         texts.add(text_of(engine.generate(ask)))
         if engine.measured is not None:
             break
-    assert engine.measured is not None and texts == {text_of(engine.generate(ask))} != {""}
+    assert engine.measured is not None and texts == {text_of(engine.generate(ask))} != {
+        ""
+    }
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "reason"),
-    [("disk", errors.StorageError, "No space left"), ("bug", errors.EngineError, "ZeroDivision")],
+    [
+        ("disk", errors.StorageError, "No space left"),
+        ("bug", errors.EngineError, "ZeroDivision"),
+    ],
 )
 def test_an_unexpected_error_fails_one_command(
     fault: str, kind: type[errors.LocalspecError], reason: str, zoo: Zoo, start: Start
@@ -116,17 +141,24 @@ def test_an_unexpected_error_fails_one_command(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX limits")
-def test_an_engine_needs_no_disk_and_exits_when_its_stdin_closes(zoo: Zoo, start: Start) -> None:
+def test_an_engine_needs_no_disk_and_exits_when_its_stdin_closes(
+    zoo: Zoo, start: Start
+) -> None:
     engine = start()
     resource.prlimit(engine.pid, resource.RLIMIT_FSIZE, (0, 0))
     events = list(use(engine, zoo["chatter"]))
     assert isinstance(events[-1], GenerationFinished)
-    assert text_of(events).startswith(" one two three") and engine._process.stdin is not None
+    assert (
+        text_of(events).startswith(" one two three")
+        and engine._process.stdin is not None
+    )
     engine._process.stdin.close()
     assert engine._process.wait(timeout=30) == 0
 
 
-def test_a_model_file_cut_while_it_is_used_is_named(zoo: Zoo, tmp_path: Path, start: Start) -> None:
+def test_a_model_file_cut_while_it_is_used_is_named(
+    zoo: Zoo, tmp_path: Path, start: Start
+) -> None:
     model = Path(shutil.copy(zoo["chatter"], tmp_path / "cut.gguf"))
     for event in use(start(), model):
         if isinstance(event, Round) and event.n == 2:

@@ -1,4 +1,6 @@
-"""Workers on this computer: llama.cpp's RPC backend built from its sources, and real deaths."""
+"""Workers on this computer: llama.cpp's RPC backend built from its sources, and real
+deaths.
+"""
 
 import os
 import random
@@ -27,7 +29,12 @@ from localspec.machine.rpc import preflight, side_library
 from localspec.machine.rpc.server import WorkerServer, WorkerSettings
 from localspec.machine.rpc.wire import HELLO
 from localspec.protocol.events import EngineExit, Round
-from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+)
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -104,7 +111,16 @@ class WorkerProgram:
 
 @pytest.fixture
 def program() -> Iterator[WorkerProgram]:
-    command = [sys.executable, "-m", "localspec", "worker", "--port", "0", "--threads", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "localspec",
+        "worker",
+        "--port",
+        "0",
+        "--threads",
+        "1",
+    ]
     process = subprocess.Popen(
         [*command, "--until-eof"],
         stdin=subprocess.PIPE,
@@ -123,7 +139,9 @@ def program() -> Iterator[WorkerProgram]:
 
 
 def remote(*workers: WorkerServer) -> ContextSettings:
-    return replace(HERE, workers=tuple(f"127.0.0.1:{worker.port}" for worker in workers))
+    return replace(
+        HERE, workers=tuple(f"127.0.0.1:{worker.port}" for worker in workers)
+    )
 
 
 @dataclass
@@ -133,7 +151,9 @@ class Answer:
     end: EngineExit | None = None
 
 
-def load(settings: ContextSettings, timeouts: EngineTimeouts | None = None) -> EngineProcess:
+def load(
+    settings: ContextSettings, timeouts: EngineTimeouts | None = None
+) -> EngineProcess:
     target, draft = (str(DEMO / f"demo-{name}.gguf") for name in ("target", "draft"))
     with ExitStack() as unless_loaded:
         engine = EngineProcess(timeouts=timeouts or EngineTimeouts())
@@ -171,11 +191,15 @@ def test_two_workers_one_text(
     texts = set()
     for settings in (HERE, remote(*workers)):
         with closing(load(settings)) as engine:
-            texts |= {ask(engine, 60, spec, temperature).text for spec in ("off", "model")}
+            texts |= {
+                ask(engine, 60, spec, temperature).text for spec in ("off", "model")
+            }
     assert len(texts) == 1 and len(texts.pop()) > 60
 
 
-def test_a_pass_is_one_round_trip_a_worker(workers: tuple[WorkerServer, WorkerServer]) -> None:
+def test_a_pass_is_one_round_trip_a_worker(
+    workers: tuple[WorkerServer, WorkerServer],
+) -> None:
     with closing(load(remote(*workers))) as engine:
         ask(engine, 1)  # reads the prompt
         before = [worker.activity for worker in workers]
@@ -189,7 +213,9 @@ def test_a_pass_is_one_round_trip_a_worker(workers: tuple[WorkerServer, WorkerSe
         assert 0 < later.sent - earlier.sent < logits / 4
 
 
-def test_a_chat_and_a_server_use_a_worker(workers: tuple[WorkerServer, WorkerServer]) -> None:
+def test_a_chat_and_a_server_use_a_worker(
+    workers: tuple[WorkerServer, WorkerServer],
+) -> None:
     server = workers[0]
     address = f"127.0.0.1:{server.port}"
     with Dialogue("run", "demo", "--workers", address, "--max-tokens", "9") as chat:
@@ -198,7 +224,9 @@ def test_a_chat_and_a_server_use_a_worker(workers: tuple[WorkerServer, WorkerSer
         assert server.activity.n_layers == N_LAYERS and server.activity.n_passes > 1
     command = [sys.executable, "-m", "localspec", "serve", "demo", "--port", "0"]
     process = subprocess.Popen(
-        [*command, "--workers", address], stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [*command, "--workers", address],
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     )
     wait_for(lambda: server.activity.n_layers == N_LAYERS, 60)
     process.send_signal(signal.SIGINT)
@@ -207,8 +235,12 @@ def test_a_chat_and_a_server_use_a_worker(workers: tuple[WorkerServer, WorkerSer
 
 
 @pytest.mark.parametrize("loss", ["killed", "stopped", "cable"])
-def test_a_lost_worker_is_named_and_the_text_is_kept(loss: str, program: WorkerProgram) -> None:
-    """Also one that only sleeps, or a cable that was pulled: llama.cpp would wait for ever."""
+def test_a_lost_worker_is_named_and_the_text_is_kept(
+    loss: str, program: WorkerProgram
+) -> None:
+    """Also one that only sleeps, or a cable that was pulled: llama.cpp would wait for
+    ever.
+    """
     address = parse_address(program.address)
     with closing(Cable(address.port)) as cable:
         used = cable.address if loss == "cable" else program.address
@@ -227,8 +259,11 @@ def test_a_lost_worker_is_named_and_the_text_is_kept(loss: str, program: WorkerP
 
 
 @pytest.mark.parametrize("is_back", [True, False])
-async def test_f5_finishes(is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advisor, "_MIN_WORKER_GAIN", 1e-9)  # the demo would be faster here
+async def test_f5_finishes(
+    is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the demo would be faster here
+    monkeypatch.setattr(advisor, "_MIN_WORKER_GAIN", 1e-9)
     demo = ResolvedPair(DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf", "model")
     session, runner = ChatSession(demo), EngineRunner()
     session.change_settings(max_tokens=300)
@@ -239,7 +274,9 @@ async def test_f5_finishes(is_back: bool, library: Path, monkeypatch: pytest.Mon
         options = AppOptions(
             seed=1, load=LoadOptions(workers=(cable.address,), can_skip_workers=True)
         )
-        app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
+        app = LocalspecApp(
+            options, runner, lambda: ChatScreen(session, runner, options)
+        )
         stack.callback(runner.close, wait=10)
         pilot = await stack.enter_async_context(app.run_test(size=(100, 30)))
         await wait_until(pilot, lambda: phase(pilot) == "ready", 60)
@@ -268,7 +305,9 @@ def toasts(app: LocalspecApp) -> str:
     return "".join(str(notification.message) for notification in app._notifications)
 
 
-def test_it_outlives_a_killed_client_and_ends_with_its_input(program: WorkerProgram) -> None:
+def test_it_outlives_a_killed_client_and_ends_with_its_input(
+    program: WorkerProgram,
+) -> None:
     address = parse_address(program.address)
     for _ in range(3):
         engine = load(replace(HERE, workers=(program.address,)))
@@ -279,10 +318,12 @@ def test_it_outlives_a_killed_client_and_ends_with_its_input(program: WorkerProg
         wait_for(lambda: is_free(address), 30)
     with closing(load(replace(HERE, workers=(program.address,)))) as engine:
         assert ask(engine, 5).text
-        # not after the client has gone: its process ends, and the next one may not be there yet
+        # not after the client has gone: its process ends, and the next one may not be
+        # there yet
         children = psutil.Process(program.process.pid).children(recursive=True)
         assert children
-    program.process.communicate(timeout=30)  # it ends with its input, and leaves no process
+    # it ends with its input, and leaves no process
+    program.process.communicate(timeout=30)
     assert not psutil.wait_procs(children, timeout=10)[1]
 
 
@@ -300,8 +341,13 @@ def test_garbage_harms_nobody(program: WorkerProgram) -> None:
     preflight.check(address)
     before = process.num_fds()
     for _ in range(200):
-        begin = chance.choice([b"", HELLO, HELLO[:5], b"GET / HTTP/1.1\r\n\r\n", b"LOCALSPEC"])
-        with socket.create_connection((address.host, address.port), 5) as line, suppress(OSError):
+        begin = chance.choice(
+            [b"", HELLO, HELLO[:5], b"GET / HTTP/1.1\r\n\r\n", b"LOCALSPEC"]
+        )
+        with (
+            socket.create_connection((address.host, address.port), 5) as line,
+            suppress(OSError),
+        ):
             line.sendall(begin + chance.randbytes(chance.choice([0, 1, 23, 24, 400])))
             if chance.random() < 0.5:
                 line.shutdown(socket.SHUT_WR)
@@ -321,13 +367,26 @@ def test_more_memory_than_the_limit_is_refused(library: Path) -> None:
 def test_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--via-ssh` with an ssh that runs the command here: no tunnel is needed."""
     ssh = tmp_path / "ssh"
-    ssh.write_text(f"#!/bin/sh\nfor last; do :; done\nexec {sys.executable} -m $last --threads 1\n")
+    ssh.write_text(
+        f"#!/bin/sh\nfor last; do :; done\nexec {sys.executable} -m $last --threads 1\n"
+    )
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
-    command = [sys.executable, "-m", "localspec", "worker", "--via-ssh", "box", "--port", str(port)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "localspec",
+        "worker",
+        "--via-ssh",
+        "box",
+        "--port",
+        str(port),
+    ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     wait_for(lambda: not preflight.find_silent([f"127.0.0.1:{port}"]), 60)
     with closing(load(replace(HERE, workers=(f"127.0.0.1:{port}",)))) as engine:
         assert ask(engine, 5).text

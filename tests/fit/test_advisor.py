@@ -1,4 +1,6 @@
-"""fit/advisor.py: settings chosen if not everything fits, and the memory savings offered."""
+"""fit/advisor.py: settings chosen if not everything fits, and the memory savings
+offered.
+"""
 
 import re
 from dataclasses import replace
@@ -32,7 +34,9 @@ from tests.support.zoo import Zoo
 GIB = 1 << 30
 
 
-def machine(card: str | None = None, vram: float | None = None, ram: float = 28) -> MachineProfile:
+def machine(
+    card: str | None = None, vram: float | None = None, ram: float = 28
+) -> MachineProfile:
     devices = (gpu_catalog.find(card).as_device(vram),) if card else ()
     return shapes.machine(*devices, cpu=replace(shapes.CPU, free=int(ram * GIB)))
 
@@ -43,7 +47,9 @@ def advisor(pair: str, profile: MachineProfile) -> SettingsAdvisor:
 
 def request(draft: bool = True, **fields: Any) -> SettingsRequest:
     settings = ContextSettings(n_ctx=fields.get("ctx"))
-    return SettingsRequest(LoadCommand("target", "draft" if draft else None, settings), **fields)
+    return SettingsRequest(
+        LoadCommand("target", "draft" if draft else None, settings), **fields
+    )
 
 
 def advise(pair: str, profile: MachineProfile, **fields: Any) -> SettingsAdvice:
@@ -53,23 +59,36 @@ def advise(pair: str, profile: MachineProfile, **fields: Any) -> SettingsAdvice:
 def test_what_fits_runs_as_usual() -> None:
     found = advise("qwen3-8b+qwen3-0.6b", machine())
     settings = found.fit.load.target_settings
-    assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (8192, "f16", -1)
+    assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (
+        8192,
+        "f16",
+        -1,
+    )
     assert found.fit.verdict == "fits"
     assert "of this computer's memory stay free" in found.explanation
 
 
 def test_other_computers_share_what_is_too_large_or_too_slow_here() -> None:
     for pair, kind, line, is_shared in [
-        ("qwen3-4b+qwen3-0.6b", "cpu", 1e8, False),  # fits here, and the other is no faster
+        (
+            "qwen3-4b+qwen3-0.6b",
+            "cpu",
+            1e8,
+            False,
+        ),  # fits here, and the other is no faster
         ("llama-3.3-70b+llama-3.2-1b", "cpu", 1e8, True),  # fits no other way
         ("qwen3-8b+qwen3-0.6b", "cuda", 1e9, True),  # fits here, but a card is faster
     ]:
-        card = WorkerDevice("D", "NVIDIA GeForce RTX 4090" if kind == "cuda" else "", kind, 0, 0)
+        card = WorkerDevice(
+            "D", "NVIDIA GeForce RTX 4090" if kind == "cuda" else "", kind, 0, 0
+        )
         offer = WorkerStatus("", False, (replace(card, free=60 * GIB, total=64 * GIB),))
         box = WorkerReport(WorkerAddress("box"), offer, 0.3, line)
         both = machine_profile.with_workers(machine(), [box])
         shared = ContextSettings(workers=both.workers)
-        asked = SettingsRequest(LoadCommand("target", "draft", shared), can_skip_workers=True)
+        asked = SettingsRequest(
+            LoadCommand("target", "draft", shared), can_skip_workers=True
+        )
         fit = advisor(pair, both).advise(asked).fit
         assert fit.verdict in ("fits", "tight")
         assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
@@ -84,17 +103,24 @@ def test_other_computers_share_what_is_too_large_or_too_slow_here() -> None:
 def test_exact_mode_stores_keys_so_that_every_width_is_computed_alike() -> None:
     found = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True)
     target, draft = found.fit.load.target_settings, found.fit.load.draft_settings
-    assert (target.kv_type, draft.kv_type) == ("q8_0/f16", "f16"), "drafts do not decide the text"
+    assert (target.kv_type, draft.kv_type) == ("q8_0/f16", "f16"), (
+        "drafts do not decide the text"
+    )
     usual = advise("qwen3-4b+qwen3-0.6b", machine())
     assert (usual.fit.load.target_settings.kv_type, usual.exact_note) == ("f16", "")
-    needed = [sum(fit.memory_estimate.total_by_device.values()) for fit in (found.fit, usual.fit)]
+    needed = [
+        sum(fit.memory_estimate.total_by_device.values())
+        for fit in (found.fit, usual.fit)
+    ]
     assert needed[0] < needed[1]
     assert "q8_0/f16" in found.explanation and "q8_0/f16" in found.exact_note
     chosen = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True, kv="q8_0")
     assert chosen.fit.load.target_settings.kv_type == "q8_0", "no key is in f16"
 
 
-def test_exact_mode_is_refused_where_passes_of_different_widths_differ(zoo: Zoo) -> None:
+def test_exact_mode_is_refused_where_passes_of_different_widths_differ(
+    zoo: Zoo,
+) -> None:
     on_card, small = machine("RTX 4090"), machine("RTX 3060 12GB")
     for profile, given, reason in (
         (on_card, {}, "RTX 4090|CUDA0"),
@@ -109,7 +135,9 @@ def test_exact_mode_is_refused_where_passes_of_different_widths_differ(zoo: Zoo)
         advisor("qwen3-4b+qwen3-0.6b", machine()).advise(
             SettingsRequest(LoadCommand("target", None, without), exact=True)
         )
-    narrow = SettingsAdvisor(shapes.from_header(reader.read(zoo["target"])), None, machine())
+    narrow = SettingsAdvisor(
+        shapes.from_header(reader.read(zoo["target"])), None, machine()
+    )
     with pytest.raises(UsageError, match="keys in q8_0"):
         narrow.advise(request(draft=False, exact=True))
 
@@ -131,10 +159,16 @@ def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
 
 def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
     settings_advisor = advisor("qwen3-14b+qwen3-0.6b", machine("RTX 4060"))
-    default = settings_advisor.estimate_fit(LoadCommand("t", "d", ContextSettings(n_ctx=8192)))
+    default = settings_advisor.estimate_fit(
+        LoadCommand("t", "d", ContextSettings(n_ctx=8192))
+    )
     assert default.verdict == "no"
     options = settings_advisor.list_memory_savings(default)
-    assert {option.flags for option in options} >= {"--kv q8_0", "--draft none", "--ctx 4096"}
+    assert {option.flags for option in options} >= {
+        "--kv q8_0",
+        "--draft none",
+        "--ctx 4096",
+    }
     assert all(option.saved_bytes > 0 for option in options)
     fits = [option.fit.verdict != "no" for option in options]
     assert fits == sorted(fits, reverse=True)
@@ -157,19 +191,26 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
         found = advisor(pair, profile).advise(request(draft="lookup" not in pair)).fit
         if found.verdict != "no":
             speeds.append(
-                estimate_tokens_per_second(found) * (found.load.target_settings.n_ctx or 0) ** 0.25
+                estimate_tokens_per_second(found)
+                * (found.load.target_settings.n_ctx or 0) ** 0.25
             )
-    assert len(speeds) > 5 and all(more >= less * 0.8 for less, more in pairwise(speeds))
+    assert len(speeds) > 5 and all(
+        more >= less * 0.8 for less, more in pairwise(speeds)
+    )
 
 
 def test_a_card_with_room_gets_a_longer_context_and_keeps_its_reserve() -> None:
     cards = ("RTX 3060", "RTX 4080", "RTX 3090")
     found = {card: advise("qwen3-14b+qwen3-0.6b", machine(card)) for card in cards}
-    contexts = {card: each.fit.load.target_settings.n_ctx for card, each in found.items()}
+    contexts = {
+        card: each.fit.load.target_settings.n_ctx for card, each in found.items()
+    }
     assert contexts == {"RTX 3060": 8192, "RTX 4080": 16384, "RTX 3090": 32768}
     assert {each.fit.verdict for each in found.values()} == {"fits"}
     requested = advise("qwen3-14b+qwen3-0.6b", machine("RTX 3090"), ctx=4096)
-    assert requested.fit.load.target_settings.n_ctx == 4096, "a requested context is not changed"
+    assert requested.fit.load.target_settings.n_ctx == 4096, (
+        "a requested context is not changed"
+    )
 
 
 def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> None:
@@ -182,10 +223,14 @@ def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> No
 
 
 def test_two_cards_share_a_mixture_by_bytes() -> None:
-    """The layers without experts are small: as many layers each left 19 GiB of one card empty."""
+    """The layers without experts are small: as many layers each left 19 GiB of one card
+    empty.
+    """
     one = gpu_catalog.find("RTX 3090").as_device()
     cards = (one, replace(one, name="CUDA1"))
-    profile = shapes.machine(*cards, cpu=replace(shapes.CPU, free=60 * GIB, total=64 * GIB))
+    profile = shapes.machine(
+        *cards, cpu=replace(shapes.CPU, free=60 * GIB, total=64 * GIB)
+    )
     model = catalog.load().models["gpt-oss-120b"]
     shape = pair_shapes.shape_from_catalog(model)
     assert shape is not None
@@ -193,5 +238,7 @@ def test_two_cards_share_a_mixture_by_bytes() -> None:
     fit = settings.advise(request(draft=False)).fit
     assert fit.verdict == "fits" and fit.load.target_settings.cpu_moe > 0
     assert all(0 <= (each.headroom or 0) < 1.5 * GIB for each in fit.device_fits)
-    asked = SettingsRequest(LoadCommand("t", None, ContextSettings(tensor_split=(1.0, 1.0))))
+    asked = SettingsRequest(
+        LoadCommand("t", None, ContextSettings(tensor_split=(1.0, 1.0)))
+    )
     assert settings.advise(asked).fit.load.target_settings.tensor_split == (1.0, 1.0)

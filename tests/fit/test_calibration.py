@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.fit.calibration import calibrate, summarize_reads
-from localspec.fit.speed import TABLE_ERROR, TYPICAL_CPU_SPEED, DeviceSpeed, UseCase, from_devices
+from localspec.fit.speed import (
+    TABLE_ERROR,
+    TYPICAL_CPU_SPEED,
+    DeviceSpeed,
+    UseCase,
+    from_devices,
+)
 from localspec.machine import gpu_catalog
 from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
 from localspec.machine.device import HOST
@@ -34,12 +40,16 @@ def record(
     threads: int = 4,
     kind: str = "Q8_0",
 ) -> PairMeasurement:
-    """A measured pair of this many bytes, on a machine with this fixed time and bandwidth."""
+    """A measured pair of this many bytes, on a machine with this fixed time and
+    bandwidth.
+    """
     t1 = a + target / (gbps * 1e6)
     c = None if draft is None else (a + draft / (gbps * 1e6)) / t1
     second = None if draft is None else ModelReads(int(draft), (HOST,), kind)
     reads = PairReads(ModelReads(int(target), (HOST,), kind), second)
-    return PairMeasurement("key", quiet_costs(t1, CURVE, c, threads=threads), reads, None)
+    return PairMeasurement(
+        "key", quiet_costs(t1, CURVE, c, threads=threads), reads, None
+    )
 
 
 def learn(*records: PairMeasurement, kind: str = "Q8_0") -> DeviceSpeed:
@@ -62,7 +72,9 @@ def test_only_the_latest_number_of_threads_and_quiet_hours_count() -> None:
     slow = replace(record(2e9), measured=quiet_costs(1607.0, CURVE, threads=4))
     assert learn(slow, record(2e9, 2e8)).bandwidth == pytest.approx(20), "the fastest"
     for load in (0.5, None):  # earlier versions did not record it
-        alone = replace(slow, measured=MeasuredCosts(1607.0, CURVE, threads=4, other_load=load))
+        alone = replace(
+            slow, measured=MeasuredCosts(1607.0, CURVE, threads=4, other_load=load)
+        )
         assert learn(alone).bandwidth is None
 
 
@@ -75,12 +87,17 @@ def test_other_weights_borrow_and_say_so() -> None:
 
 def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
     demo, real = record(1.2e7, 1.3e6, a=0.1, gbps=200), record(2e9, 2e8, gbps=20)
-    assert learn(demo, real).bandwidth == pytest.approx(20) and learn(demo).bandwidth is None
+    assert (
+        learn(demo, real).bandwidth == pytest.approx(20)
+        and learn(demo).bandwidth is None
+    )
 
 
 def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() -> None:
     part = ModelReads(int(1e8), ("CUDA0",), "Q8_0")
-    small = PairMeasurement("", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None)
+    small = PairMeasurement(
+        "", quiet_costs(1.0, CURVE, threads=4), PairReads(part), None
+    )
     calibrated = calibrate(CARD, [small])
     assert calibrated.find_speed("CUDA0", "Q8_0", 3e8).error < TABLE_ERROR
     far = calibrated.find_speed("CUDA0", "Q8_0", 5e9)
@@ -90,19 +107,26 @@ def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() 
 def test_a_far_smaller_model_takes_the_speed_of_the_table() -> None:
     """The fixed time of a large model says nothing of a small one's."""
     part = ModelReads(int(8e9), ("CUDA0",), "Q8_0")
-    large = PairMeasurement("", quiet_costs(90.0, CURVE, threads=4), PairReads(part), None)
+    large = PairMeasurement(
+        "", quiet_costs(90.0, CURVE, threads=4), PairReads(part), None
+    )
     hardware = calibrate(CARD, [large])
     near = hardware.find_speed("CUDA0", "Q8_0", 2e9, 2e9)
     far = hardware.find_speed("CUDA0", "Q8_0", 1e8, 1e8)
     assert near.measured and not far.measured
-    assert (far.bandwidth, far.error) == (272, TABLE_ERROR) and "far larger" in far.basis
+    assert (far.bandwidth, far.error) == (
+        272,
+        TABLE_ERROR,
+    ) and "far larger" in far.basis
     in_part = hardware.find_speed("CUDA0", "Q8_0", 1e8, 8e9)
     assert in_part.measured, "a small part of a large model is of its class"
 
 
 @given(
     st.lists(
-        st.tuples(st.floats(7e7, 2e10), st.floats(5, 90), st.sampled_from(["Q8_0", "Q4_K"])),
+        st.tuples(
+            st.floats(7e7, 2e10), st.floats(5, 90), st.sampled_from(["Q8_0", "Q4_K"])
+        ),
         max_size=5,
     ),
     st.sampled_from(["Q8_0", "Q4_K", "BF16"]),
@@ -142,10 +166,14 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
     found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
     reads = summarize_reads(load, *shapes.from_headers(BIG, DRAFT), where)
-    assert reads.draft is not None and found.costs is not None and found.plain is not None
+    assert (
+        reads.draft is not None and found.costs is not None and found.plain is not None
+    )
     t1 = a + reads.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01) and found.calibrated
-    assert found.costs.c == pytest.approx((a + reads.draft.read / (gbps * 1e6)) / t1, rel=0.01)
+    assert found.costs.c == pytest.approx(
+        (a + reads.draft.read / (gbps * 1e6)) / t1, rel=0.01
+    )
     assert found.costs.verify_cost(4) == pytest.approx(1.4)
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
     assert "4 Q4_K models measured here" in found.explanation
@@ -156,4 +184,7 @@ def test_a_type_that_was_timed_is_estimated_by_it_until_a_model_is_measured() ->
     speed = calibrate(from_devices([]), [], timed).find_speed(HOST, "Q4_0")
     assert speed.read_ms(TIMED_WEIGHTS * 4.5 / 8, "Q4_0") == pytest.approx(2.0)
     assert speed.verify_cost(4, "Q4_0") == pytest.approx(2.0) and "timed" in speed.basis
-    assert calibrate(from_devices([]), [], timed).find_speed(HOST, "Q8_0").bandwidth is None
+    assert (
+        calibrate(from_devices([]), [], timed).find_speed(HOST, "Q8_0").bandwidth
+        is None
+    )

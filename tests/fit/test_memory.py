@@ -1,4 +1,6 @@
-"""fit/memory.py: the estimate against llama.cpp's own count, recorded GPUs and published logs."""
+"""fit/memory.py: the estimate against llama.cpp's own count, recorded GPUs and
+published logs.
+"""
 
 import platform
 from collections.abc import Iterator
@@ -38,14 +40,22 @@ MIB = 1024**2
 GIB = 1024**3
 SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
 LOWEST, HIGHEST, HIGHEST_OF_LARGE_BATCHES = 0.98, 1.06, 1.11
-"""Estimate relative to all bytes of the pair.  localspec itself uses batches of up to 512."""
+"""Estimate relative to all bytes of the pair.  localspec itself uses batches of up to
+512.
+"""
 TINY = 16 * MIB
 """Absolute error allowed for models as small as those of the tests."""
 
 
 def cards(count: int, backend: str = "CUDA") -> list[Device]:
     return [
-        Device(f"{backend}{i}", free=24 * GIB, total=24 * GIB, backend=backend, simulated=True)
+        Device(
+            f"{backend}{i}",
+            free=24 * GIB,
+            total=24 * GIB,
+            backend=backend,
+            simulated=True,
+        )
         for i in range(count)
     ]
 
@@ -66,7 +76,10 @@ def test_without_a_card(name: str) -> None:
     model = header(name)
     loads = [
         # llama.cpp really allocates a recurrent state for each token of a draft.
-        replace(load_command(name, n_gpu_layers=0, **settings), draft_max=2 if settings else 16)
+        replace(
+            load_command(name, n_gpu_layers=0, **settings),
+            draft_max=2 if settings else 16,
+        )
         for settings in (
             {},
             {"kv_type": "q8_0", "n_ubatch": 64},
@@ -81,7 +94,8 @@ def test_without_a_card(name: str) -> None:
         estimate = shapes.estimate_pair(load, model, None, [])
         exact = shapes.replace_counted(estimate, load, (model, None), counted)
         kv = estimate.of(HOST).kv
-        assert abs(counted.target.kv - kv) <= 0.01 * MIB * 2  # two caches, printed in 0.01 MiB
+        # two caches, printed in 0.01 MiB
+        assert abs(counted.target.kv - kv) <= 0.01 * MIB * 2
         assert (estimate.method, exact.method, exact.error) == ("analytic", "exact", 0)
         check_total(estimate, exact, load)
         assert abs(total(estimate) - total(exact)) <= estimate.error, load
@@ -94,31 +108,43 @@ def test_without_a_card(name: str) -> None:
 
 
 ALIGNMENT = 256 << 10
-"""Of the weights and caches of one model on one device: tensors are padded and aligned."""
+"""Of the weights and caches of one model on one device: tensors are padded and aligned.
+"""
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="recorded on x86-64")
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="recorded on x86-64"
+)
 @pytest.mark.parametrize("from_catalogue", [False, True])
 def test_recorded_gpus(from_catalogue: bool) -> None:
-    """Weights and KV cache are exact in a file, and the sum is within its bounds from both."""
+    """Weights and KV cache are exact in a file, and the sum is within its bounds from
+    both.
+    """
     n_compared = 0
     for count in gpu_counts.read():
         models = catalogue_shapes(count.models) if from_catalogue else None
         if from_catalogue and models is None:
             continue  # a head, which has no shape in the catalogue
         found = models or shapes.from_headers(*count.headers)
-        load = replace(count.load, overlap=False)  # recorded before the draft had branches
+        # recorded before the draft had branches
+        load = replace(count.load, overlap=False)
         estimate = memory.estimate_pair(load, *found, count.devices)
-        is_split = load.draft is not None and len(count.devices) > 1  # by what the target leaves
+        # by what the target leaves
+        is_split = load.draft is not None and len(count.devices) > 1
         for name in {*estimate.target.on, *count.exact.target.on}:
             mine, theirs = estimate.target.of(name), count.exact.target.of(name)
             if not from_catalogue:
-                assert mine.weights == pytest.approx(theirs.weights, abs=ALIGNMENT), count
+                assert mine.weights == pytest.approx(theirs.weights, abs=ALIGNMENT), (
+                    count
+                )
             assert mine.kv == pytest.approx(theirs.kv, abs=ALIGNMENT), count
             off = estimate.of(name).total - count.exact.of(name).total
             # A fit leaves the reserve free: what a load may take more than estimated.
             share = 1 / 2 if from_catalogue else 1 / 8
-            assert off >= -share * reserve_bytes(Device(name)) or is_split, (count, name)
+            assert off >= -share * reserve_bytes(Device(name)) or is_split, (
+                count,
+                name,
+            )
             if not is_split and not from_catalogue:
                 assert abs(off) <= estimate.error, (count, name)
         check_total(estimate, count.exact, load)
@@ -126,7 +152,9 @@ def test_recorded_gpus(from_catalogue: bool) -> None:
     assert n_compared > 100
 
 
-def catalogue_shapes(names: tuple[str, str | None]) -> tuple[ModelShape, ModelShape | None] | None:
+def catalogue_shapes(
+    names: tuple[str, str | None],
+) -> tuple[ModelShape, ModelShape | None] | None:
     """Of models of tests/support/families.py, as if they were entries of the catalogue."""
     found = [catalogue_shape(name) for name in names if name]
     if not all(found):
@@ -140,11 +168,15 @@ def catalogue_shape(name: str) -> ModelShape | None:
         return None
     one = FAMILIES[family]
     numbers = one.full if size == "full" else one.small
-    n_bytes = synthetic_header.build(numbers, one.quantisation).size + 40 * numbers.vocab
+    n_bytes = (
+        synthetic_header.build(numbers, one.quantisation).size + 40 * numbers.vocab
+    )
     return pair_shapes.shape_from_numbers(numbers, one.quantisation, n_bytes)
 
 
-def check_total(estimate: MemoryEstimate, exact: MemoryEstimate, load: LoadCommand) -> None:
+def check_total(
+    estimate: MemoryEstimate, exact: MemoryEstimate, load: LoadCommand
+) -> None:
     """−2 % to +6 % of all bytes of the pair; in MiB if they are few."""
     difference, size = total(estimate) - total(exact), total(exact)
     batch = max(load.target_settings.n_ubatch, load.draft_settings.n_ubatch)
@@ -158,7 +190,9 @@ def clear_caches() -> None:
 
 
 @pytest.fixture(params=["shown", "hidden"])
-def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def amx(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     """A CPU with AMX and one without: llama.cpp repacks weights only without AMX."""
     monkeypatch.delenv("LOCALSPEC_AMX", raising=False)
     if request.param == "hidden" and llama_params.has_amx.__wrapped__():
@@ -170,13 +204,16 @@ def amx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.mark.parametrize(
-    ("backend", "layers"), [("", 0), ("CUDA", 0), ("CUDA", 9), ("Metal", 0), ("Metal", 9)]
+    ("backend", "layers"),
+    [("", 0), ("CUDA", 0), ("CUDA", 9), ("Metal", 0), ("Metal", 9)],
 )
 def test_repacked_weights(amx: str, backend: str, layers: int) -> None:
     """Tied embeddings of a repacked type are loaded twice."""
     model = with_table(header("llama-tied"), "Q4_0")
     load = load_command("x", n_gpu_layers=layers)
-    estimate = shapes.estimate_pair(load, model, None, cards(1, backend) if backend else [])
+    estimate = shapes.estimate_pair(
+        load, model, None, cards(1, backend) if backend else []
+    )
     sizes = [tensor.n_bytes for tensor in model.tensors]
     table = next(t.n_bytes for t in model.tensors if t.name == "token_embd.weight")
     twice = layers > 0 or (amx == "hidden" and backend != "CUDA")
@@ -213,8 +250,12 @@ PAIRS = {
 FULL = (*headshapes.HEADS, "mtp-qwen35")
 
 
-def head_load(pair: tuple[Path, Path], settings: ContextSettings = HEAD_SETTINGS) -> LoadCommand:
-    return LoadCommand(str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16)
+def head_load(
+    pair: tuple[Path, Path], settings: ContextSettings = HEAD_SETTINGS
+) -> LoadCommand:
+    return LoadCommand(
+        str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16
+    )
 
 
 def counted(
@@ -228,7 +269,9 @@ def counted(
 
 
 @pytest.mark.parametrize("kind", FULL)
-@pytest.mark.parametrize("settings", [{}, {"n_ubatch": 512, "flash_attn": "off", "kv_type": "f16"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"n_ubatch": 512, "flash_attn": "off", "kv_type": "f16"}]
+)
 def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> None:
     target, head = headshapes.pair(kind)
     base = replace(HEAD_SETTINGS, n_ctx=8192, n_ubatch=512, kv_type="q8_0")
@@ -240,7 +283,9 @@ def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("kind", [*PAIRS, "mtp-alone"])
 def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) -> None:
-    """The first pass that outputs hidden states reserves the graph again: within the error."""
+    """The first pass that outputs hidden states reserves the graph again: within the
+    error.
+    """
     if kind == "mtp-alone":
         target = head_targets.without_layers(head_models.mimo2())
         layer = head_targets.layer_alone(head_models.mimo2())
@@ -251,7 +296,9 @@ def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) 
     else:
         paths = zoo[PAIRS[kind][0]], zoo[PAIRS[kind][1]]
     settings = replace(HEAD_SETTINGS, n_ubatch=32)
-    _, found = counted(head_load(paths, settings), (reader.read(paths[0]), reader.read(paths[1])))
+    _, found = counted(
+        head_load(paths, settings), (reader.read(paths[0]), reader.read(paths[1]))
+    )
     assert found.draft is not None
     pair = heads_beside.opened(*paths, n_ubatch=32)
     try:
@@ -272,7 +319,10 @@ def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) 
     rounding = 0.01 * MIB
     off = found.target.of(HOST).compute - target_buffers[HOST].compute
     assert -rounding <= off <= found.error + rounding
-    assert abs(found.draft.of(HOST).compute - head_buffers[HOST].compute) <= found.error + rounding
+    assert (
+        abs(found.draft.of(HOST).compute - head_buffers[HOST].compute)
+        <= found.error + rounding
+    )
 
 
 def test_ready_reports_the_estimated_memory(zoo: Zoo) -> None:
@@ -289,7 +339,9 @@ def test_ready_reports_the_estimated_memory(zoo: Zoo) -> None:
 
 
 def test_only_some_devices_are_used() -> None:
-    """Integrated graphics only where there is no card; one card of two with split_mode none."""
+    """Integrated graphics only where there is no card; one card of two with split_mode
+    none.
+    """
     card, second = cards(2)
     shared = replace(second, kind="igpu")
     one = load_command("x", split_mode="none", main_gpu=1)
@@ -306,15 +358,17 @@ def test_only_some_devices_are_used() -> None:
 def test_a_draft_is_split_by_what_the_target_leaves() -> None:
     """As in llama.cpp: it splits the draft by the memory then free on each GPU."""
     load = replace(load_command("x", tensor_split=(1, 5)), draft="y")
-    draft = shapes.estimate_pair(load, header("llama"), header("llama-tied"), cards(2)).draft
+    draft = shapes.estimate_pair(
+        load, header("llama"), header("llama-tied"), cards(2)
+    ).draft
     assert draft is not None and draft.of("CUDA0").kv > draft.of("CUDA1").kv
 
 
 def test_an_unverified_architecture_has_a_larger_error() -> None:
     known = header("llama")
-    renamed = {key.replace("llama.", "olmo2."): value for key, value in known.keys.items()} | {
-        "general.architecture": "olmo2"
-    }
+    renamed = {
+        key.replace("llama.", "olmo2."): value for key, value in known.keys.items()
+    } | {"general.architecture": "olmo2"}
     unknown = replace(known, architecture="olmo2", keys=renamed)
     first = shapes.estimate_pair(load_command("x"), known, None, [])
     second = shapes.estimate_pair(load_command("x"), unknown, None, [])

@@ -23,11 +23,13 @@ def test_every_number_may_be_odd(family: str) -> None:
         if not isinstance(value, int) or isinstance(value, bool):
             continue
         for odd in (0, 1, 7, 2**31 - 1):
-            data = writer.serialize_header(replace(header, keys={**header.keys, key: odd}))
+            data = writer.serialize_header(
+                replace(header, keys={**header.keys, key: odd})
+            )
             try:
                 damaged = parse(data, len(data) + writer.data_size(header))
-                SettingsAdvisor(*pair_shapes.from_headers(damaged, None).shapes, machine).advise(
-                    SettingsRequest(LoadCommand("target"))
-                )
+                SettingsAdvisor(
+                    *pair_shapes.from_headers(damaged, None).shapes, machine
+                ).advise(SettingsRequest(LoadCommand("target")))
             except LocalspecError as error:
                 assert error.message

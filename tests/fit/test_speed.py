@@ -1,4 +1,6 @@
-"""fit/speed.py: published runs, invariants, bytes read per token, heads, unknown speeds."""
+"""fit/speed.py: published runs, invariants, bytes read per token, heads, unknown
+speeds.
+"""
 
 from dataclasses import replace
 
@@ -32,9 +34,15 @@ MIB = 1 << 20
 
 
 def hardware_speed(
-    gpu: float | None = 800.0, cpu: float | None = 40.0, eta: float = 0.75, fixed: float = 1.5
+    gpu: float | None = 800.0,
+    cpu: float | None = 40.0,
+    eta: float = 0.75,
+    fixed: float = 1.5,
 ) -> HardwareSpeed:
-    rates = {"CUDA0": DeviceSpeed(gpu, eta, fixed), HOST: DeviceSpeed(cpu, 0.7, 0.3, "cpu")}
+    rates = {
+        "CUDA0": DeviceSpeed(gpu, eta, fixed),
+        HOST: DeviceSpeed(cpu, 0.7, 0.3, "cpu"),
+    }
     return HardwareSpeed((CARD,), rates)
 
 
@@ -56,7 +64,9 @@ GPT_OSS = families.header("gpt-oss")
 
 
 def test_small_and_sparse_models_on_fast_cards() -> None:
-    """Published runs lie in the range that is shown (a 4070 Ti's and a 4090's are above it)."""
+    """Published runs lie in the range that is shown (a 4070 Ti's and a 4090's are above
+    it).
+    """
     for card, model, tokens_per_second in [
         ("RTX 3080 Ti", LLAMA_3B, 263.2),
         ("RTX 3060", GPT_OSS, 84.0),
@@ -70,11 +80,16 @@ def test_small_and_sparse_models_on_fast_cards() -> None:
     ]:
         hardware = from_devices([gpu_catalog.find(card).as_device()])
         load = LoadCommand("target", None, ContextSettings(n_ctx=4096))
-        low, high = shapes.estimate_speed(load, model, None, hardware).plain or (0.0, 0.0)
+        low, high = shapes.estimate_speed(load, model, None, hardware).plain or (
+            0.0,
+            0.0,
+        )
         assert low <= tokens_per_second <= high, (low, high)
 
 
-@pytest.mark.parametrize(("card", "tokens_per_second"), [("RX 7900 XT", 151.8), ("H100", 285)])
+@pytest.mark.parametrize(
+    ("card", "tokens_per_second"), [("RX 7900 XT", 151.8), ("H100", 285)]
+)
 def test_a_mixture_on_a_large_card(card: str, tokens_per_second: float) -> None:
     """30B with 3B active: published, and measured by us."""
     hardware = from_devices([gpu_catalog.find(card).as_device()])
@@ -84,7 +99,9 @@ def test_a_mixture_on_a_large_card(card: str, tokens_per_second: float) -> None:
 
 
 def test_layers_beside_a_mac_s_gpu_are_read_from_the_same_memory() -> None:
-    """A 24 GB M4 Pro: 16 GiB of it are its GPU's, and the CPU reads the rest as fast as it can."""
+    """A 24 GB M4 Pro: 16 GiB of it are its GPU's, and the CPU reads the rest as fast as
+    it can.
+    """
     machine = machine_profile.with_gpu("M4 Pro", 24)
     speed = machine.hardware.find_speed(HOST, "Q4_K")
     assert speed.read_ms(1e9) == pytest.approx(2 * 1e3 / 273)
@@ -120,13 +137,19 @@ def test_curves_of_mixtures_are_near_what_was_measured() -> None:
         assert found == pytest.approx(curve, rel=within)
 
 
-@given(st.floats(60, 2000), st.floats(1.01, 3), st.integers(0, 32), st.integers(0, 100_000))
-def test_more_of_it_is_faster(bandwidth: float, more: float, layers: int, context: int) -> None:
+@given(
+    st.floats(60, 2000), st.floats(1.01, 3), st.integers(0, 32), st.integers(0, 100_000)
+)
+def test_more_of_it_is_faster(
+    bandwidth: float, more: float, layers: int, context: int
+) -> None:
     def speed(
         gpu: float = bandwidth, cpu: float = 20, n: int = layers, context: int = context
     ) -> float:
         load = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=n))
-        return middle(estimate(load, hardware_speed(gpu, cpu), UseCase(context=context)))
+        return middle(
+            estimate(load, hardware_speed(gpu, cpu), UseCase(context=context))
+        )
 
     assert speed(bandwidth * more, n=max(1, layers)) > speed(n=max(1, layers))
     assert speed(cpu=20 * more) > speed() and speed(n=layers + 1) > speed()
@@ -135,9 +158,15 @@ def test_more_of_it_is_faster(bandwidth: float, more: float, layers: int, contex
 
 @given(st.floats(0, 1))
 def test_high_temperature_and_prose_have_lower_acceptance(temperature: float) -> None:
-    found = estimate(LOAD, hardware_speed(), UseCase(temperature=temperature)).by_workload
+    found = estimate(
+        LOAD, hardware_speed(), UseCase(temperature=temperature)
+    ).by_workload
     cold = estimate(LOAD, hardware_speed(), UseCase(temperature=0.0)).by_workload
-    assert found["code"].speedup[1] >= found["chat"].speedup[1] >= found["writing"].speedup[1]
+    assert (
+        found["code"].speedup[1]
+        >= found["chat"].speedup[1]
+        >= found["writing"].speedup[1]
+    )
     assert cold["code"].speedup[1] >= found["code"].speedup[1]
 
 
@@ -145,9 +174,9 @@ def test_a_dense_model_reads_all_but_its_table_of_tokens() -> None:
     """llama.cpp puts 4403.49 MiB on the GPU; the token embeddings stay on the CPU."""
     found = shapes.count_reads(BIG, EMPTY, [CARD], 1000)
     assert found.weights == pytest.approx(4403.49 * MIB, rel=1e-4)
-    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000 and [*found.by_device] == [
-        "CUDA0"
-    ]
+    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000 and [
+        *found.by_device
+    ] == ["CUDA0"]
     assert not found.shape.is_moe
 
 
@@ -156,32 +185,48 @@ def test_a_mixture_reads_the_experts_it_uses() -> None:
     experts = sum(one.n_bytes for one in MOE.tensors if "_exps" in one.name)
     table = next(one.n_bytes for one in MOE.tensors if one.name == "token_embd.weight")
     dense = MOE.weight_bytes - experts - table
-    assert found.weights == pytest.approx(dense + experts / 16 / 0.8, rel=1e-5), "read slower"
+    assert found.weights == pytest.approx(dense + experts / 16 / 0.8, rel=1e-5), (
+        "read slower"
+    )
     wide = [8, 15.5, 22.5, 29.1, 35.3]
-    assert [8 * found.experts_used_ratio(m) for m in range(1, 6)] == pytest.approx(wide, abs=0.06)
+    assert [8 * found.experts_used_ratio(m) for m in range(1, 6)] == pytest.approx(
+        wide, abs=0.06
+    )
     assert 8 * found.experts_used_ratio(8) == pytest.approx(51.6, abs=0.06)
 
 
 def test_experts_can_stay_with_the_cpu() -> None:
     found = shapes.count_reads(MOE, ContextSettings(cpu_moe=ALL_LAYERS), [CARD])
     assert found.by_device[HOST].dense == 0 and found.by_device["CUDA0"].experts == 0
-    assert found.weights == pytest.approx(shapes.count_reads(MOE, EMPTY, [CARD]).weights)
+    assert found.weights == pytest.approx(
+        shapes.count_reads(MOE, EMPTY, [CARD]).weights
+    )
     half = shapes.count_reads(MOE, ContextSettings(cpu_moe=24), [CARD]).by_device
-    assert half[HOST].experts == half["CUDA0"].experts == found.by_device[HOST].experts / 2
+    assert (
+        half[HOST].experts == half["CUDA0"].experts == found.by_device[HOST].experts / 2
+    )
 
 
 @pytest.mark.parametrize("kind", [*headshapes.HEADS, "mtp-qwen35"])
 def test_heads_are_priced(kind: str) -> None:
-    """Cheaper than a small model, but not free; a block costs one pass, however long it is."""
+    """Cheaper than a small model, but not free; a block costs one pass, however long it
+    is.
+    """
     machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
     pair = shapes.from_headers(*headshapes.pair(kind))
     advisor = SettingsAdvisor(*pair, machine, UseCase("code"))
     found = advisor.estimate_fit(load).speed
-    assert found.plain is not None and found.speculative is not None and found.costs is not None
+    assert (
+        found.plain is not None
+        and found.speculative is not None
+        and found.costs is not None
+    )
     gains = found.by_workload["code"].speedup[1] > 1
     assert (found.speculative[1] > found.plain[1]) == gains
-    assert gains or headshapes.pair(kind)[0].hparam("expert_count"), "a mixture gains less"
+    assert gains or headshapes.pair(kind)[0].hparam("expert_count"), (
+        "a mixture gains less"
+    )
     assert "heads (code)" in found.explanation
     if kind.startswith(("dflash", "dspark")):
         assert found.costs.c == 0 and 0.1 < found.costs.host < 1
@@ -196,7 +241,10 @@ def test_no_estimate_with_an_unknown_bandwidth() -> None:
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
     assert estimate(half, hardware_speed(cpu=None)).plain is None
     assert estimate(LOAD, from_devices([])).plain is None
-    assert estimate(LOAD, from_devices([replace(CARD, description="Frobnicator 9")])).plain is None
+    assert (
+        estimate(LOAD, from_devices([replace(CARD, description="Frobnicator 9")])).plain
+        is None
+    )
 
 
 def test_an_assumed_processor_is_called_so_and_wide() -> None:

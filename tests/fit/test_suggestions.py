@@ -12,7 +12,11 @@ from localspec import launch
 from localspec.config import SETTINGS
 from localspec.errors import NotFoundError
 from localspec.fit import machine_profile, pair_shapes, suggestions
-from localspec.fit.advisor import SettingsAdvisor, SettingsRequest, estimate_tokens_per_second
+from localspec.fit.advisor import (
+    SettingsAdvisor,
+    SettingsRequest,
+    estimate_tokens_per_second,
+)
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairMember, PairShapes
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
@@ -42,7 +46,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def computer(gib: float) -> MachineProfile:
     """Without a GPU."""
-    return shapes.machine(cpu=replace(shapes.CPU, free=int(gib * GIB), total=int(gib * GIB)))
+    return shapes.machine(
+        cpu=replace(shapes.CPU, free=int(gib * GIB), total=int(gib * GIB))
+    )
 
 
 def suggest(
@@ -75,18 +81,24 @@ RECOMMENDED = {
 }
 
 
-@pytest.mark.parametrize("card", often(list(RECOMMENDED), ["8 chat", "16 code", "32 documents"]))
+@pytest.mark.parametrize(
+    "card", often(list(RECOMMENDED), ["8 chat", "16 code", "32 documents"])
+)
 def test_a_card_of_each_size_gets_what_people_recommend(card: str) -> None:
     size, use = card.split()
     found = suggest(int(size), use)
     pair, place = RECOMMENDED[card]
     assert pair in [one.pair.id for one in found][:place]
-    assert all(one.needed_bytes <= 0.95 * int(size) * GIB for one in found), "the rest is others'"
+    assert all(one.needed_bytes <= 0.95 * int(size) * GIB for one in found), (
+        "the rest is others'"
+    )
 
 
 def test_a_target_that_does_not_fit_is_shown_with_the_reason_and_no_speed() -> None:
     found = suggest(8, target="llama-3.3-70b")
-    assert {one.verdict for one in found} == {"no"} and "more than 8.00 GiB" in found[0].reasons[0]
+    assert {one.verdict for one in found} == {"no"} and "more than 8.00 GiB" in found[
+        0
+    ].reasons[0]
     assert not any("tok/s" in reason for reason in found[0].reasons)
     verdicts = [one.verdict == "no" for one in suggest(8, target="qwen3.5-9b")]
     assert verdicts == sorted(verdicts) and False in verdicts
@@ -105,12 +117,18 @@ def test_without_a_gpu_what_reads_less_for_a_token_comes_first() -> None:
 
 
 def test_comfortable_comes_before_large_on_a_cpu() -> None:
-    """The slow ones follow: what leaves some memory, by standing, then the fastest first."""
+    """The slow ones follow: what leaves some memory, by standing, then the fastest
+    first.
+    """
     found = real(suggested("CPU 32 GB"))
-    speeds = {one.pair.id: estimate_tokens_per_second(one.fit) for one in found if one.fit}
+    speeds = {
+        one.pair.id: estimate_tokens_per_second(one.fit) for one in found if one.fit
+    }
     are_slow = [rate < 10 for rate in speeds.values()]
     assert set(are_slow) == {True, False} and are_slow == sorted(are_slow)
-    own_ids = {one.pair.id: catalog.own_id(one.pair.target.id) for one in reversed(found)}
+    own_ids = {
+        one.pair.id: catalog.own_id(one.pair.target.id) for one in reversed(found)
+    }
     best_by_target = {own_id: pair_id for pair_id, own_id in own_ids.items()}.values()
     slow = [
         (one.fit.is_full, TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
@@ -120,7 +138,9 @@ def test_comfortable_comes_before_large_on_a_cpu() -> None:
     assert slow == sorted(slow)
 
 
-def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_not_use() -> None:
+def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_not_use() -> (
+    None
+):
     """As a draft, a model with a recurrent state would decode the text again and again."""
     machine = machine_profile.with_vram(80)
     for pair in catalog.load().pairs.values():
@@ -152,7 +172,11 @@ def test_a_part_of_an_id_is_enough_and_an_unknown_one_is_refused() -> None:
 
 def test_a_target_asked_for_may_keep_its_experts_in_ram_as_fit_says() -> None:
     (best, *_) = suggest(8, target="gpt-oss-20b")
-    assert best.verdict == "fits" and best.fit is not None and best.fit.load.target_settings.cpu_moe
+    assert (
+        best.verdict == "fits"
+        and best.fit is not None
+        and best.fit.load.target_settings.cpu_moe
+    )
     assert "experts in RAM" in best.reasons[0]
 
 
@@ -213,7 +237,9 @@ def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
         assert fit.verdict == "fits"
         assert not fit.loses, "the engine pauses such a draft"
         for device_fit in fit.all_fits:
-            assert device_fit.needed <= (device_fit.device.free or 0) - device_fit.reserve
+            assert (
+                device_fit.needed <= (device_fit.device.free or 0) - device_fit.reserve
+            )
         has_draft = fit.memory_estimate.draft is not None
         assert has_draft == (pair.draft_kind != "lookup"), "a draft that has no room"
 
@@ -229,7 +255,9 @@ def plan(fit: FitReport) -> object:
 
 
 def test_all_commands_plan_alike(name: str) -> None:
-    """`pair suggest`, `fit`, the wizard and `run`: context, draft, layers in RAM, speed, memory."""
+    """`pair suggest`, `fit`, the wizard and `run`: context, draft, layers in RAM,
+    speed, memory.
+    """
     machine, cache = typical_machine(name), EstimateCache()
     best: dict[str, PairSuggestion] = {}
     for one in real(suggested(name)):
@@ -245,13 +273,21 @@ def test_all_commands_plan_alike(name: str) -> None:
         assert row.fit and plan(row.fit) == plan(one.fit), one.pair.id
     for target, one in [*best.items()][:4]:
         named, *_ = suggestions.suggest(machine, None, target)
-        assert one.fit and named.fit and plan(named.fit) == plan(one.fit), "by its name, too"
-        resolved = suggestions.resolve_best_file(target, lambda: machine, SuggestionCriteria())
+        assert one.fit and named.fit and plan(named.fit) == plan(one.fit), (
+            "by its name, too"
+        )
+        resolved = suggestions.resolve_best_file(
+            target, lambda: machine, SuggestionCriteria()
+        )
         assert resolved.target.catalog_model == one.pair.target
 
 
-def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(name: str) -> None:
-    """The whole catalogue, with `fit T` and `run T` if the file of T is all that is here."""
+def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(
+    name: str,
+) -> None:
+    """The whole catalogue, with `fit T` and `run T` if the file of T is all that is
+    here.
+    """
     machine, first = typical_machine(name), dict[str, PairSuggestion]()
     for one in real(suggested(name)):
         if one.pair.draft is None:
@@ -262,29 +298,55 @@ def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(name: 
             continue
         target = PairMember(one.pair.target.id, "shape", file)
         subject = PairShapes(target).add_own_head()
-        pair = ResolvedPair(Path("target"), Path("target"), default_draft="its MTP layer")
+        pair = ResolvedPair(
+            Path("target"), Path("target"), default_draft="its MTP layer"
+        )
         options = LoadOptions()
-        advice = SettingsAdvisor(*subject.shapes, machine).advise(options.to_request(pair))
+        advice = SettingsAdvisor(*subject.shapes, machine).advise(
+            options.to_request(pair)
+        )
         assert plan(advice.fit) == plan(one.fit), one.pair.id
         left_out = one.pair.draft_kind == "lookup"
-        assert advice.skipped_draft.startswith("Not drafting with its MTP layer: " * left_out)
+        assert advice.skipped_draft.startswith(
+            "Not drafting with its MTP layer: " * left_out
+        )
         assert bool(advice.skipped_draft) == left_out
-        forced = SettingsAdvisor(*subject.shapes, machine).advise(options.to_request(pair, "mtp"))
+        forced = SettingsAdvisor(*subject.shapes, machine).advise(
+            options.to_request(pair, "mtp")
+        )
         assert not forced.skipped_draft
 
 
 def test_every_preference_for_loading_is_a_wish_of_the_search(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What `run` and `fit` take from config.toml, `pair suggest` and the wizard take too."""
-    values = {"cpu_moe": "24", "workers": '"10.0.0.9"', "exact": "true", "overlap": "true"}
-    saved = {key: values[option.name] for key, option in SETTINGS.items() if option.name in values}
+    """What `run` and `fit` take from config.toml, `pair suggest` and the wizard take
+    too.
+    """
+    values = {
+        "cpu_moe": "24",
+        "workers": '"10.0.0.9"',
+        "exact": "true",
+        "overlap": "true",
+    }
+    saved = {
+        key: values[option.name]
+        for key, option in SETTINGS.items()
+        if option.name in values
+    }
     names = {each.name for each in fields(LoadOptions)}
-    assert {SETTINGS[key].name for key in SETTINGS if SETTINGS[key].name in names} == {*values}
+    assert {SETTINGS[key].name for key in SETTINGS if SETTINGS[key].name in names} == {
+        *values
+    }
     lines = [f"{key} = {value}\n" for key, value in saved.items()]
     (tmp_path / "config.toml").write_text("".join(lines))
     wishes = launch.saved_criteria("chat", 4096, "q8_0").wishes
-    assert (wishes.cpu_moe, wishes.exact, wishes.ctx, wishes.kv) == (24, True, 4096, "q8_0")
+    assert (wishes.cpu_moe, wishes.exact, wishes.ctx, wishes.kv) == (
+        24,
+        True,
+        4096,
+        "q8_0",
+    )
     assert wishes.load.target_settings.workers == ("10.0.0.9:50052",)
     assert wishes.load.overlap is True and wishes.can_skip_workers
     pair = catalog.load().pairs["gpt-oss-20b+lookup"]
@@ -302,18 +364,24 @@ def test_the_range_of_a_speed_up_and_the_verdict_agree(name: str) -> None:
         if one.fit and one.fit.memory_estimate.draft and one.fit.speed.plain:
             low, high = one.fit.speed.by_workload["chat"].speedup
             assert low <= 1 and high == 1 if one.fit.loses else high > 1
-            assert ("probably not faster with this draft" in one.reasons) == one.fit.loses
+            assert (
+                "probably not faster with this draft" in one.reasons
+            ) == one.fit.loses
 
 
 def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
     """Of a GPU's limit the rest of the memory is slower to reach."""
-    found = [one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id]
+    found = [
+        one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id
+    ]
     assert found[0].pair.target.quantization == "UD-IQ4_XS"
     assert found[0] in suggested("Apple 32 GB")[:3]
     assert found[0].fit and not found[0].fit.is_partly_in_ram
 
 
-@pytest.mark.parametrize("name", [name for name, (card, _, _) in MACHINES.items() if card])
+@pytest.mark.parametrize(
+    "name", [name for name, (card, _, _) in MACHINES.items() if card]
+)
 def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
     """At most 0.6 GiB stay free beside the reserve."""
     machine = typical_machine(name)
@@ -332,7 +400,9 @@ def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
 
 
 def test_the_quantisation_is_what_the_memory_allows() -> None:
-    """A larger one leaves memory free; of one that was trained for its type the first is best."""
+    """A larger one leaves memory free; of one that was trained for its type the first
+    is best.
+    """
     for gib, model, type_ in [
         (24, "qwen3.8-27b", "UD-Q4_K_XL"),
         (32, "qwen3.8-27b", "UD-Q6_K"),
@@ -344,19 +414,35 @@ def test_the_quantisation_is_what_the_memory_allows() -> None:
         assert best.pair.target.quantization == type_ and best.verdict == "fits"
         detect = partial(machine_profile.with_vram, gib)
         request = suggestions.resolve_best_file(model, detect, SuggestionCriteria())
-        assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
-        named = suggestions.resolve_best_file(f"{model}:Q8_0", detect, SuggestionCriteria())
+        assert request.target.catalog_model == best.pair.target, (
+            "as fit and pull choose"
+        )
+        named = suggestions.resolve_best_file(
+            f"{model}:Q8_0", detect, SuggestionCriteria()
+        )
         assert named.name == f"{model}:Q8_0", "a person's choice stays"
-        assert {one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")} == {
-            "Q8_0"
-        }
+        assert {
+            one.pair.target.quantization for one in suggest(gib, target=f"{model}:Q8_0")
+        } == {"Q8_0"}
 
 
 def test_a_cpu_gets_the_quantisation_that_it_computes_fastest() -> None:
     for model, gib, slow, type_, reason in [
         ("qwen3-4b", 30, "Q5_K Q6_K", "Q8_0", ""),
-        ("qwen3-4b", 30, "Q5_K Q6_K Q8_0", "Q4_K_M", "Q4_K_M reads 2.5 × as fast on this CPU"),
-        ("qwen3-4b", 4, "Q5_K Q6_K", "Q4_K_M", "Q4_K_M reads 2.5 × as fast on this CPU as Q5_K_M"),
+        (
+            "qwen3-4b",
+            30,
+            "Q5_K Q6_K Q8_0",
+            "Q4_K_M",
+            "Q4_K_M reads 2.5 × as fast on this CPU",
+        ),
+        (
+            "qwen3-4b",
+            4,
+            "Q5_K Q6_K",
+            "Q4_K_M",
+            "Q4_K_M reads 2.5 × as fast on this CPU as Q5_K_M",
+        ),
         ("gemma-4-12b", 60, "Q4_0 Q5_K Q6_K", "Q8_0", ""),
     ]:
         names = ("Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
@@ -373,4 +459,6 @@ def test_a_cpu_gets_the_quantisation_that_it_computes_fastest() -> None:
         request = suggestions.resolve_best_file(
             model, partial(replace, machine), SuggestionCriteria()
         )
-        assert request.target.catalog_model == best.pair.target, "as fit and pull choose"
+        assert request.target.catalog_model == best.pair.target, (
+            "as fit and pull choose"
+        )

@@ -1,4 +1,6 @@
-"""fit/verdict.py: pairs on GPUs of every size, shared memory, llama.cpp's count, past loads."""
+"""fit/verdict.py: pairs on GPUs of every size, shared memory, llama.cpp's count, past
+loads.
+"""
 
 from dataclasses import replace
 
@@ -44,8 +46,18 @@ def shared_machine(kind: str, free: float) -> MachineProfile:
     """As detected: the GPU may use three quarters of what is available."""
     most = int(0.75 * free * GIB)
     backend = "Metal" if kind == "gpu" else "Vulkan"
-    gpu = Device(f"{backend}0", "a GPU in the processor", kind, most, most, backend, unified=True)  # type: ignore[arg-type]
-    cpu = Device("CPU", kind="cpu", free=int(free * GIB), total=int(free * GIB), unified=True)
+    gpu = Device(
+        f"{backend}0",
+        "a GPU in the processor",
+        kind,  # type: ignore[arg-type]
+        most,
+        most,
+        backend,
+        unified=True,
+    )
+    cpu = Device(
+        "CPU", kind="cpu", free=int(free * GIB), total=int(free * GIB), unified=True
+    )
     return shapes.machine(gpu, cpu=cpu)
 
 
@@ -80,7 +92,9 @@ def test_what_is_said_of_shared_memory() -> None:
         and "of this computer's memory, which has 18.0 GiB" in advice.explanation
     )
     savings = advisor.list_memory_savings(advice.fit)
-    assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, "the same memory"
+    assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, (
+        "the same memory"
+    )
     text = "\n".join(fit_command.format_fit(advice, savings, pair))
     assert "shared with this computer" in text and "with the GPU's" in text
     shown = fit_command.fit_to_json(advice, savings, pair)
@@ -101,7 +115,9 @@ def machine(free: int, *devices: Device) -> MachineProfile:
     return shapes.machine(*devices, cpu=replace(shapes.CPU, free=free))
 
 
-def estimate(model: tuple[LoadCommand, Header], free: int, *devices: Device) -> verdict.FitReport:
+def estimate(
+    model: tuple[LoadCommand, Header], free: int, *devices: Device
+) -> verdict.FitReport:
     return shapes.estimate_fit(model[0], model[1], None, machine(free, *devices))
 
 
@@ -123,7 +139,9 @@ def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> Non
     _, header = model
     free = estimate(model, 64 * GIB).host.total - 5 * MIB
     fit = estimate(model, free)
-    counted = verdict.count_fit(fit, pair_shapes.from_headers(header, None), machine(free))
+    counted = verdict.count_fit(
+        fit, pair_shapes.from_headers(header, None), machine(free)
+    )
     assert (fit.verdict, counted.verdict) == ("no", "tight")
     assert counted.memory_estimate.method == "exact"
     assert counted.host.target.compute < fit.host.target.compute
@@ -133,11 +151,15 @@ def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> Non
 def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) -> None:
     """llama.cpp does not list a GPU that the fit uses."""
     gpu = Device("CUDA0", free=8 * GIB, total=8 * GIB, backend="CUDA")
-    load = replace(model[0], target_settings=replace(model[0].target_settings, n_gpu_layers=-1))
+    load = replace(
+        model[0], target_settings=replace(model[0].target_settings, n_gpu_layers=-1)
+    )
     fit = shapes.estimate_fit(load, model[1], None, machine(64 * GIB, gpu))
     assert set(fit.memory_estimate.target.on) == {"CUDA0", HOST}
     with pytest.raises(ProbeError, match="other devices"):
-        verdict.count_fit(fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu))
+        verdict.count_fit(
+            fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu)
+        )
 
 
 # Memory of earlier loads on this computer corrects later estimates.
@@ -163,9 +185,14 @@ def test_what_needed_more_than_estimated_is_not_said_to_fit_again() -> None:
     size = plain.memory_estimate.of("CUDA0").total
     seen = past_load(size, int(1.04 * size))
     gpu = replace(GPU, free=int(1.02 * needed), total=int(1.02 * needed))
-    assert estimate_after(gpu=gpu).verdict != "no" and estimate_after(seen, gpu=gpu).verdict == "no"
+    assert (
+        estimate_after(gpu=gpu).verdict != "no"
+        and estimate_after(seen, gpu=gpu).verdict == "no"
+    )
     small = past_load(size // 8, int(1.04 * (size // 8)))
-    assert estimate_after(small, gpu=gpu).verdict != "no", "a few MiB of a small model are no share"
+    assert estimate_after(small, gpu=gpu).verdict != "no", (
+        "a few MiB of a small model are no share"
+    )
 
 
 def test_real_loads_are_remembered(zoo: Zoo) -> None:
@@ -176,7 +203,11 @@ def test_real_loads_are_remembered(zoo: Zoo) -> None:
     assert 0 <= load.predicted[HOST] - load.used[HOST] <= 16 * MIB
 
 
-def test_ram_with_experts_is_not_compared_because_a_mapped_file_counts_whole(zoo: Zoo) -> None:
-    load = LoadCommand(str(zoo["target"]), None, ContextSettings(n_ctx=264, n_threads=1, cpu_moe=1))
+def test_ram_with_experts_is_not_compared_because_a_mapped_file_counts_whole(
+    zoo: Zoo,
+) -> None:
+    load = LoadCommand(
+        str(zoo["target"]), None, ContextSettings(n_ctx=264, n_threads=1, cpu_moe=1)
+    )
     launch.start_engine(SettingsRequest(load, 264)).close()
     assert not machine_profile.detect().past_loads

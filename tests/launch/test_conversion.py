@@ -1,4 +1,6 @@
-"""Conversion of models: what is written, what is refused, and what an interruption leaves."""
+"""Conversion of models: what is written, what is refused, and what an interruption
+leaves.
+"""
 
 import json
 import math
@@ -50,7 +52,8 @@ def convert(
 
 
 def files(folder: Path) -> list[str]:
-    return [entry.name for entry in os.scandir(folder) if entry.name != "data"]  # the tests' own
+    # the tests' own
+    return [entry.name for entry in os.scandir(folder) if entry.name != "data"]
 
 
 def write_model(folder: Path, name: str) -> Path:
@@ -67,10 +70,16 @@ def write_model(folder: Path, name: str) -> Path:
 
 
 def test_a_copy_has_its_type_its_source_and_nearly_the_answers(tmp_path: Path) -> None:
-    source, folder = conversion.open_source(write_model(tmp_path, "whole")), tmp_path / "copies"
+    source, folder = (
+        conversion.open_source(write_model(tmp_path, "whole")),
+        tmp_path / "copies",
+    )
     converted = convert(source, "F16", folder / "copy.gguf", 64)
     header = reader.read(converted.path)
-    assert (header.quantization, header.keys["localspec.converted_from"]) == ("F16", "whole.gguf")
+    assert (header.quantization, header.keys["localspec.converted_from"]) == (
+        "F16",
+        "whole.gguf",
+    )
     assert files(folder) == ["copy.gguf"]
     compared = converted.comparison
     assert compared is not None and compared.tokens >= 60 and compared.same >= 0.9
@@ -126,7 +135,9 @@ def test_every_type_that_is_offered_can_be_written(tmp_path: Path) -> None:
         out.unlink()
 
 
-def test_an_existing_file_and_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_file_and_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, out = conversion.open_source(DEMO), tmp_path / "copy.gguf"
     out.write_bytes(b"mine")
     with pytest.raises(UsageError, match="exists"):
@@ -149,11 +160,18 @@ def test_a_write_that_fails_midway(
     import resource  # noqa: PLC0415  Unix only
 
     frees, usage = iter([1 << 40, left]), shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=next(frees)))
-    source, limits = conversion.open_source(DEMO), resource.getrlimit(resource.RLIMIT_FSIZE)
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: usage._replace(free=next(frees))
+    )
+    source, limits = (
+        conversion.open_source(DEMO),
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        with pytest.raises(error, match="became full" if left == 0 else "cannot convert"):
+        with pytest.raises(
+            error, match="became full" if left == 0 else "cannot convert"
+        ):
             convert(source, "F16", tmp_path / "copy.gguf")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -172,11 +190,15 @@ def test_closing_a_conversion_at_any_step_leaves_nothing(tmp_path: Path) -> None
         assert files(tmp_path) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only there has the file no name meanwhile")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only there has the file no name meanwhile"
+)
 def test_a_killed_conversion_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "localspec", "convert", str(DEMO), "--type", "F16"]
     out = tmp_path / "copies" / "copy.gguf"
-    process = subprocess.Popen([*command, "--out", str(out), "--compare", "90000", "--quiet"])
+    process = subprocess.Popen(
+        [*command, "--out", str(out), "--compare", "90000", "--quiet"]
+    )
     wait_for(lambda: out.parent.exists() or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -184,20 +206,28 @@ def test_a_killed_conversion_leaves_nothing(tmp_path: Path) -> None:
 
 
 def speed(name: str, write_ms: float, read_ms: float) -> TypeSpeed:
-    return TypeSpeed(name, {1: write_ms, 2: write_ms, 4: write_ms, 8: write_ms, 256: 256 * read_ms})
+    return TypeSpeed(
+        name, {1: write_ms, 2: write_ms, 4: write_ms, 8: write_ms, 256: 256 * read_ms}
+    )
 
 
-def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(zoo: Zoo) -> None:
+def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(
+    zoo: Zoo,
+) -> None:
     source = conversion.open_source(DEMO)
     own = source.header.quantization
     speeds = [speed("Q4_0", 1, 0.1), speed("F16", 4, 0.2), speed("BF16", 5, 0.2)]
     own_speed = speed(own, 9, 0.5)
     assert conversion.rank_types(source.header, [*speeds, own_speed]) == ["F16", "BF16"]
-    assert conversion.rank_types(source.header, [own_speed, speed("MXFP4", 1, 0.1)]) == []
+    assert (
+        conversion.rank_types(source.header, [own_speed, speed("MXFP4", 1, 0.1)]) == []
+    )
     assert conversion.rank_types(source.header, [*speeds, speed(own, 0.5, 0.01)]) == []
 
 
-def test_a_gain_is_suggested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gain_is_suggested_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     header = conversion.open_source(DEMO).header
     own, faster = speed(header.main_type, 4, 0.4), speed("F16", 3.5, 0.2)
     types = {own.name: own}
@@ -219,7 +249,9 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file = tmp_path / "packaged.gguf"
     shutil.copy(DEMO, file)
     model = describe_file(file, {}, "package")
-    monkeypatch.setattr(inventory, "find_packaged", lambda path: model if path == file else None)
+    monkeypatch.setattr(
+        inventory, "find_packaged", lambda path: model if path == file else None
+    )
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_STARTER_TYPE", "F16")
     yield file
@@ -270,7 +302,9 @@ def test_the_copy_is_made_while_nobody_asks(
     monkeypatch.setattr(conversion_process, "missing_types", list)
 
     with conversion.work_while_idle(packaged):
-        wait_for(lambda: conversion.choose_faster_copy(packaged, lambda _: None) != packaged)
+        wait_for(
+            lambda: conversion.choose_faster_copy(packaged, lambda _: None) != packaged
+        )
 
 
 def test_a_question_ends_the_conversion_and_leaves_no_file(
@@ -290,7 +324,9 @@ def test_a_question_ends_the_conversion_and_leaves_no_file(
 
     with conversion.work_while_idle(packaged):
         wait_for(lambda: bool(processes))
-        (thread,) = [each for each in threading.enumerate() if each.name == "idle-tasks"]
+        (thread,) = [
+            each for each in threading.enumerate() if each.name == "idle-tasks"
+        ]
     thread.join(20)
 
     assert not thread.is_alive()
@@ -299,7 +335,9 @@ def test_a_question_ends_the_conversion_and_leaves_no_file(
     assert conversion.choose_faster_copy(packaged, lambda _: None) == packaged
 
 
-def test_a_full_disk_makes_no_copy(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_makes_no_copy(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = shutil.disk_usage(packaged.parent)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
@@ -309,7 +347,9 @@ def test_a_full_disk_makes_no_copy(packaged: Path, monkeypatch: pytest.MonkeyPat
     assert conversion.choose_faster_copy(packaged, lambda _: None) == packaged
 
 
-def test_a_packaged_model_in_its_own_type(packaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packaged_model_in_its_own_type(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conversion.make_faster_copy(packaged, lambda _: None)
     monkeypatch.setenv("LOCALSPEC_STARTER_TYPE", "own")
     notices = list[Notice]()
@@ -320,9 +360,10 @@ def test_a_packaged_model_in_its_own_type(packaged: Path, monkeypatch: pytest.Mo
 
 
 def fake_timing(patch: pytest.MonkeyPatch, n_replies: int, other_load: float) -> None:
-    """Replaces the process that times types, which takes long beside other tests, by one that
-    replies so often and then waits for its end; tests/engine/test_conversion_child.py has the real
-    replies."""
+    """Replaces the process that times types, which takes long beside other tests, by
+    one that replies so often and then waits for its end;
+    tests/engine/test_conversion_child.py has the real replies.
+    """
     reply = {"result": {"pass_ms": {"1": 1.0, "256": 100.0}, "other_load": other_load}}
     child = f"""
 import json, sys
@@ -335,27 +376,39 @@ sys.stdin.read()
     patch.setattr(child_process, "start", lambda _: start())
 
 
-def test_types_are_timed_while_nothing_else_runs_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_types_are_timed_while_nothing_else_runs_and_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fake_timing(monkeypatch, 1, other_load=0.0)
     tasks = [conversion_process.time_missing_types]
     monkeypatch.setattr(conversion_process, "TIMED_TYPES", ("Q4_0", "Q4_1"))
     with conversion_process.run_while_idle(tasks, after=0.0):
-        (thread,) = [each for each in threading.enumerate() if each.name == "idle-tasks"]
+        (thread,) = [
+            each for each in threading.enumerate() if each.name == "idle-tasks"
+        ]
         wait_for(lambda: bool(conversion_process.read_types()) or not thread.is_alive())
         assert thread.is_alive()
     thread.join(20)
     assert not thread.is_alive(), "it ends with the block"
     (timed,) = conversion_process.read_types().values()
-    assert (timed.name, timed.bits, timed.pass_ms) == ("Q4_0", 4.5, {1: 1.0, 256: 100.0})
+    assert (timed.name, timed.bits, timed.pass_ms) == (
+        "Q4_0",
+        4.5,
+        {1: 1.0, 256: 100.0},
+    )
     assert "Q4_0" not in conversion_process.missing_types()
     monkeypatch.setattr(conversion_process, "read_cpu_name", lambda: "another CPU")
     assert conversion_process.read_types() == {}
 
 
-def test_timing_beside_other_programs_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timing_beside_other_programs_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     fake_timing(monkeypatch, 2, other_load=0.5)
     for is_ended, n_timed in ((True, 0), (False, 2)):
-        found = conversion_process.time_types(("Q4_0", "Q4_1"), until_disturbed=is_ended)
+        found = conversion_process.time_types(
+            ("Q4_0", "Q4_1"), until_disturbed=is_ended
+        )
         assert len(list(found)) == n_timed and conversion_process.read_types() == {}
 
 
@@ -371,7 +424,13 @@ def test_other_programs_come_first() -> None:
 
 @pytest.mark.parametrize(
     ("quantization", "type_"),
-    [("UD-Q4_K_XL", "Q4_K"), ("Q4_0", "Q4_0"), ("MXFP4_MOE", "MXFP4"), ("IQ4_XS", ""), ("", "")],
+    [
+        ("UD-Q4_K_XL", "Q4_K"),
+        ("Q4_0", "Q4_0"),
+        ("MXFP4_MOE", "MXFP4"),
+        ("IQ4_XS", ""),
+        ("", ""),
+    ],
 )
 def test_the_timed_type_of_a_file(quantization: str, type_: str) -> None:
     assert conversion_process.weight_type(quantization) == type_

@@ -94,7 +94,11 @@ def test_jobs_run_in_order_and_put_out_what_they_have() -> None:
         first.let_go.set()
         jobs[4].result()
         assert order == [0, 1, 2, 3, 4] and not jobs[4].has_ended
-        assert jobs[4].take() == ["early", "late"] and jobs[4].has_ended and len(start.engines) == 1
+        assert (
+            jobs[4].take() == ["early", "late"]
+            and jobs[4].has_ended
+            and len(start.engines) == 1
+        )
 
 
 def test_a_stop_ends_no_job_of_another() -> None:
@@ -128,7 +132,11 @@ def test_others_run_while_a_job_waits_for_a_person() -> None:
             asked.set()
             host.run_others(is_answered.is_set)
 
-        asked, asking, other = threading.Event(), EngineJob(ask), EngineJob(lambda _: "ran")
+        asked, asking, other = (
+            threading.Event(),
+            EngineJob(ask),
+            EngineJob(lambda _: "ran"),
+        )
         host.submit(asking)
         assert asked.wait(LIMIT)
         host.submit(other)
@@ -165,8 +173,12 @@ def test_an_engine_that_has_exited(reloads: bool) -> None:
         start.engines[0].closed = True
 
 
-def test_a_load_without_a_process_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who closes it, nor the next pair; the process that it creates later is closed."""
+def test_a_load_without_a_process_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither who closes it, nor the next pair; the process that it creates later is
+    closed.
+    """
     monkeypatch.setattr(engine_host, "_STOP_TIMEOUT", None)
     monkeypatch.setattr(engine_host, "_JOIN_TIMEOUT", None)
     checking, let_go = threading.Event(), threading.Event()
@@ -200,7 +212,9 @@ def test_a_load_without_a_process_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     after.close()
 
 
-def test_a_pair_waits_for_all_before_it_that_hold_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_waits_for_all_before_it_that_hold_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The one in the middle has no engine, but waits for one that has."""
     with hosting() as (first, _):
         answering = begin(first)
@@ -261,7 +275,9 @@ NAMES = ("a", "b", "c")
 def pooling(
     machine: Starter, *names: str, keep: int = 1, idle_seconds: float | None = None
 ) -> Iterator[EngineHost]:
-    requests = {name: SettingsRequest(LoadCommand(name, None)) for name in names or NAMES}
+    requests = {
+        name: SettingsRequest(LoadCommand(name, None)) for name in names or NAMES
+    }
     pool = EngineHost(next(iter(requests.values())), probe=False, start=machine)
     pool.add_pairs(requests, keep, idle_seconds)
     try:
@@ -283,7 +299,9 @@ def test_those_used_last_stay_as_far_as_they_fit() -> None:
     machine = Starter()
     with pooling(machine, keep=2) as pool:
         engines = {name: use(pool, name) for name in ("a", "b")}
-        assert [use(pool, name) for name in ("a", "b", "a")] == [engines[n] for n in "aba"]
+        assert [use(pool, name) for name in ("a", "b", "a")] == [
+            engines[n] for n in "aba"
+        ]
         use(pool, "c")
         assert machine.alive == ["a", "c"], "b was used before a"
     machine = Starter(room=1)

@@ -28,7 +28,9 @@ def test_the_demo() -> None:
 
 
 def test_a_second_draft_that_was_saved_is_not_used(tmp_path: Path) -> None:
-    """Earlier versions could draft with two; a pair of last.json or a saved chat may name both."""
+    """Earlier versions could draft with two; a pair of last.json or a saved chat may
+    name both.
+    """
     files = [DEMO / f"demo-{name}.gguf" for name in ("draft", "eagle3")]
     refs = (str(TARGET), ",".join(map(str, files)))
     recent_pairs.save_last(*refs)
@@ -36,7 +38,11 @@ def test_a_second_draft_that_was_saved_is_not_used(tmp_path: Path) -> None:
     pair = launch.resolve_pair(*refs)
     assert pair.draft == files[0]
     assert pair.draft_notice == f"A pair has one draft: {files[1]} is not used."
-    assert launch.make_portable_refs(*refs) == ("demo-target", "demo-draft") == pair.portable_refs
+    assert (
+        launch.make_portable_refs(*refs)
+        == ("demo-target", "demo-draft")
+        == pair.portable_refs
+    )
     with_comma = tmp_path / "a,b.gguf"
     with_comma.write_bytes(files[0].read_bytes())
     pair = launch.resolve_pair("demo", str(with_comma))
@@ -54,7 +60,9 @@ def test_a_path_needs_no_catalogue(zoo: Zoo, draft: str) -> None:
         launch.resolve_pair("demo", draft)
 
 
-def test_files_named_absolutely(zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_named_absolutely(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.gguf"
     file.write_bytes(zoo["target"].read_bytes())
     monkeypatch.chdir(tmp_path)
@@ -87,5 +95,7 @@ def test_compatible_drafts(zoo: Zoo) -> None:
     assert launch.resolve_pair(target, target).draft == zoo["target"]
     crossed = launch.resolve_pair(target, "demo")
     launch.check_drafter(crossed, "crossvocab")
-    with pytest.raises(UsageError, match="its draft is a model with another vocabulary"):
+    with pytest.raises(
+        UsageError, match="its draft is a model with another vocabulary"
+    ):
         launch.check_drafter(crossed, "eagle3")

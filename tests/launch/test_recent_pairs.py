@@ -45,12 +45,16 @@ def test_the_last_pair_is_opened_again(tmp_path: Path) -> None:
     assert recent_pairs.load_last() == (str(file), "none")
     (tmp_path / "config.toml").write_text('[run]\npair = "qwen3-8b"\n')
     configured = DefaultPair("qwen3-8b", "auto", "the default model of your settings")
-    assert recent_pairs.resolve_default(None, "auto") == configured, "before the last one used"
+    assert recent_pairs.resolve_default(None, "auto") == configured, (
+        "before the last one used"
+    )
     file.unlink()
     assert recent_pairs.load_last() is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", "[3]", '[{"target": 1}]', "null", '{"model": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "3", "[3]", '[{"target": 1}]', "null", '{"model": 1}']
+)
 def test_a_damaged_file_is_as_none(text: str) -> None:
     paths.data_dir().mkdir(parents=True, exist_ok=True)
     for name in ("recent.json", "last.json"):
@@ -58,13 +62,18 @@ def test_a_damaged_file_is_as_none(text: str) -> None:
     assert recent_pairs.load() == [] and recent_pairs.load_last() is None
 
 
-def test_references_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = str(model(tmp_path, "a.gguf"))
     assert launch.make_portable_refs(target, "auto") == (target, "auto")
     assert launch.make_portable_refs("qwen3-8b", "auto") == ("qwen3-8b", "auto")
     demo = paths.package_data_dir() / "demo"
     monkeypatch.chdir(demo)
-    assert launch.make_portable_refs("demo-target.gguf", "none") == ("demo-target", "none")
+    assert launch.make_portable_refs("demo-target.gguf", "none") == (
+        "demo-target",
+        "none",
+    )
     bundled = launch.make_portable_refs("demo-target", str(demo / "demo-draft.gguf"))
     assert bundled == ("demo-target", "demo-draft")
     monkeypatch.chdir(tmp_path)
@@ -73,7 +82,9 @@ def test_references_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert launch.make_portable_refs("demo", "auto") == ("demo", "auto")
 
 
-def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(tmp_path: Path) -> None:
+def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(
+    tmp_path: Path,
+) -> None:
     path = tinygguf.llama(0).write(tmp_path / "my-own-Q8_0.gguf")
 
     def by_name(name: str) -> Path:

@@ -18,13 +18,20 @@ from localspec.machine.device import Device
 from localspec.machine.device_detection import MachineDevices
 from localspec.machine.measurements import MeasurementStore, make_key
 from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts, ProbeCommand
+from localspec.protocol.wire import (
+    ContextSettings,
+    LoadCommand,
+    MeasuredCosts,
+    ProbeCommand,
+)
 from tests.support.zoo import Zoo
 
 CPU = Device("CPU", kind="cpu", free=8 << 30, total=8 << 30, unified=True)
 
 
-def test_what_seems_not_to_fit_can_be_loaded(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_seems_not_to_fit_can_be_loaded(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reported free memory may be wrong; --anyway overrides the check."""
     cpu = Device("CPU", kind="cpu", free=1 << 20, total=1 << 20, unified=True)
     tiny = MachineProfile((), cpu, from_devices((), TYPICAL_CPU_SPEED))
@@ -38,7 +45,9 @@ def test_what_seems_not_to_fit_can_be_loaded(zoo: Zoo, monkeypatch: pytest.Monke
 
 
 def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
-    """Only counts that were compared with others, and not those of a model of another size."""
+    """Only counts that were compared with others, and not those of a model of another
+    size.
+    """
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     request = SettingsRequest(LoadCommand(str(zoo["target"])))
     advice = launch.choose_settings(request)
@@ -77,10 +86,14 @@ def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -
         start.start_engine(wish, notify=notices.append).close()
         told = [notice for notice in notices if isinstance(notice, Notice)]
         assert [notice.code for notice in told] == ["no-gpu"] * n_notices
-        assert all(note in notice.message and "doctor" in notice.hint for notice in told)
+        assert all(
+            note in notice.message and "doctor" in notice.hint for notice in told
+        )
 
 
-def test_an_option_for_a_gpu_that_is_not_here_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_for_a_gpu_that_is_not_here_is_explained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As in a script written for another computer; llama.cpp ignores or refuses it."""
     for settings, n_gpus, words in [
         (ContextSettings(main_gpu=1, split_mode="none"), 0, "--main-gpu names GPU 1"),
@@ -89,7 +102,9 @@ def test_an_option_for_a_gpu_that_is_not_here_is_explained(monkeypatch: pytest.M
         (ContextSettings(main_gpu=1, n_gpu_layers=0), 0, ""),
         (ContextSettings(), 0, ""),
     ]:
-        gpus = tuple(Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus))
+        gpus = tuple(
+            Device(f"CUDA{i}", free=8 << 30, total=8 << 30) for i in range(n_gpus)
+        )
         found = MachineDevices(gpus, CPU)
         monkeypatch.setattr(
             device_detection, "detect_devices", lambda refresh=False, found=found: found

@@ -9,7 +9,12 @@ import psutil
 import pytest
 
 from localspec.machine import cpu_and_ram
-from localspec.machine.cpu_and_ram import CpuCores, HostMemory, limit_cores, read_cpu_cores
+from localspec.machine.cpu_and_ram import (
+    CpuCores,
+    HostMemory,
+    limit_cores,
+    read_cpu_cores,
+)
 
 GIB = 1 << 30
 
@@ -31,22 +36,36 @@ EIGHT, STAT = f"{8 * GIB}\n", f"anon 1\ninactive_file {2 * GIB}\nactive_file 3\n
 @pytest.mark.parametrize(
     ("files", "available", "total"),
     [
-        ({"memory.max": EIGHT, "memory.current": f"{5 * GIB}\n", "memory.stat": STAT}, 5, 8),
+        (
+            {
+                "memory.max": EIGHT,
+                "memory.current": f"{5 * GIB}\n",
+                "memory.stat": STAT,
+            },
+            5,
+            8,
+        ),
         ({V1.format("limit"): EIGHT, V1.format("usage"): f"{GIB}\n"}, 7, 8),
         ({}, 20, 32),
         ({"memory.max": "max\n", "memory.current": "1\n"}, 20, 32),
         ({"memory.max": f"{1 << 62}\n", "memory.current": "1\n"}, 20, 32),
     ],
 )
-def test_a_limit_is_all(tmp_path: Path, files: dict[str, str], available: int, total: int) -> None:
+def test_a_limit_is_all(
+    tmp_path: Path, files: dict[str, str], available: int, total: int
+) -> None:
     whole = HostMemory(20 * GIB, 32 * GIB)
     found = cpu_and_ram.apply_cgroup_limit(whole, grow(tmp_path, files))
     assert (found.available, found.total) == (available * GIB, total * GIB)
     assert ("container" in found.note) == (total < 32)
 
 
-def linux_cpus(folder: Path, siblings: list[str], capacities: list[int] | None = None) -> Path:
-    files = {f"cpu{n}/topology/thread_siblings_list": text for n, text in enumerate(siblings)}
+def linux_cpus(
+    folder: Path, siblings: list[str], capacities: list[int] | None = None
+) -> Path:
+    files = {
+        f"cpu{n}/topology/thread_siblings_list": text for n, text in enumerate(siblings)
+    }
     for n, capacity in enumerate(capacities or ()):
         files[f"cpu{n}/cpu_capacity"] = f"{capacity}\n"
     return grow(folder, files)
@@ -94,7 +113,9 @@ class Times(NamedTuple):
 def test_load_is_what_no_own_process_used(monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[str, Any] = {"computer": Times(0, 0), "own": 0.0}
     monkeypatch.setattr(psutil, "cpu_times", lambda: known["computer"])
-    own = SimpleNamespace(cpu_times=lambda: SimpleNamespace(user=known["own"], system=0.0))
+    own = SimpleNamespace(
+        cpu_times=lambda: SimpleNamespace(user=known["own"], system=0.0)
+    )
     monkeypatch.setattr(psutil, "Process", lambda pid: own)
     load = cpu_and_ram.OtherCpuLoad(1)
     assert load.read() is None, "not started"
@@ -109,7 +130,13 @@ def test_load_is_what_no_own_process_used(monkeypatch: pytest.MonkeyPatch) -> No
 def test_this_computer() -> None:
     memory, cores = cpu_and_ram.read_host_memory(), read_cpu_cores()
     assert 0 < memory.available <= memory.total
-    assert 1 <= cores.performance <= cores.physical <= cores.logical <= (psutil.cpu_count() or 1)
+    assert (
+        1
+        <= cores.performance
+        <= cores.physical
+        <= cores.logical
+        <= (psutil.cpu_count() or 1)
+    )
     if hasattr(os, "sched_getaffinity"):
         assert cores.logical <= len(os.sched_getaffinity(0))
 
@@ -120,8 +147,14 @@ def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu() -> None:
         ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4"),
         ("Intel(R) Core(TM) i5-10400 CPU @ 2.90GHz", "dual-channel DDR4"),
         ("Intel(R) Core(TM) Ultra 7 155H", "dual-channel DDR5"),
-        ("13th Gen Intel(R) Core(TM) i7-13700K", "dual-channel memory"),  # sold with either
+        (
+            "13th Gen Intel(R) Core(TM) i7-13700K",
+            "dual-channel memory",
+        ),  # sold with either
         ("AMD Ryzen Threadripper 2950X", "four channels"),
-        ("AMD EPYC 7B13", "dual-channel memory"),  # of a virtual machine, which has a share of it
+        (
+            "AMD EPYC 7B13",
+            "dual-channel memory",
+        ),  # of a virtual machine, which has a share of it
     ]:
         assert cpu_and_ram.typical_ram(cpu)[0] == kind

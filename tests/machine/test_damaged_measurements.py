@@ -1,4 +1,6 @@
-"""Damaged rows of measured.sqlite: what cannot be used is dropped, and what is read can be used."""
+"""Damaged rows of measured.sqlite: what cannot be used is dropped, and what is read can
+be used.
+"""
 
 import json
 import random
@@ -53,7 +55,9 @@ ROW = json.loads("""
 "since": 46, "reading": 0.1388}}}, "other_load": 0.026}
 """)
 """As an answer of the demo pair leaves it, but for buckets that are alike."""
-READS = PairReads(ModelReads(3 << 30, ("CPU",), "Q8_0"), ModelReads(1 << 30, ("CPU",), "Q8_0"))
+READS = PairReads(
+    ModelReads(3 << 30, ("CPU",), "Q8_0"), ModelReads(1 << 30, ("CPU",), "Q8_0")
+)
 MEMORY = MemoryMeasurement({"CPU": 38_130_432}, {"CPU": 36_051_354})
 OTHER = replace(READS, target=replace(READS.target, read=9 << 30))
 
@@ -89,21 +93,45 @@ UNUSABLE: dict[str, Callable[[dict[str, Any]], object]] = {
     "other_load: nan": lambda row: row.update(other_load=float("nan")),
     "survival: not an object": lambda row: row.update(survival=[1]),
     "survival: greedy: not an object": lambda row: row["survival"].update(greedy=[1]),
-    "survival: greedy: model: not an object": lambda row: stats(row).update(model=[[1, 2]]),
-    "survival: greedy: model: b3: not a list": lambda row: stats(row)["model"].update(b3=[0.0]),
-    "survival: greedy: model: b10: not a num": lambda row: stats(row)["model"].update(b10=[1, "x"]),
-    "survival: greedy: lookup: b0": lambda row: stats(row)["lookup"].update(b0=[9.0, 8.0]),
-    "survival: greedy: lookup: b5": lambda row: stats(row)["lookup"].update(b5=[-1.0, 8.0]),
-    "survival: greedy: place: 0": lambda row: stats(row)["place"].update({"0": [0.0, 1e300]}),
-    "survival: greedy: place: 1": lambda row: stats(row)["place"].update({"1": [0, float("nan")]}),
+    "survival: greedy: model: not an object": lambda row: stats(row).update(
+        model=[[1, 2]]
+    ),
+    "survival: greedy: model: b3: not a list": lambda row: stats(row)["model"].update(
+        b3=[0.0]
+    ),
+    "survival: greedy: model: b10: not a num": lambda row: stats(row)["model"].update(
+        b10=[1, "x"]
+    ),
+    "survival: greedy: lookup: b0": lambda row: stats(row)["lookup"].update(
+        b0=[9.0, 8.0]
+    ),
+    "survival: greedy: lookup: b5": lambda row: stats(row)["lookup"].update(
+        b5=[-1.0, 8.0]
+    ),
+    "survival: greedy: place: 0": lambda row: stats(row)["place"].update(
+        {"0": [0.0, 1e300]}
+    ),
+    "survival: greedy: place: 1": lambda row: stats(row)["place"].update(
+        {"1": [0, float("nan")]}
+    ),
     "survival: greedy: gains: not an object": lambda row: stats(row).update(gains=3),
-    "survival: greedy: gains: gain": lambda row: stats(row)["gains"].update(gain=float("inf")),
-    "survival: greedy: gains: rounds": lambda row: stats(row)["gains"].update(rounds=10**400),
-    "survival: greedy: gains: interval": lambda row: stats(row)["gains"].update(interval=0),
+    "survival: greedy: gains: gain": lambda row: stats(row)["gains"].update(
+        gain=float("inf")
+    ),
+    "survival: greedy: gains: rounds": lambda row: stats(row)["gains"].update(
+        rounds=10**400
+    ),
+    "survival: greedy: gains: interval": lambda row: stats(row)["gains"].update(
+        interval=0
+    ),
     "survival: greedy: gains: since": lambda row: stats(row)["gains"].update(since=-1),
-    "survival: greedy: gains: reading": lambda row: stats(row)["gains"].update(reading="x"),
+    "survival: greedy: gains: reading": lambda row: stats(row)["gains"].update(
+        reading="x"
+    ),
 }
-"""Changes of a row after which it cannot be used, by the beginning of what is wrong with it."""
+"""Changes of a row after which it cannot be used, by the beginning of what is wrong
+with it.
+"""
 
 
 def stats(row: dict[str, Any]) -> Any:
@@ -117,7 +145,9 @@ def damage(problem: str) -> str:
 
 
 class Rows:
-    """A file of measurements of one pair, whose rows are changed behind the store's back."""
+    """A file of measurements of one pair, whose rows are changed behind the store's
+    back.
+    """
 
     def __init__(self, folder: Path) -> None:
         model = folder / "a.gguf"
@@ -150,11 +180,15 @@ def rows(tmp_path: Path) -> Iterator[Rows]:
 
 
 def use_costs(costs: MeasuredCosts) -> None:
-    """Compute with costs what the engine and this process compute, and check what it would save."""
+    """Compute with costs what the engine and this process compute, and check what it
+    would save.
+    """
     check_costs(costs)
     for drafts_blocks in (False, True):
         for settling in (0, 2):
-            pass_costs = PassCosts(costs, drafts_blocks=drafts_blocks, settling=settling)
+            pass_costs = PassCosts(
+                costs, drafts_blocks=drafts_blocks, settling=settling
+            )
             pass_costs.hold_best_width(lambda place: 0.5)
             for width in (1, 2, MAX_WIDTH, 1, 1):
                 pass_costs.record_pass(width, 5.0)
@@ -178,7 +212,9 @@ def use_costs(costs: MeasuredCosts) -> None:
 
 
 def use_record(record: PairMeasurement, hardware: HardwareSpeed) -> None:
-    """Compute with a record, and with an undamaged one beside it, what estimates compute."""
+    """Compute with a record, and with an undamaged one beside it, what estimates
+    compute.
+    """
     if record.measured is not None:
         use_costs(record.measured)
     if record.reads is not None:
@@ -262,7 +298,8 @@ def test_reads_and_memory_that_cannot_be_used_are_dropped(rows: Rows) -> None:
 
 def flip_bits(text: bytes, dice: random.Random) -> Iterator[bytes]:
     """The text with single bits flipped, and with random changes."""
-    for bit in range(0, 8 * len(text), bulk(3, 1)):  # 3 and 8: each bit of some character
+    # 3 and 8: each bit of some character
+    for bit in range(0, 8 * len(text), bulk(3, 1)):
         yield flip(text, bit)
     for _ in range(bulk(250, 20_000)):
         damaged = text
@@ -284,7 +321,9 @@ def test_whatever_is_read_of_a_damaged_row_can_be_used(rows: Rows) -> None:
     """What comes after the check never meets a value that it cannot compute with."""
     n_used = n_dropped = 0
     whole = rows.read().measured
-    for text in flip_bits(json.dumps(ROW, separators=(",", ":")).encode(), random.Random(8)):
+    for text in flip_bits(
+        json.dumps(ROW, separators=(",", ":")).encode(), random.Random(8)
+    ):
         rows.write("measured", text)
         costs = rows.store.read_costs(rows.key)
         if costs is None:

@@ -12,7 +12,11 @@ import pytest
 from localspec.machine import device_detection, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device, reserve_bytes
-from localspec.machine.device_detection import DriverGpu, MachineDevices, parse_pci_address
+from localspec.machine.device_detection import (
+    DriverGpu,
+    MachineDevices,
+    parse_pci_address,
+)
 from tests.machine.test_cpu_and_ram import grow
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -31,7 +35,9 @@ def ggml_device(
 
 CPU = ggml_device("CPU", "AMD Ryzen 7 5800X", 32, 32, type="cpu")
 CUDA = ggml_device("CUDA0", "NVIDIA GeForce RTX 4090", 22, 23.5, id="0000:c1:00.0")
-VULKAN = ggml_device("Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0")
+VULKAN = ggml_device(
+    "Vulkan0", "NVIDIA GeForce RTX 4090", 23.9, 23.9, id="0000:c1:00.0"
+)
 IGPU = ggml_device("Vulkan1", "AMD Radeon Graphics (RADV RENOIR)", 15, 16, type="igpu")
 NAMELESS = {**CUDA, "id": None}
 
@@ -44,7 +50,11 @@ def reconcile(
 
 def nvml(free: float, **other: Any) -> DriverGpu:
     facts: dict[str, Any] = {"id": "0000:c1:00.0", "total": 24 * GIB, "used": GIB}
-    facts |= {"name": "NVIDIA GeForce RTX 4090", "driver": "570.86.15", "drives_display": True}
+    facts |= {
+        "name": "NVIDIA GeForce RTX 4090",
+        "driver": "570.86.15",
+        "drives_display": True,
+    }
     return DriverGpu("NVML", free=int(free * GIB), **(facts | other))
 
 
@@ -53,23 +63,41 @@ def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
     (card,) = here.devices
     assert (card.name, card.description) == ("CUDA0", "NVIDIA GeForce RTX 4090")
     assert (card.free, card.total) == (22 * GIB, int(23.5 * GIB))
-    assert (card.driver, card.drives_display, card.used_by_others) == ("570.86.15", True, GIB)
+    assert (card.driver, card.drives_display, card.used_by_others) == (
+        "570.86.15",
+        True,
+        GIB,
+    )
     assert (card.note, card.unified, card.simulated) == ("", False, False)
     # The CPU has the system's memory, not ggml's.
-    assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (24 * GIB, 32 * GIB, 8 * GIB)
+    assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (
+        24 * GIB,
+        32 * GIB,
+        8 * GIB,
+    )
     assert here.cpu.description == "AMD Ryzen 7 5800X"
 
 
 def test_free_memory_is_never_more_than_any_source_says() -> None:
     for listed, drivers, free, note in [
-        (CUDA, [nvml(5)], 5, "NVML 5.00 GiB"),  # where they disagree, the less is believed
+        (
+            CUDA,
+            [nvml(5)],
+            5,
+            "NVML 5.00 GiB",
+        ),  # where they disagree, the less is believed
         ({**CUDA, "free": 4 * GIB}, [nvml(20)], 4, "lower value"),
         (NAMELESS, [nvml(5)], 5, "NVML"),  # matched by a name that only one GPU has
         (NAMELESS, [nvml(5), nvml(5, id="0000:02:00.0")], 22, ""),
         (CUDA, [nvml(5, id="0000:01:00.0")], 22, ""),  # another card's
         ({**CUDA, "free": 0, "total": 0}, [nvml(22)], 22, "NVML"),  # ggml does not know
         # never more than there is
-        (ggml_device("CUDA0", "x", 0, 0), [], None, ""),  # nothing of nothing is unknown
+        (
+            ggml_device("CUDA0", "x", 0, 0),
+            [],
+            None,
+            "",
+        ),  # nothing of nothing is unknown
         # a full card
     ]:
         (card,) = reconcile(listed, drivers=tuple(drivers)).devices
@@ -95,7 +123,13 @@ def test_each_card_counts_once() -> None:
             ["CUDA1", "CUDA0"],  # the largest first
         ),
         ([CUDA, IGPU], ["CUDA0"]),  # an integrated GPU only where it is alone
-        ([ggml_device("BLAS", "x", 0, 0, type="accel"), ggml_device("M", "", 0, 0, type="m")], []),
+        (
+            [
+                ggml_device("BLAS", "x", 0, 0, type="accel"),
+                ggml_device("M", "", 0, 0, type="m"),
+            ],
+            [],
+        ),
     ]:
         assert [device.name for device in reconcile(*listed).devices] == names
 
@@ -176,12 +210,22 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
     for text in ("00000000:C1:00.0", "0000:c1:00.0", "c1:00.0"):
         assert parse_pci_address(text) == "0000:c1:00.0"
     assert {parse_pci_address(text) for text in ("", None, "PCI")} == {None}
-    files = {"card1-DP-1/status": "connected\n", "renderD128/device/uevent": "DRIVER=amdgpu\n"}
-    files |= {"card3/card3-Virtual-1/status": "connected", "card3/device/uevent": "DRIVER=x"}
+    files = {
+        "card1-DP-1/status": "connected\n",
+        "renderD128/device/uevent": "DRIVER=amdgpu\n",
+    }
+    files |= {
+        "card3/card3-Virtual-1/status": "connected",
+        "card3/device/uevent": "DRIVER=x",
+    }
     sockets = {0: ["disconnected"], 1: ["disconnected", "connected"], 2: []}
     for n, states in sockets.items():
-        files[f"card{n}/device/uevent"] = f"DRIVER=amdgpu\nPCI_SLOT_NAME=0000:0{n}:00.0\n"
-        files |= {f"card{n}/card{n}-DP-{i}/status": f"{s}\n" for i, s in enumerate(states)}
+        files[f"card{n}/device/uevent"] = (
+            f"DRIVER=amdgpu\nPCI_SLOT_NAME=0000:0{n}:00.0\n"
+        )
+        files |= {
+            f"card{n}/card{n}-DP-{i}/status": f"{s}\n" for i, s in enumerate(states)
+        }
     found = device_detection.read_displays(grow(tmp_path, files))
     screens = {each.id: each.drives_display for each in found}
     assert screens == {"0000:00:00.0": False, "0000:01:00.0": True}
@@ -189,7 +233,9 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
 
 
 def list_devices(
-    monkeypatch: pytest.MonkeyPatch, *devices: dict[str, Any], error: Exception | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    *devices: dict[str, Any],
+    error: Exception | None = None,
 ) -> None:
     """Sets what llama.cpp, built for CUDA, lists."""
 
@@ -229,4 +275,6 @@ def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
     monkeypatch.setattr(device_detection, "_cached", [])
     list_devices(monkeypatch, CPU)
     note = device_detection.detect_devices().note
-    assert note == ("llama.cpp is built for cuda, but finds no such device" if noted else "")
+    assert note == (
+        "llama.cpp is built for cuda, but finds no such device" if noted else ""
+    )

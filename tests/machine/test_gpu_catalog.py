@@ -1,4 +1,6 @@
-"""machine/gpu_catalog.py: lookup by the names of people and drivers, and the numbers of GPUs."""
+"""machine/gpu_catalog.py: lookup by the names of people and drivers, and the numbers of
+GPUs.
+"""
 
 import pytest
 
@@ -26,7 +28,12 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
             recognised = gpu_catalog.match_device(card.as_device(size))
             assert recognised is not None and recognised.name == card.name
             assert recognised.bandwidth == card.bandwidth
-            for name in (card.name, card.name.lower(), card.name.replace(" ", ""), *card.aliases):
+            for name in (
+                card.name,
+                card.name.lower(),
+                card.name.replace(" ", ""),
+                *card.aliases,
+            ):
                 found = gpu_catalog.find(f"{name} {size:g}GB")
                 assert (found.name, found.vram_gib) == (card.name, (size,))
                 assert found.bandwidth == card.bandwidth
@@ -79,15 +86,29 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
         ("AMD Radeon RX 7900 XTX (RADV NAVI31)", 23.98, "RX 7900 XTX"),
         ("Intel(R) Arc(tm) B580 Graphics (BMG G21)", 11.9, "Arc B580"),
         ("AMD Radeon 8060S Graphics (RADV GFX1151)", 96, "Ryzen AI Max+ 395"),
-        ("NVIDIA GeForce RTX 2080 Ti", 21.5, "RTX 2080 Ti"),  # rebuilt, with the same bandwidth
-        ("NVIDIA GeForce RTX 3060", 15.7, None),  # sold with two bandwidths, not with this size
+        (
+            "NVIDIA GeForce RTX 2080 Ti",
+            21.5,
+            "RTX 2080 Ti",
+        ),  # rebuilt, with the same bandwidth
+        (
+            "NVIDIA GeForce RTX 3060",
+            15.7,
+            None,
+        ),  # sold with two bandwidths, not with this size
         ("NVIDIA H100 80GB HBM3", 79.2, "H100"),
         ("NVIDIA H100 PCIe", 79.2, "H100 PCIe"),
         ("NVIDIA RTX 4000 Ada Generation Laptop GPU", 11.7, None),
-        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95, "RTX PRO 6000 Blackwell"),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            95,
+            "RTX PRO 6000 Blackwell",
+        ),
         ("AMD Radeon Graphics (RADV RENOIR)", 8, None),
         ("4060", 7.8, None),  # a short name is not a driver name
         ("", 8, None),
     ]:
-        found = gpu_catalog.match_device(Device("CUDA0", description, total=int(gib * GIB)))
+        found = gpu_catalog.match_device(
+            Device("CUDA0", description, total=int(gib * GIB))
+        )
         assert (found.name if found else None) == name

@@ -1,4 +1,6 @@
-"""machine/llama_cpp_builds.py and installed_llama_cpp.py, with hardware as trees of files."""
+"""machine/llama_cpp_builds.py and installed_llama_cpp.py, with hardware as trees of
+files.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,10 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Bui
 
 def amd(memory: int, card: str = "card1") -> dict[str, str]:
     device = f"sys/class/drm/{card}/device"
-    return {f"{device}/vendor": "0x1002\n", f"{device}/mem_info_vram_total": f"{memory}\n"}
+    return {
+        f"{device}/vendor": "0x1002\n",
+        f"{device}/mem_info_vram_total": f"{memory}\n",
+    }
 
 
 def silent(command: Sequence[str]) -> str:
@@ -33,10 +38,28 @@ WSL = "usr/lib/wsl/lib/nvidia-smi"
 def test_nvidias_driver_and_its_oldest_card(tmp_path: Path) -> None:
     for n, (version, device, said, driver, compute) in enumerate(
         (
-            (NVRM.format("570.86.15"), "dev/nvidia0", "570.86.15, 8.9", "570.86.15", 8.9),
-            (OPEN.format("570.86.15"), "dev/nvidia0", "a, 8.9\na, 6.1\n", "570.86.15", 6.1),
+            (
+                NVRM.format("570.86.15"),
+                "dev/nvidia0",
+                "570.86.15, 8.9",
+                "570.86.15",
+                8.9,
+            ),
+            (
+                OPEN.format("570.86.15"),
+                "dev/nvidia0",
+                "a, 8.9\na, 6.1\n",
+                "570.86.15",
+                6.1,
+            ),
             (NVRM.format("535.183.01"), "dev/nvidia0", "", "535.183.01", None),
-            (NVRM.format("570.86.15"), "dev/nvidiactl", None, None, None),  # a container
+            (
+                NVRM.format("570.86.15"),
+                "dev/nvidiactl",
+                None,
+                None,
+                None,
+            ),  # a container
             ("", WSL, "566.36, 8.9\n", "566.36", 8.9),
             ("", WSL, "NVIDIA-SMI has failed, because\n[N/A], [N/A]\n", None, None),
         )
@@ -44,7 +67,10 @@ def test_nvidias_driver_and_its_oldest_card(tmp_path: Path) -> None:
         files = {device: "", "proc/driver/nvidia/version": version}
         run = silent if said is None else lambda _, said=said: said
         hardware = detect(grow(tmp_path / str(n), files), run)
-        assert (hardware.nvidia_driver, hardware.compute_capability) == (driver, compute)
+        assert (hardware.nvidia_driver, hardware.compute_capability) == (
+            driver,
+            compute,
+        )
 
 
 def test_cards_of_amd_and_intel_count_with_memory_of_their_own(tmp_path: Path) -> None:
@@ -68,26 +94,45 @@ def test_the_driver_and_the_card_decide_which_cuda() -> None:
         ("470.256.02", 5.2, "Linux", None),
         ("581.15", 8.9, "Windows", "cu130"),
     ]:
-        choice = llama_cpp_builds.choose_build(SystemHardware(system, "amd64", driver, compute))
+        choice = llama_cpp_builds.choose_build(
+            SystemHardware(system, "amd64", driver, compute)
+        )
         if index is None:
             assert choice.backend == "cpu"
         else:
             assert choice.backend == "cuda" and choice.wheel_index is not None
             assert choice.wheel_index.endswith(f"/{index}")
-            assert {name[-4:] for name in choice.libraries} <= {"cu11", "cu12", ",<14", "l-py"}
+            assert {name[-4:] for name in choice.libraries} <= {
+                "cu11",
+                "cu12",
+                ",<14",
+                "l-py",
+            }
 
 
 def test_what_is_here_decides_which_backend() -> None:
     for hardware, backend in [
         (SystemHardware("Darwin", "arm64"), "metal"),
-        (SystemHardware("Linux", "x86_64", has_amd=True, has_rocm=True, has_vulkan=True), "rocm"),
+        (
+            SystemHardware(
+                "Linux", "x86_64", has_amd=True, has_rocm=True, has_vulkan=True
+            ),
+            "rocm",
+        ),
         (SystemHardware("Linux", "x86_64", has_amd=True, has_vulkan=True), "vulkan"),
         (SystemHardware("Linux", "x86_64", has_intel=True, has_vulkan=True), "vulkan"),
-        (SystemHardware("Linux", "x86_64", "570.86", 8.9, has_amd=True, has_rocm=True), "cuda"),
+        (
+            SystemHardware(
+                "Linux", "x86_64", "570.86", 8.9, has_amd=True, has_rocm=True
+            ),
+            "cuda",
+        ),
         (SystemHardware("Linux", "aarch64", "570.86", 8.9), "cpu"),
     ]:
         choice = llama_cpp_builds.choose_build(hardware)
-        assert choice.backend == backend and (choice.wheel_index is not None) == (backend != "cpu")
+        assert choice.backend == backend and (choice.wheel_index is not None) == (
+            backend != "cpu"
+        )
         assert choice.reason
 
 
@@ -101,7 +146,9 @@ def test_a_build_that_does_not_exist_here_is_refused(asked: str) -> None:
 
 
 def test_only_a_wheel_will_do_and_nothing_else_is_touched() -> None:
-    choice = llama_cpp_builds.choose_build(SystemHardware("Linux", "x86_64", "570.86.15", 8.9))
+    choice = llama_cpp_builds.choose_build(
+        SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
+    )
     command = llama_cpp_builds.wheel_command(choice, "0.3.36", "python", None)
     assert command == [
         *("python", "-m", "pip", "install", "--force-reinstall", "--no-deps"),

@@ -1,4 +1,6 @@
-"""machine/llama_params.py: experts of some layers stay on the CPU, as llama.cpp's log shows."""
+"""machine/llama_params.py: experts of some layers stay on the CPU, as llama.cpp's log
+shows.
+"""
 
 import os
 from collections.abc import Iterator
@@ -42,7 +44,9 @@ def overridden() -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 11, N_LAYERS, ALL_LAYERS])
-def test_experts_of_first_layers_are_placed(mixture: Path, overridden: list[str], n: int) -> None:
+def test_experts_of_first_layers_are_placed(
+    mixture: Path, overridden: list[str], n: int
+) -> None:
     """Layer 11 is none of the first two, though its number begins with 1."""
     settings = ContextSettings(cpu_moe=n)
     params = llama_params.model_params(C, settings)
@@ -50,4 +54,7 @@ def test_experts_of_first_layers_are_placed(mixture: Path, overridden: list[str]
     C.llama_model_free(model)
     layers = {line.partition("blk.")[2].partition(".")[0] for line in overridden}
     n_layers = N_LAYERS if n == ALL_LAYERS else n
-    assert layers == set(map(str, range(n_layers))) and len(overridden) == N_MATRICES * n_layers
+    assert (
+        layers == set(map(str, range(n_layers)))
+        and len(overridden) == N_MATRICES * n_layers
+    )

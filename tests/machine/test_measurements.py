@@ -60,7 +60,9 @@ def test_a_damaged_file_is_renamed(tmp_path: Path) -> None:
     assert path.with_suffix(".damaged").exists()
     nowhere = MeasurementStore(path / "measured.sqlite")
     assert (nowhere.read_all(), nowhere.read_costs("key")) == ((), None)
-    assert not nowhere.write_memory("key", MEMORY) and not nowhere.write_costs("key", COSTS)
+    assert not nowhere.write_memory("key", MEMORY) and not nowhere.write_costs(
+        "key", COSTS
+    )
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
@@ -68,7 +70,10 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     run_sql(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     assert not MeasurementStore(path).write_costs("a pair", COSTS)
-    assert MeasurementStore(path).read_costs("a pair") is None and path.read_bytes() == before
+    assert (
+        MeasurementStore(path).read_costs("a pair") is None
+        and path.read_bytes() == before
+    )
 
 
 def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
@@ -83,7 +88,10 @@ def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
         make_key(replace(load, target_settings=ContextSettings(n_threads=3))),
         make_key(replace(load, draft_settings=ContextSettings(n_gpu_layers=0))),
     }
-    assert len(names) == 5 and make_key(replace(load, measured=COSTS)) == make_key(load) in names
+    assert (
+        len(names) == 5
+        and make_key(replace(load, measured=COSTS)) == make_key(load) in names
+    )
     os.utime(target, ns=(1, 1))
     assert make_key(load) not in names, "another file of the same size"
     target.write_bytes(b"GGUF another target")
@@ -91,7 +99,8 @@ def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
 
 
 READS = PairReads(
-    ModelReads(4 << 30, ("CUDA0",), "Q4_K"), ModelReads(1 << 30, ("CPU",), "Q8_0", moe=True)
+    ModelReads(4 << 30, ("CUDA0",), "Q4_K"),
+    ModelReads(1 << 30, ("CPU",), "Q8_0", moe=True),
 )
 MEMORY = MemoryMeasurement({"CUDA0": 6018, "CPU": 300}, {"CUDA0": 6021})
 
@@ -108,7 +117,9 @@ def test_all_records_of_this_machine(tmp_path: Path) -> None:
     assert store.read_all() == () and store.write_costs(first, COSTS, READS)
     assert store.write_costs(first, replace(COSTS, c=0.2)), "the stored reads remain"
     assert store.write_memory(first, MEMORY)
-    assert store.write_memory(second, MEMORY), "a load comes before the first measurement"
+    assert store.write_memory(second, MEMORY), (
+        "a load comes before the first measurement"
+    )
     assert store.write_costs("not a key", COSTS)
     assert store.write_costs(first.replace('"engine"', '"engines"'), COSTS)
     first_record, second_record = store.read_all()
@@ -116,15 +127,25 @@ def test_all_records_of_this_machine(tmp_path: Path) -> None:
     assert first_record.reads == READS and first_record.memory is not None
     assert first_record.memory.predicted == MEMORY.predicted
     assert first_record.memory.used == MEMORY.used
-    assert (second_record.key, second_record.measured, second_record.reads) == (second, None, None)
+    assert (second_record.key, second_record.measured, second_record.reads) == (
+        second,
+        None,
+        None,
+    )
     assert second_record.memory == MEMORY and store.read_costs(second) is None
 
 
-CARD, OTHER_CARD = Device("Vulkan0", "llvmpipe"), Device("Vulkan0", "AMD Radeon RX 7800 XT")
+CARD, OTHER_CARD = (
+    Device("Vulkan0", "llvmpipe"),
+    Device("Vulkan0", "AMD Radeon RX 7800 XT"),
+)
 
 
 def build(
-    monkeypatch: pytest.MonkeyPatch, backends: tuple[str, ...], *devices: Device, size: int = 1
+    monkeypatch: pytest.MonkeyPatch,
+    backends: tuple[str, ...],
+    *devices: Device,
+    size: int = 1,
 ) -> None:
     """Installs a pretended build of llama.cpp that finds these devices."""
     found = MachineDevices(devices, Device("CPU", kind="cpu"))
@@ -133,13 +154,20 @@ def build(
     monkeypatch.setattr(device_detection, "detect_devices", lambda: found)
 
 
-def test_other_devices_and_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_devices_and_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, costs = MeasurementStore(tmp_path / "measured.sqlite"), COSTS
     build(monkeypatch, ())
     key = make_pair_key(tmp_path, "a.gguf")
     store.write_costs(key, costs, READS)
     store.write_memory(key, MEMORY)
-    here = [(("vulkan",), [CARD]), (("vulkan",), [OTHER_CARD]), (("vulkan",), []), (("cuda",), [])]
+    here = [
+        (("vulkan",), [CARD]),
+        (("vulkan",), [OTHER_CARD]),
+        (("vulkan",), []),
+        (("cuda",), []),
+    ]
     for backends, devices in here:
         build(monkeypatch, backends, *devices)
         other = make_key(LoadCommand(str(tmp_path / "a.gguf")))
@@ -148,7 +176,9 @@ def test_other_devices_and_builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert [record.key for record in store.read_all()] == [other]
         build(monkeypatch, backends, *devices, size=2)
         assert store.read_all() == ()
-        run_sql(tmp_path / "measured.sqlite", f"DELETE FROM measured WHERE key = '{other}'")
+        run_sql(
+            tmp_path / "measured.sqlite", f"DELETE FROM measured WHERE key = '{other}'"
+        )
     build(monkeypatch, ())
     assert [record.measured for record in store.read_all()] == [costs]
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
@@ -160,8 +190,18 @@ def test_invalid_rows_are_ignored(tmp_path: Path) -> None:
     store = MeasurementStore(path)
     store.write_costs(name, COSTS, READS)
     store.write_memory(name, MEMORY)
-    for text in ("[]", "{", "null", '{"target": 1, "draft": 2}', '{"predicted": [], "used": 1}'):
-        run_sql(path, f"UPDATE about SET said = '{text}'", f"UPDATE memory SET said = '{text}'")
+    for text in (
+        "[]",
+        "{",
+        "null",
+        '{"target": 1, "draft": 2}',
+        '{"predicted": [], "used": 1}',
+    ):
+        run_sql(
+            path,
+            f"UPDATE about SET said = '{text}'",
+            f"UPDATE memory SET said = '{text}'",
+        )
         (one,) = store.read_all()
         assert (one.measured, one.reads, one.memory) == (COSTS, None, None)
     for text in ("[]", "{", '{"t1_ms": 1, "unknown": 2}', "null"):
@@ -179,7 +219,9 @@ SETTINGS = ContextSettings(n_ctx=256, n_threads=1)
 def request_(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> SettingsRequest:
     """Of tiny models, whose measurements calibrate estimates too."""
     monkeypatch.setattr(calibration, "_CPU_CACHE_BYTES", 0)
-    return SettingsRequest(LoadCommand(str(zoo["target"]), str(zoo["cousin"]), SETTINGS, SETTINGS))
+    return SettingsRequest(
+        LoadCommand(str(zoo["target"]), str(zoo["cousin"]), SETTINGS, SETTINGS)
+    )
 
 
 def measure(request: SettingsRequest, *, probe: bool = True) -> MeasuredCosts:
@@ -202,13 +244,18 @@ def stored() -> MeasuredCosts:
     return record.measured
 
 
-def test_a_busy_hour(request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_hour(
+    request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then only the acceptance counts are new; the next quiet answers count again."""
     quiet = measure(request_)
     assert is_trusted(quiet) and machine_profile.detect().hardware.measured_speeds
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
     after = measure(request_, probe=False)
-    assert after == replace(quiet, survival=after.survival) and after.survival != quiet.survival
+    assert (
+        after == replace(quiet, survival=after.survival)
+        and after.survival != quiet.survival
+    )
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
     assert measure(request_).curve != quiet.curve
     # As of an earlier version, which did not record the load: after some quiet passes.

@@ -1,4 +1,6 @@
-"""machine/memory_probe.py: a load without data counts the buffers that a real load allocates."""
+"""machine/memory_probe.py: a load without data counts the buffers that a real load
+allocates.
+"""
 
 import sys
 from dataclasses import astuple, replace
@@ -39,7 +41,10 @@ def test_a_load_takes_what_was_counted(folder: Path, name: str) -> None:
     """Weights, KV cache and compute buffers as printed by a load with data."""
     path = real(folder, name)
     target = reader.read(path)
-    loads = [load_command(path, n_gpu_layers=0, kv_type=kv_type) for kv_type in ("f16", "q8_0")]
+    loads = [
+        load_command(path, n_gpu_layers=0, kv_type=kv_type)
+        for kv_type in ("f16", "q8_0")
+    ]
     counts = memory_probe.count_each([(load, (target, None)) for load in loads])
     for load, counted in zip(loads, counts, strict=True):
         estimate = shapes.estimate_pair(load, target, None, [])
@@ -47,15 +52,22 @@ def test_a_load_takes_what_was_counted(folder: Path, name: str) -> None:
         (used,) = real_loads.load(load).values()
         mine = exact.target.of(HOST)
         assert exact.method == "exact"
-        for foretold, allocated in zip(astuple(mine)[:3], astuple(used)[:3], strict=True):
-            assert abs(foretold - allocated) <= 0.011 * MIB * 2  # printed in 0.01 MiB, two lines
+        for foretold, allocated in zip(
+            astuple(mine)[:3], astuple(used)[:3], strict=True
+        ):
+            # printed in 0.01 MiB, two lines
+            assert abs(foretold - allocated) <= 0.011 * MIB * 2
 
 
 def test_a_split_model_is_one(folder: Path, tmp_path: Path) -> None:
     whole = reader.read(real(folder, "llama"))
     half = len(whole.tensors) // 2
     for number, tensors in enumerate((whole.tensors[:half], whole.tensors[half:])):
-        keys = {"split.no": number, "split.count": 2, "split.tensors.count": len(whole.tensors)}
+        keys = {
+            "split.no": number,
+            "split.count": 2,
+            "split.tensors.count": len(whole.tensors),
+        }
         start = tensors[0].offset
         part = replace(
             whole,
@@ -83,7 +95,9 @@ def test_a_hostile_header_kills_no_more_than_the_child() -> None:
             assert str(error)
 
 
-def test_a_child_that_fails_is_an_error_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_fails_is_an_error_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for body, match in (
         ("sys.stdin.readline(); os.abort()", "crashed"),
         ("print('GGML_ASSERT(x) failed', file=sys.stderr); os._exit(1)", "x"),
@@ -124,6 +138,8 @@ def test_buffers_of_the_log_are_counted_by_device() -> None:
         log.read(line)
     on = log.by_device()
     assert set(on) == {HOST, "CUDA0"}
-    assert on["CUDA0"] == DeviceMemory(round(4403.49 * MIB) + MIB, 72 * MIB, round(258.5 * MIB))
+    assert on["CUDA0"] == DeviceMemory(
+        round(4403.49 * MIB) + MIB, 72 * MIB, round(258.5 * MIB)
+    )
     assert on[HOST] == DeviceMemory(round(281.81 * MIB), 0, round(21.01 * MIB))
     assert log.kv_total == 64 * MIB

@@ -5,7 +5,9 @@ from localspec.machine import gpu_catalog, published
 from localspec.models import catalog
 
 
-def nearest(gpu: str, model: str = "qwen3.8-27b", kind: str = "mtp") -> published.PublishedRow:
+def nearest(
+    gpu: str, model: str = "qwen3.8-27b", kind: str = "mtp"
+) -> published.PublishedRow:
     found = published.find_nearest(model, machine_profile.with_gpu(gpu).devices, kind)
     assert found is not None
     return found
@@ -16,7 +18,9 @@ def test_every_row_is_of_a_known_model_and_card_and_has_a_speed_and_a_source() -
     assert len(published.load()) > 400
     for row in published.load():
         assert row.model in models and row.gpu in cards and row.source, row
-        assert ((row.plain or 0) > 0 or (row.speculative or 0) > 0) and row.describe().endswith(")")
+        assert (
+            (row.plain or 0) > 0 or (row.speculative or 0) > 0
+        ) and row.describe().endswith(")")
 
 
 def test_the_same_card_and_draft_come_first() -> None:
@@ -33,4 +37,7 @@ def test_a_card_without_rows_gets_one_of_like_bandwidth_or_none() -> None:
     devices = machine_profile.with_gpu("RTX 3090").devices
     assert published.find_nearest("demo-target", devices) is None
     assert published.find_nearest("qwen3.8-27b", ()) is None
-    assert published.find_nearest("qwen3.8-27b", machine_profile.with_vram(24).devices) is None
+    assert (
+        published.find_nearest("qwen3.8-27b", machine_profile.with_vram(24).devices)
+        is None
+    )

@@ -104,11 +104,16 @@ WRONG_STATUS = ({"llama_cpp": 5}, {"memory_limit": "x"})
 def test_values_that_no_worker_sends(values: dict[str, Any]) -> None:
     device = replace(CPU, **values) if values in WRONG_DEVICE else CPU
     wrong = replace(status(devices=(device,)), **(values if device == CPU else {}))
-    with listening(worker(wrong)) as address, pytest.raises(UsageError, match="not a localspec"):
+    with (
+        listening(worker(wrong)) as address,
+        pytest.raises(UsageError, match="not a localspec"),
+    ):
         preflight.check(address)
 
 
-def test_bytes_that_drip_have_one_timeout_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_that_drip_have_one_timeout_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def drip(connection: socket.socket) -> None:
         with suppress(OSError):  # the other end has closed it
             for byte in b" " * 100 + b"\n":
@@ -116,7 +121,10 @@ def test_bytes_that_drip_have_one_timeout_together(monkeypatch: pytest.MonkeyPat
                 threading.Event().wait(0.01)
 
     monkeypatch.setattr(preflight, "_REPLY_SECONDS", 0.1)
-    with listening(drip) as address, pytest.raises(EngineError, match="does not answer"):
+    with (
+        listening(drip) as address,
+        pytest.raises(EngineError, match="does not answer"),
+    ):
         preflight.check(address)
     with listening(drip) as address:
         line = socket.create_connection((address.host, address.port), 0.1)
@@ -144,17 +152,23 @@ def test_a_worker_that_is_not_there() -> None:
         with pytest.raises(EngineError, match="cannot be reached: connection refused"):
             preflight.check(address)
         assert preflight.find_silent([str(address)]) == (str(address),)
-    with pytest.raises(EngineError, match=r"no-such-host\.invalid:50052 cannot be reached"):
+    with pytest.raises(
+        EngineError, match=r"no-such-host\.invalid:50052 cannot be reached"
+    ):
         preflight.check(WorkerAddress("no-such-host.invalid"))
 
 
-def test_unusable_workers_of_the_settings_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_workers_of_the_settings_are_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     side_library.built_file().parent.mkdir(parents=True)
     side_library.built_file().touch()
     notices: list[Event] = []
     with refusing() as closed, listening(worker(status())) as here:
         gone = str(closed)
-        load = LoadCommand("t", target_settings=ContextSettings(workers=(gone, str(here))))
+        load = LoadCommand(
+            "t", target_settings=ContextSettings(workers=(gone, str(here)))
+        )
         with pytest.raises(EngineError, match="cannot be reached"):
             check_workers(SettingsRequest(load), notices.append)
         optional = SettingsRequest(load, can_skip_workers=True)
@@ -177,11 +191,22 @@ def request(command: int, body: bytes = b"") -> bytes:
 
 
 @given(st.lists(st.integers(1, 700)))
-def test_passes_and_layers_are_counted_however_the_bytes_arrive(sizes: list[int]) -> None:
-    weights = [b"\0" * 200 + f"blk.{n}.attn_q.weight".encode() + b"\0" * 300 for n in (3, 14, 3)]
-    text_like = b"\0" * 400 + b"blk.7."  # beyond the description: weights that look like a name
-    requests = [*(request(6, each) for each in (*weights, text_like, b"")), request(0, b"x" * 12)]
-    stream = b"".join((*requests, request(10, weights[1] * 9), *[request(16, b"g" * 4)] * 5))
+def test_passes_and_layers_are_counted_however_the_bytes_arrive(
+    sizes: list[int],
+) -> None:
+    weights = [
+        b"\0" * 200 + f"blk.{n}.attn_q.weight".encode() + b"\0" * 300
+        for n in (3, 14, 3)
+    ]
+    # beyond the description: weights that look like a name
+    text_like = b"\0" * 400 + b"blk.7."
+    requests = [
+        *(request(6, each) for each in (*weights, text_like, b"")),
+        request(0, b"x" * 12),
+    ]
+    stream = b"".join(
+        (*requests, request(10, weights[1] * 9), *[request(16, b"g" * 4)] * 5)
+    )
     meter = wire.RequestMeter()
     for size in sizes:
         meter.feed(memoryview(stream[:size]))
@@ -194,11 +219,17 @@ def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
     """As llama.cpp places them with the devices of machine/llama_params.py."""
     gpu = Device("CUDA0", "A card", "gpu", 8 * GIB, 8 * GIB, "CUDA")
     host = Device("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
-    here = MachineProfile((gpu,), host, HardwareSpeed((gpu,), {HOST: TYPICAL_CPU_SPEED}))
+    here = MachineProfile(
+        (gpu,), host, HardwareSpeed((gpu,), {HOST: TYPICAL_CPU_SPEED})
+    )
     limited = wire.WorkerStatus("1", False, (CPU, CPU), memory_limit=10 * GIB)
     report = WorkerReport(WorkerAddress("box"), limited, 1.0, 1e8)
     machine = machine_profile.with_workers(here, [report])
-    assert [d.name for d in machine.devices] == ["RPC0[box:50052]", "RPC1[box:50052]", "CUDA0"]
+    assert [d.name for d in machine.devices] == [
+        "RPC0[box:50052]",
+        "RPC1[box:50052]",
+        "CUDA0",
+    ]
     assert [d.free for d in machine.devices[:2]] == [8 * GIB, 2 * GIB]
     target = ContextSettings(workers=("box:50052",))
     assert placement.offload_devices(target, machine.devices) == machine.devices

@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-_FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_FORMS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 WORDS = [b"<unk>", b"<s>", b"</s>", *(b"word%d" % i for i in range(60))]
 
 
@@ -21,7 +33,9 @@ def scalar(kind: int, value: Any) -> bytes:
 
 
 def array(kind: int, values: Sequence[Any]) -> bytes:
-    return struct.pack("<IQ", kind, len(values)) + b"".join(scalar(kind, v) for v in values)
+    return struct.pack("<IQ", kind, len(values)) + b"".join(
+        scalar(kind, v) for v in values
+    )
 
 
 @dataclass
@@ -71,7 +85,9 @@ class File:
         offset = 0
         for tensor in self.tensors:
             at = offset if tensor.offset is None else tensor.offset
-            shape = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+            shape = struct.pack(
+                f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape
+            )
             parts += [text(tensor.name), shape, struct.pack("<IQ", tensor.kind, at)]
             offset += _padded(tensor.size())
         return b"".join(parts)

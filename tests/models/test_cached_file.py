@@ -1,5 +1,5 @@
-"""The hub's shared cache: its own library agrees about every file, and nothing wrong is ever left,
-after a kill at any moment, with a full disk, or with any call refused.
+"""The hub's shared cache: its own library agrees about every file, and nothing wrong is
+ever left, after a kill at any moment, with a full disk, or with any call refused.
 """
 
 import errno
@@ -29,12 +29,19 @@ from tests.support.long_cases import often
 
 def by_library(desk: Desk, revision: str = "main", local: bool = False) -> Path:
     where: Any = {"cache_dir": desk.store, "endpoint": desk.hub.url, "token": False}
-    return Path(hf_hub_download(REPO, FILE, revision=revision, local_files_only=local, **where))
+    return Path(
+        hf_hub_download(REPO, FILE, revision=revision, local_files_only=local, **where)
+    )
 
 
 def test_the_library_finds_what_we_fetched(desk: Desk) -> None:
     path = desk.fetch()
-    assert by_library(desk, local=True) == by_library(desk) == by_library(desk, COMMIT) == path
+    assert (
+        by_library(desk, local=True)
+        == by_library(desk)
+        == by_library(desk, COMMIT)
+        == path
+    )
     assert len(desk.hub.bodies()) == 1
     found = scan_cache_dir(desk.store)
     assert not found.warnings
@@ -45,15 +52,23 @@ def test_the_library_finds_what_we_fetched(desk: Desk) -> None:
     assert file.size_on_disk == len(DATA) and (desk.store / "CACHEDIR.TAG").is_file()
     desk.hub.begin_commit("b" * 40)
     new = desk.fetch()
-    assert new != path and new.samefile(path), "the same file in a new commit is only a new name"
-    assert len(desk.hub.bodies()) == 1 and (desk.folder / "refs" / "main").read_text() == "b" * 40
+    assert new != path and new.samefile(path), (
+        "the same file in a new commit is only a new name"
+    )
+    assert (
+        len(desk.hub.bodies()) == 1
+        and (desk.folder / "refs" / "main").read_text() == "b" * 40
+    )
 
 
 @pytest.mark.parametrize("kind", ["corrupt", "swap"])
-def test_what_the_library_took_damaged_is_found_out_and_mended(kind: str, desk: Desk) -> None:
+def test_what_the_library_took_damaged_is_found_out_and_mended(
+    kind: str, desk: Desk
+) -> None:
     desk.hub.faults[BODY].append(Fault(kind, after=MIB))
     path = by_library(desk)
-    assert path.read_bytes() != DATA  # should this ever fail: the library checks by itself now
+    # should this ever fail: the library checks by itself now
+    assert path.read_bytes() != DATA
     for ref in ("main", None):
         assert desk.fetch(desk.job(ref=ref)) == path and desk.is_whole(path)
     assert len(desk.hub.bodies()) == 2
@@ -70,7 +85,10 @@ def partial(content: bytes) -> Callable[[Desk], object]:
 BEFORE: dict[str, tuple[Callable[[Desk], object], list[str | None]]] = {
     # What is in the cache, and the ranges that are asked for.
     "the library's": (by_library, []),
-    "cut short": (lambda desk: by_library(desk).write_bytes(DATA[:MIB]), [f"bytes={MIB}-"]),
+    "cut short": (
+        lambda desk: by_library(desk).write_bytes(DATA[:MIB]),
+        [f"bytes={MIB}-"],
+    ),
     "a pointer to nothing": (lambda desk: desk.fetch().resolve().unlink(), [None]),
     "a whole part": (partial(DATA), []),
     "a part that is too long": (partial(DATA + b"more"), [None]),
@@ -78,14 +96,18 @@ BEFORE: dict[str, tuple[Callable[[Desk], object], list[str | None]]] = {
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_what_is_in_the_cache_counts_as_far_as_it_is_right(name: str, desk: Desk) -> None:
+def test_what_is_in_the_cache_counts_as_far_as_it_is_right(
+    name: str, desk: Desk
+) -> None:
     prepare, ranges = BEFORE[name]
     prepare(desk)
     n_before = len(desk.ranges())
     assert desk.is_whole(desk.fetch()) and desk.ranges()[n_before:] == ranges
     desk.said.clear()
     desk.fetch()
-    assert {state.phase for state in desk.said} == {DownloadPhase.DONE}, "read for its digest once"
+    assert {state.phase for state in desk.said} == {DownloadPhase.DONE}, (
+        "read for its digest once"
+    )
 
 
 def test_what_is_damaged_and_cannot_be_mended_is_not_taken(desk: Desk) -> None:
@@ -100,7 +122,9 @@ def test_what_is_damaged_and_cannot_be_mended_is_not_taken(desk: Desk) -> None:
         desk.fetch()
 
 
-def test_without_links_it_is_the_file_itself(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_links_it_is_the_file_itself(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_SYMLINKS", "1")
     path = desk.fetch()
     assert desk.is_whole(path) and not path.is_symlink() and not desk.blob.exists()
@@ -110,12 +134,16 @@ def test_without_links_it_is_the_file_itself(desk: Desk, monkeypatch: pytest.Mon
     assert other != path and desk.is_whole(other) and len(desk.hub.bodies()) == 1
     desk.hub.begin_commit("c" * 40)
     desk.hub.add(REPO, FILE, changed := b"GGUF" + DATA[:3:-1])
-    assert desk.fetch().read_bytes() == changed, "the same length is no reason to take the old one"
+    assert desk.fetch().read_bytes() == changed, (
+        "the same length is no reason to take the old one"
+    )
     assert path.read_bytes() == DATA
 
 
 def test_the_library_s_lock_is_ours(desk: Desk) -> None:
-    """While we fetch, whoever uses the library waits, and finds the file when we are done."""
+    """While we fetch, whoever uses the library waits, and finds the file when we are
+    done.
+    """
     desk.hub.faults[BODY].append(Fault("slow", rate=8 * MIB))
     fetching = threading.Thread(target=desk.fetch)
     fetching.start()
@@ -125,9 +153,17 @@ def test_the_library_s_lock_is_ours(desk: Desk) -> None:
     assert desk.is_whole(path) and len(desk.hub.bodies()) == 1
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS])
-def test_a_disk_that_refuses_it(number: int, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = {errno.ENOSPC: "The disk of", errno.EDQUOT: "Your quota on", errno.EFBIG: "hold a file"}
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS]
+)
+def test_a_disk_that_refuses_it(
+    number: int, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {
+        errno.ENOSPC: "The disk of",
+        errno.EDQUOT: "Your quota on",
+        errno.EFBIG: "hold a file",
+    }
     write, left = os.write, [MIB]
 
     def refusing(handle: int, data: bytes) -> int:
@@ -164,7 +200,9 @@ download_file(hub, DownloadJob(repo, listing.revision, listing.files[0]), cache_
 def start(desk: Desk) -> subprocess.Popen[bytes]:
     """A process that is about to fetch."""
     where = [desk.hub.url, str(desk.store), REPO]
-    child = subprocess.Popen([sys.executable, "-c", CHILD, *where], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, *where], stdout=subprocess.PIPE
+    )
     assert child.stdout is not None and child.stdout.readline() == b"go\n"
     return child
 
@@ -202,13 +240,20 @@ def test_killed_at_any_moment(kills: int, desk: Desk) -> None:
     for _ in range(kills):
         before, n_bodies = have(desk), len(desk.hub.bodies())
         child = start(desk)
-        if chance.random() < 0.5:  # on a busy machine the others may die before they ask
-            wait_for(lambda: len(desk.hub.bodies()) > n_bodies or child.poll() is not None, 30)  # noqa: B023
+        # on a busy machine the others may die before they ask
+        if chance.random() < 0.5:
+            wait_for(
+                lambda: len(desk.hub.bodies()) > n_bodies or child.poll() is not None,  # noqa: B023
+                30,
+            )
         end(child, chance.uniform(0, 0.7 * whole))
         asked = desk.ranges()[n_bodies:]
-        # More than one where a connection was lost on the way: never for bytes that are here.
+        # More than one where a connection was lost on the way: never for bytes that are
+        # here.
         starts = [int(one.strip("bytes=-")) if one else 0 for one in asked]
-        assert all(start >= before for start in starts) and (before < len(DATA) or not asked)
+        assert all(start >= before for start in starts) and (
+            before < len(DATA) or not asked
+        )
         n_resumed += bool(before and asked)
         assert have(desk) >= before
         if desk.blob.exists() and chance.random() < 0.5:
@@ -218,7 +263,9 @@ def test_killed_at_any_moment(kills: int, desk: Desk) -> None:
 
 
 class Refusing:
-    """A call of the system that fails once, after so many in this folder or on open files."""
+    """A call of the system that fails once, after so many in this folder or on open
+    files.
+    """
 
     def __init__(self, call: str, left: int, folder: str) -> None:
         self.left = left

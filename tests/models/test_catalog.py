@@ -43,7 +43,9 @@ def test_our_own_catalogue_is_sound(own: Path) -> None:
     assert len(known.models) > 80 and len(known.pairs) > 75
     for model in known.models.values():
         assert model.path or (model.repo and reference.is_repo_id(model.repo))
-        assert model.path or (model.type if not model.file else is_safe_gguf_path(model.file))
+        assert model.path or (
+            model.type if not model.file else is_safe_gguf_path(model.file)
+        )
         assert model.kind != "model" or model.path or model.type or is_model(model.file)
         assert model.path or model.size or "not known" in model.note
     files = [(model.repo, model.file) for model in known.models.values()]
@@ -73,27 +75,50 @@ pairs:
 """
     known = catalog.load(written(tmp_path, text))
     small, tiny = known.models.values()
-    assert (small.active, small.context, small.use) == (3_300_000_000, 4096, ("chat", "code"))
+    assert (small.active, small.context, small.use) == (
+        3_300_000_000,
+        4096,
+        ("chat", "code"),
+    )
     assert tiny.size == int(378.35 * 2**20), "a rounded size is at most this"
     pair, lookup = known.pairs.values()
     assert (pair.id, pair.title) == ("small+tiny", "A model with Tiny")
-    assert (lookup.id, lookup.draft_kind) == ("small+lookup", "lookup"), "every target has one"
-    assert (pair.draft_kind, pair.use, pair.status) == ("mtp", ("chat", "code"), "reported")
+    assert (lookup.id, lookup.draft_kind) == ("small+lookup", "lookup"), (
+        "every target has one"
+    )
+    assert (pair.draft_kind, pair.use, pair.status) == (
+        "mtp",
+        ("chat", "code"),
+        "reported",
+    )
     assert pair.settings == PairSettings(draft_max=8, temperature=0.7)
 
 
 def test_a_shape(tmp_path: Path) -> None:
     text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
-    model = catalog.load(written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))).models["small"]
+    model = catalog.load(
+        written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))
+    ).models["small"]
     numbers = "llama layers=4 embd=64 ff=8 heads=4 vocab=100 tied=1 full_layers=1,3"
     shape = families.make_shape(numbers)
-    assert (model.shape, model.shape_source, model.quantization) == (shape, "me", "Q4_K_M")
+    assert (model.shape, model.shape_source, model.quantization) == (
+        shape,
+        "me",
+        "Q4_K_M",
+    )
     text = BOTH.replace("A model", "no").replace("user/name", "1.10/12")
     known = catalog.load(written(tmp_path, text))
     plain, pair = known.models["small"], known.pairs["small+lookup"]
     assert (plain.shape, plain.shape_source, plain.quantization) == (None, "", "")
-    assert (plain.title, plain.repo) == ("no", "1.10/12"), "no booleans, times and floats of YAML"
-    assert (pair.draft_kind, pair.draft, pair.spec, pair.size) == ("lookup", None, "auto", 1000)
+    assert (plain.title, plain.repo) == ("no", "1.10/12"), (
+        "no booleans, times and floats of YAML"
+    )
+    assert (pair.draft_kind, pair.draft, pair.spec, pair.size) == (
+        "lookup",
+        None,
+        "auto",
+        1000,
+    )
 
 
 def test_a_file_of_ones_own_adds_replaces_and_hides(own: Path) -> None:
@@ -110,8 +135,13 @@ pairs:
     known = catalog.load()
     assert known.models["small"].title == "A model"
     mine = known.models["qwen3-8b"]
-    assert (mine.title, mine.sha256, mine.bytes) == ("Mine", None, None), "nothing of ours is kept"
-    assert known.pairs["qwen3-8b+qwen3-0.6b"].target is mine and "phi-4" not in known.models
+    assert (mine.title, mine.sha256, mine.bytes) == ("Mine", None, None), (
+        "nothing of ours is kept"
+    )
+    assert (
+        known.pairs["qwen3-8b+qwen3-0.6b"].target is mine
+        and "phi-4" not in known.models
+    )
     assert "phi-4+lookup" not in known.pairs and "demo" not in known.pairs
     assert "small+qwen3-0.6b" in known.pairs
 
@@ -133,47 +163,79 @@ DAMAGE = [
     (BOTH.replace("A model", ""), "model small: key title: it is empty"),
     (BOTH.replace("    title: A model\n", ""), "model small: key title is missing"),
     (BOTH.replace("title", "colour"), "model small: unknown key 'colour'"),
-    (BOTH.replace("1000", "1e3"), "model small: key bytes: '1e3' is not a whole number"),
+    (
+        BOTH.replace("1000", "1e3"),
+        "model small: key bytes: '1e3' is not a whole number",
+    ),
     (BOTH.replace("1000", "9" * 5000), "model small: key bytes"),
     (BOTH.replace("a.gguf", "../a.gguf"), "model small: key file"),
-    (BOTH.replace("a.gguf", '"a\\e[31m.gguf"'), "key file: it contains control characters"),
+    (
+        BOTH.replace("a.gguf", '"a\\e[31m.gguf"'),
+        "key file: it contains control characters",
+    ),
     (BOTH.replace("user/name", "https://evil/x"), "model small: key repo"),
     (BOTH.replace("id: small", "id: ../x"), "entry 1 of models: '../x' is not an id"),
     (BOTH + "    env: {A: b}\n", "pair small+lookup: unknown key 'env'"),
-    (BOTH + "    settings: {draft_max: 1000}\n", "key settings: key draft_max: '1000' is not be"),
+    (
+        BOTH + "    settings: {draft_max: 1000}\n",
+        "key settings: key draft_max: '1000' is not be",
+    ),
     (BOTH + "    spec: magic\n", "pair small+lookup: key spec: 'magic' is not one of"),
-    (BOTH + "    draft: other\n", "pair small+other: key draft: there is no model other"),
+    (
+        BOTH + "    draft: other\n",
+        "pair small+other: key draft: there is no model other",
+    ),
     (BOTH + "    status: reported\n", "pair small+lookup: key source is missing"),
-    (BOTH + "  - target: small\n", "entry 2 of pairs: the id small+lookup is duplicated"),
+    (
+        BOTH + "  - target: small\n",
+        "entry 2 of pairs: the id small+lookup is duplicated",
+    ),
     (BOTH + "    id: small\n", "pair small: its id is that of a model"),
     (f"models:{MODEL}    id: other\n", "line 7: 'id' is duplicated"),
     (f"models:{MODEL}    revision: {'a' * 40}\n", "key revision needs sha256"),
     (f"models:{MODEL}    files: [Q8_0]\n", "key files: it must be a table"),
     (f"models:{MODEL}    files: {{q8: 1.0 GiB}}\n", "'q8' is not a quantisation like"),
-    (f"models:{MODEL}    files: {{Q8_0: {{revision: {'a' * 40}}}}}\n", "revision needs sha256"),
+    (
+        f"models:{MODEL}    files: {{Q8_0: {{revision: {'a' * 40}}}}}\n",
+        "revision needs sha256",
+    ),
     (f"models:{MODEL}    sampling: nosuch\n", "key sampling: 'nosuch' is not one of"),
-    ("sampling:\n  - {id: a, source: b, plain: {top_p: 2}}\n", "sampling a: key plain: key top_p"),
+    (
+        "sampling:\n  - {id: a, source: b, plain: {top_p: 2}}\n",
+        "sampling a: key plain: key top_p",
+    ),
     (f"models:{MODEL}    sha256: {'a' * 63}\n", "model small: key sha256: 'aaa"),
     (f"models:{MODEL}    about: 1.0 GiB\n", "keys bytes and about exclude each other"),
     ("models: [{id: a, title: t, bundled: ../../x.gguf}]", "model a: key bundled"),
-    (SHAPED.replace("layers: 4", "layers: 0"), "key shape: key layers: '0' is not between"),
+    (
+        SHAPED.replace("layers: 4", "layers: 0"),
+        "key shape: key layers: '0' is not between",
+    ),
     (SHAPED.replace("heads: 4", "heads: 5"), "key shape: the heads do not divide"),
     (SHAPED.replace("ff: 8, ", ""), "key shape: llama needs ff"),
     (SHAPED.replace("tied: true", "full_layers: [2, 1]"), "not in ascending order"),
     (SHAPED.replace("tied: true", "pattern: MM"), "pattern is not one of M * E -"),
-    (SHAPED.replace("llama", "clip"), "key shape: the architecture clip is not supported"),
+    (
+        SHAPED.replace("llama", "clip"),
+        "key shape: the architecture clip is not supported",
+    ),
     ("a: &a [x, x]\npairs: [*a, *a]", "aliases are not allowed"),
     ("models: " + "[" * 20_000, "nest"),
     ("models: " + "{a: " * 30_000, "nest"),
     ("schema: 1\n---\nschema: 1", "line 2: "),
     ("a: \x1b[31m", "control characters are not allowed"),
-    ("models: !!python/object/apply:os.system [id]", "entry 1 of models: it must be a table"),
+    (
+        "models: !!python/object/apply:os.system [id]",
+        "entry 1 of models: it must be a table",
+    ),
     ("models:\n" + "  - {id: a}\n" * 6000, "models has more than 5000 entries"),
 ]
 
 
 @pytest.mark.parametrize(("text", "reason"), DAMAGE, ids=itertools.count())
-def test_a_damaged_catalogue_is_one_sentence(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_damaged_catalogue_is_one_sentence(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     with pytest.raises(UsageError, match=r"models\.yaml is damaged: ") as failure:
         catalog.load(written(tmp_path, text))
     assert reason in failure.value.message and "\n" not in failure.value.message
@@ -215,8 +277,13 @@ QUANTISED = (
 
 
 def test_a_model_in_several_quantisations(tmp_path: Path) -> None:
-    known = catalog.load(written(tmp_path, f"models:{QUANTISED}pairs:\n  - target: small\n"))
-    model, (pair,) = known.models["small"], catalog.pairs_for(known, known.models["small"])
+    known = catalog.load(
+        written(tmp_path, f"models:{QUANTISED}pairs:\n  - target: small\n")
+    )
+    model, (pair,) = (
+        known.models["small"],
+        catalog.pairs_for(known, known.models["small"]),
+    )
     large, other = model.files
     assert (large.id, large.title, large.repo) == ("small:Q8_0", "A model", "user/name")
     assert large.bytes is None and large.sha256 is None, "those of the first file"
@@ -224,7 +291,9 @@ def test_a_model_in_several_quantisations(tmp_path: Path) -> None:
     assert (other.repo, other.size, other.revision) == ("other/name", 600, "1b" * 20)
     assert model.find_type("q8_0") is large and model.find_type("Q3_K_XL") is other
     assert model.find_type("Q2_K") is None
-    assert large.is_file("user/name", "b-Q8_0.gguf") and not large.is_file("user/name", "a.gguf")
+    assert large.is_file("user/name", "b-Q8_0.gguf") and not large.is_file(
+        "user/name", "a.gguf"
+    )
     assert not large.is_file("other/name", "b-Q8_0.gguf")
     variant = pair.with_target(large)
     assert (variant.id, variant.title) == ("small+lookup:Q8_0", f"{pair.title}, Q8_0")
@@ -233,7 +302,9 @@ def test_a_model_in_several_quantisations(tmp_path: Path) -> None:
 
 
 OWN_MIXTURE = {"gemma-4-26b-a4b", "glm-4.7-flash", "ornith-1.5-9b"}
-"""Models, and families with `qwen3.`, whose publisher chose the types of tensors himself."""
+"""Models, and families with `qwen3.`, whose publisher chose the types of tensors
+himself.
+"""
 
 
 UNREAD = {
@@ -247,7 +318,11 @@ def test_shapes_are_proved_by_published_bytes_and_parameters(own: Path) -> None:
     """What a drawn header lacks is the vocabulary."""
     for model in catalog.load().models.values():
         shape, id_ = model.shape, model.id
-        if shape is None or model.architecture not in synthetic_header.DRAWN or id_ in UNREAD:
+        if (
+            shape is None
+            or model.architecture not in synthetic_header.DRAWN
+            or id_ in UNREAD
+        ):
             continue
         is_own = id_ in OWN_MIXTURE or id_.startswith(("qwen3.5-", "qwen3.6-"))
         if model.bytes and not is_own and "UD-" not in model.file:

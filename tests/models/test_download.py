@@ -27,20 +27,35 @@ def test_what_was_planned_is_fetched_wherever_the_branch_is_by_then(desk: Desk) 
 
 PASSING: dict[str, tuple[list[Fault], list[int]]] = {
     # What happens to one body after another, and from which byte each is asked for.
-    "drops": ([Fault("drop", after=MIB), Fault("drop", after=1000)], [0, MIB, MIB + 1000]),
-    "drop-in-the-first-byte": ([Fault("drop", after=1), Fault("drop", after=2)], [0, 1, 3]),
+    "drops": (
+        [Fault("drop", after=MIB), Fault("drop", after=1000)],
+        [0, MIB, MIB + 1000],
+    ),
+    "drop-in-the-first-byte": (
+        [Fault("drop", after=1), Fault("drop", after=2)],
+        [0, 1, 3],
+    ),
     "no-range-after-a-drop": ([Fault("drop", after=MIB), Fault("norange")], [0, MIB]),
     "stall": ([Fault("stall", after=MIB)], [0, MIB]),
     "stall-before-the-answer": ([Fault("stall")], [0, 0]),
     "503": ([Fault("status", status=503)], [0, 0]),
-    "503-on-the-way": ([Fault("drop", after=MIB), Fault("status", status=503)], [0, MIB, MIB]),
+    "503-on-the-way": (
+        [Fault("drop", after=MIB), Fault("status", status=503)],
+        [0, MIB, MIB],
+    ),
     "429": ([Fault("status", status=429, headers={"Retry-After": "0"})], [0, 0]),
-    "416-on-the-way": ([Fault("drop", after=MIB), Fault("status", status=416)], [0, MIB, MIB]),
+    "416-on-the-way": (
+        [Fault("drop", after=MIB), Fault("status", status=416)],
+        [0, MIB, MIB],
+    ),
     "seven drops, each with progress": (
         [Fault("drop", after=300_000)] * 7,
         [300_000 * n for n in range(8)],
     ),
-    "a link that expires": ([Fault("drop", after=MIB), Fault("status", status=403)], [0, MIB, MIB]),
+    "a link that expires": (
+        [Fault("drop", after=MIB), Fault("status", status=403)],
+        [0, MIB, MIB],
+    ),
     "corrupt-once": ([Fault("corrupt", after=MIB)], [0, 0]),
     "swapped-once": ([Fault("swap")], [0, 0]),
     "swapped-on-the-way": ([Fault("drop", after=MIB), Fault("swap")], [0, MIB, 0]),
@@ -62,14 +77,23 @@ def test_what_passes_is_got_over(name: str, desk: Desk) -> None:
 
 
 def test_a_wait_that_the_hub_asks_for_is_reported(desk: Desk) -> None:
-    desk.hub.faults[BODY].append(Fault("status", status=429, headers={"Retry-After": "1"}))
+    desk.hub.faults[BODY].append(
+        Fault("status", status=429, headers={"Retry-After": "1"})
+    )
     assert desk.is_whole(desk.fetch())
-    assert "The hub is busy and asks to wait 1 s." in [state.note for state in desk.said]
+    assert "The hub is busy and asks to wait 1 s." in [
+        state.note for state in desk.said
+    ]
     assert desk.said[-1].note == ""
 
 
 LASTING: dict[str, tuple[str, Fault, type[errors.LocalspecError], str]] = {
-    "corrupt": (BODY, Fault("corrupt", after=99), errors.ChecksumError, "damaged in two downloads"),
+    "corrupt": (
+        BODY,
+        Fault("corrupt", after=99),
+        errors.ChecksumError,
+        "damaged in two downloads",
+    ),
     "swapped": (BODY, Fault("swap"), errors.ChecksumError, "damaged in two downloads"),
     "short": (BODY, Fault("short", after=MIB), RetryableError, "sends 1048576"),
     "stalls": (BODY, Fault("stall"), RetryableError, "stopped at 0.00 of"),
@@ -127,12 +151,24 @@ def test_the_token_is_for_the_hub_only(desk: Desk) -> None:
 
 
 def test_a_hostile_name_is_refused_before_anything_happens(desk: Desk) -> None:
-    for path in ("../m.gguf", "C:\\m.gguf", "a\x1b[31m.gguf", "CON.gguf", "m.gguf\0", "m.bin", ""):
+    for path in (
+        "../m.gguf",
+        "C:\\m.gguf",
+        "a\x1b[31m.gguf",
+        "CON.gguf",
+        "m.gguf\0",
+        "m.bin",
+        "",
+    ):
         with pytest.raises(errors.ModelFileError) as raised:
             desk.fetch(desk.job(path))
         assert (raised.value.message + raised.value.hint).isprintable()
     job = desk.job()
-    for bad in (replace(job, repo="../x"), replace(job, commit="a/../b"), replace(job, ref="x\n")):
+    for bad in (
+        replace(job, repo="../x"),
+        replace(job, commit="a/../b"),
+        replace(job, ref="x\n"),
+    ):
         with pytest.raises(errors.UsageError):
             desk.fetch(bad)
     with pytest.raises(errors.UsageError):
@@ -150,10 +186,14 @@ def test_what_is_no_gguf_inside_is_not_taken(desk: Desk) -> None:
     assert desk.files() == set()
 
 
-def test_a_missing_hub_is_offline_at_once(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_hub_is_offline_at_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = desk.fetch()
     patience: list[float] = []
-    monkeypatch.setattr(CancelToken, "sleep", lambda _, seconds: patience.append(seconds))
+    monkeypatch.setattr(
+        CancelToken, "sleep", lambda _, seconds: patience.append(seconds)
+    )
     nobody = HubClient("http://127.0.0.1:9", token=False)
     with pytest.raises(errors.OfflineError, match="cannot be reached"):
         download_file(nobody, desk.job("other.gguf"), cache_dir=desk.store)

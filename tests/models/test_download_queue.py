@@ -1,4 +1,6 @@
-"""Several downloads at once, each of which can be paused, resumed, cancelled and tried again."""
+"""Several downloads at once, each of which can be paused, resumed, cancelled and tried
+again.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,16 +70,22 @@ def test_no_more_at_once_than_allowed(desk: Desk, queue: DownloadQueue) -> None:
     while not queue.wait(0.02):
         busy = {DownloadPhase.CHECKING, DownloadPhase.LOADING, DownloadPhase.VERIFYING}
         most = max(most, sum(state.phase in busy for state in queue.states()))
-    assert most == 2 and {state.phase for state in queue.states()} == {DownloadPhase.DONE}
+    assert most == 2 and {state.phase for state in queue.states()} == {
+        DownloadPhase.DONE
+    }
 
 
-def test_pause_and_resume_go_on_at_the_same_byte(desk: Desk, queue: DownloadQueue) -> None:
+def test_pause_and_resume_go_on_at_the_same_byte(
+    desk: Desk, queue: DownloadQueue
+) -> None:
     slowly(desk)
     queue.add(desk.job())
     wait_for(lambda: loading(queue, desk.job()))
     queue.pause(desk.job())
     paused = state(queue, desk.job())
-    assert paused.phase is DownloadPhase.PAUSED and paused.rate is None and queue.wait(20)
+    assert (
+        paused.phase is DownloadPhase.PAUSED and paused.rate is None and queue.wait(20)
+    )
     desk.hub.always.clear()
     queue.retry(desk.job())
     assert queue.wait(20) and state(queue, desk.job()).phase is DownloadPhase.DONE
@@ -91,7 +99,9 @@ def test_pause_and_resume_go_on_at_the_same_byte(desk: Desk, queue: DownloadQueu
 def test_cancelling_is_quick_even_in_a_stall(kind: str, desk: Desk) -> None:
     desk.hub.always[kind] = Fault("stall")
     client = HubClient(
-        desk.hub.url, token=False, retry_policy=RetryPolicy(stall_timeout=60, connect_timeout=60)
+        desk.hub.url,
+        token=False,
+        retry_policy=RetryPolicy(stall_timeout=60, connect_timeout=60),
     )
     queue = DownloadQueue(client, desk.store, max_parallel=1)
     queue.add(desk.job())
@@ -100,26 +110,38 @@ def test_cancelling_is_quick_even_in_a_stall(kind: str, desk: Desk) -> None:
     queue.add(desk.job("1.gguf"))
     queue.cancel(desk.job())
     assert state(queue, desk.job()).phase is DownloadPhase.CANCELLED
-    # The thread itself is free again too, which a stall would hold for 60 s: it takes the next.
-    wait_for(lambda: state(queue, desk.job("1.gguf")).phase is not DownloadPhase.WAITING)
+    # The thread itself is free again too, which a stall would hold for 60 s: it takes
+    # the next.
+    wait_for(
+        lambda: state(queue, desk.job("1.gguf")).phase is not DownloadPhase.WAITING
+    )
     assert queue.wait(20)
     queue.retry(desk.job())
-    assert queue.wait(20) and {state.phase for state in queue.states()} == {DownloadPhase.DONE}
+    assert queue.wait(20) and {state.phase for state in queue.states()} == {
+        DownloadPhase.DONE
+    }
 
 
-def test_one_that_fails_says_why_and_holds_up_nobody(desk: Desk, queue: DownloadQueue) -> None:
+def test_one_that_fails_says_why_and_holds_up_nobody(
+    desk: Desk, queue: DownloadQueue
+) -> None:
     bad = desk.job("0.gguf")
     lost = desk.hub.repos[REPO].pop("0.gguf")
     queue.add(bad)
     queue.add(desk.job("1.gguf"))
     assert queue.wait(20)
     failed, done = queue.states()
-    assert failed.phase is DownloadPhase.FAILED and isinstance(failed.error, NotFoundError)
+    assert failed.phase is DownloadPhase.FAILED and isinstance(
+        failed.error, NotFoundError
+    )
     assert done.phase is DownloadPhase.DONE
     desk.hub.repos[REPO]["0.gguf"] = lost
     queue.add(bad)
     assert queue.wait(20)
-    assert state(queue, bad).phase is DownloadPhase.DONE and state(queue, bad).error is None
+    assert (
+        state(queue, bad).phase is DownloadPhase.DONE
+        and state(queue, bad).error is None
+    )
 
 
 def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
@@ -134,7 +156,9 @@ def test_the_limit_is_for_all_together_and_may_change(desk: Desk) -> None:
     assert queue.wait(20), "with the limit it would take minutes"
 
 
-def test_closing_stops_everything_and_keeps_what_came(desk: Desk, queue: DownloadQueue) -> None:
+def test_closing_stops_everything_and_keeps_what_came(
+    desk: Desk, queue: DownloadQueue
+) -> None:
     slowly(desk)
     queue.add(desk.job())
     desk.hub.wait_sent(MIB)

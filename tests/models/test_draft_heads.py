@@ -1,4 +1,6 @@
-"""Every way in which a head and a target do not go together is told before llama.cpp opens them."""
+"""Every way in which a head and a target do not go together is told before llama.cpp
+opens them.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,11 +39,15 @@ def _keys(**values: object) -> Callable[[Model], object]:
 
 
 def _tensors(**values: np.ndarray) -> Callable[[Model], object]:
-    return lambda m: m.tensors.update({k.replace("__", "."): v for k, v in values.items()})
+    return lambda m: m.tensors.update(
+        {k.replace("__", "."): v for k, v in values.items()}
+    )
 
 
 def _masked_beyond(model: Model) -> None:
-    """It has an output of its own, but the target's embeddings, which lack its mask token."""
+    """It has an output of its own, but the target's embeddings, which lack its mask
+    token.
+    """
     model.words = [*WORDS, "▁pad"]
     model.mask = len(model.vocabulary()) - 1
     model.tensors["output.weight"] = np.zeros((model.mask + 1, 64), np.float32)
@@ -65,13 +71,16 @@ WRONG: dict[str, Make] = {
     "96 wide; the target's are 64": lambda: made.eagle3(of=96),
     "no token_embd of its own, and is 32 wide": _changed(_keys(embedding_length=32)),
     "149 tokens": _changed(lambda m: m.tensors.update(d2t=m.tensors["d2t"][:-1])),
-    "I32 and must be I64": _changed(lambda m: _tensors(d2t=m.tensors["d2t"].astype(np.int32))(m)),
+    "I32 and must be I64": _changed(
+        lambda m: _tensors(d2t=m.tensors["d2t"].astype(np.int32))(m)
+    ),
     "its output has none": _changed(lambda m: m.tensors.pop("output.weight")),
     "it has 2": _changed(_keys(block_count=2)),
     "token 9999 of 365": _changed(lambda m: m.tensors["d2t"].__setitem__(7, 9999)),
     "names tokens twice": _changed(_tensors(d2t=np.arange(150) // 2)),
     "50 embeddings for 365": _changed(
-        _tensors(token_embd__weight=np.zeros((50, 32), np.float32)), lambda: made.eagle3(n_embd=32)
+        _tensors(token_embd__weight=np.zeros((50, 32), np.float32)),
+        lambda: made.eagle3(n_embd=32),
     ),
     "366 tokens; the target's has 365": _changed(
         lambda m: setattr(m, "words", [*WORDS, "▁pad"]), made.eagle3
@@ -82,7 +91,9 @@ WRONG: dict[str, Make] = {
     "mask token 5,000 is beyond its 365": _block(lambda m: setattr(m, "mask", 5000)),
     "mask token 365 is not among the target's 365": _block(_masked_beyond),
     "names no layers": _block(lambda m: m.keys.pop("target_layers")),
-    "its block size is missing": _block(lambda m: m.keys.pop("block_size"), markov=True),
+    "its block size is missing": _block(
+        lambda m: m.keys.pop("block_size"), markov=True
+    ),
     "blocks of 1 tokens": _block(_keys(block_size=1)),
     "its selector takes 0 of 365 tokens": _selecting(),
     "takes 8 of 365 tokens, and is 64 wide": _selecting(selector_top_k=8),
@@ -135,31 +146,56 @@ def test_what_is_wrong_with_an_assistant_is_named(zoo: Zoo, tmp_path: Path) -> N
         wrong = reader.read(model.write(path))
         assert words in pair_compatibility.check_compatibility(target, wrong).detail
     other = head_targets.gemma4()
-    other.keys["attention.sliding_window_pattern"] = [True, True, True, False, False, False]
-    verdict = pair_compatibility.check_compatibility(reader.read(other.write(path)), right)
+    other.keys["attention.sliding_window_pattern"] = [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    verdict = pair_compatibility.check_compatibility(
+        reader.read(other.write(path)), right
+    )
     assert "last two layers" in verdict.detail
 
 
 def test_layers_that_do_not_chain(zoo: Zoo, tmp_path: Path) -> None:
-    """llama.cpp aborts for several MTP layers of most architectures, and without one of a chain."""
+    """llama.cpp aborts for several MTP layers of most architectures, and without one of
+    a chain.
+    """
     assert draft_heads.has_own_mtp_layer(reader.read(zoo["chain"]))
     whole = made.mimo2(n_mtp=3)
     del whole.tensors["blk.5.nextn.eh_proj.weight"]
-    assert not draft_heads.has_own_mtp_layer(reader.read(whole.write(tmp_path / "gap.gguf")))
+    assert not draft_heads.has_own_mtp_layer(
+        reader.read(whole.write(tmp_path / "gap.gguf"))
+    )
     two = head_targets.with_layer(head_targets.target("qwen35"), 3)
     two.keys["nextn_predict_layers"] = 2
     header = reader.read(two.write(tmp_path / "two.gguf"))
     assert not draft_heads.has_own_mtp_layer(header)
-    two.tensors = {k: v for k, v in two.tensors.items() if k != "blk.0.attn_norm.weight"}
+    two.tensors = {
+        k: v for k, v in two.tensors.items() if k != "blk.0.attn_norm.weight"
+    }
     alone = reader.read(two.write(tmp_path / "mtp-two.gguf"))
     verdict = pair_compatibility.check_compatibility(header, alone)
     assert "MTP of qwen35 models" in verdict.detail
 
 
 def test_kinds(zoo: Zoo) -> None:
-    kinds = {name: draft_heads.file_draft_kind(reader.read(zoo[name])) for name in (*KINDS, "deep")}
-    assert kinds == {"eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark", "deep": "model"}
-    assert all(draft_heads.target_layers(reader.read(zoo[name])) == made.TAPS for name in KINDS)
+    kinds = {
+        name: draft_heads.file_draft_kind(reader.read(zoo[name]))
+        for name in (*KINDS, "deep")
+    }
+    assert kinds == {
+        "eagle3": "eagle3",
+        "dflash": "dflash",
+        "dspark": "dspark",
+        "deep": "model",
+    }
+    assert all(
+        draft_heads.target_layers(reader.read(zoo[name])) == made.TAPS for name in KINDS
+    )
 
 
 def test_a_layer_that_guesses_is_none_to_be_read(zoo: Zoo, tmp_path: Path) -> None:
@@ -178,7 +214,15 @@ def test_the_form_of_blocks(tmp_path: Path, zoo: Zoo) -> None:
         (_keys(sample_from_anchor=False), 1, True, False),
         (_keys(attention__causal=True), 0, True, True),
         (_keys(has_confidence_head=False), 0, False, False),
-        (lambda m: (m.keys.pop("sample_from_anchor"), m.keys.pop("has_confidence_head")), 0, 1, 0),
+        (
+            lambda m: (
+                m.keys.pop("sample_from_anchor"),
+                m.keys.pop("has_confidence_head"),
+            ),
+            0,
+            1,
+            0,
+        ),
         (lambda m: m.tensors.pop("conf_proj.weight"), 0, False, False),
     ):
         path = _block(change, markov=True)().write(tmp_path / "dspark.gguf")
@@ -201,7 +245,9 @@ def test_a_window_that_no_layer_has(tmp_path: Path, make: Callable[[], Model]) -
         if sound:
             reader.check_loadable(path)
         else:
-            with pytest.raises(ModelFileError, match="sliding_window_pattern is set for no layer"):
+            with pytest.raises(
+                ModelFileError, match="sliding_window_pattern is set for no layer"
+            ):
                 reader.check_loadable(path)
 
 

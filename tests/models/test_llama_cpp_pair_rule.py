@@ -1,7 +1,8 @@
 """Verdicts from two headers equal llama.cpp's rule on the loaded vocabularies.
 
-The rule is common_speculative_are_compatible (common/speculative.cpp), which the library does not
-export: here it is evaluated token by token with the library's functions.
+The rule is common_speculative_are_compatible (common/speculative.cpp), which the
+library does not export: here it is evaluated token by token with the library's
+functions.
 """
 
 import os
@@ -68,7 +69,9 @@ def are_compatible(
 
 
 def compare(folder: Path) -> set[tuple[bool, str]]:
-    """Asserts that both sides agree on all files and pairs; returns the verdicts that occurred."""
+    """Asserts that both sides agree on all files and pairs; returns the verdicts that
+    occurred.
+    """
     paths = sorted(folder.glob("*.gguf"))
     theirs = [load_vocabulary(path) for path in paths]
     headers = [reader.read(path) for path in paths]
@@ -76,9 +79,13 @@ def compare(folder: Path) -> set[tuple[bool, str]]:
     for target, header, known in zip(paths, headers, theirs, strict=True):
         assert facts_of(header) == known[0], target.name
         for draft, other, its in zip(paths, headers, theirs, strict=True):
-            found = pair_compatibility.check_vocabularies(header.tokenizer, other.tokenizer)
+            found = pair_compatibility.check_vocabularies(
+                header.tokenizer, other.tokenizer
+            )
             verdict = found.is_compatible, found.rule, found.token
-            assert verdict == are_compatible(*known, *its), f"{target.name} + {draft.name}"
+            assert verdict == are_compatible(*known, *its), (
+                f"{target.name} + {draft.name}"
+            )
             verdicts.add(verdict[:2])
     return verdicts
 
@@ -105,7 +112,9 @@ def write_bpe(path: Path, pre: str, n_tokens: int = 300, **keys: int | bool) -> 
     letters += [chr(256 + i) for i in range(256 - len(letters))]
     ends = ["<|im_end|>", "<|endoftext|>"]
     words = [*letters, *(f"w{i}" for i in range(n_tokens - 258)), *ends]
-    file = gguffile.model([word.encode() for word in words], tokenizer=b"gpt2", arch=b"qwen2")
+    file = gguffile.model(
+        [word.encode() for word in words], tokenizer=b"gpt2", arch=b"qwen2"
+    )
     file.add(b"tokenizer.ggml.pre", STRING, pre.encode())
     for key, value in keys.items():
         kind = BOOL if isinstance(value, bool) else U32
@@ -129,16 +138,25 @@ def test_verdicts_on_made_vocabularies(tmp_path: Path) -> None:
     write_bpe(tmp_path / "bpe-other-bos.gguf", "llama-bpe", bos_token_id=7)
     write_bpe(tmp_path / "bpe-unknown-bos.gguf", "llama-bpe", bos_token_id=7000)
     write_bpe(tmp_path / "bpe-eos.gguf", "qwen2", add_eos_token=True)
-    write_bpe(tmp_path / "bpe-other-eos.gguf", "qwen2", add_eos_token=True, eos_token_id=299)
+    write_bpe(
+        tmp_path / "bpe-other-eos.gguf", "qwen2", add_eos_token=True, eos_token_id=299
+    )
     write_bpe(tmp_path / "bpe-glm.gguf", "glm4")
-    write_bpe(tmp_path / "bpe-gemma.gguf", "gemma4", add_bos_token=False, bos_token_id=3)
+    write_bpe(
+        tmp_path / "bpe-gemma.gguf", "gemma4", add_bos_token=False, bos_token_id=3
+    )
     write_bpe(tmp_path / "bpe-shorter.gguf", "qwen2", 299)
     refused = {"vocabulary-type", "add-bos", "bos", "add-eos", "eos", "token-text"}
     expected = {(False, rule) for rule in (*refused, "vocabulary-size")}
-    assert compare(tmp_path) == expected | {(True, "vocabulary-size"), (True, "same-vocabulary")}
+    assert compare(tmp_path) == expected | {
+        (True, "vocabulary-size"),
+        (True, "same-vocabulary"),
+    }
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp")
+@pytest.mark.skipif(
+    not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp"
+)
 def test_verdicts_on_the_vocabularies_of_llama_cpp() -> None:
     assert compare(Path(CHECKOUT) / "models")

@@ -11,7 +11,10 @@ from tests.models.gguffile import STRING, U32, WORDS, Tensor
 
 
 def sized(
-    n: int, *keys: tuple[bytes, int, Any], arch: bytes = b"llama", words: Sequence[bytes] = WORDS
+    n: int,
+    *keys: tuple[bytes, int, Any],
+    arch: bytes = b"llama",
+    words: Sequence[bytes] = WORDS,
 ) -> Header:
     """Of a file with `n` rows of weights and these keys."""
     file = gguffile.model(words, arch=arch)
@@ -33,15 +36,35 @@ def test_what_is_warned_of() -> None:
     for target, draft, words in [
         (sized(100), sized(50), "has 50 % of the target's bytes"),
         (sized(99, *EXPERTS), small, "mixture of experts"),
-        (sized(99, arch=b"mamba2"), small, "The target has a recurrent state and cannot remove"),
+        (
+            sized(99, arch=b"mamba2"),
+            small,
+            "The target has a recurrent state and cannot remove",
+        ),
         (large, sized(9, arch=b"rwkv7"), "checkpoints for rollback"),
         (sized(99, arch=b"qwen35"), small, "checkpoints for rollback"),
         (large, sized(9, arch=b"eagle3"), "hidden states"),
         (large, sized(9, arch=b"new"), "The draft cannot be run: its arch"),
-        (large, sized(9, (PRE, STRING, b"\x1b[2Jmy")), "pre-tokenizers differ (default, my)"),
-        (large, sized(9, words=[*WORDS, b"<|eot_id|>"]), "end-of-generation tokens differ"),
-        (sized(99, (CHAT, STRING, b"a")), sized(9, (CHAT, STRING, b"b")), "chat templates differ"),
-        (sized(99, (BY, STRING, b"Ann")), sized(9, (BY, STRING, b"Bob")), "(Ann and Bob)"),
+        (
+            large,
+            sized(9, (PRE, STRING, b"\x1b[2Jmy")),
+            "pre-tokenizers differ (default, my)",
+        ),
+        (
+            large,
+            sized(9, words=[*WORDS, b"<|eot_id|>"]),
+            "end-of-generation tokens differ",
+        ),
+        (
+            sized(99, (CHAT, STRING, b"a")),
+            sized(9, (CHAT, STRING, b"b")),
+            "chat templates differ",
+        ),
+        (
+            sized(99, (BY, STRING, b"Ann")),
+            sized(9, (BY, STRING, b"Bob")),
+            "(Ann and Bob)",
+        ),
     ]:
         (warning,) = pair_compatibility.list_warnings(target, draft)
         assert words in warning and warning.isprintable()

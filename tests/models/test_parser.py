@@ -15,7 +15,18 @@ from localspec.models.gguf import parser as gguf
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from tests.models import gguffile
-from tests.models.gguffile import F32, I32, STRING, U16, U32, WORDS, File, Tensor, array, text
+from tests.models.gguffile import (
+    F32,
+    I32,
+    STRING,
+    U16,
+    U32,
+    WORDS,
+    File,
+    Tensor,
+    array,
+    text,
+)
 
 MIB = 1024**2
 
@@ -25,7 +36,9 @@ def refused(data: bytes) -> str:
         reader.parse(data, len(data), "m.gguf")
     assert failure.value.hint
     message = failure.value.message
-    assert message.startswith("m.gguf ") and message.isprintable() and len(message) < 400
+    assert (
+        message.startswith("m.gguf ") and message.isprintable() and len(message) < 400
+    )
     return message
 
 
@@ -41,7 +54,11 @@ def test_what_is_damaged() -> None:
     for data, words in [
         (key(b"", U32, bytes(4)), "is empty or duplicated"),
         (
-            File().add(b"one", U32, 1).add(b"two", U32, 2).data().replace(b"two", b"one"),
+            File()
+            .add(b"one", U32, 1)
+            .add(b"two", U32, 2)
+            .data()
+            .replace(b"two", b"one"),
             "is empty or duplicated",
         ),
         (key(b"k" * 65_536, U32, bytes(4)), "a key of 65,536 bytes"),
@@ -49,22 +66,46 @@ def test_what_is_damaged() -> None:
         (key(b"k", STRING, U64_MAX), "a text of 18,446,744,073,709,551,615 bytes"),
         (key(b"k", 9, struct.pack("<IQ", 9, 1) + array(0, [1])), "of type 9"),  # nested
         (key(b"k", 9, struct.pack("<IQ", STRING, 10_000_001)), "10,000,001 elements"),
-        (key(b"k", 9, struct.pack("<IQ", STRING, 2) + text(b"a") + U64_MAX), "is incomplete"),
-        (key(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 1_000_001)), "1,000,001 elements"),
+        (
+            key(b"k", 9, struct.pack("<IQ", STRING, 2) + text(b"a") + U64_MAX),
+            "is incomplete",
+        ),
+        (
+            key(b"tokenizer.ggml.tokens", 9, struct.pack("<IQ", 8, 1_000_001)),
+            "1,000,001 elements",
+        ),
         (File(n_keys=100_001).data(), "100,001 keys"),
         (File(n_tensors=2**63).data(), "tensors, 0 keys"),
-        (File(tensors=[Tensor(), Tensor()]).data(), "is duplicated or misplaced"),  # one name
+        (
+            File(tensors=[Tensor(), Tensor()]).data(),
+            "is duplicated or misplaced",
+        ),  # one name
         (File(tensors=[Tensor(offset=32)]).data(), "is duplicated or misplaced"),
         (File(tensors=[Tensor(name=b"n" * 64)]).data(), "a tensor's name of 64 bytes"),
         (File(tensors=[Tensor(shape=(1,) * 5)]).data(), "5 dimensions"),
-        (File(tensors=[Tensor(shape=(2**40, 2**40), n_bytes=32)]).data(), "has the shape"),
-        (File(tensors=[Tensor(shape=(33,), kind=8)]).data(), "has the shape"),  # no whole block
+        (
+            File(tensors=[Tensor(shape=(2**40, 2**40), n_bytes=32)]).data(),
+            "has the shape",
+        ),
+        (
+            File(tensors=[Tensor(shape=(33,), kind=8)]).data(),
+            "has the shape",
+        ),  # no whole block
         (File(tensors=[Tensor(kind=4)]).data(), "of type 4, which cannot be read"),
         (File().add(b"general.alignment", U32, 0).data(), "an alignment of 0"),
-        (File().add(b"general.alignment", STRING, b"\x1b" * 200).data(), "an alignment of"),
-        (File().add(b"general.architecture", U32, 1).data(), "general.architecture is not text"),
+        (
+            File().add(b"general.alignment", STRING, b"\x1b" * 200).data(),
+            "an alignment of",
+        ),
+        (
+            File().add(b"general.architecture", U32, 1).data(),
+            "general.architecture is not text",
+        ),
         (File().add(b"split.count", U16, 60_000).data(), "split keys are invalid"),
-        (File().add(b"split.no", U16, 5).add(b"split.count", U16, 3).data(), "part 6 of 3"),
+        (
+            File().add(b"split.no", U16, 5).add(b"split.count", U16, 3).data(),
+            "part 6 of 3",
+        ),
     ]:
         assert words in refused(data)
 
@@ -80,8 +121,18 @@ def test_values_that_llama_cpp_would_die_of() -> None:
         (b"llama.expert_count", U32, 8, "expert_used_count is 0"),
         (b"llama.expert_group_count", U32, 2, "expert_group_count is 2"),
         (b"llama.rope.scaling.type", STRING, b"magic", "rope.scaling.type is magic"),
-        (b"llama.attention.layer_norm_rms_epsilon", F32, -1.0, "layer_norm_rms_epsilon is -1.0"),
-        (b"llama.attention.layer_norm_epsilon", F32, float("nan"), "layer_norm_epsilon is nan"),
+        (
+            b"llama.attention.layer_norm_rms_epsilon",
+            F32,
+            -1.0,
+            "layer_norm_rms_epsilon is -1.0",
+        ),
+        (
+            b"llama.attention.layer_norm_epsilon",
+            F32,
+            float("nan"),
+            "layer_norm_epsilon is nan",
+        ),
         (b"tokenizer.ggml.token_type", I32, [1], "token_type does not match"),
         (b"tokenizer.ggml.tokens", U32, [1], "has no list of tokens"),
         (b"tokenizer.ggml.model", U32, 1, "tokenizer.ggml.model is not text"),
@@ -128,30 +179,65 @@ def test_a_header_without_end_is_given_up() -> None:
         return unit * ((end - start) // len(unit) + 1)
 
     unit = text(b"x" * 1000)
-    start = File(n_keys=1).header()[:24] + text(b"k") + struct.pack("<IIQ", 9, STRING, 9_000_000)
-    with pytest.raises(gguf.InvalidGgufError, match="header of more than 67,108,864 bytes"):
+    start = (
+        File(n_keys=1).header()[:24]
+        + text(b"k")
+        + struct.pack("<IIQ", 9, STRING, 9_000_000)
+    )
+    with pytest.raises(
+        gguf.InvalidGgufError, match="header of more than 67,108,864 bytes"
+    ):
         gguf.parse(gguf.GgufByteStream(start, 10**11, more))
     assert read <= gguf.MAX_HEADER_BYTES + 2 * MIB
 
 
 def test_texts_of_any_length_are_kept() -> None:
-    letters = (bytes([65 + i % 26]) * (250 + i % 8) for i in range(50))  # about 255 bytes
+    # about 255 bytes
+    letters = (bytes([65 + i % 26]) * (250 + i % 8) for i in range(50))
     words = [b"y" * 70_000, b"", bytes(7), *letters]
     source = gguf.GgufByteStream(data := b"".join(map(text, words)) + b"end", len(data))
     assert source.read_strings(len(words), keep=True) == words
     assert source.position == len(data) - 3
 
 
-LARGE = (0, 1, 127, 255, 256, 65_535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+LARGE = (
+    0,
+    1,
+    127,
+    255,
+    256,
+    65_535,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 
 
 def originals() -> list[bytes]:
     """Small headers with every kind of thing in them."""
-    spm = gguffile.model().add(b"tokenizer.chat_template", STRING, b"{{ messages }}" * 20)
-    bpe = gguffile.model([b"w%d" % i for i in range(300)], tokenizer=b"gpt2", arch=b"qwen2")
-    bpe.add(b"tokenizer.ggml.bos_token_id", U32, 5).add(b"tokenizer.ggml.pre", STRING, b"qwen2")
+    spm = gguffile.model().add(
+        b"tokenizer.chat_template", STRING, b"{{ messages }}" * 20
+    )
+    bpe = gguffile.model(
+        [b"w%d" % i for i in range(300)], tokenizer=b"gpt2", arch=b"qwen2"
+    )
+    bpe.add(b"tokenizer.ggml.bos_token_id", U32, 5).add(
+        b"tokenizer.ggml.pre", STRING, b"qwen2"
+    )
     bpe.tensors = [Tensor(b"blk.%d.w" % i, (32, 8)) for i in range(40)]
-    for kind, form in {0: 1, 1: -1, 2: 9, 3: -9, 6: 0.5, 7: True, 10: 2**40, 11: -(2**40)}.items():
+    for kind, form in {
+        0: 1,
+        1: -1,
+        2: 9,
+        3: -9,
+        6: 0.5,
+        7: True,
+        10: 2**40,
+        11: -(2**40),
+    }.items():
         bpe.add(b"every.kind.%d" % kind, kind, form)
     bpe.put(b"some.flags", 7, [True, False] * 40)
     long = File().put(b"texts", STRING, [b"t" * (i * 37 % 400) for i in range(200)])
@@ -188,7 +274,12 @@ def answer(data: bytes, known: Header) -> str:
         return "refused"
     pair_compatibility.check_vocabularies(known.tokenizer, found.tokenizer)
     pair_compatibility.list_warnings(known, found)
-    assert None not in (found.n_layer, found.n_head_kv, found.parameters, found.quantization)
+    assert None not in (
+        found.n_layer,
+        found.n_head_kv,
+        found.parameters,
+        found.quantization,
+    )
     assert all(0 <= i < found.tokenizer.n_tokens for i in found.tokenizer.eog_ids)
     return "read"
 

@@ -36,7 +36,9 @@ def model(**known: object) -> ModelRequest:
 
 
 def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
-    pair = ModelRequest("p", model().target, model_lookup.resolve(f"{REPO}:Q4_K_M").target)
+    pair = ModelRequest(
+        "p", model().target, model_lookup.resolve(f"{REPO}:Q4_K_M").target
+    )
     found = pull_plan.build(HubClient(hub.url), [pair, model()])
     assert [item.file for item in found.models] == [FILE, "Draft-Q4_K_M.gguf"]
     assert found.missing_bytes == found.size > 0
@@ -47,7 +49,9 @@ def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["ORG/tiny-gguf", "former/Name-GGUF"])
-def test_another_spelling_or_a_former_name_is_the_same_model(hub: FakeHub, spelling: str) -> None:
+def test_another_spelling_or_a_former_name_is_the_same_model(
+    hub: FakeHub, spelling: str
+) -> None:
     hub.names["former/Name-GGUF"] = REPO
     client = HubClient(hub.url)
     (item,) = pull_plan.build(client, [model()]).models
@@ -61,9 +65,13 @@ def test_another_spelling_or_a_former_name_is_the_same_model(hub: FakeHub, spell
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(hub: FakeHub, status: int) -> None:
+def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(
+    hub: FakeHub, status: int
+) -> None:
     client = HubClient(hub.url)
-    path = download_file(client, pull_plan.build(client, [model()]).models[0].files[0].job)
+    path = download_file(
+        client, pull_plan.build(client, [model()]).models[0].files[0].job
+    )
     hub.always[API] = Fault("status", status=status)
     (item,) = pull_plan.build(client, [model()]).models
     assert (item.path, item.missing_bytes) == (path, 0) and str(status) in item.notes[0]
@@ -71,7 +79,9 @@ def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(hub: FakeHub, s
         pull_plan.build(client, [model_lookup.resolve(f"{REPO}:Q4_K_M")])
 
 
-def test_a_file_that_is_not_listed_is_not_planned_as_present(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_file_that_is_not_listed_is_not_planned_as_present(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     """Property: whatever a link leads to, `list` and `pull` agree."""
     client, request = HubClient(hub.url), model_lookup.resolve(f"{REPO}:Q8_0")
     (item,) = pull_plan.build(client, [request]).models
@@ -102,7 +112,13 @@ def test_another_file_than_the_catalogue_is_sure_of(hub: FakeHub) -> None:
 
 def test_what_came_already_is_counted(hub: FakeHub, tmp_path: Path) -> None:
     digest = hub.repos[REPO][FILE].sha256
-    part = tmp_path / "hub" / "models--org--Tiny-GGUF" / "blobs" / f"{digest}.localspec.part"
+    part = (
+        tmp_path
+        / "hub"
+        / "models--org--Tiny-GGUF"
+        / "blobs"
+        / f"{digest}.localspec.part"
+    )
     part.parent.mkdir(parents=True)
     part.write_bytes(hub.repos[REPO][FILE].data[:1000])
     found = pull_plan.build(HubClient(hub.url), [model()])

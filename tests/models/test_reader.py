@@ -72,7 +72,10 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     link, loop = tmp_path / "link.gguf", tmp_path / "loop.gguf"
     link.symlink_to(tmp_path / "gone.gguf")
     loop.symlink_to(loop)
-    for path in (link, *(tmp_path / f"{name}.gguf" for name in ("\x1b[2Jx", "\ud800", "a\0b"))):
+    for path in (
+        link,
+        *(tmp_path / f"{name}.gguf" for name in ("\x1b[2Jx", "\ud800", "a\0b")),
+    ):
         assert isinstance(failure_of(path), NotFoundError)
     for path in (loop, Path("a" * 5000 + ".gguf")):
         assert isinstance(failure_of(path), StorageError)
@@ -88,7 +91,11 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     file.add(b"llama.expert_count", U32, 4).add(b"llama.expert_used_count", U32, 2)
     file.version = 2  # the oldest that is read
     facts = reader.read(written(tmp_path, file.data()))
-    assert (facts.architecture, facts.name, facts.quantization) == ("llama", "Tiny", "Q4_K_M")
+    assert (facts.architecture, facts.name, facts.quantization) == (
+        "llama",
+        "Tiny",
+        "Q4_K_M",
+    )
     assert (facts.n_layer, facts.n_ctx_train, facts.n_embd) == (2, 512, 32)
     assert (facts.n_head, facts.n_head_kv, facts.is_moe) == (4, 4, True)
     assert (facts.parameters, facts.weight_bytes) == (32 * 63, 4 * 32 * 63)
@@ -97,9 +104,14 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     assert facts.data_offset == len(file.header()) + -len(file.header()) % 32
     assert facts.data_offset % 32 == 0 and facts.tensors[0].type_name == "F32"
     assert facts.unsupported_reason == ""
-    file = gguffile.model(tokenizer=b"gpt2").add(b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew")
+    file = gguffile.model(tokenizer=b"gpt2").add(
+        b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew"
+    )
     facts = reader.parse(file.data(), len(file.data()))
-    assert facts.unsupported_reason == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
+    assert (
+        facts.unsupported_reason
+        == "its tokenizer 'gpt2 new' is unknown to this llama.cpp"
+    )
 
 
 new_process = reader._read_cached.cache_clear
@@ -107,7 +119,9 @@ new_process = reader._read_cached.cache_clear
 
 
 @pytest.mark.parametrize("name", ["hybrid", "chatty", "eagle3", "no-tokenizer"])
-def test_a_cached_header_is_the_same(zoo: Zoo, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_header_is_the_same(
+    zoo: Zoo, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also the texts, which are read from the file when they are needed."""
     new_process()
     first = reader.read(zoo[name])
@@ -132,7 +146,9 @@ def test_a_damaged_cache_counts_as_none(tmp_path: Path) -> None:
         assert reader.read(path) == first and cached.read_bytes() != damaged
 
 
-def test_the_cache_is_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hostile header of control characters takes six bytes for each in JSON."""
     monkeypatch.setattr(reader, "_MAX_CACHE_BYTES", 30_000)
     monkeypatch.setattr(reader, "_MAX_CACHED_TEXT", 3_000)
@@ -140,7 +156,9 @@ def test_the_cache_is_bounded_by_bytes(tmp_path: Path, monkeypatch: pytest.Monke
     for n in range(12):
         file = gguffile.model().add(b"some.text", STRING, b"\x01" * 500 * n)
         reader.read(written(tmp_path, file.data(), f"{n}.gguf"))
-        size = sum(path.stat().st_size for path in (tmp_path / "data/headers").iterdir())
+        size = sum(
+            path.stat().st_size for path in (tmp_path / "data/headers").iterdir()
+        )
         assert size <= 30_000
     assert size > 0
 
@@ -158,7 +176,9 @@ def test_a_changed_files_cached_header(tmp_path: Path) -> None:
 
 def test_a_long_header_is_read_once_and_no_further() -> None:
     file = gguffile.model([b"word %d" % i for i in range(150_000)], tokenizer=b"gpt2")
-    file.put(b"tokenizer.ggml.merges", STRING, [b"some merge %d" % i for i in range(150_000)])
+    file.put(
+        b"tokenizer.ggml.merges", STRING, [b"some merge %d" % i for i in range(150_000)]
+    )
     data = file.data()
     whole = reader.parse(data, len(data))
     reads: list[tuple[int, int]] = []
@@ -186,20 +206,27 @@ def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
         written(tmp_path, part(number), name) for number, name in enumerate(names)
     )
     reader.check_loadable(first)
-    assert reader.read(second).split == SplitInfo(1, 3, 0) and names[0] in failure_of(second).hint
+    assert (
+        reader.read(second).split == SplitInfo(1, 3, 0)
+        and names[0] in failure_of(second).hint
+    )
     third.rename(tmp_path / "renamed.gguf")
     assert "is part 3 of 3, renamed" in failure_of(tmp_path / "renamed.gguf").message
     assert f"needs {names[2]}, which is missing" in failure_of(first).message
 
 
 def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
-    file = gguffile.model(tokenizer=b"gemma4").add(b"tokenizer.ggml.add_bos_token", BOOL, False)
+    file = gguffile.model(tokenizer=b"gemma4").add(
+        b"tokenizer.ggml.add_bos_token", BOOL, False
+    )
     assert "has none" in failure_of(written(tmp_path, file.data())).message
 
 
 def test_what_writes_no_text(tmp_path: Path) -> None:
     adapter = gguffile.model().add(b"general.type", STRING, b"adapter")
-    assert "is an adapter (LoRA)" in failure_of(written(tmp_path, adapter.data())).message
+    assert (
+        "is an adapter (LoRA)" in failure_of(written(tmp_path, adapter.data())).message
+    )
     for arch, words in [
         ("bert", "is an embedding or reranker model"),
         ("whisper", "is a speech model: whisper"),
@@ -215,7 +242,10 @@ def test_what_writes_no_text(tmp_path: Path) -> None:
         (b"llama.attention.causal", BOOL, False, True),
     ]:
         file = gguffile.model().add(key, kind, embeds)
-        assert "embedding or reranker" in failure_of(written(tmp_path, file.data())).message
+        assert (
+            "embedding or reranker"
+            in failure_of(written(tmp_path, file.data())).message
+        )
         reader.check_loadable(written(tmp_path, file.add(key, kind, writes).data()))
 
 

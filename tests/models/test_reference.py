@@ -27,7 +27,9 @@ def listed(*paths: str) -> list[RepoFile]:
     return [RepoFile(path, 100 + n) for n, path in enumerate(paths)]
 
 
-def chosen(paths: list[str], tag: str | None = None, file: str | None = None) -> list[str]:
+def chosen(
+    paths: list[str], tag: str | None = None, file: str | None = None
+) -> list[str]:
     return [one.path for one in choose_files(listed(*paths), tag, file)]
 
 
@@ -36,7 +38,10 @@ TYPED: list[tuple[str, Reference]] = [
     ("qwen3-8b+qwen3-0.6b", NameReference("qwen3-8b+qwen3-0.6b")),
     ("qwen3-8b:Q8_0", NameReference("qwen3-8b", "Q8_0")),
     ("Qwen/Qwen3-8B-GGUF:q4_k_m", HubReference("Qwen/Qwen3-8B-GGUF", "q4_k_m")),
-    ("Qwen/Qwen3-8B-GGUF@main:Q8_0", HubReference("Qwen/Qwen3-8B-GGUF", "Q8_0", None, "main")),
+    (
+        "Qwen/Qwen3-8B-GGUF@main:Q8_0",
+        HubReference("Qwen/Qwen3-8B-GGUF", "Q8_0", None, "main"),
+    ),
     (f"a/b@{COMMIT}", HubReference("a/b", revision=COMMIT)),
     ("HF://a/b:Q4_0", HubReference("a/b", "Q4_0")),
     ("hf://a/b/sub/c.gguf", HubReference("a/b", None, "sub/c.gguf")),
@@ -47,15 +52,30 @@ TYPED: list[tuple[str, Reference]] = [
         f"https://huggingface.co/a/b/resolve/{COMMIT}/c.gguf?download=true",
         HubReference("a/b", None, "c.gguf", COMMIT),
     ),
-    ("https://huggingface.co/a/b/blob/main/c.gguf", HubReference("a/b", None, "c.gguf", "main")),
+    (
+        "https://huggingface.co/a/b/blob/main/c.gguf",
+        HubReference("a/b", None, "c.gguf", "main"),
+    ),
     (
         "https://huggingface.co/a/b/blob/main/my%20model.gguf",
         HubReference("a/b", None, "my model.gguf", "main"),
     ),
-    ("https://huggingface.co/a/b/tree/main/UD-Q4", HubReference("a/b", None, "UD-Q4/", "main")),
-    ("https://huggingface.co/a/b?show_file_info=s%2Fc.gguf", HubReference("a/b", None, "s/c.gguf")),
-    ("hf.co/a/b/resolve/refs%2Fpr%2F1/c.gguf ", HubReference("a/b", None, "c.gguf", "refs/pr/1")),
-    ("hf.co/a/b/blob/refs/pr/1/s/c.gguf", HubReference("a/b", None, "s/c.gguf", "refs/pr/1")),
+    (
+        "https://huggingface.co/a/b/tree/main/UD-Q4",
+        HubReference("a/b", None, "UD-Q4/", "main"),
+    ),
+    (
+        "https://huggingface.co/a/b?show_file_info=s%2Fc.gguf",
+        HubReference("a/b", None, "s/c.gguf"),
+    ),
+    (
+        "hf.co/a/b/resolve/refs%2Fpr%2F1/c.gguf ",
+        HubReference("a/b", None, "c.gguf", "refs/pr/1"),
+    ),
+    (
+        "hf.co/a/b/blob/refs/pr/1/s/c.gguf",
+        HubReference("a/b", None, "s/c.gguf", "refs/pr/1"),
+    ),
     ("model.gguf", Path("model.gguf")),
     ("folder/model.gguf", Path("folder/model.gguf")),
     ("./folder", Path("./folder")),
@@ -73,9 +93,26 @@ def test_what_was_typed() -> None:
 
 def test_what_names_nothing() -> None:
     for text in (
-        *("", "\0", "a" * 5000, "hf://", "hf://a", "hf://a/b/../c.gguf", "hf://a/../c.gguf"),
-        *("hf://a/b//c.gguf", "hf://a/b/c.safetensors", "hf://a/b:Q4 0", "hf://a/b@/c.gguf"),
-        *("hf://a/b@../c.gguf", "hf://a/\x1b[31mb", "https://huggingface.co/a/b/blob/main/..%2f"),
+        *(
+            "",
+            "\0",
+            "a" * 5000,
+            "hf://",
+            "hf://a",
+            "hf://a/b/../c.gguf",
+            "hf://a/../c.gguf",
+        ),
+        *(
+            "hf://a/b//c.gguf",
+            "hf://a/b/c.safetensors",
+            "hf://a/b:Q4 0",
+            "hf://a/b@/c.gguf",
+        ),
+        *(
+            "hf://a/b@../c.gguf",
+            "hf://a/\x1b[31mb",
+            "https://huggingface.co/a/b/blob/main/..%2f",
+        ),
         *("https://example.org/m.gguf", "ftp://example.org/m"),
     ):
         with pytest.raises(UsageError) as failure:
@@ -97,24 +134,75 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
 
 
 def test_names_of_repositories() -> None:
-    for repo in ("Qwen/Qwen3-8B-GGUF", "a/b", "bartowski/microsoft_Phi-4-mini-instruct-GGUF"):
+    for repo in (
+        "Qwen/Qwen3-8B-GGUF",
+        "a/b",
+        "bartowski/microsoft_Phi-4-mini-instruct-GGUF",
+    ):
         assert reference.is_repo_id(repo)
-    wrong = ("a", "a/b/c", "/b", "a/", "../b", "a/..", "a/.b", "-a/b", "a/b--c", "a/b c", "a/b\n")
+    wrong = (
+        "a",
+        "a/b/c",
+        "/b",
+        "a/",
+        "../b",
+        "a/..",
+        "a/.b",
+        "-a/b",
+        "a/b--c",
+        "a/b c",
+        "a/b\n",
+    )
     for repo in (*wrong, "a/é", "a/" + "b" * 100, "a/b.git"):
         assert not reference.is_repo_id(repo)
 
 
 UNSAFE = (
-    *("", ".gguf/", "../a.gguf", "a/../b.gguf", "a/./b.gguf", "/etc/a.gguf", "a//b.gguf"),
-    *("a\\b.gguf", "C:\\a.gguf", "C:a.gguf", "con.gguf", "NUL/a.gguf", "com1.x.gguf", "a./b.gguf"),
-    *("a /b.gguf", " a.gguf", "-rf.gguf", "a\x1b[31m.gguf", "a\nb.gguf", "a\u202efugg.gguf"),
-    *("e\u0301.gguf", "é.gguf", "a.gguf\n", "x" * 300 + ".gguf", "a.safetensors", "a.GGUF"),
+    *(
+        "",
+        ".gguf/",
+        "../a.gguf",
+        "a/../b.gguf",
+        "a/./b.gguf",
+        "/etc/a.gguf",
+        "a//b.gguf",
+    ),
+    *(
+        "a\\b.gguf",
+        "C:\\a.gguf",
+        "C:a.gguf",
+        "con.gguf",
+        "NUL/a.gguf",
+        "com1.x.gguf",
+        "a./b.gguf",
+    ),
+    *(
+        "a /b.gguf",
+        " a.gguf",
+        "-rf.gguf",
+        "a\x1b[31m.gguf",
+        "a\nb.gguf",
+        "a\u202efugg.gguf",
+    ),
+    *(
+        "e\u0301.gguf",
+        "é.gguf",
+        "a.gguf\n",
+        "x" * 300 + ".gguf",
+        "a.safetensors",
+        "a.GGUF",
+    ),
     "/".join("abcdefghi") + ".gguf",
 )
 
 
 def test_names_that_may_be_paths() -> None:
-    for path in ("BF16/a-00001-of-00002.gguf", "A b (1)+c.gguf", "_a.gguf", "console.gguf"):
+    for path in (
+        "BF16/a-00001-of-00002.gguf",
+        "A b (1)+c.gguf",
+        "_a.gguf",
+        "console.gguf",
+    ):
         assert is_safe_gguf_path(path)
     for path in UNSAFE:
         assert not is_safe_gguf_path(path)
@@ -137,7 +225,12 @@ def test_which_file_a_reference_means() -> None:
         (["m-Q4_K_M.gguf", "m-Q4_K.gguf"], "Q4_K", "m-Q4_K.gguf"),
         (["m-I-Compact.gguf", "m-Compact.gguf"], "Compact", "m-Compact.gguf"),
         (
-            ["dflash-m-Q8_0.gguf", "imatrix-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "m-Q8_0.gguf"],
+            [
+                "dflash-m-Q8_0.gguf",
+                "imatrix-Q8_0.gguf",
+                "mmproj-m-Q8_0.gguf",
+                "m-Q8_0.gguf",
+            ],
             None,
             "m-Q8_0.gguf",
         ),
@@ -145,7 +238,11 @@ def test_which_file_a_reference_means() -> None:
         (["../m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
     ]:
         assert chosen(paths, tag) == [wanted]
-    assert is_model("mtp-repo/m.gguf") and not is_model("sub/mtp-m.gguf") and not is_model("m.bin")
+    assert (
+        is_model("mtp-repo/m.gguf")
+        and not is_model("sub/mtp-m.gguf")
+        and not is_model("m.bin")
+    )
 
 
 FOLDERS = ["a-Q4_K_M.gguf", "s/b-Q8_0.gguf", "s/b-Q4_K_M.gguf", "so/c-Q4_K_M.gguf"]
@@ -156,7 +253,9 @@ def test_all_parts_in_order() -> None:
     """Qwen2.5-Coder has both: the parts are listed first, and llama.cpp takes them."""
     assert chosen([*sorted(PARTS), "m-q4_k_m.gguf"]) == sorted(PARTS)
     assert chosen(PARTS) == sorted(PARTS)
-    assert chosen(PARTS, file=PARTS[0]) == sorted(PARTS), "any part stands for the whole"
+    assert chosen(PARTS, file=PARTS[0]) == sorted(PARTS), (
+        "any part stands for the whole"
+    )
 
 
 def test_a_missing_part_is_named() -> None:
@@ -174,14 +273,20 @@ def test_what_there_is_stands_in_the_hint() -> None:
     assert failure.value.hint == "It has: F16, Q4_K_M, Q5_K_M, Q8_0"
     with pytest.raises(NotFoundError) as failure:
         chosen([f"m{n}-Q8_0.gguf" for n in range(42)], file="other.gguf")
-    assert failure.value.hint.count(".gguf") == 12 and failure.value.hint.endswith(" and 30 more")
+    assert failure.value.hint.count(".gguf") == 12 and failure.value.hint.endswith(
+        " and 30 more"
+    )
     with pytest.raises(NotFoundError, match="has no GGUF file") as failure:
         chosen(["model.safetensors", "mmproj-m.gguf"])
     assert "no GGUF" in failure.value.hint
 
 
 def test_the_best_companion() -> None:
-    files = listed("m-Q4_0.gguf", "dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "sub/dflash-m.gguf")
+    files = listed(
+        "m-Q4_0.gguf", "dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "sub/dflash-m.gguf"
+    )
     assert [f.path for f in find_heads(files, "m-Q4_0.gguf")] == ["dflash-m-Q4_0.gguf"]
-    assert [f.path for f in find_heads(files, "sub/m-Q4_0.gguf")] == ["sub/dflash-m.gguf"]
+    assert [f.path for f in find_heads(files, "sub/m-Q4_0.gguf")] == [
+        "sub/dflash-m.gguf"
+    ]
     assert find_heads(files, "dflash-m-Q8_0.gguf") == ()

@@ -1,4 +1,6 @@
-"""Each refusal of the hub and each failure of the network becomes a cause and a next step."""
+"""Each refusal of the hub and each failure of the network becomes a cause and a next
+step.
+"""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -11,7 +13,9 @@ from localspec.models.hub import response_stream
 from localspec.models.hub.cancellation import RetryableError, RetryPolicy
 
 UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate"
-EARLY, LATE = (f"{what}: this computer's date is" for what in ("is not valid yet", "has expired"))
+EARLY, LATE = (
+    f"{what}: this computer's date is" for what in ("is not valid yet", "has expired")
+)
 ASKED = ("https://hub.example", "org/m")
 
 
@@ -36,9 +40,21 @@ def test_how_long_to_wait() -> None:
 def test_a_failure_of_the_network() -> None:
     for error, kind, words in [
         (httpx.ConnectTimeout("x"), OfflineError, "cannot be reached"),
-        (httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"), DownloadError, "certificate"),
-        (httpx.ConnectError(f"{UNVERIFIED} is not yet valid (_ssl.c:1)"), DownloadError, EARLY),
-        (httpx.ConnectError(f"{UNVERIFIED} has expired (_ssl.c:1)"), DownloadError, LATE),
+        (
+            httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"),
+            DownloadError,
+            "certificate",
+        ),
+        (
+            httpx.ConnectError(f"{UNVERIFIED} is not yet valid (_ssl.c:1)"),
+            DownloadError,
+            EARLY,
+        ),
+        (
+            httpx.ConnectError(f"{UNVERIFIED} has expired (_ssl.c:1)"),
+            DownloadError,
+            LATE,
+        ),
         (httpx.RemoteProtocolError("x"), RetryableError, "lost"),
         (RuntimeError("x"), DownloadError, "RuntimeError"),
     ]:

@@ -1,4 +1,6 @@
-"""Thinking parts: which markers a template uses, and how they are split off a streamed answer."""
+"""Thinking parts: which markers a template uses, and how they are split off a streamed
+answer.
+"""
 
 import re
 from collections.abc import Callable, Iterable
@@ -20,7 +22,9 @@ from localspec.models.chat_template.thinking_tags import (
 )
 from localspec.protocol.wire import ChatMessage
 
-HARMONY = "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"
+HARMONY = (
+    "{{ '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}"
+)
 
 
 def test_a_templates_source_tells_its_markers() -> None:
@@ -36,7 +40,10 @@ def test_a_templates_source_tells_its_markers() -> None:
 
 def test_a_template_without_markers_never_thinks() -> None:
     assert not thinking_tags.is_open("<think>", None)
-    assert thinking_tags.separate_thinking("<think>a</think>b", None) == (None, "<think>a</think>b")
+    assert thinking_tags.separate_thinking("<think>a</think>b", None) == (
+        None,
+        "<think>a</think>b",
+    )
 
 
 def test_what_stands_between_thinking_and_answer_belongs_to_neither() -> None:
@@ -78,7 +85,9 @@ def test_nothing_but_the_tags_is_lost(text: str, inside: bool) -> None:
 
 
 @given(TEXTS, st.booleans(), st.data())
-def test_any_chunking_gives_the_same_split(text: str, inside: bool, data: st.DataObject) -> None:
+def test_any_chunking_gives_the_same_split(
+    text: str, inside: bool, data: st.DataObject
+) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     splitter = ThinkingParser(MARKERS, inside)
     parts = []
@@ -113,12 +122,21 @@ TEMPLATE = (
 def test_the_template_is_given_thinking_apart() -> None:
     """Also thinking that was cut by the limit, and what a client sends back."""
     for message, rendered in [
-        (ChatMessage("assistant", "cut off", starts_in_thinking=True), "<think>cut off</think>"),
-        (ChatMessage("assistant", "a</think>b", starts_in_thinking=True), "<think>a</think>b"),
+        (
+            ChatMessage("assistant", "cut off", starts_in_thinking=True),
+            "<think>cut off</think>",
+        ),
+        (
+            ChatMessage("assistant", "a</think>b", starts_in_thinking=True),
+            "<think>a</think>b",
+        ),
         (ChatMessage("assistant", "b", reasoning=" a\n"), "<think>a</think>b"),
         (ChatMessage("assistant", "<think>cut off"), "<think>cut off</think>"),
         (ChatMessage("assistant", "<think>\na\n</think>\n\nb"), "<think>a</think>b"),
-        (ChatMessage("assistant", "a</think>b"), "<think>a</think>b"),  # the prompt had begun it
+        (
+            ChatMessage("assistant", "a</think>b"),
+            "<think>a</think>b",
+        ),  # the prompt had begun it
         (ChatMessage("assistant", "Say <think> now."), "Say <think> now."),
         (ChatMessage("assistant", "b"), "b"),
     ]:
@@ -133,31 +151,49 @@ CALL = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
 CHANNELS = {
     f"{ANALYSIS}Hm.{NEXT}{FINAL}Yes.": ("Hm.", "Yes."),
     f'{ANALYSIS}Hm.{NEXT}{CALL}{{"a": 1}}': ("Hm.", '{call}{{"a": 1}}'),
-    f"<|channel|>commentary<|message|>I look.{NEXT}{CALL}{{}}<|call|>": ("", "I look.{call}{{}}"),
+    f"<|channel|>commentary<|message|>I look.{NEXT}{CALL}{{}}<|call|>": (
+        "",
+        "I look.{call}{{}}",
+    ),
     " to=functions.weather<|channel|>commentary json<|message|>{}": ("", "{call}{{}}"),
-    f"{ANALYSIS}One.{NEXT}{ANALYSIS}Two.{NEXT}{FINAL}Yes.<|return|>": ("One.Two.", "Yes."),
+    f"{ANALYSIS}One.{NEXT}{ANALYSIS}Two.{NEXT}{FINAL}Yes.<|return|>": (
+        "One.Two.",
+        "Yes.",
+    ),
     f"{ANALYSIS}Hm.{FINAL}Yes.": ("Hm.", "Yes."),
     "<|channel|>ana": ("", ""),
     f"{ANALYSIS}Hm.{NEXT}<|channel|>final <|constrain|>js": ("Hm.", ""),
     "to be <b>plain</b> text": ("", "to be <b>plain</b> text"),
     # other spellings of a header
-    f"{ANALYSIS}Hm.{NEXT}<|channel|>final <|constrain|>json<|message|>{{}}": ("Hm.", "{{}}"),
+    f"{ANALYSIS}Hm.{NEXT}<|channel|>final <|constrain|>json<|message|>{{}}": (
+        "Hm.",
+        "{{}}",
+    ),
     "<|channel|>final json<|message|>{}": ("", "{{}}"),
     "<|channel|> final<|message|>Yes.": ("", "Yes."),
     "<|channel|>commentary?commentary?<|message|>Yes.": ("", "Yes."),
     "<|channel|>commentary 2?<|message|>Yes.": ("", "Yes."),
     "<|channel|>??<|message|>Yes.": ("", "Yes."),
-    "<|channel|>commentary to=assistant<|channel|>commentary?<|message|>Yes.": ("", "Yes."),
+    "<|channel|>commentary to=assistant<|channel|>commentary?<|message|>Yes.": (
+        "",
+        "Yes.",
+    ),
     f"<|channel|>bash{ANALYSIS}Hm.{NEXT}{FINAL}Yes.": ("Hm.", "Yes."),
     f"<|start|><|start|>assistant{FINAL}Yes.": ("", "Yes."),
     f"{ANALYSIS}Hm.<|end|>{FINAL}Yes.": ("Hm.", "Yes."),
-    f"{ANALYSIS}Hm.<|end|><|start|> assistant<|channel|> final<|message|>Yes.": ("Hm.", "Yes."),
+    f"{ANALYSIS}Hm.<|end|><|start|> assistant<|channel|> final<|message|>Yes.": (
+        "Hm.",
+        "Yes.",
+    ),
     f"{ANALYSIS}Hm.<|start|>assistant{FINAL}Yes.": ("Hm.", "Yes."),
     # headers that never end
     "<|channel|>analysis No end": ("", "<|channel|>analysis No end"),
     "<|channel|>finalYes.<|return|>": ("", "<|channel|>finalYes."),
     '<|channel|>final{"a": 1}': ("", '<|channel|>final{{"a": 1}}'),
-    f"<|channel|>control<|end|><|start|>assistant{FINAL}Yes.": ("", "<|channel|>controlYes."),
+    f"<|channel|>control<|end|><|start|>assistant{FINAL}Yes.": (
+        "",
+        "<|channel|>controlYes.",
+    ),
     # text that names the markers
     f"{FINAL}The token <|channel|>": ("", "The token <|channel|>"),
     f"{FINAL}<|start|> begins, <|message|> ends a header.": (
@@ -199,17 +235,26 @@ NEVER_ENDS = f"<|channel|>analysis {LONG}"
         (f"<|start|> {LONG}", f"<|start|> {LONG}"),
         (f"to={LONG}", f"to={LONG}"),
         (f"{FINAL}<|start|>assistant {LONG}", f"<|start|>assistant {LONG}"),
-        (f"<|channel|>{'x' * 300}<|message|>Yes.", f"<|channel|>{'x' * 300}<|message|>Yes."),
+        (
+            f"<|channel|>{'x' * 300}<|message|>Yes.",
+            f"<|channel|>{'x' * 300}<|message|>Yes.",
+        ),
     ],
 )
-def test_a_header_without_end_is_shown_as_text(answer: str, said: str, size: int) -> None:
+def test_a_header_without_end_is_shown_as_text(
+    answer: str, said: str, size: int
+) -> None:
     chunks = (answer[i : i + size] for i in range(0, len(answer), size))
     assert feed_all(make_parser(HARMONY_TAGS), chunks) == (AnswerPart(False, said),)
 
 
 def test_an_answer_of_a_chats_history_may_hold_a_header_without_end() -> None:
     history = f"<|channel|>{'analysis word ' * 30}"
-    chat = [ChatMessage("user", "hi"), ChatMessage("assistant", history), ChatMessage("user", "?")]
+    chat = [
+        ChatMessage("user", "hi"),
+        ChatMessage("assistant", history),
+        ChatMessage("user", "?"),
+    ]
     source = f"{HARMONY}{{% for m in messages %}}[{{{{ m.content }}}}]{{% endfor %}}"
     source = source.replace("m.thinking", "''")
     assert f"[hi][{history}][?]" in jinja_render.render(source, chat, {}).text
@@ -217,7 +262,9 @@ def test_an_answer_of_a_chats_history_may_hold_a_header_without_end() -> None:
 
 def test_thinking_that_was_cut_is_thinking_where_the_prompt_begins_it() -> None:
     tags = thinking_tags.detect_tags(HARMONY)
-    separated = thinking_tags.separate_thinking("cut off", tags, starts_in_thinking=True)
+    separated = thinking_tags.separate_thinking(
+        "cut off", tags, starts_in_thinking=True
+    )
     assert separated == ("cut off", "")
 
 
@@ -230,7 +277,10 @@ SOLAR = {
     "<|content|>Yes.": ("", "Yes."),
     "<|begin|>assistant<|content|>Yes.<|end|>": ("", "Yes."),
     "Yes.": ("", "Yes."),
-    f"<|think|>Is <|content|> one?{SOLAR_NEXT}<|content|>Yes.": ("Is <|content|> one?", "Yes."),
+    f"<|think|>Is <|content|> one?{SOLAR_NEXT}<|content|>Yes.": (
+        "Is <|content|> one?",
+        "Yes.",
+    ),
     "<|content|>See <|begin|> and <|think|>.": ("", "See <|begin|> and <|think|>."),
     "<|think|>Hm.<|end|><|begin|>assis": ("Hm.", ""),
 }
@@ -249,14 +299,31 @@ def test_an_answer_of_solar_however_it_is_cut(answer: str, size: int) -> None:
 HARMONY_PIECES = [
     *("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"),
     *("<|end|>", "<|return|>", "<|call|>", "to=", "functions.f", "assistant"),
-    *("analysis", "final", "commentary", "json", " ", "\n", "<", "<|", "|>", "t", "a", "é", "漢"),
+    *(
+        "analysis",
+        "final",
+        "commentary",
+        "json",
+        " ",
+        "\n",
+        "<",
+        "<|",
+        "|>",
+        "t",
+        "a",
+        "é",
+        "漢",
+    ),
     *('{"a": 1}', "{", FINAL, ANALYSIS, NEXT),
 ]
 SOLAR_PIECES = [
     *("<|begin|>", "<|think|>", "<|content|>", "<|end|>", "assistant"),
     *(" ", "<", "<|", "|>", "a", "{", SOLAR_NEXT),
 ]
-FAMILIES = {"harmony": (HARMONY_TAGS, HARMONY_PIECES), "solar": (SOLAR_TAGS, SOLAR_PIECES)}
+FAMILIES = {
+    "harmony": (HARMONY_TAGS, HARMONY_PIECES),
+    "solar": (SOLAR_TAGS, SOLAR_PIECES),
+}
 END_MARKERS = re.compile(r"<\|(?:end|return|call)\|>")
 
 
@@ -266,7 +333,9 @@ class CountingSteps:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n = 0
         for name in ("_read_header", "_read_body"):
-            monkeypatch.setattr(MessageParser, name, self._count(getattr(MessageParser, name)))
+            monkeypatch.setattr(
+                MessageParser, name, self._count(getattr(MessageParser, name))
+            )
 
     def _count(self, step: Callable[..., int]) -> Callable[..., int]:
         def counted(*args: object) -> int:
@@ -283,7 +352,9 @@ def test_a_parser_ends_in_as_many_steps_as_there_are_characters(
 ) -> None:
     """All short texts of its markers, with and without a long text behind them."""
     tags, pieces = FAMILIES[family]
-    for chosen, after in product(product(pieces[:8], repeat=3), ("", "x" * 300, " y" * 150)):
+    for chosen, after in product(
+        product(pieces[:8], repeat=3), ("", "x" * 300, " y" * 150)
+    ):
         steps = CountingSteps(monkeypatch)
         text = "".join(chosen) + after
         split_thinking(text, tags)
@@ -309,7 +380,10 @@ def test_any_cut_of_messages_gives_the_same_parts(
     text = text.replace("a", "a" * data.draw(st.sampled_from([1, 1, 1, 60])))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     whole = split_thinking(text, tags, inside)
-    chunks = (text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True))
+    chunks = (
+        text[start:end]
+        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
+    )
     assert feed_all(make_parser(tags, inside), chunks) == whole
     assert feed_all(make_parser(tags, inside), text) == whole
 
@@ -322,7 +396,9 @@ def test_a_text_without_a_whole_header_is_shown(
     """But for the markers that end messages, and a header that the answer's end cuts."""
     tags, pieces = FAMILIES[family]
     last_markers = ("<|message|>", "<|think|>", "<|content|>")
-    headless = [piece for piece in pieces if not any(last in piece for last in last_markers)]
+    headless = [
+        piece for piece in pieces if not any(last in piece for last in last_markers)
+    ]
     text = "".join(data.draw(st.lists(st.sampled_from(headless), max_size=14)))
     expected = END_MARKERS.sub("", text)
     shown = shown_text(split_thinking(text, tags, inside))
@@ -330,7 +406,9 @@ def test_a_text_without_a_whole_header_is_shown(
     lost = expected[len(shown) :].lstrip()
     documented = make_parser(tags).expected_headers(has_tools=True)
     is_cut_header = any(header.startswith(lost) for header in documented)
-    is_cut_call = any(lost.startswith(header) for header in documented if header.endswith("to="))
+    is_cut_call = any(
+        lost.startswith(header) for header in documented if header.endswith("to=")
+    )
     assert is_cut_header or is_cut_call
 
 

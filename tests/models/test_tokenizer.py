@@ -18,7 +18,12 @@ SILENT = [
     (b"llama", tokenizer.SPM, (1, 2), (True, False)),
     (b"gpt2", tokenizer.BPE, (11, 11), (False, False)),
     (b"gemma4", tokenizer.BPE, (NULL_TOKEN, NULL_TOKEN), (True, False)),
-    (b"bert", tokenizer.WPM, (NULL_TOKEN, NULL_TOKEN), (True, False)),  # 101 is not in so few words
+    (
+        b"bert",
+        tokenizer.WPM,
+        (NULL_TOKEN, NULL_TOKEN),
+        (True, False),
+    ),  # 101 is not in so few words
     (b"t5", tokenizer.UGM, (NULL_TOKEN, 1), (False, True)),
     (b"rwkv", tokenizer.RWKV, (NULL_TOKEN, NULL_TOKEN), (False, False)),
     (b"plamo2", tokenizer.PLAMO2, (1, 2), (False, False)),
@@ -43,7 +48,12 @@ def test_tokens_that_end_an_answer() -> None:
 def test_texts_are_cut_and_named_as_c_strings() -> None:
     words = [b"a", b"", b"b\0c", bytes(3)]
     found = read(gguffile.model(words))
-    assert [found.token_text(i) for i in range(4)] == [b"a", b"[EMPTY_1]", b"b", b"[EMPTY_3]"]
+    assert [found.token_text(i) for i in range(4)] == [
+        b"a",
+        b"[EMPTY_1]",
+        b"b",
+        b"[EMPTY_3]",
+    ]
 
 
 def test_a_fingerprint_is_of_texts_and_types() -> None:
@@ -51,7 +61,9 @@ def test_a_fingerprint_is_of_texts_and_types() -> None:
     assert base == read(gguffile.model(arch=b"qwen2")).fingerprint
     others = [
         gguffile.model([*WORDS[:-1], b"other"]),
-        gguffile.model([*WORDS[:-2], b"word58w", b"ord59"]),  # the same bytes, cut elsewhere
+        gguffile.model(
+            [*WORDS[:-2], b"word58w", b"ord59"]
+        ),  # the same bytes, cut elsewhere
         gguffile.model().put(b"tokenizer.ggml.token_type", 5, [2] * len(WORDS)),
     ]
     assert len({base, *(read(file).fingerprint for file in others)}) == 4

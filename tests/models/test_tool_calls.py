@@ -1,4 +1,6 @@
-"""Tool calls: what templates show of them is read back from a stream, however it is cut."""
+"""Tool calls: what templates show of them is read back from a stream, however it is
+cut.
+"""
 
 import json
 import random
@@ -35,7 +37,9 @@ def read(
     """The text, and the name and arguments of each call."""
     if form == "gpt-oss":  # as in an answer, whose channels are read before
         channels = HarmonyParser()
-        parts = [part for piece in pieces for part in channels.feed(piece)] + channels.flush()
+        parts = [
+            part for piece in pieces for part in channels.feed(piece)
+        ] + channels.flush()
         pieces = [part.text for part in parts]
     parser = tool_calls.ToolCallParser(form, PARAMETERS)
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
@@ -59,14 +63,33 @@ def cut(text: str, rng: random.Random) -> list[str]:
     return pieces
 
 
-SHORT = {"<C>": "<tool_call>", "</C>": "</tool_call>", "<F=": "<function=", "</F>": "</function>"}
-SHORT |= {"<P=": "<parameter=", "</P>": "</parameter>", "<M>": "<|message|>", "<CH>": "<|channel|>"}
-SHORT |= {"<K>": "<arg_key>", "</K>": "</arg_key>", "<V>": "<arg_value>", "</V>": "</arg_value>"}
+SHORT = {
+    "<C>": "<tool_call>",
+    "</C>": "</tool_call>",
+    "<F=": "<function=",
+    "</F>": "</function>",
+}
+SHORT |= {
+    "<P=": "<parameter=",
+    "</P>": "</parameter>",
+    "<M>": "<|message|>",
+    "<CH>": "<|channel|>",
+}
+SHORT |= {
+    "<K>": "<arg_key>",
+    "</K>": "</arg_key>",
+    "<V>": "<arg_value>",
+    "</V>": "</arg_value>",
+}
 NESTED = '{"a": "x}\\"{", "b": [1, {"c": 2}]}'
 ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
-    # An answer, and what is read of it: its text, and for each call → its name and arguments. The
-    # usual forms are in `write_call`.
-    ("tags", f'Look.\n<C>\n{{"name": "f", "arguments": {NESTED}}}\n</C>', f"Look.→f{NESTED}"),
+    # An answer, and what is read of it: its text, and for each call → its name and
+    # arguments. The usual forms are in `write_call`.
+    (
+        "tags",
+        f'Look.\n<C>\n{{"name": "f", "arguments": {NESTED}}}\n</C>',
+        f"Look.→f{NESTED}",
+    ),
     (
         "mistral",
         '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "abcdefghi"}, '
@@ -89,10 +112,22 @@ ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
         '→f{"o": "12", "r": "{}", "e": "12", "b": true, "l": [1], "n": "many"}',
     ),
     # a closing tag is missing
-    ("tags", "<C>\n<F=f>\n<P=s>\nRome\n<P=n>\n3\n</F>\n</C>", '→f{"s": "Rome", "n": 3}'),
+    (
+        "tags",
+        "<C>\n<F=f>\n<P=s>\nRome\n<P=n>\n3\n</F>\n</C>",
+        '→f{"s": "Rome", "n": 3}',
+    ),
     ("tags", "<F=x>\n</F>", "<function=x>\n</function>"),  # a tool that is not offered
-    ("tags", '<C>{"name": "f", "arguments": {"s": "Ro\nme\\q"}}</C>', '→f{"s": "Ro\\nme\\\\q"}'),
-    ("llama3", '{"name": "John", "n": 3}', '{"name": "John", "n": 3}'),  # an answer in JSON
+    (
+        "tags",
+        '<C>{"name": "f", "arguments": {"s": "Ro\nme\\q"}}</C>',
+        '→f{"s": "Ro\\nme\\\\q"}',
+    ),
+    (
+        "llama3",
+        '{"name": "John", "n": 3}',
+        '{"name": "John", "n": 3}',
+    ),  # an answer in JSON
     # a bracket too many, also without an end, and one of the text
     ("tags", '<C>\n{"name": "f", "arguments": {"n": 1}}}\n</C> {x}', ' {x}→f{"n": 1}'),
     ("tags", '<C>{"name": "g", "arguments": {}}} x', "} x→g{}"),
@@ -108,31 +143,91 @@ ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
         'to=functions.f <|constrain|>json<M>{"n":1}<|call|>',
         'Let me.→f{"n":1}',
     ),
-    ("tags", '<C>\n{"name": "f", "arguments": {"a": "un', '→f{"a": "un'),  # cut by the limit
+    (
+        "tags",
+        '<C>\n{"name": "f", "arguments": {"a": "un',
+        '→f{"a": "un',
+    ),  # cut by the limit
 )
 
 
 def test_calls_are_found_however_the_stream_is_cut() -> None:
     for form, short, expected in ANSWERS:
-        text = re.sub("|".join(map(re.escape, SHORT)), lambda found: SHORT[found[0]], short)
-        for pieces in ([text], list(text), *(cut(text, random.Random(n)) for n in range(20))):
+        text = re.sub(
+            "|".join(map(re.escape, SHORT)), lambda found: SHORT[found[0]], short
+        )
+        for pieces in (
+            [text],
+            list(text),
+            *(cut(text, random.Random(n)) for n in range(20)),
+        ):
             said, calls = read(form, pieces)
-            assert said + "".join(f"→{name}{given}" for name, given in calls) == expected, text
+            assert (
+                said + "".join(f"→{name}{given}" for name, given in calls) == expected
+            ), text
 
 
 PARTS = (
-    *("<tool_call>", "</tool_call>", "<function=f>", "<function=", "</function>", "<parameter=s>"),
-    *("</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "[TOOL_CALLS]"),
-    *("[ARGS]", "<|channel|>", "<|message|>", "<|start|>assistant", "<|end|>", "<|python_tag|>"),
-    *('{"name": "f", ', '"arguments": {', '"x": ', "to=functions.", "f", "h", "{", "}", "[", "]"),
-    *(",", ";", '"', "\\", "\\u", "\\ud800", "\\udc00", "\ud800", " ", "\n", "1", "NaN", "é"),
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "<function=f>",
+        "<function=",
+        "</function>",
+        "<parameter=s>",
+    ),
+    *(
+        "</parameter>",
+        "<arg_key>",
+        "</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+        "[TOOL_CALLS]",
+    ),
+    *(
+        "[ARGS]",
+        "<|channel|>",
+        "<|message|>",
+        "<|start|>assistant",
+        "<|end|>",
+        "<|python_tag|>",
+    ),
+    *(
+        '{"name": "f", ',
+        '"arguments": {',
+        '"x": ',
+        "to=functions.",
+        "f",
+        "h",
+        "{",
+        "}",
+        "[",
+        "]",
+    ),
+    *(
+        ",",
+        ";",
+        '"',
+        "\\",
+        "\\u",
+        "\\ud800",
+        "\\udc00",
+        "\ud800",
+        " ",
+        "\n",
+        "1",
+        "NaN",
+        "é",
+    ),
 )
 FORMATS: tuple[tool_calls.ToolFormat, ...] = ("tags", "llama3", "mistral", "gpt-oss")
 
 
 @settings(derandomize=True, max_examples=600)
 @given(st.lists(st.sampled_from(PARTS), max_size=14), st.integers(0, 1000))
-def test_any_text_is_read_the_same_however_it_is_cut(parts: list[str], seed: int) -> None:
+def test_any_text_is_read_the_same_however_it_is_cut(
+    parts: list[str], seed: int
+) -> None:
     """Arguments are valid JSON, and no character is lost."""
     text = "".join(parts)
     for form in FORMATS:
@@ -150,8 +245,28 @@ STYLES: dict[Style, tool_calls.ToolFormat] = {
     "hermes": "tags", "qwen coder": "tags", "glm": "tags", "llama": "llama3", "list": "mistral",
     "names": "mistral", "gpt-oss": "gpt-oss",
 }  # fmt: skip
-WORDS = ("a", "Ro\nme", "{}", "[1]", "12", "null", "</tool", "<b>", "é", "\\n", '"', "漢", "\u2028")
-TAGS = ("</function>", "</parameter> x", "<parameter=", "</tool_call>", "</arg_value> y")
+WORDS = (
+    "a",
+    "Ro\nme",
+    "{}",
+    "[1]",
+    "12",
+    "null",
+    "</tool",
+    "<b>",
+    "é",
+    "\\n",
+    '"',
+    "漢",
+    "\u2028",
+)
+TAGS = (
+    "</function>",
+    "</parameter> x",
+    "<parameter=",
+    "</tool_call>",
+    "</arg_value> y",
+)
 
 
 def random_call(dice: random.Random) -> tuple[str, dict[str, Any]]:
@@ -166,15 +281,24 @@ def random_call(dice: random.Random) -> tuple[str, dict[str, Any]]:
     return "f", {name: values[name] for name in names}
 
 
-def write_call(style: Style, name: str, arguments: dict[str, Any], dice: random.Random) -> str:
+def write_call(
+    style: Style, name: str, arguments: dict[str, Any], dice: random.Random
+) -> str:
     """As models write it, some with a mistake that does not change what is meant."""
-    plain = {k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()}
+    plain = {
+        k: v if isinstance(v, str) else json.dumps(v) for k, v in arguments.items()
+    }
     if style == "qwen coder":
-        values = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in plain.items())
+        values = "".join(
+            f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in plain.items()
+        )
         begin = dice.choice(("<tool_call>\n", ""))
         return f"{begin}<function={name}>\n{values}</function>\n</tool_call>"
     if style == "glm":
-        parts = (f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in plain.items())
+        parts = (
+            f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n"
+            for k, v in plain.items()
+        )
         return f"<tool_call>{name}\n{''.join(parts)}</tool_call>"
     written = json.dumps(arguments, ensure_ascii=dice.random() < 0.5)
     if dice.random() < 0.3:
@@ -190,7 +314,11 @@ def write_call(style: Style, name: str, arguments: dict[str, Any], dice: random.
         whole = f'{{"{key}": {written}, "name": "{name}"}}'
     if style == "list":
         return f"[TOOL_CALLS][{whole}]"
-    return whole + extra if style == "llama" else f"<tool_call>\n{whole}{extra}\n</tool_call>"
+    return (
+        whole + extra
+        if style == "llama"
+        else f"<tool_call>\n{whole}{extra}\n</tool_call>"
+    )
 
 
 def test_calls_that_models_write_are_what_they_mean() -> None:
@@ -206,12 +334,16 @@ def test_calls_that_models_write_are_what_they_mean() -> None:
         said, calls = read(STYLES[style], cut(text, dice), is_cut=False)
         if calls:
             n_read += 1
-            assert [(name, json.loads(given)) for name, given in calls] == [(name, arguments)], text
+            assert [(name, json.loads(given)) for name, given in calls] == [
+                (name, arguments)
+            ], text
             assert not said.strip(), (i, text)
         else:
             assert said == text, (i, text)
     assert n_read > n // 2
-    print(f"{n} texts of {len(STYLES)} kinds: {n_read} calls as meant, the others cut or text")
+    print(
+        f"{n} texts of {len(STYLES)} kinds: {n_read} calls as meant, the others cut or text"
+    )
 
 
 def test_deep_arguments_raise_nothing() -> None:
@@ -225,13 +357,17 @@ def test_deep_arguments_raise_nothing() -> None:
 def read_argument(schema: dict[str, Any], value: str) -> Any:
     """What becomes of an argument that a model writes between tags."""
     parser = tool_calls.ToolCallParser("tags", {"f": schema})
-    call = f"<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    call = (
+        f"<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    )
     _, arguments = parser.feed(call)
     assert isinstance(arguments, tool_calls.ToolCallDelta)
     return json.loads(arguments.arguments)["a"]
 
 
-@pytest.mark.timeout(30)  # Each way through the schema would take longer than the universe is old.
+@pytest.mark.timeout(
+    30
+)  # Each way through the schema would take longer than the universe is old.
 def test_alternatives_that_are_the_schema_itself_are_read_once() -> None:
     itself = {"$ref": "#/properties/a"}
     for alternatives, value in (
@@ -257,10 +393,14 @@ def test_a_schema_that_is_too_long_to_read_allows_any_type() -> None:
     assert read_argument({"properties": {"a": {"anyOf": parts}}}, "1") == 1
     assert read_argument({"properties": {"a": {"enum": ["1"] * 30_000}}}, "1") == 1
     assert read_argument({"properties": {"a": {"type": ["string"] * 30_000}}}, "1") == 1
-    assert read_argument({"properties": {"a": {"$ref": "#/" + "a/" * 30_000}}}, "1") == 1
+    assert (
+        read_argument({"properties": {"a": {"$ref": "#/" + "a/" * 30_000}}}, "1") == 1
+    )
 
 
-def test_all_arguments_of_an_answer_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_arguments_of_an_answer_share_one_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     n_read = 0
     read_part = ArgumentTypes._read_part
 
@@ -272,11 +412,15 @@ def test_all_arguments_of_an_answer_share_one_budget(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ArgumentTypes, "_read_part", count)
     names = [f"a{i}" for i in range(300)]
     any_of_200 = {"anyOf": [{"const": f"{i}"} for i in range(200)]}
-    tools = {f"f{i}": {"properties": dict.fromkeys(names, any_of_200)} for i in range(2)}
+    tools = {
+        f"f{i}": {"properties": dict.fromkeys(names, any_of_200)} for i in range(2)
+    }
     values = "".join(f"<parameter={name}>\n1\n</parameter>\n" for name in names)
     calls = [f"<function={name}>\n{values}</function>\n</tool_call>" for name in tools]
     parser = tool_calls.ToolCallParser("tags", tools)
-    deltas = [delta for call in calls * 10 for delta in parser.begin_another().feed(call)]
+    deltas = [
+        delta for call in calls * 10 for delta in parser.begin_another().feed(call)
+    ]
     assert len(deltas) == 40  # A name and arguments for each call.
     assert n_read < 30_000  # Read for each call, it would be 1.2 million.
 
@@ -322,7 +466,9 @@ def test_the_time_for_an_answer_grows_with_its_length_only(
     assert calls or said == text
 
 
-def test_calls_are_found_to_the_end_of_an_answer_that_begins_with_a_broken_one() -> None:
+def test_calls_are_found_to_the_end_of_an_answer_that_begins_with_a_broken_one() -> (
+    None
+):
     broken = "<tool_call>\n<function=f>\n<parameter=s>\n" + "x" * 200_000
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     said, calls = read("tags", [broken, call, call])
@@ -345,12 +491,16 @@ TOOLS = '[{"type": "function", "function": {"name": "f"}}]'
 def test_a_template_gets_tools_calls_and_results() -> None:
     messages = [
         ChatMessage("user", "Go"),
-        ChatMessage("assistant", "", tool_calls=(ToolCall("call_1", "f", '{"a": [1]}'),)),
+        ChatMessage(
+            "assistant", "", tool_calls=(ToolCall("call_1", "f", '{"a": [1]}'),)
+        ),
         ChatMessage("tool", "done", tool_call_id="call_1"),
     ]
     rendered = jinja_render.render(TEMPLATE, messages, {}, None, TOOLS)
     assert rendered.template == "own" and rendered.text.startswith(TOOLS)
-    text, calls = read("tags", [rendered.text.partition("<assistant>")[2].partition("<tool>")[0]])
+    text, calls = read(
+        "tags", [rendered.text.partition("<assistant>")[2].partition("<tool>")[0]]
+    )
     assert calls == [("f", '{"a": [1]}')]
     assert len(text) == 9 and text.isalnum()  # the id, as Mistral's templates demand
     assert rendered.text.endswith(f"<tool>done{text}")

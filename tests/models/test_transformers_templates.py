@@ -24,24 +24,39 @@ CHAT = [
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not FOLDER.exists(), reason="LLAMA_CPP_CHECKOUT names no source tree")
+@pytest.mark.skipif(
+    not FOLDER.exists(), reason="LLAMA_CPP_CHECKOUT names no source tree"
+)
 def test_templates_render_as_in_transformers() -> None:
     """Where transformers raises, localspec need not; elsewhere the texts are equal."""
-    theirs = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
+    theirs = pytest.importorskip(
+        "transformers.utils.chat_template_utils"
+    ).render_jinja_template
     n_equal = 0
     for path in sorted(FOLDER.glob("*.jinja")):
         source = path.read_text(encoding="utf-8")
-        for case in ("plain", "system", "thinking on", "thinking off", "an earlier thought"):
+        for case in (
+            "plain",
+            "system",
+            "thinking on",
+            "thinking off",
+            "an earlier thought",
+        ):
             ours = [ChatMessage("system", "Be brief.")] * (case == "system") + CHAT
             chat = [{"role": m.role, "content": m.content} for m in ours]
             tags = thinking_tags.detect_tags(source)
-            if case == "an earlier thought" and tags is not None:  # transformers takes it apart
+            # transformers takes it apart
+            if case == "an earlier thought" and tags is not None:
                 close = thinking_tags.with_answer_prefix(tags).close
                 answer = f"{tags.open}Let me see.{close}{ours[1].content}"
                 ours[1] = ChatMessage("assistant", answer)
                 chat[1] |= {"reasoning_content": "Let me see."}
             think = {"thinking on": True, "thinking off": False}.get(case)
-            names = ("enable_thinking", "thinking", "reasoning") if think is not None else ()
+            names = (
+                ("enable_thinking", "thinking", "reasoning")
+                if think is not None
+                else ()
+            )
             given: dict[str, Any] = TOKENS | dict.fromkeys(names, think)
             try:
                 (expected,), _ = theirs(

@@ -1,4 +1,5 @@
-"""Damaged model files through the engine's own load, a fork each: the parent never dies.
+"""Damaged model files through the engine's own load, a fork each: the parent never
+dies.
 
 The damage is seeded, so a run repeats.  What dies of a signal must be an end that has a name.
 """
@@ -14,7 +15,12 @@ import pytest
 
 from localspec import errors
 from localspec.engine_process import exit_causes
-from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand, SamplingParams
+from localspec.protocol.wire import (
+    ContextSettings,
+    GenerateCommand,
+    LoadCommand,
+    SamplingParams,
+)
 from tests.support.zoo import Zoo
 
 
@@ -47,10 +53,13 @@ def end_in_a_fork(path: Path) -> str:
         faulthandler.disable()
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
-            one_thread = ContextSettings(n_threads=1)  # OpenMP's threads do not survive a fork
+            # OpenMP's threads do not survive a fork
+            one_thread = ContextSettings(n_threads=1)
             session = Session(LoadCommand(str(path), target_settings=one_thread))
             list(
-                session.generate(GenerateCommand("ab", SamplingParams(temperature=0), max_tokens=3))
+                session.generate(
+                    GenerateCommand("ab", SamplingParams(temperature=0), max_tokens=3)
+                )
             )
         except errors.LocalspecError:
             os._exit(1)
@@ -79,4 +88,6 @@ def test_files_damaged_at_random_are_refused_or_die_in_the_fork(
         ends[end_in_a_fork(path)] += 1
     assert ends["bug"] == 0
     assert ends["refused"] > count / 4
-    assert all(end in ("well", "refused") or end.startswith("signal SIG") for end in ends)
+    assert all(
+        end in ("well", "refused") or end.startswith("signal SIG") for end in ends
+    )

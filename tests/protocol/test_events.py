@@ -29,14 +29,21 @@ SCORED = Token(
     0.5,
     None,
     1,
-    (Alternative(8, "x", 0.25, 2, 0.75, was_drafted=True), Alternative(9, "\ufffd", 0.125, 3)),
+    (
+        Alternative(8, "x", 0.25, 2, 0.75, was_drafted=True),
+        Alternative(9, "\ufffd", 0.125, 3),
+    ),
 )
 SAMPLE: list[Event] = [
-    EngineReady({"llama.cpp": "b1"}, "m", None, ("CPU",), {"n": 1}, {"used": None}, 1.5),
+    EngineReady(
+        {"llama.cpp": "b1"}, "m", None, ("CPU",), {"n": 1}, {"used": None}, 1.5
+    ),
     EngineReady({}, "m", "d", (), {}, {}, 1.5, (Notice("info", "a", "b"),)),
     Prefill(1, 2, 0),
     SpeculationPlan("on", "asked"),
-    Round(0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), RoundTimes(1.0, 2.0, 3.0)),
+    Round(
+        0, "model", "why", 2, 1, (Token(7, "é", "accepted"),), RoundTimes(1.0, 2.0, 3.0)
+    ),
     Round(1, "model", "why", 1, 0, (SCORED,), RoundTimes(1.0, 2.0, 3.0), overlap="hit"),
     Notice("warning", "code", 'é\n\t"\\…😀\x1b\u2028\ud800\x00', "hint"),
     GenerationFinished("eog", "tail", {"tokens": 3, "ms": 1, "notices": [{"a": 1}]}),
@@ -47,9 +54,26 @@ SAMPLE: list[Event] = [
 def test_the_keys_of_tokens_are_those_of_earlier_versions() -> None:
     plain, scored = (json.loads(encode(event))["tokens"][0] for event in SAMPLE[4:6])
     assert set(plain) == {"id", "text", "class"}
-    assert set(scored) == {"id", "text", "class", "p_target", "p_draft", "rank", "instead"}
-    draft_token = {"id": 8, "text": "x", "p": 0.25, "rank": 2, "p_draft": 0.75, "guessed": True}
-    assert scored["instead"][0] == draft_token and scored["instead"][1]["p_draft"] is None
+    assert set(scored) == {
+        "id",
+        "text",
+        "class",
+        "p_target",
+        "p_draft",
+        "rank",
+        "instead",
+    }
+    draft_token = {
+        "id": 8,
+        "text": "x",
+        "p": 0.25,
+        "rank": 2,
+        "p_draft": 0.75,
+        "guessed": True,
+    }
+    assert (
+        scored["instead"][0] == draft_token and scored["instead"][1]["p_draft"] is None
+    )
 
 
 def test_unknown_fields_and_events_are_ignored() -> None:
@@ -70,7 +94,19 @@ def test_unknown_fields_and_events_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{", "3", "null", "[]", '"round"', "{}", '{"v":1}', "nonsense", '{"ev":"round"}']
+    "line",
+    [
+        "",
+        "{",
+        "3",
+        "null",
+        "[]",
+        '"round"',
+        "{}",
+        '{"v":1}',
+        "nonsense",
+        '{"ev":"round"}',
+    ],
 )
 def test_a_line_that_is_no_event_is_an_error(line: str) -> None:
     with pytest.raises(ValueError):

@@ -68,7 +68,9 @@ def test_a_whole_number_of_a_float_field_is_written_as_it_was_read() -> None:
         ("name", None, "name: not a text: None"),
         ("ratio", "0.5", "ratio: not a number: '0.5'"),
         ("ratio", True, "ratio: not a number: True"),
-        pytest.param("ratio", 10**400, "ratio: a number that is too large", id="too large"),
+        pytest.param(
+            "ratio", 10**400, "ratio: a number that is too large", id="too large"
+        ),
         ("is_on", 1, "is_on: not true or false: 1"),
         ("kind", "c", "kind: not one of 'a', 'b': 'c'"),
         ("kind", ["a"], "kind: not one of 'a', 'b': ['a']"),
@@ -87,7 +89,9 @@ def test_a_whole_number_of_a_float_field_is_written_as_it_was_read() -> None:
         ("by_name", {"c": "x"}, "by_name: c: not a number: 'x'"),
     ],
 )
-def test_a_value_of_another_type_is_named(name: str, value: object, problem: str) -> None:
+def test_a_value_of_another_type_is_named(
+    name: str, value: object, problem: str
+) -> None:
     with pytest.raises(ValueError) as error:
         from_json(Sample, {"name": "x"} | {name: value})
     assert str(error.value) == problem

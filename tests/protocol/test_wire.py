@@ -8,21 +8,32 @@ import pytest
 from localspec.protocol import wire
 from localspec.protocol.events import Alternative, TokenScore
 
-MESSAGES = (wire.ChatMessage("system", "Be brief."), wire.ChatMessage("user", 'é "\n\ud800'))
+MESSAGES = (
+    wire.ChatMessage("system", "Be brief."),
+    wire.ChatMessage("user", 'é "\n\ud800'),
+)
 SAID = (wire.ChatMessage("assistant", "hi", (7, 8)),)
 COMMANDS: list[wire.EngineCommand] = [
     wire.LoadCommand(
         "a.gguf",
         "b.gguf",
         wire.ContextSettings(tensor_split=(3.0, 1.0), cpu_moe=-1),
-        measured=wire.MeasuredCosts(2.0, {"1": 1.0}, survival={"greedy": {"model": [[1, 2]]}}),
+        measured=wire.MeasuredCosts(
+            2.0, {"1": 1.0}, survival={"greedy": {"model": [[1, 2]]}}
+        ),
     ),
     wire.LoadCommand("a.gguf"),
     wire.GenerateCommand("hi", wire.SamplingParams(seed=3), stop=("a", "b")),
-    wire.GenerateCommand(messages=MESSAGES, template="chatml", think=False, probabilities=True),
-    wire.GenerateCommand("hi", prior_messages=SAID, resumed_tokens=(3, 4), think_budget=0),
     wire.GenerateCommand(
-        sampling=wire.SamplingParams(presence_penalty=0.5, logit_bias=((3, -1.5), (4, 2.0))),
+        messages=MESSAGES, template="chatml", think=False, probabilities=True
+    ),
+    wire.GenerateCommand(
+        "hi", prior_messages=SAID, resumed_tokens=(3, 4), think_budget=0
+    ),
+    wire.GenerateCommand(
+        sampling=wire.SamplingParams(
+            presence_penalty=0.5, logit_bias=((3, -1.5), (4, 2.0))
+        ),
         prompt_tokens=(1, 2),
         n_alternatives=20,
         prediction="hi",
@@ -54,7 +65,8 @@ def test_commands_and_replies_are_read_as_they_were_written() -> None:
         line = wire.encode_command(3, command)
         assert line.count(b"\n") == 1
         number, read = wire.decode_command(line)
-        is_load = isinstance(command, wire.LoadCommand)  # counts are lists in a table of its own
+        # counts are lists in a table of its own
+        is_load = isinstance(command, wire.LoadCommand)
         assert number == 3 and (is_load or read == command)
         assert json.loads(wire.encode_command(3, read)) == json.loads(line)
     for answer in ANSWERS:

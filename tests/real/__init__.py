@@ -1,1 +1,3 @@
-"""Tests with two published models, from the package index: SmolLM2 135M and Gemma 3 270M."""
+"""Tests with two published models, from the package index: SmolLM2 135M and Gemma 3
+270M.
+"""

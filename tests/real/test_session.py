@@ -1,4 +1,6 @@
-"""The demo target with a draft of each kind: on code it never saw, its text is plain decoding's."""
+"""The demo target with a draft of each kind: on code it never saw, its text is plain
+decoding's.
+"""
 
 import calendar
 import difflib
@@ -20,40 +22,60 @@ from localspec.paths import package_data_dir
 from localspec.protocol.events import Round
 from localspec.protocol.wire import GenerateCommand, KvType, SamplingParams
 from tests.support.long_cases import LONG
-from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import (
+    SETTINGS,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
 
 DEMO = package_data_dir() / "demo"
 TARGET = DEMO / "demo-target.gguf"
 DemoPair = tuple[str, Session]
 """The kind of the draft, and a session."""
 AS_RUN = replace(SETTINGS, n_ctx=None, n_ubatch=512, n_threads=1)
-"""What `localspec run demo --flash-attn on --threads 1` asks for; for more threads see below."""
+"""What `localspec run demo --flash-attn on --threads 1` asks for; for more threads see
+below.
+"""
 SAMPLINGS = {
     "greedy": SamplingParams(temperature=0),
     "sampled": SamplingParams(temperature=0.8, seed=7),
 }
-FLOORS: dict[str, tuple[float, float]] = {"eagle3": (0.71, 0.51), "dspark": (0.63, 0.36)}
-"""Acceptance rates of trained heads with drafts of one token and of three, a little under what was
-measured: a wrong row, state or position costs no token, only this."""
+FLOORS: dict[str, tuple[float, float]] = {
+    "eagle3": (0.71, 0.51),
+    "dspark": (0.63, 0.36),
+}
+"""Acceptance rates of trained heads with drafts of one token and of three, a little
+under what was measured: a wrong row, state or position costs no token, only this.
+"""
 
 
 def sources() -> list[str]:
-    """Of modules that the pair was not trained on: they are of HELD_OUT in demo_text.py."""
-    return [inspect.getsource(module) for module in (calendar, difflib, heapq, shlex, textwrap)]
+    """Of modules that the pair was not trained on: they are of HELD_OUT in
+    demo_text.py.
+    """
+    return [
+        inspect.getsource(module)
+        for module in (calendar, difflib, heapq, shlex, textwrap)
+    ]
 
 
 def prompts(wanted: int) -> list[str]:
     """The beginnings of functions, evenly from all."""
     parts = [part for text in sources() for part in re.split(r"\n(?= *def )", text)[1:]]
     assert len(parts) >= wanted
-    return [part[: len(part) // 3 + 40] for part in parts[:: len(parts) // wanted][:wanted]]
+    return [
+        part[: len(part) // 3 + 40] for part in parts[:: len(parts) // wanted][:wanted]
+    ]
 
 
 @pytest.fixture(scope="module", params=["model", *FLOORS])
 def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
     kind = request.param
     require_same_logits_at_every_width(TARGET)
-    with loaded(TARGET, DEMO / f"demo-{kind.replace('model', 'draft')}.gguf", AS_RUN) as session:
+    with loaded(
+        TARGET, DEMO / f"demo-{kind.replace('model', 'draft')}.gguf", AS_RUN
+    ) as session:
         yield kind, session
 
 
@@ -65,14 +87,18 @@ def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
 def test_answers_are_those_of_plain_decoding(
     demo: DemoPair, wanted: int, chosen: slice, n: int
 ) -> None:
-    """Each text is drafted with another length than the last, and by one of the other ways."""
+    """Each text is drafted with another length than the last, and by one of the other
+    ways.
+    """
     kind, session = demo
 
     def answered(text: str, **asked: Any) -> list[int]:
         say(session, "\x00", spec="off", max_tokens=1)  # so that nothing is reused
         return say(session, text, max_tokens=n, **asked).ids
 
-    for (i, text), sampling in product(enumerate(prompts(wanted)[chosen]), SAMPLINGS.values()):
+    for (i, text), sampling in product(
+        enumerate(prompts(wanted)[chosen]), SAMPLINGS.values()
+    ):
         plain = answered(text, spec="off", sampling=sampling)
         for spec, length in ((kind, 3 * i % 8 + 1), (("auto", "lookup")[i % 2], None)):
             found = answered(text, spec=spec, sampling=sampling, draft_length=length)
@@ -85,7 +111,9 @@ def test_a_trained_head_is_accepted_as_often_as_it_was(kind: str) -> None:
     with loaded(TARGET, DEMO / f"demo-{kind}.gguf", AS_RUN) as session:
         for length, floor in zip((1, 3), FLOORS[kind], strict=True):
             asked = {"spec": "model", "draft_length": length, "max_tokens": 48}
-            counts = [say(session, text, **asked).speculation for text in prompts(20)[:6]]
+            counts = [
+                say(session, text, **asked).speculation for text in prompts(20)[:6]
+            ]
             drafted, accepted = (
                 sum(each[name] for each in counts) for name in ("drafted", "accepted")
             )
@@ -93,7 +121,9 @@ def test_a_trained_head_is_accepted_as_often_as_it_was(kind: str) -> None:
 
 
 LONG_PROMPT_CHARS = 2600
-"""About 700 tokens: from 257 on, this CPU's attention may depend on the width of a pass."""
+"""About 700 tokens: from 257 on, this CPU's attention may depend on the width of a
+pass.
+"""
 
 
 def long_prompts(wanted: int) -> list[str]:
@@ -104,9 +134,13 @@ def long_prompts(wanted: int) -> list[str]:
 
 
 def parted_answers(
-    load: launch.LoadOptions, wanted: int, specs: Sequence[str] = ("model", "lookup", "auto")
+    load: launch.LoadOptions,
+    wanted: int,
+    specs: Sequence[str] = ("model", "lookup", "auto"),
 ) -> list[str]:
-    """Which answers to long prompts differ from plain decoding's, with the settings of `load`."""
+    """Which answers to long prompts differ from plain decoding's, with the settings of
+    `load`.
+    """
     engine = launch.start_engine(load.to_request(launch.resolve_pair("demo", "auto")))
     parted = []
     try:
@@ -115,9 +149,13 @@ def parted_answers(
                 ids = {}
                 for spec in ("off", *specs):
                     request = GenerateCommand(text, sampling, 60, spec=spec)
-                    rounds = [e for e in engine.generate(request) if isinstance(e, Round)]
+                    rounds = [
+                        e for e in engine.generate(request) if isinstance(e, Round)
+                    ]
                     ids[spec] = [token.id for event in rounds for token in event.tokens]
-                parted += [f"{n} {name} {spec}" for spec in ids if ids[spec] != ids["off"]]
+                parted += [
+                    f"{n} {name} {spec}" for spec in ids if ids[spec] != ids["off"]
+                ]
     finally:
         engine.close()
     return parted
@@ -129,10 +167,15 @@ TWO_THREADS = launch.LoadOptions(ctx=1024, threads=2, gpu_layers=0)
 def test_long_answers_part_without_exact_mode_and_never_with_it() -> None:
     if not parted_answers(TWO_THREADS, 2, specs=("model",)):
         pytest.skip("this CPU's attention computes every width alike")
-    assert parted_answers(replace(TWO_THREADS, exact=True), 2, specs=("model", "lookup")) == []
+    assert (
+        parted_answers(replace(TWO_THREADS, exact=True), 2, specs=("model", "lookup"))
+        == []
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("kv", "n_prompts"), [(None, 8), ("q8_0", 3)])
-def test_many_long_answers_never_part_in_exact_mode(kv: KvType | None, n_prompts: int) -> None:
+def test_many_long_answers_never_part_in_exact_mode(
+    kv: KvType | None, n_prompts: int
+) -> None:
     assert parted_answers(replace(TWO_THREADS, kv=kv, exact=True), n_prompts) == []

@@ -1,4 +1,6 @@
-"""Every drafter gives the text of plain decoding: in chats of five turns, and on hostile text."""
+"""Every drafter gives the text of plain decoding: in chats of five turns, and on
+hostile text.
+"""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -20,7 +22,12 @@ SAMPLINGS = {
     "seeded": SamplingParams(temperature=0.8, seed=11),
 }
 VERIFIERS: tuple[VerifyMode, ...] = get_args(VerifyMode)
-DRAFTERS = (("plain", "lookup"), ("head", "eagle3"), ("truncated", "model"), ("head", "auto"))
+DRAFTERS = (
+    ("plain", "lookup"),
+    ("head", "eagle3"),
+    ("truncated", "model"),
+    ("head", "auto"),
+)
 """The pair and the drafter."""
 
 
@@ -29,10 +36,15 @@ DRAFTERS = (("plain", "lookup"), ("head", "eagle3"), ("truncated", "model"), ("h
 def test_every_drafter_gives_plain_decodings_text(
     chat: int, sampling: str, session_of: Callable[[str], Session]
 ) -> None:
-    """Two drafters a chat; greedily with each verifier, a seed gives one text with `coupled`."""
+    """Two drafters a chat; greedily with each verifier, a seed gives one text with
+    `coupled`.
+    """
     questions, greedy = CHATS[chat], sampling == "greedy"
     given: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "max_tokens": TOKENS}
-    plain = [said.ids for said in chats.run(session_of("plain"), questions, spec="off", **given)]
+    plain = [
+        said.ids
+        for said in chats.run(session_of("plain"), questions, spec="off", **given)
+    ]
     for n in range((chat + greedy) % 2, len(DRAFTERS), 2):
         pair, spec = DRAFTERS[n]
         verify = VERIFIERS[n] if greedy else "coupled"
@@ -40,11 +52,17 @@ def test_every_drafter_gives_plain_decodings_text(
         answers = list(chats.run(session_of(pair), questions, **asked))
         assert [said.ids for said in answers] == plain, (spec, verify)
         drafted = sum(said.speculation["drafted"] for said in answers)
-        assert drafted > 0 or spec in ("auto", "lookup")  # both may find nothing to draft
+        # both may find nothing to draft
+        assert drafted > 0 or spec in (
+            "auto",
+            "lookup",
+        )
 
 
 def replayed(session: Any, request: GenerateCommand) -> tuple[list[int], list[int]]:
-    """An answer, and what the same passes choose without speculation: whatever widths round to."""
+    """An answer, and what the same passes choose without speculation: whatever widths
+    round to.
+    """
     recorder = AnswerRecorder(session, lambda: False)
     answer = recorder.record(request)
     return answer.ids, list(recorder.replay(answer).best)

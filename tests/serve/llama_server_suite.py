@@ -1,8 +1,8 @@
 """llama.cpp's own tests of llama-server, run against `localspec serve`.
 
-Their tests start this file in place of llama-server; it turns their options into ours and serves
-the demo pair, whatever model they ask for. So tests that expect the words of their model fail:
-docs/quality/llama-server.md says which, and why.
+Their tests start this file in place of llama-server; it turns their options into ours
+and serves the demo pair, whatever model they ask for. So tests that expect the words of
+their model fail: docs/quality/llama-server.md says which, and why.
 """
 
 import os
@@ -64,10 +64,12 @@ def _pair_options(given: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def run_suite(checkout: Path, python: Path) -> tuple[int, dict[str, str]]:
-    """The number of tests that passed, and the messages of those whose failure is not expected.
+    """The number of tests that passed, and the messages of those whose failure is not
+    expected.
 
-    `python` has what they require: pytest, requests, wget, filelock, numpy, prometheus-client and
-    openai. Nothing in `checkout`, a source tree of llama.cpp, is changed.
+    `python` has what they require: pytest, requests, wget, filelock, numpy,
+    prometheus-client and openai. Nothing in `checkout`, a source tree of llama.cpp, is
+    changed.
     """
     tests = checkout.resolve() / "tools/server/tests"
     with tempfile.TemporaryDirectory() as name:
@@ -81,7 +83,13 @@ def run_suite(checkout: Path, python: Path) -> tuple[int, dict[str, str]]:
         report = folder / "report.xml"
         files = [str(tests / f"unit/test_{file}.py") for file in FILES]
         command = [str(python), "-m", "pytest", *files, "-q", "-p", "no:cacheprovider"]
-        command += ["-p", "no_downloads", f"--junit-xml={report}", "--rootdir", str(tests)]
+        command += [
+            "-p",
+            "no_downloads",
+            f"--junit-xml={report}",
+            "--rootdir",
+            str(tests),
+        ]
         environment = os.environ | {
             "LLAMA_SERVER_BIN_PATH": str(program),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -96,7 +104,9 @@ def run_suite(checkout: Path, python: Path) -> tuple[int, dict[str, str]]:
         for case in cases
         for failure in (*case.iter("failure"), *case.iter("error"))
     }
-    unexpected = {k: v for k, v in failed.items() if k.partition("[")[0] not in EXPECTED}
+    unexpected = {
+        k: v for k, v in failed.items() if k.partition("[")[0] not in EXPECTED
+    }
     return sum(not len(case) for case in cases), unexpected
 
 

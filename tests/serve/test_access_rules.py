@@ -10,7 +10,9 @@ from tests.serve.conftest import Served, serving
 from tests.support.zoo import Zoo
 
 RULES = AccessRules(
-    allowed_hosts=("box.lan",), allowed_origins=("https://app.example",), keys=("secret", "other")
+    allowed_hosts=("box.lan",),
+    allowed_origins=("https://app.example",),
+    keys=("secret", "other"),
 )
 KEY = {"Authorization": "Bearer secret"}
 BODY = {"prompt": "a", "max_tokens": 1}
@@ -47,7 +49,9 @@ def test_hosts(guarded: Served) -> None:
 
 def test_a_server_for_all_addresses_accepts_addresses_but_no_names() -> None:
     rules = AccessRules("0.0.0.0", keys=("secret",))
-    assert rules.is_host_allowed("192.168.1.5:8080") and rules.is_host_allowed("[fe80::1]")
+    assert rules.is_host_allowed("192.168.1.5:8080") and rules.is_host_allowed(
+        "[fe80::1]"
+    )
     assert not rules.is_host_allowed("evil.example")
     assert AccessRules("192.168.1.5").is_host_allowed("192.168.1.5")
     assert not AccessRules("192.168.1.5").is_host_allowed("192.168.1.6")
@@ -77,7 +81,11 @@ def test_keys(guarded: Served) -> None:
         ("Authorization", "Bearer ", False),
         ("X-Api-Key", "sécret", False),
     ]:
-        for method, path in (("GET", "/v1/models"), ("GET", "/metrics"), ("POST", "/tokenize")):
+        for method, path in (
+            ("GET", "/v1/models"),
+            ("GET", "/metrics"),
+            ("POST", "/tokenize"),
+        ):
             body = {"content": "a"} if method == "POST" else None
             response = guarded.send(method, path, body, {name: value})
             assert response.status == (200 if allowed else 401), path
@@ -100,14 +108,23 @@ def test_content_types_and_paths(guarded: Served, zoo: Zoo) -> None:
         response = guarded.post("/v1/completions", BODY, KEY | {"Content-Type": kind})
         assert response.status == 415
     kind = "Application/JSON; charset=utf-8"
-    assert guarded.post("/v1/completions", BODY, KEY | {"Content-Type": kind}).status == 200
+    assert (
+        guarded.post("/v1/completions", BODY, KEY | {"Content-Type": kind}).status
+        == 200
+    )
     for path in ("/v1/models", "/metrics", "/"):
-        assert str(zoo.folder) not in guarded.get(path, KEY).body.decode(), "of the model's file"
+        assert str(zoo.folder) not in guarded.get(path, KEY).body.decode(), (
+            "of the model's file"
+        )
 
 
 def test_a_page_can_read_why_it_is_refused(guarded: Served) -> None:
     origin = {"Origin": "https://app.example"}
-    for headers, status in ({}, 401), (KEY | {"Content-Type": "text/plain"}, 415), (KEY, 200):
+    for headers, status in (
+        ({}, 401),
+        (KEY | {"Content-Type": "text/plain"}, 415),
+        (KEY, 200),
+    ):
         response = guarded.post("/v1/completions", BODY, origin | headers)
         assert response.status == status
         assert response.headers["access-control-allow-origin"] == "https://app.example"

@@ -1,4 +1,6 @@
-"""Answers in messages on channels, over each API: their form is enforced, and nothing is lost."""
+"""Answers in messages on channels, over each API: their form is enforced, and nothing
+is lost.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         {"grammar": 'root ::= "{\\"a\\": 1}"'},
     ],
 )
-def test_a_chats_answer_has_the_form_that_was_asked_for(served: Served, form: Any) -> None:
+def test_a_chats_answer_has_the_form_that_was_asked_for(
+    served: Served, form: Any
+) -> None:
     body = {"messages": HI, "temperature": 0, "max_tokens": 120, **form}
     message = served.post("/v1/chat/completions", body).json["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("PLAN", OBJECT)

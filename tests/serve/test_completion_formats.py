@@ -19,7 +19,9 @@ from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 HI: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hi?"}]
 CALLING: ChatCompletionMessageParam = {
     "role": "assistant",
-    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    ],
 }
 
 
@@ -54,14 +56,23 @@ def test_logprobs_have_an_entry_a_token(client: OpenAI, is_streamed: bool) -> No
 
     def items(**more: Any) -> list[Any]:
         asked: dict[str, Any] = {"model": "any", "messages": HI, "logprobs": True}
-        answer: Any = client.chat.completions.create(**asked, **more, stream=is_streamed)
+        answer: Any = client.chat.completions.create(
+            **asked, **more, stream=is_streamed
+        )
         parts = [part.choices[0] for part in answer] if is_streamed else answer.choices
-        return [item for part in parts if part.logprobs for item in part.logprobs.content or []]
+        return [
+            item
+            for part in parts
+            if part.logprobs
+            for item in part.logprobs.content or []
+        ]
 
     whole = items(top_logprobs=3)
     for tops in (item.top_logprobs for item in whole):
         assert len(tops) == 3
-        assert [top.logprob for top in tops] == sorted((t.logprob for t in tops), reverse=True)
+        assert [top.logprob for top in tops] == sorted(
+            (t.logprob for t in tops), reverse=True
+        )
     assert all(item.top_logprobs[0].logprob == item.logprob for item in whole), "greedy"
     assert bytes(byte for item in whole for byte in item.bytes).decode() == CHAT_TEXT
     assert items(top_logprobs=3, stop=["what you wanted", "nowhere"]) == whole
@@ -74,7 +85,9 @@ def test_text_completions(target: Served) -> None:
     with target.client() as client:
         one = client.completions.create(model="any", prompt="the one ", max_tokens=20)
         text = one.choices[0].text
-        assert one.object == "text_completion" and one.choices[0].finish_reason == "length"
+        assert (
+            one.object == "text_completion" and one.choices[0].finish_reason == "length"
+        )
         stream = client.completions.create(
             model="any", prompt="the one ", max_tokens=20, stream=True
         )
@@ -91,7 +104,9 @@ def test_text_completions(target: Served) -> None:
         ]
         n_prompt = sum(usage.prompt_tokens for usage in alone if usage)
         assert echoed.usage and echoed.usage.prompt_tokens == n_prompt
-        tokens = target.post("/tokenize", {"content": "the one ", "add_special": True}).json
+        tokens = target.post(
+            "/tokenize", {"content": "the one ", "add_special": True}
+        ).json
         by_tokens = client.completions.create(
             model="any", prompt=tokens["tokens"], max_tokens=20, logprobs=2
         )
@@ -109,11 +124,18 @@ def test_speculation_is_reported(target: Served) -> None:
     answer = target.post("/v1/completions", body).json
     speculation = answer["metrics"]["speculative_decoding"]
     assert answer["timings"]["draft_n"] == speculation["num_draft_tokens"] > 0
-    assert answer["timings"]["draft_n_accepted"] == speculation["num_accepted_draft_tokens"] > 0
+    assert (
+        answer["timings"]["draft_n_accepted"]
+        == speculation["num_accepted_draft_tokens"]
+        > 0
+    )
     histogram = speculation["acceptance_histogram"]
     assert sum(histogram) == speculation["num_spec_steps"]
     assert speculation["state"] == "on" and speculation["why"]
-    assert sum(i * n for i, n in enumerate(histogram)) == speculation["num_accepted_draft_tokens"]
+    assert (
+        sum(i * n for i, n in enumerate(histogram))
+        == speculation["num_accepted_draft_tokens"]
+    )
     plain = target.post("/v1/completions", body | {"localspec": {"spec": "off"}}).json
     assert "draft_n" not in plain["timings"]
     assert plain["metrics"]["speculative_decoding"]["draft_acceptance_rate"] is None
@@ -135,9 +157,14 @@ def test_thinking_is_apart(thinker: Served) -> None:
     message = thinker.post("/v1/chat/completions", opened).json["choices"][0]["message"]
     assert message["reasoning_content"] and message["content"] == visible
     with thinker.client() as client:
-        chunks = list(client.chat.completions.create(model="any", messages=HI, stream=True))
+        chunks = list(
+            client.chat.completions.create(model="any", messages=HI, stream=True)
+        )
     deltas = [chunk.choices[0].delta for chunk in chunks]
-    assert "".join(getattr(each, "reasoning_content", None) or "" for each in deltas) == thought
+    assert (
+        "".join(getattr(each, "reasoning_content", None) or "" for each in deltas)
+        == thought
+    )
     assert "".join(delta.content or "" for delta in deltas) == visible
 
 
@@ -154,7 +181,8 @@ def test_what_would_be_silently_wrong_is_refused(client: OpenAI) -> None:
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 LOOK = f"So I look.\n{CALL}"
 UNCLOSED: list[tuple[str, str, FinishReason, bool]] = [
-    # An answer in its thinking, what follows, how it ends, and whether the call in it is one.
+    # An answer in its thinking, what follows, how it ends, and whether the call in it
+    # is one.
     (f"{LOOK}\n", "", "eog", True),
     (LOOK, "</think>Done.", "eog", False),
     (LOOK, "", "length", False),
@@ -173,10 +201,16 @@ async def test_a_call_in_unclosed_thinking(
         tools = OfferedTools("tags", "[]", {"f": {}})
         choice = Choice(lambda _: GenerateCommand(), ("<think>", "</think>"), tools)
         for event in answer(pieces(f"{thought}{end}", size), reason=reason):
-            choice.add(replace(event, thinking=True) if isinstance(event, Prefill) else event)
+            choice.add(
+                replace(event, thinking=True) if isinstance(event, Prefill) else event
+            )
         text = choice.text
-        assert [delta.name for delta in text.calls if delta.name] == (["f"] if called else [])
-        assert "".join(delta.arguments for delta in text.calls) == ('{"a": 1}' if called else "")
+        assert [delta.name for delta in text.calls if delta.name] == (
+            ["f"] if called else []
+        )
+        assert "".join(delta.arguments for delta in text.calls) == (
+            '{"a": 1}' if called else ""
+        )
         assert text.reasoning == ("So I look." if called else thought)
         assert text.content == ("Done." if end else "")
         assert choice.finish_reason == (

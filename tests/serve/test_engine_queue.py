@@ -1,4 +1,6 @@
-"""The queue: order, bounds, clients that leave, engines that are killed, the end of the server."""
+"""The queue: order, bounds, clients that leave, engines that are killed, the end of the
+server.
+"""
 
 import asyncio
 import json
@@ -15,7 +17,14 @@ import pytest
 from localspec.errors import UsageError
 from localspec.launch.engine_host import EngineHost
 from localspec.serve import http_app
-from tests.serve.conftest import ENDLESS, TIMEOUT, Served, read_events, serving, streaming
+from tests.serve.conftest import (
+    ENDLESS,
+    TIMEOUT,
+    Served,
+    read_events,
+    serving,
+    streaming,
+)
 from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
@@ -37,21 +46,29 @@ def tokens_of(served: Served) -> int:
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-def test_a_client_leaves_while_its_answer_is_written(chatter: Served, is_streamed: bool) -> None:
+def test_a_client_leaves_while_its_answer_is_written(
+    chatter: Served, is_streamed: bool
+) -> None:
     before = chatter.server.activity.decode_seconds
     with closing(chatter.connect()) as connection:
         body = json.dumps(ENDLESS | {"stream": is_streamed})
-        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/completions", body, {"Content-Type": "application/json"}
+        )
         wait_for(lambda: tokens_of(chatter) > 3)
     wait_for(chatter.is_idle)
     ended, activity = chatter.ended[-1], chatter.server.activity
     assert ended.state == "cancelled" and ended.totals.tokens < 15_000
     assert ended.prompt_tokens == 2, "also counted where the answer was stopped"
-    assert activity.decode_seconds > before, "so that rates are of tokens with their time"
+    assert activity.decode_seconds > before, (
+        "so that rates are of tokens with their time"
+    )
     assert chatter.post("/v1/completions", SHORT).status == 200
 
 
-def test_a_client_leaves_the_queue_and_one_while_its_prompt_is_read(chatter: Served) -> None:
+def test_a_client_leaves_the_queue_and_one_while_its_prompt_is_read(
+    chatter: Served,
+) -> None:
     with streaming(chatter) as first:
         first.readline()
         with streaming(chatter) as queued:  # its headers come although it waits
@@ -67,7 +84,9 @@ def test_a_client_leaves_the_queue_and_one_while_its_prompt_is_read(chatter: Ser
 
 
 async def take_nothing(served: Served, path: str, body: Any) -> None:
-    """Call the app as a client that takes no byte of its stream, not even a header, and leaves."""
+    """Call the app as a client that takes no byte of its stream, not even a header, and
+    leaves.
+    """
     data = json.dumps(body | {"stream": True}).encode()
     headers = {"host": "localhost", "content-type": "application/json"}
     scope = {
@@ -97,8 +116,12 @@ async def take_nothing(served: Served, path: str, body: Any) -> None:
 def test_a_stream_that_was_not_begun_leaves_the_queue(
     path: str, request: pytest.FixtureRequest
 ) -> None:
-    """Nothing of the generator that makes its events has run then, so nothing of it cleans up."""
-    served: Served = request.getfixturevalue("infiller" if path == "/infill" else "chatty")
+    """Nothing of the generator that makes its events has run then, so nothing of it
+    cleans up.
+    """
+    served: Served = request.getfixturevalue(
+        "infiller" if path == "/infill" else "chatty"
+    )
     assert served.server._loop is not None
     n_before = len(served.ended)
     asked = take_nothing(served, path, STREAMS[path])
@@ -111,7 +134,9 @@ def test_a_stream_that_was_not_begun_leaves_the_queue(
 def test_a_connection_whose_answers_are_not_read_leaves_the_queue(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream waits for the answer before it on the same connection, and so cannot begin."""
+    """The stream waits for the answer before it on the same connection, and so cannot
+    begin.
+    """
     monkeypatch.setattr(http_app, "_SEND_TIMEOUT", 0.05)
     large = {"input": "a", "max_output_tokens": 1, "metadata": {"a": "m" * 8_000_000}}
     stream = STREAMS["/v1/chat/completions"] | {"max_tokens": 2, "stream": True}
@@ -130,7 +155,10 @@ def test_a_connection_whose_answers_are_not_read_leaves_the_queue(
             connection.sendall(encode("/v1/responses", large))
             connection.sendall(encode("/v1/chat/completions", stream))
             wait_for(lambda n=n_before: len(served.ended) == n + 2)  # type: ignore[misc]
-            assert [each.state for each in served.ended[n_before:]] == ["done", "cancelled"]
+            assert [each.state for each in served.ended[n_before:]] == [
+                "done",
+                "cancelled",
+            ]
         assert served.post("/v1/completions", SHORT).status == 200
         assert "llamacpp:requests_deferred 0" in served.get("/metrics").body.decode()
 
@@ -139,14 +167,19 @@ def test_a_connection_whose_answers_are_not_read_leaves_the_queue(
 def test_a_request_that_cannot_be_queued_has_no_place(
     chatty: Served, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
 ) -> None:
-    """The engine was closed after the request got its place, as the app may do at any time."""
+    """The engine was closed after the request got its place, as the app may do at any
+    time.
+    """
 
     def refuse(*_: object) -> None:
         raise UsageError("This LLM is closed.")
 
     with monkeypatch.context() as patch:
         patch.setattr(EngineHost, "submit", refuse)
-        assert chatty.post("/v1/completions", SHORT | {"stream": is_streamed}).status == 400
+        assert (
+            chatty.post("/v1/completions", SHORT | {"stream": is_streamed}).status
+            == 400
+        )
     wait_for(chatty.is_idle)
     assert chatty.server._queue._admitted == 0
     assert chatty.ended[-1].state == "failed"
@@ -171,7 +204,9 @@ def test_answers_come_in_order_and_too_many_requests_are_refused(zoo: Zoo) -> No
             with pytest.raises(openai.RateLimitError) as refused:
                 client.completions.create(model="any", prompt="a")
             assert int(refused.value.response.headers["Retry-After"]) >= 1
-            assert "llamacpp:requests_deferred 2" in served.get("/metrics").body.decode()
+            assert (
+                "llamacpp:requests_deferred 2" in served.get("/metrics").body.decode()
+            )
         for thread in threads:
             thread.join()
         assert sorted(done) == [1, 2]
@@ -191,7 +226,10 @@ def test_an_engine_that_is_killed_fails_one_request(chatter: Served) -> None:
             wait_for(lambda: tokens_of(chatter) > 3)
             os.kill(chatter.engine_pid(), signal.SIGKILL)
             *_, last = events = read_events(response)
-        assert len(events) > 1 and error.items() <= last.get("response", last)["error"].items()
+        assert (
+            len(events) > 1
+            and error.items() <= last.get("response", last)["error"].items()
+        )
         assert last.get("type") in (None, "error", "response.failed")
         wait_for(chatter.is_idle)
         assert chatter.ended[-1].state == "failed"
@@ -199,7 +237,10 @@ def test_an_engine_that_is_killed_fails_one_request(chatter: Served) -> None:
     before = chatter.engine_pid()
     os.kill(before, signal.SIGKILL)  # while nobody asks
     wait_for(lambda: not chatter.engine_alive())
-    assert chatter.post("/v1/completions", SHORT).status == 200 and chatter.engine_pid() != before
+    assert (
+        chatter.post("/v1/completions", SHORT).status == 200
+        and chatter.engine_pid() != before
+    )
 
     def kill() -> None:
         wait_for(lambda: tokens_of(chatter) > 3)

@@ -19,7 +19,10 @@ def nested(n: int) -> Any:
     """References with siblings: each level twice as many as the one before."""
     part = {"$ref": "#/$defs/a0", "minProperties": 0}
     levels = [
-        {"type": "object", "properties": dict.fromkeys("xy", part | {"$ref": f"#/$defs/a{i + 1}"})}
+        {
+            "type": "object",
+            "properties": dict.fromkeys("xy", part | {"$ref": f"#/$defs/a{i + 1}"}),
+        }
         for i in range(n)
     ]
     definitions: dict[str, Any] = {f"a{i}": level for i, level in enumerate(levels)}
@@ -47,7 +50,9 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS.keys())
-def test_a_schema_or_grammar_ends_no_engine(target: Served, constraint: dict[str, Any]) -> None:
+def test_a_schema_or_grammar_ends_no_engine(
+    target: Served, constraint: dict[str, Any]
+) -> None:
     assert target.post("/v1/completions", TEXT).status == 200
     pid = target.engine_pid()
     response = target.post("/v1/completions", TEXT | constraint)
@@ -55,7 +60,9 @@ def test_a_schema_or_grammar_ends_no_engine(target: Served, constraint: dict[str
     assert target.engine_pid() == pid, "the engine has ended"
 
 
-def test_an_internal_error_is_one_answer(target: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_one_answer(
+    target: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from localspec.serve.served_model import ServedModel  # noqa: PLC0415
 
     def fail(*_: Any, **__: Any) -> None:
@@ -71,7 +78,10 @@ def test_an_internal_error_is_one_answer(target: Served, monkeypatch: pytest.Mon
         with streaming(target, body) as response:
             assert read_events(response)[-1]["error"]["code"] == "internal_error"
     wait_for(target.is_idle)
-    assert target.ended[-1].state == "failed" and target.post("/v1/completions", TEXT).status == 200
+    assert (
+        target.ended[-1].state == "failed"
+        and target.post("/v1/completions", TEXT).status == 200
+    )
 
 
 CALLS = {
@@ -83,7 +93,12 @@ CALLS = {
     "deep lists": '{"arguments": {"x": ' + "[" * 60 + "]" * 60 + '}, "name": "f"}',
     "tags": "\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n",
 }
-PARAMETERS: list[Any] = [{}, True, {"properties": None}, {"properties": {"a": {"$ref": "#"}}}]
+PARAMETERS: list[Any] = [
+    {},
+    True,
+    {"properties": None},
+    {"properties": {"a": {"$ref": "#"}}},
+]
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
@@ -93,11 +108,18 @@ def test_a_call_is_read_or_stays_text(caller: Served, call: str) -> None:
         tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
         body = CHAT | {"tools": [tool], "grammar": f"root ::= {json.dumps(text)}"}
         body["max_tokens"] = 400
-        message = caller.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        message = caller.post("/v1/chat/completions", body).json["choices"][0][
+            "message"
+        ]
         for each in message.get("tool_calls", []):
             json.loads(each["function"]["arguments"])
-        assert message["content"] == text or message["tool_calls"][0]["function"]["name"] == "f"
-        with streaming(caller, body | {"stream": True}, "/v1/chat/completions") as response:
+        assert (
+            message["content"] == text
+            or message["tool_calls"][0]["function"]["name"] == "f"
+        )
+        with streaming(
+            caller, body | {"stream": True}, "/v1/chat/completions"
+        ) as response:
             assert read_events(response)[-1] == "[DONE]"
 
 
@@ -107,12 +129,18 @@ def test_an_answer_has_no_line_end_but_those_of_the_stream(target: Served) -> No
     with streaming(target, TEXT | grammar | {"stream": True}) as response:
         data = response.read().decode()
     assert data.splitlines() == data.split("\n")[: len(data.splitlines())]
-    chunks = [json.loads(line[6:]) for line in data.split("\n\n") if line.startswith("data: {")]
+    chunks = [
+        json.loads(line[6:])
+        for line in data.split("\n\n")
+        if line.startswith("data: {")
+    ]
     text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
     assert text == "a\x85\u2028\u2029b"
 
 
-def test_large_requests_hold_nobody_up(chatty: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_requests_hold_nobody_up(
+    chatty: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, threads = responses.parse_input, []
 
     def parse_input(fields: JsonFields) -> Any:
@@ -122,7 +150,11 @@ def test_large_requests_hold_nobody_up(chatty: Served, monkeypatch: pytest.Monke
     monkeypatch.setattr(responses, "parse_input", parse_input)
     small: list[Any] = [{"role": "user", "content": "x"}]
     system = {"role": "system", "content": "s" * 500}
-    for items in (small, [system] * 19_990 + small):  # a minute, where texts are joined one by one
+    # a minute, where texts are joined one by one
+    for items in (
+        small,
+        [system] * 19_990 + small,
+    ):
         chatty.post("/v1/responses", {"input": items, "max_output_tokens": 1})
     assert threads[0] is not threads[1], "it is read in the event loop's thread"
     assert chatty.post("/tokenize", {"content": "a" * 3_000_000}).status == 400
@@ -132,4 +164,7 @@ def test_a_flood_of_special_tokens_is_refused(chatty: Served) -> None:
     pid = chatty.engine_pid()
     body = {"content": "<|im_end|>" * 50_000}
     refused = chatty.post("/tokenize", body)
-    assert refused.error["code"] == "context_length_exceeded" and chatty.engine_pid() == pid
+    assert (
+        refused.error["code"] == "context_length_exceeded"
+        and chatty.engine_pid() == pid
+    )

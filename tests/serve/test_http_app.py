@@ -1,4 +1,6 @@
-"""Routes, and malformed requests: each gets an error of its own, none is a fault of the server."""
+"""Routes, and malformed requests: each gets an error of its own, none is a fault of the
+server.
+"""
 
 import copy
 import http.client
@@ -20,7 +22,10 @@ from tests.support.downloads import wait_for
 from tests.support.long_cases import bulk
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT, Zoo
 
-CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi?"}], "max_tokens": 2}
+CHAT: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hi?"}],
+    "max_tokens": 2,
+}
 TEXT = {"prompt": "a", "max_tokens": 2}
 SAMPLING: dict[str, Any] = json.loads("""
 {"temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 1, "presence_penalty": 0.1,
@@ -72,7 +77,9 @@ def random_place(value: Any, dice: random.Random) -> tuple[Any, Any]:
     """A container in a tree of JSON, and a key of it."""
     while True:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        key = dice.choice([*keys, dice.choice(KEYS)] if isinstance(value, dict) else keys)
+        key = dice.choice(
+            [*keys, dice.choice(KEYS)] if isinstance(value, dict) else keys
+        )
         inner = value[key] if key in keys else None
         if not isinstance(inner, dict | list) or not inner or dice.random() < 0.3:
             return value, key
@@ -88,7 +95,12 @@ def malformed(dice: random.Random) -> tuple[str, bytes]:
             del container[key]
         else:
             container[key] = copy.deepcopy(dice.choice(VALUES))
-    for name in ("max_tokens", "max_output_tokens", "max_completion_tokens", "n_predict"):
+    for name in (
+        "max_tokens",
+        "max_output_tokens",
+        "max_completion_tokens",
+        "n_predict",
+    ):
         if name in body and type(body[name]) in (int, float, type(None)):
             body[name] = 2  # a short answer, where one is given
     data = bytearray(json.dumps(body).encode())
@@ -109,14 +121,18 @@ WRONG_JSON = [
 
 
 @pytest.mark.parametrize("model", ["chatty", "caller"])
-def test_no_malformed_request_is_a_fault(model: str, request: pytest.FixtureRequest) -> None:
+def test_no_malformed_request_is_a_fault(
+    model: str, request: pytest.FixtureRequest
+) -> None:
     """Each costs one answer; that to another request is the same before and afterwards."""
     served: Served = request.getfixturevalue(model)
     ask = partial(served.post, "/v1/chat/completions", CHAT | {"temperature": 0})
     pid, before = served.engine_pid(), ask().json["choices"]
     dice, n = random.Random(43), bulk(400, 10_000)
     if model == "caller":  # as they are, they are right
-        statuses = {path: served.post(path, body).status for path, body in BODIES.items()}
+        statuses = {
+            path: served.post(path, body).status for path, body in BODIES.items()
+        }
         assert statuses == dict.fromkeys(BODIES, 200) | {"/infill": 501}
     bodies = [("/v1/completions", body) for body in WRONG_JSON]
     bodies += (malformed(dice) for _ in range(n))
@@ -143,16 +159,26 @@ def test_no_malformed_request_is_a_fault(model: str, request: pytest.FixtureRequ
 
 def test_routes(chatty: Served) -> None:
     tokens = chatty.post("/tokenize", {"content": "Hi?"}).json["tokens"]
-    pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json["tokens"]
+    pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json[
+        "tokens"
+    ]
     assert [piece["id"] for piece in pieces] == tokens
     assert "".join(piece["piece"] for piece in pieces).strip() == "Hi?"
     (model,) = chatty.get("/v1/models").json["data"]
-    assert (model["id"], model["owned_by"], model["meta"]["n_ctx"]) == ("chatty", "localspec", 1024)
+    assert (model["id"], model["owned_by"], model["meta"]["n_ctx"]) == (
+        "chatty",
+        "localspec",
+        1024,
+    )
     assert chatty.get("/v1/models/chatty").json == model
     assert chatty.get("/v1/models/other").error["code"] == "model_not_found"
     assert chatty.post("/completions", TEXT).status == 200, "also without /v1"
     assert chatty.get("/v1/completions").status == 405
-    for path in ("/v1/models/", "/v1//models", f"http://localhost:{chatty.server.port}/v1/models"):
+    for path in (
+        "/v1/models/",
+        "/v1//models",
+        f"http://localhost:{chatty.server.port}/v1/models",
+    ):
         assert chatty.get(path).json["data"], path
     with_mark = b"\xef\xbb\xbf" + json.dumps(TEXT).encode()
     assert chatty.post("/v1/completions", with_mark).status == 200, "a byte order mark"
@@ -172,12 +198,17 @@ def test_malformed_http(chatty: Served, capfd: pytest.CaptureFixture[str]) -> No
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
         b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: " + b"a" * 200_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+        + b"X: "
+        + b"a" * 200_000
+        + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,  # TLS
         b"GET /%ff%fe/../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ]:
-        with socket.create_connection(("127.0.0.1", chatty.server.port), timeout=30) as connection:
+        with socket.create_connection(
+            ("127.0.0.1", chatty.server.port), timeout=30
+        ) as connection:
             with suppress(OSError):  # it may have closed before all was sent
                 connection.sendall(data)
                 connection.shutdown(socket.SHUT_WR)
@@ -220,11 +251,17 @@ def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
             return answer["model"], answer["choices"][0]["message"]["content"]
 
         def statuses() -> list[str]:
-            return [each["status"]["value"] for each in served.get("/v1/models").json["data"]]
+            return [
+                each["status"]["value"]
+                for each in served.get("/v1/models").json["data"]
+            ]
 
         chatty, thinker = ("chatty", CHAT_TEXT), ("thinker", thought)
         assert statuses() == ["loaded", "unloaded"]
-        effort = {"messages": [{"role": "user", "content": "Hi?"}], "reasoning_effort": "low"}
+        effort = {
+            "messages": [{"role": "user", "content": "Hi?"}],
+            "reasoning_effort": "low",
+        }
         for name, answer, states, status in (
             ("thinker", thinker, ["unloaded", "loaded"], 200),
             ("gpt-9", chatty, ["loaded", "unloaded"], 400),

@@ -15,7 +15,9 @@ from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
 
-def test_the_end_of_the_server_ends_every_stream(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_server_ends_every_stream(
+    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "_END_TIMEOUT", 20.0)  # the machine may be busy
     with serving(zoo["chatter"], ctx=16384) as served, streaming(served) as first:
         first.readline()
@@ -39,12 +41,16 @@ def test_all_addresses_of_both_kinds(zoo: Zoo) -> None:
     with serving(zoo["parrot"], rules=AccessRules("::", keys=("k",))) as served:
         assert served.url == f"http://[::1]:{served.server.port}"
         for host in ("::1", "127.0.0.1") if socket.has_dualstack_ipv6() else ("::1",):
-            with closing(HTTPConnection(host, served.server.port, timeout=30)) as connection:
+            with closing(
+                HTTPConnection(host, served.server.port, timeout=30)
+            ) as connection:
                 connection.request("GET", "/health")
                 assert connection.getresponse().status == 200, host
 
 
-def test_half_open_connections_are_closed(chatter: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_open_connections_are_closed(
+    chatter: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_app, "_PART_TIMEOUT", 0.05)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     body = b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"

@@ -33,7 +33,9 @@ WEATHER: Any = {
 
 @contextmanager
 def connected(served: Served) -> Iterator[Any]:
-    with anthropic.Anthropic(base_url=served.url, api_key="any", max_retries=0) as client:
+    with anthropic.Anthropic(
+        base_url=served.url, api_key="any", max_retries=0
+    ) as client:
         yield client
 
 
@@ -44,7 +46,9 @@ def claude(chatty: Served) -> Iterator[Any]:
 
 
 def test_a_message(chatty: Served, claude: Any) -> None:
-    system = [{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}]
+    system = [
+        {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}
+    ]
     answer = claude.messages.create(**ASK, system=system, metadata={"user_id": "me"})
     (block,) = answer.content
     assert (block.type, block.text, answer.model) == ("text", CHAT_TEXT, "chatty")
@@ -55,7 +59,9 @@ def test_a_message(chatty: Served, claude: Any) -> None:
         same = client.chat.completions.create(model="any", messages=chat)
     usage = answer.usage
     assert usage.cache_creation_input_tokens == 0
-    assert same.usage is not None and same.usage.completion_tokens == usage.output_tokens
+    assert (
+        same.usage is not None and same.usage.completion_tokens == usage.output_tokens
+    )
     n_prompt = usage.input_tokens + usage.cache_read_input_tokens
     assert same.usage.prompt_tokens == n_prompt
     counted = claude.messages.count_tokens(model="any", messages=HI, system="Be kind.")
@@ -68,7 +74,9 @@ def test_a_message(chatty: Served, claude: Any) -> None:
 def test_a_stream_has_its_events_in_order(chatty: Served, claude: Any) -> None:
     events = list(claude.messages.create(**ASK, stream=True))
     names = [event.type for event in events]
-    lines = chatty.post("/v1/messages", {**ASK, "stream": True}).body.decode().splitlines()
+    lines = (
+        chatty.post("/v1/messages", {**ASK, "stream": True}).body.decode().splitlines()
+    )
     sent = dict.fromkeys(line[7:] for line in lines if line.startswith("event: "))
     assert [*sent] == [*dict.fromkeys(names)], "the lines' own names"
     assert names[:2] == ["message_start", "content_block_start"]
@@ -104,7 +112,11 @@ def test_limits_and_stop_sequences(claude: Any) -> None:
 
 
 def test_a_call_and_its_result(caller: Served) -> None:
-    web = {"type": "web_search_20250305", "name": "web_search"}  # only Anthropic runs it
+    # only Anthropic runs it
+    web = {
+        "type": "web_search_20250305",
+        "name": "web_search",
+    }
     given = {**ASK, "tools": [WEATHER, web]}
     with connected(caller) as client:
         answer = client.messages.create(**given)
@@ -113,16 +125,24 @@ def test_a_call_and_its_result(caller: Served) -> None:
         assert call.input == {"city": "Rome"} and answer.stop_reason == "tool_use"
         with client.messages.stream(**given) as stream:
             streamed = stream.get_final_message()
-        assert streamed.content[1].input == call.input and streamed.stop_reason == "tool_use"
+        assert (
+            streamed.content[1].input == call.input
+            and streamed.stop_reason == "tool_use"
+        )
         result = {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"}
         chat = [
             *HI,
-            {"role": "assistant", "content": [block.to_dict() for block in answer.content]},
+            {
+                "role": "assistant",
+                "content": [block.to_dict() for block in answer.content],
+            },
             {"role": "user", "content": [result, {"type": "text", "text": "And now?"}]},
         ]
         again = client.messages.create(**{**given, "messages": chat}).usage
         read = answer.usage.input_tokens + answer.usage.cache_read_input_tokens
-        assert again.cache_read_input_tokens > read, "the conversation goes on where it was"
+        assert again.cache_read_input_tokens > read, (
+            "the conversation goes on where it was"
+        )
         for choice in ({"type": "any"}, {"type": "tool", "name": "weather"}):
             forced = client.messages.create(**given, tool_choice=choice)
             assert [block.type for block in forced.content] == ["tool_use"]
@@ -140,13 +160,28 @@ def test_thinking_is_a_block_with_a_signature(thinker: Served) -> None:
             streamed = stream.get_final_message()
         for answer in (whole, streamed):
             thinking, text = answer.content
-            assert (thinking.type, thinking.thinking, text.text) == ("thinking", thought, visible)
+            assert (thinking.type, thinking.thinking, text.text) == (
+                "thinking",
+                thought,
+                visible,
+            )
             assert thinking.signature
-        chat = [*HI, {"role": "assistant", "content": [block.to_dict() for block in whole.content]}]
+        chat = [
+            *HI,
+            {
+                "role": "assistant",
+                "content": [block.to_dict() for block in whole.content],
+            },
+        ]
         chat += HI
-        assert client.messages.create(**{**ASK, "messages": chat}).content[1].text == visible
+        assert (
+            client.messages.create(**{**ASK, "messages": chat}).content[1].text
+            == visible
+        )
         events = client.messages.create(**ASK, stream=True)
-        kinds = [event.delta.type for event in events if event.type == "content_block_delta"]
+        kinds = [
+            event.delta.type for event in events if event.type == "content_block_delta"
+        ]
     assert kinds.index("signature_delta") == kinds.index("text_delta") - 1
 
 
@@ -154,7 +189,9 @@ def test_thinking_as_far_as_the_template_has_it(thinker: Served, claude: Any) ->
     with connected(thinker) as client:
 
         def kinds(**more: Any) -> list[str]:
-            return [block.type for block in client.messages.create(**ASK, **more).content]
+            return [
+                block.type for block in client.messages.create(**ASK, **more).content
+            ]
 
         assert kinds(thinking={"type": "disabled"}) == ["text"]
         assert kinds(thinking={"type": "adaptive"}) == ["thinking", "text"]
@@ -163,9 +200,14 @@ def test_thinking_as_far_as_the_template_has_it(thinker: Served, claude: Any) ->
         short = client.messages.create(**ASK, thinking=budget)
         assert short.usage.output_tokens_details.thinking_tokens == 3
         assert short.content[1].text == "Hello there."
-    with pytest.raises(anthropic.BadRequestError, match="budget_tokens: the chat template"):
+    with pytest.raises(
+        anthropic.BadRequestError, match="budget_tokens: the chat template"
+    ):
         claude.messages.create(**ASK, thinking={"type": "enabled", "budget_tokens": 9})
-    for options in ({"thinking": {"type": "disabled"}}, {"output_config": {"effort": "high"}}):
+    for options in (
+        {"thinking": {"type": "disabled"}},
+        {"output_config": {"effort": "high"}},
+    ):
         assert claude.messages.create(**ASK, **options).content[0].text
 
 
@@ -176,16 +218,23 @@ def test_blocks_become_the_messages_of_a_chat() -> None:
     def text(*texts: str) -> list[Any]:
         return [{"type": "text", "text": each} for each in texts]
 
-    calls = [{"type": "tool_use", "id": id_, "name": "f", "input": {"a": "é"}} for id_ in "ab"]
+    calls = [
+        {"type": "tool_use", "id": id_, "name": "f", "input": {"a": "é"}}
+        for id_ in "ab"
+    ]
     results: list[Any] = [
         {"type": "tool_result", "tool_use_id": "a", "content": text("sunny", "!")},
         {"type": "tool_result", "tool_use_id": "b", "is_error": True},
     ]
     thought = {"type": "thinking", "thinking": "a plan", "signature": "x"}
-    system = text("x-anthropic-billing-header: cc_version=1; cch=ab;", "Be kind.", "Be brief.")
+    system = text(
+        "x-anthropic-billing-header: cc_version=1; cch=ab;", "Be kind.", "Be brief."
+    )
     answer = {"role": "assistant", "content": [thought, *text("I ", "look."), *calls]}
     chat = [{"role": "user", "content": text("Hi?", "Now!")}, answer]
-    assert parse([*chat, {"role": "user", "content": [*results, *text("So?")]}], system=system) == (
+    assert parse(
+        [*chat, {"role": "user", "content": [*results, *text("So?")]}], system=system
+    ) == (
         ChatMessage("system", "Be kind.\n\nBe brief."),
         ChatMessage("user", "Hi?\n\nNow!"),
         ChatMessage(
@@ -200,7 +249,10 @@ def test_blocks_become_the_messages_of_a_chat() -> None:
     )
 
 
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+IMAGE = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": ""},
+}
 
 
 def ask_with(content: Any, role: str = "user") -> dict[str, Any]:
@@ -209,7 +261,10 @@ def ask_with(content: Any, role: str = "user") -> dict[str, Any]:
 
 def test_wrong_requests_are_refused(claude: Any) -> None:
     options: Any
-    result, budget = {"type": "tool_result", "content": [IMAGE]}, "thinking.budget_tokens"
+    result, budget = (
+        {"type": "tool_result", "content": [IMAGE]},
+        "thinking.budget_tokens",
+    )
     form = {"format": {"type": "json_schema"}}
     for options, message in [
         ({"messages": []}, "messages: "),
@@ -228,18 +283,27 @@ def test_wrong_requests_are_refused(claude: Any) -> None:
         with pytest.raises(anthropic.BadRequestError) as error:
             claude.messages.create(**{**ASK, **options})
         body = error.value.body
-        assert body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
+        assert (
+            body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
+        )
         assert body["error"]["message"].startswith(message)
 
 
-def test_errors_have_anthropics_form(chatty: Served, caller: Served, claude: Any) -> None:
+def test_errors_have_anthropics_form(
+    chatty: Served, caller: Served, claude: Any
+) -> None:
     long = [{"role": "user", "content": "a " * 5_000}]
-    with pytest.raises(anthropic.BadRequestError, match=r"too long: \d+ tokens > \d+ max"):
+    with pytest.raises(
+        anthropic.BadRequestError, match=r"too long: \d+ tokens > \d+ max"
+    ):
         claude.messages.create(**{**ASK, "messages": long})
     tools = [WEATHER | {"name": "a b"}]
     wrong = caller.post("/v1/messages", {**ASK, "tools": tools}).json["error"]
     assert wrong["message"].startswith("tools[0].name: ")
-    for path, headers in (("/v1/messages/none", {}), ("/v1/none", {"anthropic-version": "1"})):
+    for path, headers in (
+        ("/v1/messages/none", {}),
+        ("/v1/none", {"anthropic-version": "1"}),
+    ):
         reply = chatty.post(path, {}, headers)
         assert (reply.status, reply.json["error"]["type"]) == (404, "not_found_error")
     evil = chatty.post("/v1/messages", ASK, {"Host": "evil.example"})
@@ -250,9 +314,18 @@ def test_errors_have_anthropics_form(chatty: Served, caller: Served, claude: Any
 def test_deeply_nested_arguments_are_no_fault(caller: Served) -> None:
     call = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 0}}
     result = {"type": "tool_result", "tool_use_id": "1", "content": "b"}
-    chat = [*HI, *ask_with([call], "assistant")["messages"], *ask_with([result])["messages"]]
+    chat = [
+        *HI,
+        *ask_with([call], "assistant")["messages"],
+        *ask_with([result])["messages"],
+    ]
     body = json.dumps({**ASK, "messages": chat, "max_tokens": 2})
-    for depth in (100, *range(700, 1000, bulk(7, 1)), 2000):  # limits of reading and of writing
+    # limits of reading and of writing
+    for depth in (
+        100,
+        *range(700, 1000, bulk(7, 1)),
+        2000,
+    ):
         deep = body.replace('{"a": 0}', '{"a":' * depth + "0" + "}" * depth)
         assert caller.post("/v1/messages", deep.encode()).status in SAFE_STATUSES, depth
 
@@ -262,12 +335,17 @@ def test_a_session_of_an_agent_is_replayed(tmp_path: Path) -> None:
     """Twenty turns with tools, 8,000 tokens: one seed gives one text, whatever drafts."""
     shape = Shape(n_ctx=16384)
     model = replace(
-        head_models.quantised(tinygguf.llama(0, shape=shape)), template=zoo.CALLER_TEMPLATE
+        head_models.quantised(tinygguf.llama(0, shape=shape)),
+        template=zoo.CALLER_TEMPLATE,
     )
-    draft = head_models.quantised(tinygguf.nudged(tinygguf.llama(0, shape=shape), seed=5))
+    draft = head_models.quantised(
+        tinygguf.nudged(tinygguf.llama(0, shape=shape), seed=5)
+    )
     paths = model.write(tmp_path / "agent.gguf"), draft.write(tmp_path / "draft.gguf")
     with serving(*paths, ctx=12288) as served, connected(served) as client:
-        runs = [replay_session(client, spec) for spec in ("off", "model", "model", "off")]
+        runs = [
+            replay_session(client, spec) for spec in ("off", "model", "model", "off")
+        ]
     for run in runs[1:]:
         assert [turn["text"] for turn in run] == [turn["text"] for turn in runs[0]]
     assert len(set(turn["text"] for turn in runs[0])) > 10
@@ -293,7 +371,12 @@ def replay_session(client: Any, spec: str) -> list[dict[str, Any]]:
         turns.append({"text": text, "prompt": prompt, "read": usage.input_tokens})
         turns[-1]["written"] = usage.output_tokens
         turns[-1]["drafted"] = answer.to_dict()["timings"].get("draft_n", 0)
-        call = {"type": "tool_use", "id": f"t{number}", "name": "weather", "input": {"city": text}}
+        call = {
+            "type": "tool_use",
+            "id": f"t{number}",
+            "name": "weather",
+            "input": {"city": text},
+        }
         said = [{"type": "text", "text": text}] if text.strip() else []
         chat.append({"role": "assistant", "content": [*said, call]})
         result = f"line {number}: " + "it was and will be. " * 15

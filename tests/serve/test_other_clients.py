@@ -1,6 +1,8 @@
-"""Clients that are programs: `llm`, litellm as aider calls it, and llama.cpp's own tests.
+"""Clients that are programs: `llm`, litellm as aider calls it, and llama.cpp's own
+tests.
 
-They are looked for in the virtual environment LOCALSPEC_TEST_CLIENTS, else in that of the tests.
+They are looked for in the virtual environment LOCALSPEC_TEST_CLIENTS, else in that of
+the tests.
 """
 
 import json
@@ -27,7 +29,9 @@ def needs(package: str) -> pytest.MarkDecorator:
 
 def run_client(folder: Path, *words: str, given: Any = None) -> tuple[str, str]:
     """What a client prints on both streams."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+    }
     environment |= {"LLM_USER_PATH": str(folder), "OPENAI_API_KEY": "any"}
     done = subprocess.run(
         [PROGRAMS / words[0], *words[1:]],
@@ -45,7 +49,11 @@ def run_client(folder: Path, *words: str, given: Any = None) -> tuple[str, str]:
 def ask_llm(served: Served, folder: Path, *words: str) -> tuple[str, str]:
     """With the entry of docs/serve.md in its extra-openai-models.yaml."""
     (name,) = [model["id"] for model in served.get("/v1/models").json["data"]]
-    entry = {"model_id": "localspec", "model_name": name, "api_base": f"{served.url}/v1"}
+    entry = {
+        "model_id": "localspec",
+        "model_name": name,
+        "api_base": f"{served.url}/v1",
+    }
     entry |= {"supports_schema": True, "supports_tools": True}
     (folder / "extra-openai-models.yaml").write_text(f"- {json.dumps(entry)}\n")
     return run_client(folder, "llm", "-m", "localspec", *words)
@@ -58,7 +66,9 @@ def test_llm(chatty: Served, tmp_path: Path) -> None:
     assert ask_llm(chatty, tmp_path, "Hi?", "--no-stream")[0] == CHAT_TEXT.strip()
     n_before = len(chatty.ended)
     assert ask_llm(chatty, tmp_path, "-c", "More?", "-u")[0] == CHAT_TEXT.strip()
-    assert chatty.ended[n_before].reused_tokens > 20, "the conversation goes on where it was"
+    assert chatty.ended[n_before].reused_tokens > 20, (
+        "the conversation goes on where it was"
+    )
     options = ("-u", "-o", "max_tokens", "4", "-o", "seed", "7")
     assert "4 output" in ask_llm(chatty, tmp_path, "Hi?", *options)[1]
     shaped, _ = ask_llm(chatty, tmp_path, "--schema", "ok bool", "Hi?")
@@ -77,8 +87,13 @@ def weather(city: str) -> str:
 @pytest.mark.parametrize("how", [(), ("--no-stream",)])
 def test_llm_calls_a_tool(how: tuple[str, ...], zoo: Zoo, tmp_path: Path) -> None:
     with serving(zoo["agent"]) as served:
-        text, log = ask_llm(served, tmp_path, "--functions", WEATHER, "--td", "Hi?", *how)
-    assert text.split() == ["I", "look.", *RESULT_TEXT.split()] and "no clouds over Rome" in log
+        text, log = ask_llm(
+            served, tmp_path, "--functions", WEATHER, "--td", "Hi?", *how
+        )
+    assert (
+        text.split() == ["I", "look.", *RESULT_TEXT.split()]
+        and "no clouds over Rome" in log
+    )
     assert served.ended[1].reused_tokens > 20, "the conversation goes on where it was"
 
 
@@ -108,16 +123,22 @@ json.dump(result, sys.stdout)
 @needs("litellm")
 @pytest.mark.long
 def test_litellm_as_aider_calls_it(chatty: Served, tmp_path: Path) -> None:
-    printed, _ = run_client(tmp_path, "python", "-c", AIDER, given={"base": f"{chatty.url}/v1"})
+    printed, _ = run_client(
+        tmp_path, "python", "-c", AIDER, given={"base": f"{chatty.url}/v1"}
+    )
     result = json.loads(printed.splitlines()[-1])
     assert result["streamed"] == result["whole"] == CHAT_TEXT
-    assert (result["finish"], result.get("long")) == ("stop", True) and result["tokens"] > 20
+    assert (result["finish"], result.get("long")) == ("stop", True) and result[
+        "tokens"
+    ] > 20
 
 
 CHECKOUT = os.environ.get("LLAMA_CPP_CHECKOUT", "")
 
 
-@pytest.mark.skipif(not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp")
+@pytest.mark.skipif(
+    not CHECKOUT, reason="LLAMA_CPP_CHECKOUT names no source tree of llama.cpp"
+)
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_llama_cpps_own_tests_of_its_server() -> None:

@@ -13,11 +13,19 @@ from localspec.serve.json_fields import JsonFields, to_fields
 from localspec.serve.prompts import parse_input, parse_message
 from tests.serve.conftest import Served
 
-CITY: dict[str, Any] = {"type": "object", "required": ["city"], "additionalProperties": False}
+CITY: dict[str, Any] = {
+    "type": "object",
+    "required": ["city"],
+    "additionalProperties": False,
+}
 CITY["properties"] = {"city": {"enum": ["Paris", "Rome"]}}
 WEATHER: Any = {
     "type": "function",
-    "function": {"name": "weather", "description": "The weather of a city", "parameters": CITY},
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": CITY,
+    },
 }
 TIME: Any = {"type": "function", "function": {"name": "time"}}
 HI: Any = [{"role": "user", "content": "Hi?"}]
@@ -37,11 +45,15 @@ def only_call(message: Any) -> tuple[str, Any]:
 
 
 def test_a_call(tools: OpenAI) -> None:
-    answer = tools.chat.completions.create(model="any", messages=HI, tools=[WEATHER, TIME])
+    answer = tools.chat.completions.create(
+        model="any", messages=HI, tools=[WEATHER, TIME]
+    )
     (choice,) = answer.choices
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
     assert only_call(choice.message) == ("weather", {"city": "Rome"})
-    with tools.chat.completions.stream(model="any", messages=HI, tools=[WEATHER]) as stream:
+    with tools.chat.completions.stream(
+        model="any", messages=HI, tools=[WEATHER]
+    ) as stream:
         choice = stream.get_final_completion().choices[0]
     assert (choice.message.content, choice.finish_reason) == ("I look.", "tool_calls")
     assert only_call(choice.message) == ("weather", {"city": "Rome"})
@@ -51,32 +63,52 @@ def test_a_call(tools: OpenAI) -> None:
     "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_forced_call(caller: Served, tools: OpenAI, choice: Any, stream: bool) -> None:
-    options: Any = {"model": "any", "messages": HI, "tools": [WEATHER], "tool_choice": choice}
+def test_a_forced_call(
+    caller: Served, tools: OpenAI, choice: Any, stream: bool
+) -> None:
+    options: Any = {
+        "model": "any",
+        "messages": HI,
+        "tools": [WEATHER],
+        "tool_choice": choice,
+    }
     if stream:
         with tools.chat.completions.stream(**options) as events:
             message = events.get_final_completion().choices[0].message
     else:
         message = tools.chat.completions.create(**options).choices[0].message
     name, arguments = only_call(message)
-    assert name == "weather" and arguments["city"] in ("Paris", "Rome") and not message.content
+    assert (
+        name == "weather"
+        and arguments["city"] in ("Paris", "Rome")
+        and not message.content
+    )
 
 
 def test_at_most_one_call_and_only_of_allowed_tools(caller: Served) -> None:
     tools = {"messages": HI, "tools": [WEATHER, TIME]}
-    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "time"}}]}
+    allowed = {
+        "mode": "required",
+        "tools": [{"type": "function", "function": {"name": "time"}}],
+    }
     choice = {"tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
-    message = caller.post("/v1/chat/completions", tools | choice).json["choices"][0]["message"]
+    message = caller.post("/v1/chat/completions", tools | choice).json["choices"][0][
+        "message"
+    ]
     assert [call["function"]["name"] for call in message["tool_calls"]] == ["time"]
     allowed["mode"] = "auto"
-    message = caller.post("/v1/chat/completions", tools | choice).json["choices"][0]["message"]
+    message = caller.post("/v1/chat/completions", tools | choice).json["choices"][0][
+        "message"
+    ]
     assert "tool_calls" not in message, "the model calls a tool that is not allowed"
     assert "weather" in message["content"]
     twice = "<tool_call>" + '{"name": "time", "arguments": {}}' + "</tool_call>"
     forced = {"grammar": f"root ::= {json.dumps(twice * 2)}", "max_tokens": 300}
     for is_parallel, n in ((True, 2), (False, 1)):
         body = tools | forced | {"parallel_tool_calls": is_parallel}
-        message = caller.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        message = caller.post("/v1/chat/completions", body).json["choices"][0][
+            "message"
+        ]
         assert len(message["tool_calls"]) == n
 
 
@@ -87,11 +119,20 @@ def test_wrong_tools_are_refused(tools: OpenAI) -> None:
     for options, param in [
         ({"tools": [odd], "tool_choice": "required"}, "tools"),
         ({"tools": [{"type": "web"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name",
+        ),
         ({"tools": [3]}, "tools[0]"),
         ({"tools": [WEATHER], "tool_choice": "sometimes"}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": {"function": {"name": "other"}}}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": "required", "response_format": form}, "tool_choice"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"function": {"name": "other"}}},
+            "tool_choice",
+        ),
+        (
+            {"tools": [WEATHER], "tool_choice": "required", "response_format": form},
+            "tool_choice",
+        ),
     ]:
         with pytest.raises(openai.BadRequestError) as error:
             tools.chat.completions.create(model="any", messages=HI, **options)
@@ -100,7 +141,10 @@ def test_wrong_tools_are_refused(tools: OpenAI) -> None:
 
 def test_roles_and_parts() -> None:
     parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": "?"}]
-    chat = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": parts}]
+    chat = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "user", "content": parts},
+    ]
     empty = {"role": "assistant", "content": None}
     assert parse_input(JsonFields({"messages": [*chat, empty, *HI]})) == (
         *(ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?")),
@@ -108,15 +152,26 @@ def test_roles_and_parts() -> None:
     )
 
 
-CALL: Any = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL: Any = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "f", "arguments": "{}"},
+}
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
 def test_calls_results_and_reasoning_of_a_chat_are_kept(name: str) -> None:
-    answer: Any = {"role": "assistant", "content": None, "tool_calls": [CALL], name: "a plan"}
+    answer: Any = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [CALL],
+        name: "a plan",
+    }
     tool = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
     assert parse_input(to_fields({"messages": [*HI, answer, tool]}, ""))[1:] == (
-        ChatMessage("assistant", "", tool_calls=(ToolCall("c", "f", "{}"),), reasoning="a plan"),
+        ChatMessage(
+            "assistant", "", tool_calls=(ToolCall("c", "f", "{}"),), reasoning="a plan"
+        ),
         ChatMessage("tool", "sunny", tool_call_id="c"),
     )
     answer[name] = {"effort": "high"}  # not a text

@@ -28,7 +28,9 @@ def test_limits_and_stops(client: OpenAI) -> None:
 
 
 def test_seeds_choices_and_speculation(target: Served, zoo: Zoo) -> None:
-    """The same seed gives one text: streamed or not, as a choice, however drafted, in Python."""
+    """The same seed gives one text: streamed or not, as a choice, however drafted, in
+    Python.
+    """
     body = {"prompt": "the one ", "max_tokens": 30, "temperature": 0.9}
 
     def ask(seed: int, **more: object) -> list[str]:
@@ -39,10 +41,16 @@ def test_seeds_choices_and_speculation(target: Served, zoo: Zoo) -> None:
     assert len(set(texts)) == 3 and ask(5, n=3) == texts
     for own in ({"spec": "model"}, {"spec": "off"}, {"spec": "lookup", "draft_max": 8}):
         assert ask(5, localspec=own) == texts[:1]
-        with streaming(target, body | {"seed": 5, "stream": True, "localspec": own}) as response:
+        with streaming(
+            target, body | {"seed": 5, "stream": True, "localspec": own}
+        ) as response:
             chunks = read_events(response)[:-1]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == texts[0]
-    biased = {"presence_penalty": 1.5, "frequency_penalty": 0.5, "logit_bias": {"300": 5}}
+    biased = {
+        "presence_penalty": 1.5,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"300": 5},
+    }
     other = ask(5, **biased)
     assert other != texts[:1] and ask(5, **biased, localspec={"spec": "off"}) == other
     with LLM(zoo["target"], zoo["cousin"], ctx=1024, threads=1) as llm:
@@ -61,7 +69,9 @@ def test_a_prediction_is_copied(target: Served) -> None:
     details = copied["usage"]["completion_tokens_details"]
     before = plain["timings"].get("draft_n_accepted", 0)
     assert details["accepted_prediction_tokens"] > before
-    assert "accepted_prediction_tokens" not in plain["usage"]["completion_tokens_details"]
+    assert (
+        "accepted_prediction_tokens" not in plain["usage"]["completion_tokens_details"]
+    )
 
 
 def test_errors_are_the_clients_own(target: Served, client: OpenAI) -> None:
@@ -73,11 +83,20 @@ def test_errors_are_the_clients_own(target: Served, client: OpenAI) -> None:
         create(model="any", messages=[{"role": "user", "content": "word " * 3000}])
     assert long.value.code == "context_length_exceeded"
     assert long.value.type == "exceed_context_size_error"
-    for words in ("This model's maximum context length is", "exceeds the available context size"):
+    for words in (
+        "This model's maximum context length is",
+        "exceeds the available context size",
+    ):
         assert words in long.value.message, "clients know the error by them"
-    assert isinstance(long.value.body, dict) and long.value.body["n_prompt_tokens"] > 1024
+    assert (
+        isinstance(long.value.body, dict) and long.value.body["n_prompt_tokens"] > 1024
+    )
     with pytest.raises(openai.BadRequestError) as streamed:
-        create(model="any", messages=[{"role": "user", "content": "word " * 3000}], stream=True)
+        create(
+            model="any",
+            messages=[{"role": "user", "content": "word " * 3000}],
+            stream=True,
+        )
     assert streamed.value.code == "context_length_exceeded"
     picture: Any = [{"type": "image_url", "image_url": {"url": "data:x"}}]
     with pytest.raises(openai.BadRequestError) as image:
@@ -100,7 +119,9 @@ def test_structured_outputs(target: Served, client: OpenAI) -> None:
     (text,) = texts
     assert json.loads(text).keys() == {"ok", "n"}
     form: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    answer = client.chat.completions.create(model="any", messages=HI, response_format=form)
+    answer = client.chat.completions.create(
+        model="any", messages=HI, response_format=form
+    )
     assert json.loads(answer.choices[0].message.content or "").keys() == {"ok", "n"}
 
 
@@ -109,25 +130,44 @@ def test_an_unusable_constraint_names_its_field(chatty: Served) -> None:
     for options, param in [
         ({"grammar": "root ::= nothing"}, "grammar"),
         ({"json_schema": {"not": {}}}, "json_schema"),
-        ({"response_format": {"type": "json_object", "schema": {"not": {}}}}, "response_format"),
+        (
+            {"response_format": {"type": "json_object", "schema": {"not": {}}}},
+            "response_format",
+        ),
     ]:
         refused = chatty.post("/v1/chat/completions", {"messages": HI, **options})
         assert refused.status == 400
-        assert (refused.error["code"], refused.error["param"]) == ("invalid_grammar", param)
+        assert (refused.error["code"], refused.error["param"]) == (
+            "invalid_grammar",
+            param,
+        )
 
 
-def test_an_effort_needs_a_template_with_thinking(chatty: Served, thinker: Served) -> None:
+def test_an_effort_needs_a_template_with_thinking(
+    chatty: Served, thinker: Served
+) -> None:
     chat, response = {"messages": HI}, {"input": "Hi?", "reasoning": {"effort": "low"}}
-    for effort, thinks in (("none", False), ("minimal", False), ("low", True), ("max", True)):
+    for effort, thinks in (
+        ("none", False),
+        ("minimal", False),
+        ("low", True),
+        ("max", True),
+    ):
         body = chat | {"reasoning_effort": effort}
-        message = thinker.post("/v1/chat/completions", body).json["choices"][0]["message"]
+        message = thinker.post("/v1/chat/completions", body).json["choices"][0][
+            "message"
+        ]
         assert ("reasoning_content" in message) is thinks
-        assert chatty.post("/v1/chat/completions", body).status == (400 if thinks else 200)
+        assert chatty.post("/v1/chat/completions", body).status == (
+            400 if thinks else 200
+        )
     wrong = chatty.post("/v1/chat/completions", chat | {"reasoning_effort": "high"})
     assert wrong.error["param"] == "reasoning_effort"
     assert chatty.post("/v1/responses", response).error["param"] == "reasoning.effort"
     assert thinker.post("/v1/responses", response).status == 200
     wrong = thinker.post("/v1/chat/completions", chat | {"reasoning_effort": "hard"})
     assert wrong.error["param"] == "reasoning_effort"
-    cut = thinker.post("/v1/chat/completions", chat | {"thinking_budget_tokens": 2}).json
+    cut = thinker.post(
+        "/v1/chat/completions", chat | {"thinking_budget_tokens": 2}
+    ).json
     assert cut["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2

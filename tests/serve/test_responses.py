@@ -23,24 +23,47 @@ WEATHER: Any = {
 
 def test_a_response(chatty: Served, client: OpenAI) -> None:
     answer = client.responses.create(model="any", input="Hi?", instructions="Be kind.")
-    assert (answer.output_text, answer.status, answer.model) == (CHAT_TEXT, "completed", "chatty")
+    assert (answer.output_text, answer.status, answer.model) == (
+        CHAT_TEXT,
+        "completed",
+        "chatty",
+    )
     (message,) = answer.output
-    assert message.type == "message" and message.id.startswith("msg_") and answer.usage is not None
-    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    chat: Any = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi?"}]
+    assert (
+        message.type == "message"
+        and message.id.startswith("msg_")
+        and answer.usage is not None
+    )
+    assert (
+        answer.usage.total_tokens
+        == answer.usage.input_tokens + answer.usage.output_tokens
+    )
+    chat: Any = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi?"},
+    ]
     same = client.chat.completions.create(model="any", messages=chat)
-    assert same.usage is not None and same.usage.prompt_tokens == answer.usage.input_tokens
+    assert (
+        same.usage is not None and same.usage.prompt_tokens == answer.usage.input_tokens
+    )
 
 
 def test_a_stream_of_a_response(client: OpenAI) -> None:
     events = list(client.responses.create(model="any", input="Hi?", stream=True))
     kinds = [event.type.removeprefix("response.") for event in events]
-    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert kinds[:4] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+    ]
     assert set(kinds[4:-4]) == {"output_text.delta"}
     ends = ["output_text.done", "content_part.done", "output_item.done", "completed"]
     assert kinds[-4:] == ends
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    texts = [event.delta for event in events if event.type == "response.output_text.delta"]
+    texts = [
+        event.delta for event in events if event.type == "response.output_text.delta"
+    ]
     assert "".join(texts) == CHAT_TEXT
     with client.responses.stream(model="any", input="Hi?") as stream:
         answer = stream.get_final_response()
@@ -51,14 +74,19 @@ def test_limits_formats_and_logprobs(client: OpenAI) -> None:
     options: Any = {"max_output_tokens": 8, "include": ["message.output_text.logprobs"]}
     short = client.responses.create(model="any", input="Hi?", top_logprobs=2, **options)
     assert short.status == "incomplete" and CHAT_TEXT.startswith(short.output_text)
-    assert short.incomplete_details and short.incomplete_details.reason == "max_output_tokens"
+    assert (
+        short.incomplete_details
+        and short.incomplete_details.reason == "max_output_tokens"
+    )
     part: Any = short.output[0].to_dict()["content"]
     logprobs = part[0]["logprobs"]
     assert "".join(item["token"] for item in logprobs) == short.output_text
     assert all(len(item["top_logprobs"]) == 2 for item in logprobs)
     closed = {"required": ["ok"], "additionalProperties": False}
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}} | closed
-    form: Any = {"format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}}
+    form: Any = {
+        "format": {"type": "json_schema", "name": "a", "schema": schema, "strict": True}
+    }
     shaped = client.responses.create(model="any", input="Hi?", text=form)
     assert json.loads(shaped.output_text).keys() == {"ok"}
 
@@ -127,7 +155,9 @@ def test_thinking_is_an_item(thinker: Served) -> None:
         for answer in (whole, streamed):
             reasoning, _ = answer.output
             assert reasoning.type == "reasoning" and reasoning.content
-            assert reasoning.content[0].text == thought and answer.output_text == visible
+            assert (
+                reasoning.content[0].text == thought and answer.output_text == visible
+            )
         hi = {"role": "user", "content": "Hi?"}
         again: Any = [hi, *(item.to_dict() for item in whole.output), hi]
         assert client.responses.create(model="any", input=again).output_text == visible
@@ -140,7 +170,10 @@ def test_wrong_requests_are_refused(client: OpenAI) -> None:
         ({"background": True}, "background"),
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0]"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0]",
+        ),
         ({"input": [{"type": "function_call", "name": ""}]}, "input[0].name"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"tools": [WEATHER]}, "tools"),
@@ -169,7 +202,10 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
         given = responses.parse_input(to_fields({"input": [user, *items]}, ""))
         return [(message.content, message.reasoning) for message in given[1:]]
 
-    user, text = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
+    user, text = (
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": "So."},
+    )
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
     planned, plain, asked = ("So.", "a plan"), ("So.", ""), ("Why?", "")
@@ -180,5 +216,7 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
         "type": "reasoning", "summary": [], "encrypted_content": "x", "content": None,
     }  # fmt: skip
     assert parse(THOUGHT, sealed, text) == [planned]
-    assert [parse(one) for one in (THOUGHT, sealed)] == [[], []], "thinking alone is no answer"
+    assert [parse(one) for one in (THOUGHT, sealed)] == [[], []], (
+        "thinking alone is no answer"
+    )
     assert [content for content, _ in parse(text, THOUGHT, user)] == ["So.", "Why?"]

@@ -20,11 +20,19 @@ def test_infill(infiller: Served, target: Served) -> None:
     assert answer["content"] == HELLO_TEXT[: len(answer["content"])]
     texts = zip(FIM_CONTROLS, ("def f(", "): pass", ""), strict=True)
     expected = "".join(f"{control}{text}" for control, text in texts)
-    by_hand = infiller.post("/tokenize", {"content": expected, "add_special": True}).json
-    assert abs(answer["tokens_evaluated"] - len(by_hand["tokens"])) <= 2  # a leading space
-    files = [{"filename": "a.py", "text": "x = 1\n"}, {"filename": "b.py", "text": "y" * 9000}]
+    by_hand = infiller.post(
+        "/tokenize", {"content": expected, "add_special": True}
+    ).json
+    # a leading space
+    assert abs(answer["tokens_evaluated"] - len(by_hand["tokens"])) <= 2
+    files = [
+        {"filename": "a.py", "text": "x = 1\n"},
+        {"filename": "b.py", "text": "y" * 9000},
+    ]
     more = infiller.post("/infill", body | {"input_extra": files}).json
-    assert more["tokens_evaluated"] == answer["tokens_evaluated"], "a file that does not fit"
+    assert more["tokens_evaluated"] == answer["tokens_evaluated"], (
+        "a file that does not fit"
+    )
     more = infiller.post("/infill", body | {"input_extra": files[:1]}).json
     assert more["tokens_evaluated"] > answer["tokens_evaluated"]
     long = body | {"input_prefix": "word " * 5000, "input_suffix": "word " * 5000}
@@ -33,25 +41,43 @@ def test_infill(infiller: Served, target: Served) -> None:
 
 
 def test_an_infill_streamed_and_not(infiller: Served) -> None:
-    body = {"input_prefix": "def f(", "n_predict": 4, "temperature": 0, "return_tokens": True}
+    body = {
+        "input_prefix": "def f(",
+        "n_predict": 4,
+        "temperature": 0,
+        "return_tokens": True,
+    }
     whole = infiller.post("/infill", body | {"n_probs": 2}).json
-    assert (whole["stop"], whole["stop_type"], whole["tokens_predicted"]) == (True, "limit", 4)
+    assert (whole["stop"], whole["stop_type"], whole["tokens_predicted"]) == (
+        True,
+        "limit",
+        4,
+    )
     assert len(whole["tokens"]) == 4 and whole["timings"]["predicted_n"] == 4
     assert [item["id"] for item in whole["completion_probabilities"]] == whole["tokens"]
-    assert {len(item["top_logprobs"]) for item in whole["completion_probabilities"]} == {2}
+    assert {
+        len(item["top_logprobs"]) for item in whole["completion_probabilities"]
+    } == {2}
     *pieces, last = events_of(infiller, "/infill", body)
     assert "".join(piece["content"] for piece in pieces) == whole["content"]
     assert [token for piece in pieces for token in piece["tokens"]] == whole["tokens"]
     assert not any(piece["stop"] for piece in pieces)
     assert last["stop"] and last["stop_type"] == "limit"
-    few = infiller.post("/infill", body | {"response_fields": ["content", "timings/predicted_n"]})
+    few = infiller.post(
+        "/infill", body | {"response_fields": ["content", "timings/predicted_n"]}
+    )
     assert few.json == {"content": whole["content"], "timings/predicted_n": 4}
     ended = infiller.post("/infill", body | {"n_predict": -1}).json
     assert ended["stop_type"] == "eos"
     word = ended["content"].split()[-1]
     stopped = infiller.post("/infill", body | {"n_predict": -1, "stop": [word]}).json
     assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", word)
-    for wrong in ({"n_predict": -2}, {"n": 2}, {"input_extra": [3]}, {"response_fields": [3]}):
+    for wrong in (
+        {"n_predict": -2},
+        {"n": 2},
+        {"input_extra": [3]},
+        {"response_fields": [3]},
+    ):
         assert infiller.post("/infill", body | wrong).status == 400
 
 
@@ -60,24 +86,35 @@ def test_an_infill_that_only_reads(infiller: Served) -> None:
     body = {"input_prefix": "def g(", "n_predict": 0, "return_tokens": True}
     read = infiller.post("/infill", body).json
     assert (read["content"], read["tokens"], read["tokens_predicted"]) == ("", [], 0)
-    assert (read["timings"]["predicted_n"], read["generation_settings"]["n_predict"]) == (0, 0)
+    assert (
+        read["timings"]["predicted_n"],
+        read["generation_settings"]["n_predict"],
+    ) == (0, 0)
     wait_for(infiller.is_idle)
-    assert infiller.ended[-1].totals.tokens == 0, "the log and /metrics count none either"
+    assert infiller.ended[-1].totals.tokens == 0, (
+        "the log and /metrics count none either"
+    )
     (last,) = events_of(infiller, "/infill", body)
     assert last["content"] == "" and last["stop"]
-    assert infiller.post("/infill", body | {"n_predict": 4}).json["timings"]["cache_n"] >= 1
+    assert (
+        infiller.post("/infill", body | {"n_predict": 4}).json["timings"]["cache_n"]
+        >= 1
+    )
 
 
 def test_two_conversations_by_turns_read_only_what_is_new(zoo: Zoo) -> None:
     """As of an editor and an agent at once."""
     first, second = "the one " * 80, "and so on, " * 60
-    with serving(zoo["target"], zoo["cousin"], probe=True) as served:  # as `localspec serve` does
+    # as `localspec serve` does
+    with serving(zoo["target"], zoo["cousin"], probe=True) as served:
         for prompt in (first, second):
             served.post("/v1/completions", {"prompt": prompt, "max_tokens": 4})
         for prompt in (first, second, first):
             body = {"prompt": f"{prompt} again", "max_tokens": 4}
             usage = served.post("/v1/completions", body).json["usage"]
-            read = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+            read = (
+                usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
+            )
             assert read < 20 < usage["prompt_tokens"]
 
 
@@ -86,7 +123,9 @@ def test_an_answer_that_has_begun_is_continued(client: OpenAI) -> None:
 
     def ask(n: int, begun: str = "") -> str:
         messages = [hi, {"role": "assistant", "content": begun}] if begun else [hi]
-        answer = client.chat.completions.create(model="any", messages=messages, max_tokens=n)
+        answer = client.chat.completions.create(
+            model="any", messages=messages, max_tokens=n
+        )
         return answer.choices[0].message.content or ""
 
     begun = ask(6)

@@ -158,7 +158,9 @@ class HomeDriver(AppDriver):
         return chats.history
 
     async def open(self, *keys: str) -> None:
-        """Opens a chat: without keys a new one with the demo, with `down` the last saved one."""
+        """Opens a chat: without keys a new one with the demo, with `down` the last
+        saved one.
+        """
         await self.press(*keys, "enter")
         await self.until("ready")
 

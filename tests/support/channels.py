@@ -7,7 +7,14 @@ from tests.support import tinygguf
 from tests.support.tinygguf import Model
 
 CONTROLS = (
-    *("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
+    *(
+        "<|start|>",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|message|>",
+        "<|end|>",
+        "<|call|>",
+    ),
     "<|return|>",
 )
 TEMPLATE = """\
@@ -24,7 +31,15 @@ TEMPLATE = """\
 {%- endfor %}
 {{- '<|start|>assistant' }}"""
 
-THOUGHT = ("<|channel|>", "analysis", "<|message|>", "PLAN", "<|end|>", "<|start|>", "assistant")
+THOUGHT = (
+    "<|channel|>",
+    "analysis",
+    "<|message|>",
+    "PLAN",
+    "<|end|>",
+    "<|start|>",
+    "assistant",
+)
 """Behind it no word of these may follow: each of a model's words occurs once."""
 
 

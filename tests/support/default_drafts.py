@@ -14,5 +14,7 @@ def write_target_with_head(folder: Path, where: str = "in its folder") -> Path:
         head_models.quantised(head_models.eagle3()).write(folder / "eagle3-target.gguf")
     else:
         head_models.quantised(head_models.mimo2()).write(target)
-    assert launch.with_default_draft(launch.ResolvedPair(target, None)).draft is not None
+    assert (
+        launch.with_default_draft(launch.ResolvedPair(target, None)).draft is not None
+    )
     return target

@@ -19,7 +19,9 @@ _PASTE = re.compile(rb"\x1b\[\?2004[hl]\r?")
 class Dialogue(Terminal):
     """One command on a wide terminal, read line by line."""
 
-    def __init__(self, *arguments: str | Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str | Path, env: Mapping[str, str] | None = None
+    ) -> None:
         given = {"INPUTRC": os.devnull} | dict(env or {})
         super().__init__(command(*arguments), size=(400, 24), env=given, first=True)
         self._read = 0
@@ -27,7 +29,9 @@ class Dialogue(Terminal):
     @property
     def said(self) -> str:
         """All that was shown so far, without readline's own request."""
-        return _PASTE.sub(b"", self.seen).replace(b"\r\n", b"\n").decode(errors="replace")
+        return (
+            _PASTE.sub(b"", self.seen).replace(b"\r\n", b"\n").decode(errors="replace")
+        )
 
     def until(self, words: str) -> str:
         """Waits until these words are shown; returns all that came since the last time."""
@@ -35,7 +39,9 @@ class Dialogue(Terminal):
         with self._came:
             while (at := self.said.find(words, self._read)) < 0:
                 new = self.said[self._read :]
-                assert time.monotonic() < deadline, f"{words!r} never came; since then: {new!r}"
+                assert time.monotonic() < deadline, (
+                    f"{words!r} never came; since then: {new!r}"
+                )
                 if self.process.poll() is not None:  # what it wrote last is read soon
                     deadline = min(deadline, time.monotonic() + 10)
                 self._came.wait(0.05)
@@ -44,8 +50,9 @@ class Dialogue(Terminal):
         return new
 
     def press(self, key: str) -> None:
-        """Types a key when the prompt really waits: Python's readline misses a signal that comes
-        between what it shows and when it waits, until the next key."""
+        """Types a key when the prompt really waits: Python's readline misses a signal
+        that comes between what it shows and when it waits, until the next key.
+        """
         self._at_rest()
         self.type(key)
 

@@ -19,7 +19,11 @@ REPO, FILE = "org/m-GGUF", "m-Q4_K_M.gguf"
 DATA = b"GGUF" + random.Random(1).randbytes(3 * MIB)
 SHA256 = hashlib.sha256(DATA).hexdigest()
 QUICK = RetryPolicy(
-    max_attempts=4, first_delay=0.01, max_delay=0.02, connect_timeout=2.0, stall_timeout=1.5
+    max_attempts=4,
+    first_delay=0.01,
+    max_delay=0.02,
+    connect_timeout=2.0,
+    stall_timeout=1.5,
 )
 
 
@@ -32,7 +36,9 @@ class Desk:
         self.said: list[DownloadState] = []
 
     def job(self, path: str = FILE, ref: str | None = "main") -> DownloadJob:
-        """As it is planned now; a file that the hub does not have is one that it has lost."""
+        """As it is planned now; a file that the hub does not have is one that it has
+        lost.
+        """
         file = self.hub.repos[REPO].get(path)
         size, digest = (len(file.data), file.etag) if file else (1, "0" * 64)
         return DownloadJob(REPO, self.hub.commit, RepoFile(path, size, digest), ref)

@@ -53,11 +53,13 @@ def said(path: Path, chats: bool) -> tuple[ChatSession, EngineRunner]:
         lambda: [*answer(words)[:-1], EngineExit(whole, tuple(words), whole)],
         ready=ready(chats=chats, notices=(notice,)),
     )
-    opening = Opening([engine, UsageError(f"{whole}NOT AGAIN", whole)], says=[plan, notice])
-    name = whole.replace("/", "")
-    return ChatSession(ResolvedPair(Path(f"{name}.gguf"), Path(f"{name}.gguf"))), EngineRunner(
-        opening
+    opening = Opening(
+        [engine, UsageError(f"{whole}NOT AGAIN", whole)], says=[plan, notice]
     )
+    name = whole.replace("/", "")
+    return ChatSession(
+        ResolvedPair(Path(f"{name}.gguf"), Path(f"{name}.gguf"))
+    ), EngineRunner(opening)
 
 
 def main(what: str, *files: str) -> int:

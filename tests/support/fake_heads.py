@@ -1,7 +1,8 @@
-"""Fake heads whose logits depend on the hidden states that they were given, and drafters of them.
+"""Fake heads whose logits depend on the hidden states that they were given, and
+drafters of them.
 
-A fake state holds its token's id, plus one: a head of the target's seed drafts the target's tokens
-only if every row had the right state.
+A fake state holds its token's id, plus one: a head of the target's seed drafts the
+target's tokens only if every row had the right state.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class FakeHead(HistoryModel):
 
 
 class FakeAssistant(HistoryModel):
-    """A head without a memory: a row needs the target's newest state, or that of the row before."""
+    """A head without a memory: a row needs the target's newest state, or that of the
+    row before.
+    """
 
     target_width, reads_target_memory, max_draft = 1, True, 100
 
@@ -80,7 +83,10 @@ class FakeAssistant(HistoryModel):
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        assert states is not None and states.tolist() == _states(self.target_tokens[-1:]).tolist()
+        assert (
+            states is not None
+            and states.tolist() == _states(self.target_tokens[-1:]).tolist()
+        )
         assert len(tokens) == outputs == 1
         self._drafted = list(tokens)
         return self._row()
@@ -111,7 +117,9 @@ class FakeBlockHead(HistoryModel):
 
 
 class FakeLatticeHead(FakeBlockHead):
-    """Its rows hold all tokens as candidates, in an order of their own, scored by the history."""
+    """Its rows hold all tokens as candidates, in an order of their own, scored by the
+    history.
+    """
 
     top_k = N_VOCAB
 
@@ -119,7 +127,9 @@ class FakeLatticeHead(FakeBlockHead):
         text, rows, before, likely = list(self.memory), [], [last] * N_VOCAB, last
         for i in range(n):
             ids = np.roll(np.arange(N_VOCAB), i)
-            rows.append(np.concatenate([ids, *(self.row([*text, t])[ids] for t in before)]))
+            rows.append(
+                np.concatenate([ids, *(self.row([*text, t])[ids] for t in before)])
+            )
             text.append(likely)
             before, likely = ids.tolist(), int(self.row(text).argmax())
         return np.array(rows, np.float32), None
@@ -135,7 +145,10 @@ class FedDrafter:
             runner.head.target_tokens = self._decoded
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         kept = common_prefix_length(self._decoded, tokens[:-1])
         if kept < len(self._decoded):
@@ -157,7 +170,13 @@ class FedDrafter:
 def _inputs(verifier: Verifier, what: GenerationJob) -> DrafterInputs:
     n_prompt = len(what.prompt)
     return DrafterInputs(
-        None, verifier, what.sampling, n_prompt, N_VOCAB, what.is_eog, constraint=what.constraint
+        None,
+        verifier,
+        what.sampling,
+        n_prompt,
+        N_VOCAB,
+        what.is_eog,
+        constraint=what.constraint,
     )
 
 

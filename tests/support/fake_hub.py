@@ -1,4 +1,5 @@
-"""A model hub on 127.0.0.1: real HTTP, two origins, and the faults of real networks on demand.
+"""A model hub on 127.0.0.1: real HTTP, two origins, and the faults of real networks on
+demand.
 
 with FakeHub() as hub:
     hub.add("org/m-GGUF", "m-Q4_K_M.gguf", data)
@@ -19,7 +20,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 HEAD, BODY, LINK, API = "head", "body", "link", "api"
-"""Kinds of requests: a file's metadata, its bytes, the redirect to them, and all others."""
+"""Kinds of requests: a file's metadata, its bytes, the redirect to them, and all
+others.
+"""
 COMMIT = "a" * 40
 PORTAL = b"<!DOCTYPE html><title>Welcome to the hotel</title>" + b" " * 4096
 _BLOCK = 1 << 16
@@ -28,8 +31,9 @@ _BLOCK = 1 << 16
 @dataclass(frozen=True)
 class Fault:
     kind: str
-    """drop, stall, slow, short, corrupt, swap, norange, status, portal, chunked, endless (chunked)
-    or gzip."""
+    """drop, stall, slow, short, corrupt, swap, norange, status, portal, chunked,
+    endless (chunked) or gzip.
+    """
     after: int = 0
     """Bytes of the response before it happens."""
     status: int = 503
@@ -103,8 +107,12 @@ class FakeHub:
         return file.sha256
 
     def begin_commit(self, commit: str) -> None:
-        """From now on the branch means `commit`; what is added is not in the one before."""
-        self.earlier[self.commit] = {repo: dict(files) for repo, files in self.repos.items()}
+        """From now on the branch means `commit`; what is added is not in the one
+        before.
+        """
+        self.earlier[self.commit] = {
+            repo: dict(files) for repo, files in self.repos.items()
+        }
         self.commit = commit
 
     def bodies(self) -> list[Seen]:
@@ -115,11 +123,15 @@ class FakeHub:
 
     def wait_sent(self, n_bytes: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.sent() >= n_bytes, 60.0), self.seen
+            assert self.changed.wait_for(lambda: self.sent() >= n_bytes, 60.0), (
+                self.seen
+            )
 
     def __enter__(self) -> FakeHub:
         for server in self._servers:
-            threading.Thread(target=server.serve_forever, args=(0.005,), daemon=True).start()
+            threading.Thread(
+                target=server.serve_forever, args=(0.005,), daemon=True
+            ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -184,7 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._body(self._by_sha256(found[1]), fault, {"ETag": f'"{found[1]}"'})
         elif path == "/api/models":
             self._search(parse_qs(url.query))
-        elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
+        elif found := re.fullmatch(
+            r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path
+        ):
             repo = self._own_name(found[1])
             if self._allowed(repo, found[2] or "main", False):
                 self._reply_json(self._info(repo))  # always of the newest commit
@@ -229,7 +243,9 @@ class _Handler(BaseHTTPRequestHandler):
         if repo not in hub.repos:
             self._refuse(401, "RepoNotFound", "Repository not found")
         elif needed and is_file and token != f"Bearer {needed}":
-            self._refuse(403 if token else 401, "GatedRepo", f"Access to {repo} is restricted.")
+            self._refuse(
+                403 if token else 401, "GatedRepo", f"Access to {repo} is restricted."
+            )
         elif revision not in ("main", hub.commit, *hub.earlier):
             self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         else:
@@ -238,7 +254,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _by_sha256(self, sha256: str) -> _File:
         commits = (self.hub.repos, *self.hub.earlier.values())
-        files = (file for repos in commits for files in repos.values() for file in files.values())
+        files = (
+            file
+            for repos in commits
+            for files in repos.values()
+            for file in files.values()
+        )
         return next(file for file in files if file.sha256 == sha256)
 
     def _info(self, repo: str) -> dict[str, Any]:
@@ -257,9 +278,15 @@ class _Handler(BaseHTTPRequestHandler):
         text = query.get("search", [""])[0].lower()
         limit = int(query.get("limit", ["100"])[0])
         found = [repo for repo in self.hub.repos if text in repo.lower()]
-        about = {"downloads": 12, "likes": 3, "lastModified": "2026-08-22T10:11:12.000Z"}
+        about = {
+            "downloads": 12,
+            "likes": 3,
+            "lastModified": "2026-08-22T10:11:12.000Z",
+        }
         gated = self.hub.gated
-        self._reply_json([{"id": repo, **about, "gated": repo in gated} for repo in found[:limit]])
+        self._reply_json(
+            [{"id": repo, **about, "gated": repo in gated} for repo in found[:limit]]
+        )
 
     def _file(self, repo: str, revision: str, path: str, fault: Fault | None) -> None:
         hub = self.hub
@@ -281,7 +308,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._body(file, fault, headers)
 
-    def _body(self, file: _File, fault: Fault | None, headers: dict[str, str | None]) -> None:
+    def _body(
+        self, file: _File, fault: Fault | None, headers: dict[str, str | None]
+    ) -> None:
         kind = fault.kind if fault else ""
         data, status = _spoil(file.data, fault), 200
         wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
@@ -294,7 +323,9 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{total}"
         if kind == "gzip":
             headers["Content-Encoding"] = "gzip"
-        self._begin(status, headers, None if kind in ("chunked", "endless") else len(data))
+        self._begin(
+            status, headers, None if kind in ("chunked", "endless") else len(data)
+        )
         if self.command != "HEAD":
             self._send(data, fault)
 
@@ -305,7 +336,9 @@ class _Handler(BaseHTTPRequestHandler):
             block = data[start : min(start + _BLOCK, ends)]
             if fault and fault.rate and self.hub.closing.wait(len(block) / fault.rate):
                 return
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+            self.wfile.write(
+                b"%x\r\n%b\r\n" % (len(block), block) if chunked else block
+            )
             self._note(len(block))
         while fault and fault.kind == "endless" and not self.hub.closing.is_set():
             self.wfile.write(b"%x\r\n%b\r\n" % (_BLOCK, bytes(_BLOCK)))
@@ -326,14 +359,20 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(status, json.dumps({"error": text}).encode(), headers)
 
     def _reply_json(self, value: Any) -> None:
-        self._reply(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+        self._reply(
+            200, json.dumps(value).encode(), {"Content-Type": "application/json"}
+        )
 
-    def _reply(self, status: int, body: bytes, headers: Mapping[str, str | None]) -> None:
+    def _reply(
+        self, status: int, body: bytes, headers: Mapping[str, str | None]
+    ) -> None:
         self._begin(status, headers, len(body))
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _begin(self, status: int, headers: Mapping[str, str | None], length: int | None) -> None:
+    def _begin(
+        self, status: int, headers: Mapping[str, str | None], length: int | None
+    ) -> None:
         self.seen.status = status
         self.send_response(status)
         if length is not None:
@@ -341,7 +380,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_header("Transfer-Encoding", "chunked")
         for name, value in headers.items():
-            if value is not None and not (name == "Content-Length" and length is not None):
+            if value is not None and not (
+                name == "Content-Length" and length is not None
+            ):
                 self.send_header(name, value)
         self.end_headers()
 
@@ -349,7 +390,11 @@ class _Handler(BaseHTTPRequestHandler):
 def _spoil(data: bytes, fault: Fault | None) -> bytes:
     kind = fault.kind if fault else ""
     if fault and kind == "corrupt":
-        return data[: fault.after] + bytes([data[fault.after] ^ 255]) + data[fault.after + 1 :]
+        return (
+            data[: fault.after]
+            + bytes([data[fault.after] ^ 255])
+            + data[fault.after + 1 :]
+        )
     if fault and kind == "short":
         return data[: fault.after]
     if kind == "swap":

@@ -49,7 +49,8 @@ PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 """The model's own distribution, without truncation."""
 
 
-# --- models -----------------------------------------------------------------------------
+# --- models
+# -----------------------------------------------------------------------------
 
 
 class FakeModel:
@@ -73,9 +74,13 @@ class FakeModel:
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         n = len(tokens)
         assert 0 < n <= self.n_batch, f"a batch of {n}"
-        assert self.n_past + n <= self.n_ctx, f"{n} tokens at {self.n_past} of {self.n_ctx}"
+        assert self.n_past + n <= self.n_ctx, (
+            f"{n} tokens at {self.n_past} of {self.n_ctx}"
+        )
         assert 0 <= outputs <= n, f"{outputs} rows of {n} tokens"
-        assert all(0 <= token < self.n_vocab for token in tokens), "a token it does not have"
+        assert all(0 <= token < self.n_vocab for token in tokens), (
+            "a token it does not have"
+        )
         self._rows.fill(np.nan)
         self.memory.extend(tokens)
         self.reads.append(n)
@@ -161,7 +166,9 @@ class BranchingModel(HistoryModel):
             self._forked[branch] = n_past, self.memory[:n_past]
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
-        assert len({branch for branch, _ in steps}) == len(steps) > 0, "a branch twice, or none"
+        assert len({branch for branch, _ in steps}) == len(steps) > 0, (
+            "a branch twice, or none"
+        )
         with self._one_caller():
             self._rows.fill(np.nan)
             rows = []
@@ -206,13 +213,17 @@ class CheckpointModel(HistoryModel):
 
     def truncate(self, n_past: int) -> None:
         self.checkpoints = [mark for mark in self.checkpoints if mark <= n_past]
-        super().truncate(n_past if n_past == self.n_past else max(self.checkpoints, default=0))
+        super().truncate(
+            n_past if n_past == self.n_past else max(self.checkpoints, default=0)
+        )
 
 
 def table(seed: int, n_vocab: int = N_VOCAB, *, scale: float = 2.0) -> Logits:
     """Random logits for every two tokens, shape (n_vocab, n_vocab, n_vocab)."""
     shape = (n_vocab, n_vocab, n_vocab)
-    return np.random.default_rng(seed).normal(scale=scale, size=shape).astype(np.float32)
+    return (
+        np.random.default_rng(seed).normal(scale=scale, size=shape).astype(np.float32)
+    )
 
 
 @lru_cache(maxsize=20_000)
@@ -221,7 +232,8 @@ def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
     return rng.normal(scale=2.0, size=n_vocab).astype(np.float32)
 
 
-# --- drafters ---------------------------------------------------------------------------
+# --- drafters
+# ---------------------------------------------------------------------------
 
 
 class RandomDrafter:
@@ -230,7 +242,10 @@ class RandomDrafter:
         self._n_vocab = n_vocab
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         n = self._rng.integers(limit + 1)
         return Draft(self._rng.integers(self._n_vocab, size=n).tolist(), None, "random")
@@ -241,23 +256,36 @@ class ConstantDrafter:
         self._guess = list(guess)
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft(self._guess[:limit], None, "constant")
 
 
 class OracleDrafter:
-    """Drafts a known text; the positions in the text where `wrong` is True get another token."""
+    """Drafts a known text; the positions in the text where `wrong` is True get another
+    token.
+    """
 
     def __init__(
-        self, text: Sequence[int], n_vocab: int, wrong: Callable[[int], bool] = lambda place: False
+        self,
+        text: Sequence[int],
+        n_vocab: int,
+        wrong: Callable[[int], bool] = lambda place: False,
     ) -> None:
         self._text, self._n_vocab, self._wrong = list(text), n_vocab, wrong
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        assert list(tokens) == self._text[: len(tokens)], "the text differs from the expected one"
+        assert list(tokens) == self._text[: len(tokens)], (
+            "the text differs from the expected one"
+        )
         places = range(len(tokens), min(len(tokens) + limit, len(self._text)))
         guess = [(self._text[i] + self._wrong(i)) % self._n_vocab for i in places]
         return Draft(guess, None, "oracle")
@@ -277,15 +305,20 @@ def model_drafter(
     n_vocab = reader.model.n_vocab if n_vocab is None else n_vocab
     inputs = {"is_eog": lambda token: False} | inputs
     return ModelDrafter(
-        reader, drafters.DrafterInputs(reader, verifier, sampling, start, n_vocab, **inputs)
+        reader,
+        drafters.DrafterInputs(reader, verifier, sampling, start, n_vocab, **inputs),
     )
 
 
 class ScheduledWorker(ThreadWorker):
-    """Runs its jobs when they are started or when they are finished, up to a number of checks."""
+    """Runs its jobs when they are started or when they are finished, up to a number of
+    checks.
+    """
 
     def __init__(self, schedule: Callable[[], tuple[bool, int]]) -> None:
-        """`schedule` gives for each job whether it runs at once, and its number of checks."""
+        """`schedule` gives for each job whether it runs at once, and its number of
+        checks.
+        """
         super().__init__()
         self._schedule = schedule
         self._scheduled: Callable[[], None] | None = None
@@ -324,8 +357,9 @@ def overlapped_drafter(
     fan: int = 3,
     policy: OverlapPolicy | None = None,
 ) -> OverlappedDrafter:
-    """The production's drafter over a fake, in every round with `fan` outcomes unless there is a
-    `policy`; by default its jobs end in time."""
+    """The production's drafter over a fake, in every round with `fan` outcomes unless
+    there is a `policy`; by default its jobs end in time.
+    """
     cache = model if isinstance(model, BranchCache) else BranchCache(model)
     assert isinstance(cache.model, BranchingModel)
     cache.model.n_branches = fan
@@ -347,11 +381,14 @@ def overlapped_drafter(
     return OverlappedDrafter(ModelDrafter(cache, inputs), cache, inputs, policy, worker)
 
 
-# --- grammars ---------------------------------------------------------------------------
+# --- grammars
+# ---------------------------------------------------------------------------
 
 
 class ToyGrammar:
-    """A `GrammarState` given by a table: the allowed tokens of each state, and where they lead."""
+    """A `GrammarState` given by a table: the allowed tokens of each state, and where
+    they lead.
+    """
 
     def __init__(self, table: Mapping[int, Mapping[int, int]], state: int = 0) -> None:
         self._table, self._state = table, state
@@ -379,7 +416,8 @@ class ToyGrammar:
         return ToyGrammar(self._table, self._table[self._state][token])
 
 
-# --- running the loop -------------------------------------------------------------------
+# --- running the loop
+# -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -422,12 +460,20 @@ def job(
     """A job that ends at any of the tokens `ends`."""
     stops = frozenset(ends)
     return GenerationJob(
-        list(prompt), sampling, max_tokens, draft_length, lambda token: token in stops, cancelled
+        list(prompt),
+        sampling,
+        max_tokens,
+        draft_length,
+        lambda token: token in stops,
+        cancelled,
     )
 
 
 def run(
-    target: FakeModel | PrefixCache, drafter: Drafter, verifier: Verifier, what: GenerationJob
+    target: FakeModel | PrefixCache,
+    drafter: Drafter,
+    verifier: Verifier,
+    what: GenerationJob,
 ) -> Run:
     reader = target if isinstance(target, PrefixCache) else PrefixCache(target)
     tokens: list[int] = []
@@ -452,18 +498,22 @@ def run(
     return Run(tokens, steps, prefills, ends[0])
 
 
-def plain(target: FakeModel | PrefixCache, verifier: Verifier, what: GenerationJob) -> Run:
+def plain(
+    target: FakeModel | PrefixCache, verifier: Verifier, what: GenerationJob
+) -> Run:
     """The same without speculation."""
     return run(target, NoDrafter(), verifier, what)
 
 
-# --- draws ------------------------------------------------------------------------------
+# --- draws
+# ------------------------------------------------------------------------------
 
 Outcome = tuple[int, ...]
 
 
 class Explorer(SeededRandom):
-    """Takes every branch of random decisions and computes the probability of each outcome.
+    """Takes every branch of random decisions and computes the probability of each
+    outcome.
 
     The code is run again and again with a longer script of choices; at a new choice the first
     possible one is taken and the others wait.  A branch weighs the product of its probabilities
@@ -477,8 +527,12 @@ class Explorer(SeededRandom):
         self._weight = 1.0
         self._waiting: list[list[int]] = []
 
-    def outcomes(self, code: Callable[[Explorer], Sequence[int]]) -> dict[Outcome, float]:
-        """The probability of each outcome of `code`, which draws from the explorer it gets."""
+    def outcomes(
+        self, code: Callable[[Explorer], Sequence[int]]
+    ) -> dict[Outcome, float]:
+        """The probability of each outcome of `code`, which draws from the explorer it
+        gets.
+        """
         total: dict[Outcome, float] = {}
         self._waiting = [[]]
         while self._waiting:

@@ -49,7 +49,9 @@ def crossed(
     pieces: tuple[Sequence[str], Sequence[str]] = (TARGET, DRAFT),
     is_end: Callable[[int], bool] = lambda token: False,
 ) -> CrossVocabularyDrafter:
-    """The production's drafter over a fake draft model; `pieces` of the target and the draft."""
+    """The production's drafter over a fake draft model; `pieces` of the target and the
+    draft.
+    """
     cache = model if isinstance(model, PrefixCache) else PrefixCache(model)
     vocabularies = VocabularyMap(vocabulary(pieces[0]), vocabulary(pieces[1]))
     n_vocab = len(pieces[0])
@@ -60,7 +62,9 @@ def crossed(
 
 
 class PermutedModel(FakeModel):
-    """Another model under other numbers: its letters are those of PERMUTED, theirs a to f."""
+    """Another model under other numbers: its letters are those of PERMUTED, theirs a to
+    f.
+    """
 
     def __init__(self, model: FakeModel) -> None:
         super().__init__(model.n_vocab, model.n_ctx, model.n_batch)
@@ -68,5 +72,7 @@ class PermutedModel(FakeModel):
         self._theirs = np.array(["abcdef".index(letter) for letter in PERMUTED])
 
     def row(self, past: Sequence[int]) -> Logits:
-        row: Logits = self._model.row([int(self._theirs[token]) for token in past])[self._theirs]
+        row: Logits = self._model.row([int(self._theirs[token]) for token in past])[
+            self._theirs
+        ]
         return row

@@ -1,7 +1,7 @@
 """Model families for tests: for each a small shape, and the shape of a published model.
 
-A ghost is a sparse file with a correct header, whose data are zeros: it loads, and takes the memory
-that the model takes.
+A ghost is a sparse file with a correct header, whose data are zeros: it loads, and
+takes the memory that the model takes.
 """
 
 import os
@@ -41,20 +41,28 @@ _LLAMA = (
     "llama layers=32 embd=4096 ff=14336 heads=32 kv_heads=8 vocab=128256 context=131072 "
     "rope_factors=1"
 )
-_MISTRAL = "llama layers=32 embd=4096 ff=14336 heads=32 kv_heads=8 vocab=32768 context=32768"
+_MISTRAL = (
+    "llama layers=32 embd=4096 ff=14336 heads=32 kv_heads=8 vocab=32768 context=32768"
+)
 _SMALL_MOE = "experts=8 experts_used=2 expert_ff=256"
 _SMALL_SHARED_MOE = "experts=4 experts_used=2 expert_ff=256 shared_ff=256"
 _SMALL_DELTA = "head_dim=64 rope_dim=16 state=64 state_heads=8 groups=4 layers=8"
 
 
-def _family(title: str, full: str, small: str = "", quantisation: str = "Q4_K_M") -> Family:
+def _family(
+    title: str, full: str, small: str = "", quantisation: str = "Q4_K_M"
+) -> Family:
     """`small`: what differs in the small model, beside `_SMALL`."""
-    return Family(make_shape(full), make_shape(f"{full} {_SMALL} {small}"), quantisation, title)
+    return Family(
+        make_shape(full), make_shape(f"{full} {_SMALL} {small}"), quantisation, title
+    )
 
 
 FAMILIES: dict[str, Family] = {
     "llama": _family("Llama 3.1 8B", _LLAMA),
-    "llama-tied": _family("Llama 3.2 1B", f"{_LLAMA} layers=16 embd=2048 ff=8192 tied=1"),
+    "llama-tied": _family(
+        "Llama 3.2 1B", f"{_LLAMA} layers=16 embd=2048 ff=8192 tied=1"
+    ),
     "mistral": _family("Mistral 7B v0.3", _MISTRAL),
     "qwen2": _family(
         "Qwen2.5 7B",
@@ -107,7 +115,8 @@ FAMILIES: dict[str, Family] = {
         "MXFP4",
     ),
     "phi3": _family(
-        "Phi-4", "phi3 layers=40 embd=5120 ff=17920 heads=40 kv_heads=10 vocab=100352 context=16384"
+        "Phi-4",
+        "phi3 layers=40 embd=5120 ff=17920 heads=40 kv_heads=10 vocab=100352 context=16384",
     ),
     "deepseek2": _family(
         "GLM-4.7-Flash",

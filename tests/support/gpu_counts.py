@@ -1,8 +1,8 @@
 """Recorded sizes of pairs on GPUs, as llama.cpp counted them.
 
-fit/gpu_counts.jsonl holds llama.cpp's sizes (llama-cpp-python 0.3.36, x86-64 without AMX) for
-random settings on ggml devices without hardware, which had the allocation rules of the backends.
-Bytes by device: weights, KV cache, compute buffers.
+fit/gpu_counts.jsonl holds llama.cpp's sizes (llama-cpp-python 0.3.36, x86-64 without
+AMX) for random settings on ggml devices without hardware, which had the allocation
+rules of the backends. Bytes by device: weights, KV cache, compute buffers.
 """
 
 import json
@@ -28,7 +28,9 @@ class GpuCount:
     name: str
     """The family, or the head."""
     models: tuple[str, str | None]
-    """As in tests/support/families.py with their size, or as in tests/support/headshapes.py."""
+    """As in tests/support/families.py with their size, or as in
+    tests/support/headshapes.py.
+    """
     load: LoadCommand
     headers: tuple[Header, Header | None]
     devices: tuple[Device, ...]
@@ -47,7 +49,9 @@ def read() -> Iterator[GpuCount]:
             body["draft_max"],
         )
         devices = tuple(
-            Device(name, free=gib * _GIB, total=gib * _GIB, backend=backend, simulated=True)
+            Device(
+                name, free=gib * _GIB, total=gib * _GIB, backend=backend, simulated=True
+            )
             for name, backend, gib in body["devices"]
         )
         outputs = body["output"]
@@ -55,7 +59,9 @@ def read() -> Iterator[GpuCount]:
         draft_memory = body["draft"] and _memory(body["draft"], outputs[1])
         exact = MemoryEstimate(target, draft_memory, "exact")
         family = name.removesuffix("-full").removesuffix("-small")
-        yield GpuCount(family, (name, draft), load, _headers(name, draft), devices, exact)
+        yield GpuCount(
+            family, (name, draft), load, _headers(name, draft), devices, exact
+        )
 
 
 def _settings(body: dict[str, Any]) -> ContextSettings:
@@ -64,7 +70,9 @@ def _settings(body: dict[str, Any]) -> ContextSettings:
 
 
 def _memory(body: dict[str, list[int]], output: int) -> MemoryByDevice:
-    return MemoryByDevice({name: DeviceMemory(*sizes) for name, sizes in body.items()}, output)
+    return MemoryByDevice(
+        {name: DeviceMemory(*sizes) for name, sizes in body.items()}, output
+    )
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Heads with random weights for the zoo's `deep` target: all of the plumbing, none of the skill."""
+"""Heads with random weights for the zoo's `deep` target: all of the plumbing, none of
+the skill.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -32,7 +34,8 @@ def eagle3(
     of: int = DEEP.n_embd,
     like: Shape | None = None,
 ) -> Model:
-    """Narrower than its target it has embeddings of its own; `reduced` are the ids it can draft.
+    """Narrower than its target it has embeddings of its own; `reduced` are the ids it
+    can draft.
 
     Its attention and feed-forward network are `like` those of a shape.
     """
@@ -56,7 +59,9 @@ def eagle3(
 
 
 def block(*, markov: bool = False, n_embd: int = DEEP.n_embd, size: int = 6) -> Model:
-    """A head that drafts blocks: DFlash, or DSpark with its Markov matrices and confidence."""
+    """A head that drafts blocks: DFlash, or DSpark with its Markov matrices and
+    confidence.
+    """
     shape = _shape(n_embd, 2)
     keys = tinygguf.transformer_keys(shape) | _keys(shape, TAPS)
     model = Model("dflash", keys=keys | {"block_size": size})
@@ -79,7 +84,9 @@ def block(*, markov: bool = False, n_embd: int = DEEP.n_embd, size: int = 6) -> 
 
 
 def with_selector(model: Model, top_k: int = 7) -> Model:
-    """A DFlash head as DFlash2: a selector of candidates, and convolutions that change little."""
+    """A DFlash head as DFlash2: a selector of candidates, and convolutions that change
+    little.
+    """
     n_embd, kernel, group, rank = model.keys["embedding_length"], 3, 16, 32
     random, n_vocab = RandomTensors(_SEED, model, std=0.2), len(model.vocabulary())
     model.keys |= {
@@ -94,7 +101,9 @@ def with_selector(model: Model, top_k: int = 7) -> Model:
             base[:, 0] = 1.0
             model.tensors[f"{at}.{part}_conv_base"] = base
             model.exact = {*model.exact, f"{at}.{part}_conv_base"}
-            random.matrix(f"{at}.{part}_conv_proj", 2 * kernel * n_embd // group, n_embd, std=1e-3)
+            random.matrix(
+                f"{at}.{part}_conv_proj", 2 * kernel * n_embd // group, n_embd, std=1e-3
+            )
     random.matrix("selector_predecessor", n_vocab, rank)
     random.matrix("selector_successor", n_vocab, rank)
     random.matrix("selector_hidden", rank, n_embd)
@@ -102,7 +111,9 @@ def with_selector(model: Model, top_k: int = 7) -> Model:
 
 
 def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
-    """`deep` as another architecture: with a window in every other layer, and layers of MTP."""
+    """`deep` as another architecture: with a window in every other layer, and layers of
+    MTP.
+    """
     model, n, n_embd = deep(), DEEP.n_layer, DEEP.n_embd
     head = n_embd // DEEP.n_head
     model.arch = "mimo2"
@@ -118,7 +129,9 @@ def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
     }
     random = RandomTensors(_SEED, model, std=0.2)
     for at in (f"blk.{il}" for il in range(n, n + n_mtp)):
-        random.matrix(f"{at}.attn_qkv", (DEEP.n_head + 2 * DEEP.n_head_kv) * head, n_embd)
+        random.matrix(
+            f"{at}.attn_qkv", (DEEP.n_head + 2 * DEEP.n_head_kv) * head, n_embd
+        )
         random.matrix(f"{at}.attn_output", n_embd, DEEP.n_head * head)
         random.feed_forward(at, DEEP)
         random.matrix(f"{at}.nextn.eh_proj", n_embd, 2 * n_embd)
@@ -128,7 +141,9 @@ def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
 
 
 def step35(*, n_mtp: int = 3) -> Model:
-    """Step 3.5: as `mimo2`, with a gate for each head; a full layer rotates half of a head."""
+    """Step 3.5: as `mimo2`, with a gate for each head; a full layer rotates half of a
+    head.
+    """
     model = mimo2(n_mtp=n_mtp)
     model.arch = "step35"
     head = DEEP.n_embd // DEEP.n_head
@@ -161,9 +176,15 @@ def hy_v3(*, n_mtp: int = 3) -> Model:
 def assistant(target: Model) -> Model:
     """A Gemma 4 assistant: four layers of queries for its target's keys and values."""
     n_embd = 128
-    of, keys, windows = target.keys["embedding_length"], target.keys, [True, True, True, False]
+    of, keys, windows = (
+        target.keys["embedding_length"],
+        target.keys,
+        [True, True, True, False],
+    )
     per_layer = keys["attention.head_count_kv"]
-    n_head_kv = per_layer if isinstance(per_layer, list) else [per_layer] * keys["block_count"]
+    n_head_kv = (
+        per_layer if isinstance(per_layer, list) else [per_layer] * keys["block_count"]
+    )
     copied = [f"{name}{swa}" for swa in ("", "_swa") for name in (
         "attention.key_length", "attention.value_length", "rope.dimension_count")]  # fmt: skip
     copied += ["context_length", "rope.freq_base", "attention.layer_norm_rms_epsilon"]
@@ -176,7 +197,9 @@ def assistant(target: Model) -> Model:
         "embedding_length_out": of,
         "feed_forward_length": shape.n_ff,
         "attention.head_count": shape.n_head,
-        "attention.head_count_kv": [n_head_kv[-2] if each else n_head_kv[-1] for each in windows],
+        "attention.head_count_kv": [
+            n_head_kv[-2] if each else n_head_kv[-1] for each in windows
+        ],
         "attention.sliding_window_pattern": windows,
     }
     random = RandomTensors(_SEED, model, std=n_embd**-0.5)

@@ -1,4 +1,6 @@
-"""Targets of the architectures whose hidden states heads read: small, random, with a vocabulary."""
+"""Targets of the architectures whose hidden states heads read: small, random, with a
+vocabulary.
+"""
 
 from dataclasses import replace
 
@@ -35,7 +37,9 @@ def target(name: str, seed: int = 0, *, dense: bool = False) -> Model:
     }
     rng = np.random.default_rng(seed)
     model.tensors = {tensor.name: _weights(rng, tensor) for tensor in header.tensors}
-    model.exact = {tensor.name for tensor in header.tensors if tensor.type_name == "F32"}
+    model.exact = {
+        tensor.name for tensor in header.tensors if tensor.type_name == "F32"
+    }
     model.tensors[_ENDS[0]][EOS] = 0
     return model
 
@@ -48,14 +52,18 @@ def gemma4(name: str = "gemma4", window: int = 32) -> Model:
 
 
 def with_layer(model: Model, like: int, seed: int = 9) -> Model:
-    """With one more layer, which predicts (MTP); its shapes are those of the layer `like`."""
+    """With one more layer, which predicts (MTP); its shapes are those of the layer
+    `like`.
+    """
     rng, n_embd = np.random.default_rng(seed), model.keys["embedding_length"]
     at = model.keys["block_count"]
     old, new = f"blk.{like}.", f"blk.{at}."
     for name in [name for name in model.tensors if name.startswith(old)]:
         shape, copied = model.tensors[name].shape, name.replace(old, new)
         ones = len(shape) < 2
-        model.tensors[copied] = np.ones(shape, np.float32) if ones else _normal(rng, shape)
+        model.tensors[copied] = (
+            np.ones(shape, np.float32) if ones else _normal(rng, shape)
+        )
     model.tensors[f"{new}nextn.eh_proj.weight"] = _normal(rng, (n_embd, 2 * n_embd))
     for name in ("enorm", "hnorm"):
         model.tensors[f"{new}nextn.{name}.weight"] = np.ones(n_embd, np.float32)
@@ -79,7 +87,9 @@ def layer_alone(model: Model) -> Model:
     first = end - model.keys["nextn_predict_layers"]
     last = tuple(f"blk.{il}." for il in range(first, end))
     kept = (*_ENDS, "output_norm.weight")
-    tensors = {k: v for k, v in model.tensors.items() if k.startswith(last) or k in kept}
+    tensors = {
+        k: v for k, v in model.tensors.items() if k.startswith(last) or k in kept
+    }
     return replace(model, tensors=tensors)
 
 

@@ -16,7 +16,9 @@ from tests.support.sessions import SETTINGS
 
 @dataclass
 class Beside:
-    """A target, its head, the source of the head's hidden states, and its first row's position."""
+    """A target, its head, the source of the head's hidden states, and its first row's
+    position.
+    """
 
     target: LlamaContext
     head: HeadContext
@@ -57,5 +59,7 @@ def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
         head = BlockHeadContext(path, settings, target, target_width=width, form=form)
     else:
         own = None if inside else path
-        head = HeadContext(own, settings, target, target_width=width, is_mtp=kind == "mtp")
+        head = HeadContext(
+            own, settings, target, target_width=width, is_mtp=kind == "mtp"
+        )
     return Beside(target, head, source, 0 if inside or kind == "mtp" else 1)

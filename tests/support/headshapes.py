@@ -70,7 +70,9 @@ def header(name: str) -> Header:
     keys |= {"general.architecture": arch, "tokenizer.ggml.mask_token_id": 5}
     tensors = synthetic_header.place_tensors(_rows(head, embd, target))
     found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)  # type: ignore[arg-type]
-    return replace(found, size=len(writer.serialize_header(found)) + writer.data_size(found))
+    return replace(
+        found, size=len(writer.serialize_header(found)) + writer.data_size(found)
+    )
 
 
 def pair(name: str) -> tuple[Header, Header]:
@@ -125,6 +127,8 @@ def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
     for at in (f"blk.{il}." for il in range(head.layers)):
         for name, width in {"attn_norm": d, **norms}.items():
             yield f"{at}{name}.weight", (width,), _F32
-        yield from ((f"{at}{name}.weight", shape, _Q8_0) for name, shape in matrices.items())
+        yield from (
+            (f"{at}{name}.weight", shape, _Q8_0) for name, shape in matrices.items()
+        )
         yield at + "ffn_norm.weight", (d,), _F32
         yield from ((f"{at}{name}.weight", shape, _Q8_0) for name, shape in ffn.items())

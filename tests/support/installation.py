@@ -1,4 +1,6 @@
-"""A person's computer for tests of commands: a hub to pull from, an empty cache, own catalogue."""
+"""A person's computer for tests of commands: a hub to pull from, an empty cache, own
+catalogue.
+"""
 
 import functools
 import tempfile

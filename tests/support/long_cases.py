@@ -9,7 +9,9 @@ import pytest
 LONG = (pytest.mark.long,)
 
 
-def often(values: Mapping[str, Any] | Iterable[str], quick: Collection[str]) -> list[Any]:
+def often(
+    values: Mapping[str, Any] | Iterable[str], quick: Collection[str]
+) -> list[Any]:
     """Parameters from `values`; those not named in `quick` need --long."""
     named = values if isinstance(values, Mapping) else {name: name for name in values}
     assert set(quick) <= set(named)

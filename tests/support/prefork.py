@@ -1,4 +1,6 @@
-"""A process that has imported every command and forks for each: imports are most of a short one."""
+"""A process that has imported every command and forks for each: imports are most of a
+short one.
+"""
 
 import gc
 import importlib
@@ -23,7 +25,9 @@ _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
 
 def can_fork(changes: Mapping[str, str]) -> bool:
     """Whether a forked process behaves like a new one under these variables."""
-    return sys.platform == "linux" and not any(name.startswith(_READ_AT_START) for name in changes)
+    return sys.platform == "linux" and not any(
+        name.startswith(_READ_AT_START) for name in changes
+    )
 
 
 class Prefork:
@@ -36,7 +40,8 @@ class Prefork:
             subprocess.Popen(
                 [sys.executable, "-P", "-c", _SERVER.format(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.PIPE,  # its streams must be like those of the commands: no files
+                # its streams must be like those of the commands: no files
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=env,
@@ -58,7 +63,9 @@ class Prefork:
             ExitStack() as theirs,
             ThreadPoolExecutor() as pool,
         ):
-            request.write(pickle.dumps((arguments, dict(env), os.fspath(cwd or os.getcwd()))))
+            request.write(
+                pickle.dumps((arguments, dict(env), os.fspath(cwd or os.getcwd())))
+            )
             request.seek(0)
             (read, to), (from_out, out), (from_err, err) = (os.pipe() for _ in range(3))
             for end in (read, out, err):
@@ -117,7 +124,9 @@ def serve(descriptor: int) -> None:
             for end in given[1:]:
                 os.close(end)
             requests.sendall(struct.pack("i", pid))
-            requests.sendall(struct.pack("i", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+            requests.sendall(
+                struct.pack("i", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            )
     for number, end in enumerate(given[1:]):
         os.dup2(end, number)
         os.close(end)

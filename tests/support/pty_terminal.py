@@ -101,7 +101,9 @@ class Terminal:
         self._reads.clear()
         until, last, same = time.monotonic() + TIMEOUT, -1, 0
         while same < 20 and time.monotonic() < until:
-            waiting = struct.unpack("i", fcntl.ioctl(self._ours, termios.FIONREAD, bytes(4)))[0]
+            waiting = struct.unpack(
+                "i", fcntl.ioctl(self._ours, termios.FIONREAD, bytes(4))
+            )[0]
             same, last = (same + 1 if waiting == last and waiting else 0), waiting
             time.sleep(0.02)
 
@@ -115,18 +117,26 @@ class Terminal:
                     return end
                 self._came.wait(0.05)
                 if time.monotonic() > until:
-                    raise AssertionError(f"no {found}: {text(self.seen[since:])[-4000:]}")
+                    raise AssertionError(
+                        f"no {found}: {text(self.seen[since:])[-4000:]}"
+                    )
 
     def _whole(self) -> int:
         """The end of the last whole frame; without synchronized output, of everything."""
-        return self.seen.rfind(FRAME_END) + len(FRAME_END) if self._answers else len(self.seen)
+        return (
+            self.seen.rfind(FRAME_END) + len(FRAME_END)
+            if self._answers
+            else len(self.seen)
+        )
 
     def type(self, keys: bytes | str) -> None:
         os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
 
     def resize(self, columns: int, rows: int) -> None:
         """The kernel sends SIGWINCH."""
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        fcntl.ioctl(
+            self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0)
+        )
 
     def close(self) -> None:
         """The window is closed: the kernel sends SIGHUP."""
@@ -134,7 +144,8 @@ class Terminal:
         if not self._closed:
             self._closed = True
             os.write(self._wake, b"x")
-            self._thread.join()  # else it would read the next terminal, which gets these numbers
+            # else it would read the next terminal, which gets these numbers
+            self._thread.join()
             for end in (self._theirs, self._ours, self._woken, self._wake):
                 os.close(end)
 
@@ -145,7 +156,9 @@ class Terminal:
         assert found == code, text(self.seen)[-1000:]
 
     def read_rest(self) -> None:
-        """Waits until the thread has read what the process, which has ended, wrote last."""
+        """Waits until the thread has read what the process, which has ended, wrote
+        last.
+        """
         with self._came:
             while not self._closed and select.select([self._ours], [], [], 0)[0]:
                 self._came.wait(0.05)

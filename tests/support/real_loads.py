@@ -1,4 +1,6 @@
-"""Models loaded with their data in this process, and the buffers that llama.cpp then reports."""
+"""Models loaded with their data in this process, and the buffers that llama.cpp then
+reports.
+"""
 
 import os
 from pathlib import Path
@@ -26,8 +28,12 @@ def load(command: LoadCommand) -> dict[str, DeviceMemory]:
     LOG.clear()
     model = C.llama_model_load_from_file(os.fsencode(command.target), params)
     assert model
-    n_ctx = llama_params.resolve_n_ctx(role.settings, C.llama_model_n_ctx_train(model), "it")
-    context = C.llama_init_from_model(model, llama_params.context_params(C, model, role, n_ctx))
+    n_ctx = llama_params.resolve_n_ctx(
+        role.settings, C.llama_model_n_ctx_train(model), "it"
+    )
+    context = C.llama_init_from_model(
+        model, llama_params.context_params(C, model, role, n_ctx)
+    )
     assert context
     allocated = LOG.buffers.by_device()
     C.llama_free(context)

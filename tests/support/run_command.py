@@ -21,7 +21,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60
 """Seconds; for a machine that does much else besides."""
 
-_QUIET = {"NO_COLOR", "FORCE_COLOR", "PYTHONIOENCODING", "PYTHONUTF8", "LOCALSPEC_DEBUG"} | {
+_QUIET = {
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "LOCALSPEC_DEBUG",
+} | {
     "COLUMNS",  # test runners set them, and a terminal's own size would not count
     "LINES",
 }
@@ -49,7 +55,9 @@ def command(*arguments: str | Path) -> list[str]:
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in _QUIET}
-    return kept | {"PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1"} | dict(changes or {})
+    return (
+        kept | {"PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1"} | dict(changes or {})
+    )
 
 
 def been_here(data: Path) -> None:
@@ -108,7 +116,9 @@ def hello(zoo: Zoo, *more: str, env: Mapping[str, str] | None = None) -> Done:
 def on_a_terminal(
     *arguments: str | Path, env: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Exit code and every byte that reached a terminal as its standard output and error."""
+    """Exit code and every byte that reached a terminal as its standard output and
+    error.
+    """
     from tests.support.pty_terminal import Terminal  # noqa: PLC0415  there is none on Windows
 
     with Terminal(command(*arguments), env=env, first=True, controls=False) as terminal:
@@ -118,7 +128,9 @@ def on_a_terminal(
 
 
 def find_engines(parent: psutil.Process) -> list[psutil.Process]:
-    """The engine processes among its children, the oldest first; others may come and go."""
+    """The engine processes among its children, the oldest first; others may come and
+    go.
+    """
     found = []
     for child in parent.children():
         with suppress(psutil.Error):
@@ -128,7 +140,9 @@ def find_engines(parent: psutil.Process) -> list[psutil.Process]:
 
 
 def harmful(seen: bytes, *, colour: bool = False) -> list[str]:
-    """Control characters but line ends and tabs, and direction overrides; our colours pass."""
+    """Control characters but line ends and tabs, and direction overrides; our colours
+    pass.
+    """
     text = (_SGR.sub(b"", seen) if colour else seen).replace(b"\r\n", b"\n").decode()
     return [
         repr(character)

@@ -94,8 +94,12 @@ Steps = Callable[[Pilot[Any]], Awaitable[None]]
 P = ParamSpec("P")
 
 
-def steps(action: Callable[Concatenate[Pilot[Any], P], Awaitable[None]]) -> Callable[P, Steps]:
-    """Makes a function of a pilot and more one that takes the rest, and returns what to do."""
+def steps(
+    action: Callable[Concatenate[Pilot[Any], P], Awaitable[None]],
+) -> Callable[P, Steps]:
+    """Makes a function of a pilot and more one that takes the rest, and returns what to
+    do.
+    """
     return lambda *args, **more: lambda pilot: action(pilot, *args, **more)
 
 
@@ -110,8 +114,9 @@ def home(
     closer: Callable[[MachineSurvey], MachineSurvey] | None = None,
     opening: Opening | None = None,
 ) -> LocalspecApp:
-    """With the slow part of the survey only where there is a `closer`: else snapshots would depend
-    on this computer."""
+    """With the slow part of the survey only where there is a `closer`: else snapshots
+    would depend on this computer.
+    """
     options = options or AppOptions(seed=1)
     runner = EngineRunner(opening or Opening([REFUSED]))
     closer = closer or (lambda seen: seen)
@@ -139,7 +144,9 @@ STATES = (
     _state("Qwen3-8B-Q4_K_M", DownloadPhase.LOADING, 3.1, 5.0, rate=11.4e6, eta=167.0),
     _state("Qwen3-0.6B-Q8_0", DownloadPhase.PAUSED, 0.2, 0.6),
     _state("大規模言語モデル-七十億-Q4_K_M", DownloadPhase.VERIFYING, 4.4, 4.4),
-    _state("Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M", DownloadPhase.WAITING, 0.0, 14.3),
+    _state(
+        "Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M", DownloadPhase.WAITING, 0.0, 14.3
+    ),
     _state("Llama-3.2-1B-Q8_0", DownloadPhase.DONE, 1.3, 1.3),
     _state(
         "Gemma-3-12B-Q4_K_M",
@@ -188,13 +195,20 @@ def held(text: str = SAID) -> Script:
 
 
 def thought() -> Script:
-    return spoken(f"<think>They ask about lists. {SAID.splitlines()[0]}</think>Use `append`.")
+    return spoken(
+        f"<think>They ask about lists. {SAID.splitlines()[0]}</think>Use `append`."
+    )
 
 
 def dying() -> Script:
     said = answer(words(SAID))
-    hint = Hint("Try a smaller {ctx}, fewer {gpu_layers}, a smaller quantisation, or {draft=none}.")
-    return [*said[: len(said) // 3], EngineExit("oom-gpu", ("cudaMalloc failed",), hint)]
+    hint = Hint(
+        "Try a smaller {ctx}, fewer {gpu_layers}, a smaller quantisation, or {draft=none}."
+    )
+    return [
+        *said[: len(said) // 3],
+        EngineExit("oom-gpu", ("cudaMalloc failed",), hint),
+    ]
 
 
 def phase(pilot: Pilot[Any]) -> str:
@@ -207,7 +221,9 @@ async def surveyed(pilot: Pilot[Any]) -> None:
     screen = pilot.app.screen
 
     def machine_shown() -> bool:
-        return any(str(line.content) for line in screen.query("#machine").results(Static))
+        return any(
+            str(line.content) for line in screen.query("#machine").results(Static)
+        )
 
     await wait_until(pilot, machine_shown)
     await settled(pilot)
@@ -219,7 +235,10 @@ async def opened(pilot: Pilot[Any]) -> None:
 
 @steps
 async def asking(
-    pilot: Pilot[Any], question: str = QUESTION, *keys: str, before: tuple[str, ...] = ()
+    pilot: Pilot[Any],
+    question: str = QUESTION,
+    *keys: str,
+    before: tuple[str, ...] = (),
 ) -> None:
     """Asks, waits for the end of the answer, then presses keys."""
     await opened(pilot)

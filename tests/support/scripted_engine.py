@@ -38,7 +38,8 @@ from localspec.protocol.wire import (
 from tests.support.fake_engine import BareEngine
 
 LIMIT = 60.0
-"""Seconds that a test waits for a condition, on a machine that does much else besides."""
+"""Seconds that a test waits for a condition, on a machine that does much else besides.
+"""
 
 MEASURED = MeasuredCosts(20.0, {"1": 1.0, "4": 1.2}, c=0.1)
 PLAN = SpeculationPlan("on", "worth it: 3 of 4 draft tokens accepted", 1.8)
@@ -55,15 +56,23 @@ Script = Iterable[Line]
 def ready(
     *, chats: bool = True, thinking: tuple[str, str] | None = None, **more: Any
 ) -> EngineReady:
-    """A loaded pair: a chat model with a template of its own, or one that completes text."""
+    """A loaded pair: a chat model with a template of its own, or one that completes
+    text.
+    """
     chat = {"template": "own" if chats else None, "thinking": thinking}
     settings = {"target": {"n_ctx": 8192}, "chat": chat}
     body: dict[str, Any] = {"notices": ()} | more
-    return EngineReady({}, "scripted.gguf", "draft.gguf", ("CPU",), settings, {}, 12.0, **body)
+    return EngineReady(
+        {}, "scripted.gguf", "draft.gguf", ("CPU",), settings, {}, 12.0, **body
+    )
 
 
 def answer(
-    words: Sequence[str], *, reason: FinishReason = "eog", width: int = 4, tail: str = ""
+    words: Sequence[str],
+    *,
+    reason: FinishReason = "eog",
+    width: int = 4,
+    tail: str = "",
 ) -> list[Event]:
     """A whole answer: each word a token, in rounds of at most `width`."""
     return [
@@ -76,7 +85,9 @@ def answer(
 
 
 def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
-    """The first round is plain; the others end alternately in a correction and a bonus token."""
+    """The first round is plain; the others end alternately in a correction and a bonus
+    token.
+    """
     waiting: list[str] = []
     n = 0
     for word in words:
@@ -92,7 +103,9 @@ def _round(n: int, words: Sequence[str]) -> Round:
     kinds: list[TokenClass] = ["accepted"] * len(words)
     corrected = n % 2 == 1
     kinds[-1] = "plain" if n == 0 else "correction" if corrected else "bonus"
-    tokens = tuple(token(word, kind, n) for word, kind in zip(words, kinds, strict=True))
+    tokens = tuple(
+        token(word, kind, n) for word, kind in zip(words, kinds, strict=True)
+    )
     accepted = len(words) - 1
     drafted = accepted + (2 if n and corrected else 0)
     source = ("model", "lookup", "model+lookup")[n % 3] if drafted else None
@@ -158,7 +171,10 @@ class ScriptedEngine(BareEngine):
 
     def inspect(self, inspect: InspectCommand) -> tuple[TokenScore, ...]:
         """Every token gets probability 0.5."""
-        return tuple(TokenScore(0.5, 1, (Alternative(9, "else", 0.25, 2),)) for _ in inspect.tokens)
+        return tuple(
+            TokenScore(0.5, 1, (Alternative(9, "else", 0.25, 2),))
+            for _ in inspect.tokens
+        )
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         yield from ()
@@ -170,7 +186,9 @@ class ScriptedEngine(BareEngine):
 
 @dataclass
 class Opening:
-    """A `StartEngine`: gives these engines or raises these errors in order, the last repeatedly."""
+    """A `StartEngine`: gives these engines or raises these errors in order, the last
+    repeatedly.
+    """
 
     engines: Sequence[BareEngine | LocalspecError]
     says: Sequence[Event] = ()
@@ -208,7 +226,8 @@ async def wait_until(
     while not condition():
         now = time.monotonic()
         assert now < until, "condition not met in time"
-        await asyncio.sleep(max(0.005, now - began))  # a dear condition leaves the app its time
+        # a dear condition leaves the app its time
+        await asyncio.sleep(max(0.005, now - began))
         began = time.monotonic()
     await pilot.pause()
 
@@ -216,4 +235,6 @@ async def wait_until(
 def painted(screen: Screen[Any]) -> str:
     """The text on the screen, without borders, with single spaces."""
     rows = (strip.text for strip in screen._compositor.render_strips())
-    return " ".join(" ".join(rows).translate(dict.fromkeys(map(ord, "▌▏│┃╭╮╰╯─"), " ")).split())
+    return " ".join(
+        " ".join(rows).translate(dict.fromkeys(map(ord, "▌▏│┃╭╮╰╯─"), " ")).split()
+    )

@@ -29,7 +29,8 @@ from localspec.protocol.wire import (
 from tests.support.fake_engine import BareEngine
 
 SETTINGS = ContextSettings(flash_attn="on", n_ctx=512, n_ubatch=32, n_threads=1)
-"""From 64 tokens on, flash attention uses tiles, so a wider prefill rounds differently."""
+"""From 64 tokens on, flash attention uses tiles, so a wider prefill rounds differently.
+"""
 GREEDY = SamplingParams(temperature=0)
 WIDEST = 17
 
@@ -55,7 +56,9 @@ class Said:
 def loaded(
     target: Path, draft: Path | None = None, settings: ContextSettings = SETTINGS
 ) -> Iterator[Session]:
-    session = Session(LoadCommand(str(target), str(draft) if draft else None, settings, settings))
+    session = Session(
+        LoadCommand(str(target), str(draft) if draft else None, settings, settings)
+    )
     try:
         yield session
     finally:
@@ -90,7 +93,9 @@ class InProcess(BareEngine):
 
 def say(session: Session, text: str, **request: Any) -> Said:
     """Generates a whole answer; greedy unless `sampling` is given."""
-    return folded(session.generate(GenerateCommand(text, **({"sampling": GREEDY} | request))))
+    return folded(
+        session.generate(GenerateCommand(text, **({"sampling": GREEDY} | request)))
+    )
 
 
 def say_like_plain(
@@ -100,7 +105,9 @@ def say_like_plain(
     lengths: Sequence[int | None] = (None,),
     **request: Any,
 ) -> list[Said]:
-    """An answer by each method with drafts of each length: all have plain decoding's tokens."""
+    """An answer by each method with drafts of each length: all have plain decoding's
+    tokens.
+    """
     plain, answers = say(session, text, spec="off", **request), list[Said]()
     specs = (spec,) if isinstance(spec, str) else spec
     for each, length in product(specs, lengths):
@@ -126,7 +133,9 @@ def folded(events: Iterable[Event]) -> Said:
 
 
 def require_same_logits_at_every_width(path: Path) -> None:
-    """Skips the test if this CPU's kernels round differently by width: then texts may differ."""
+    """Skips the test if this CPU's kernels round differently by width: then texts may
+    differ.
+    """
     if difference := _difference_by_width(path):
         pytest.skip(difference)
 
@@ -140,7 +149,9 @@ def _difference_by_width(path: Path) -> str:
         for width in (2, 3, 4, 6, 9, WIDEST):
             model.truncate(0)
             parts = [tokens[i : i + width] for i in range(0, len(tokens), width)]
-            rows = np.concatenate([model.decode(part, len(part)).copy() for part in parts])
+            rows = np.concatenate(
+                [model.decode(part, len(part)).copy() for part in parts]
+            )
             if not np.array_equal(rows, alone):
                 off = np.abs(rows - alone).max()
                 return f"here {width} tokens at once move logits by up to {off:.2g}"

@@ -1,4 +1,6 @@
-"""`localspec.fit` for headers, where its functions take shapes; pairs and machines for tests."""
+"""`localspec.fit` for headers, where its functions take shapes; pairs and machines for
+tests.
+"""
 
 from collections.abc import Sequence
 
@@ -7,7 +9,13 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.shape import ModelShape, for_target
-from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed, PassReads, SpeedEstimate, UseCase
+from localspec.fit.speed import (
+    TYPICAL_CPU_SPEED,
+    HardwareSpeed,
+    PassReads,
+    SpeedEstimate,
+    UseCase,
+)
 from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement
@@ -26,7 +34,9 @@ def from_header(header: Header) -> ModelShape:
     return _SHAPES[id(header)][1]
 
 
-def from_headers(target: Header, draft: Header | None) -> tuple[ModelShape, ModelShape | None]:
+def from_headers(
+    target: Header, draft: Header | None
+) -> tuple[ModelShape, ModelShape | None]:
     head = for_target(from_header(draft), target, draft) if draft else None
     return from_header(target), head
 
@@ -67,7 +77,10 @@ def estimate_speed(
 
 
 def count_reads(
-    header: Header, settings: ContextSettings, devices: Sequence[Device], context: int = 0
+    header: Header,
+    settings: ContextSettings,
+    devices: Sequence[Device],
+    context: int = 0,
 ) -> PassReads:
     return speed.count_reads(from_header(header), settings, devices, context)
 
@@ -85,4 +98,6 @@ def machine(
     *devices: Device, cpu: Device = CPU, past: tuple[MemoryMeasurement, ...] = ()
 ) -> MachineProfile:
     """With nominal speeds."""
-    return MachineProfile(devices, cpu, speed.from_devices(devices, TYPICAL_CPU_SPEED), past)
+    return MachineProfile(
+        devices, cpu, speed.from_devices(devices, TYPICAL_CPU_SPEED), past
+    )

@@ -1,7 +1,9 @@
-"""Builds the header of a model's file from the model's shape, before the file is downloaded.
+"""Builds the header of a model's file from the model's shape, before the file is
+downloaded.
 
-Tensors from src/models/*.cpp of llama.cpp (load_arch_tensors), their types from src/llama-quant.cpp
-(tensor_allows_quantization, llama_tensor_get_type_impl, tensor_type_fallback).
+Tensors from src/models/*.cpp of llama.cpp (load_arch_tensors), their types from
+src/llama-quant.cpp (tensor_allows_quantization, llama_tensor_get_type_impl,
+tensor_type_fallback).
 """
 
 import re
@@ -40,7 +42,9 @@ the attention's output.
 """
 _TYPE_IDS = {name: number for number, (name, _, _) in GGML_TYPES.items()}
 _FILE_TYPE_IDS = {name: number for number, name in FILE_TYPES.items()}
-_RECIPES = {name: name for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "MXFP4")}
+_RECIPES = {
+    name: name for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "MXFP4")
+}
 _RECIPES["Q4_K_M"] = "Q4_K"
 """By name of the quantisation, the type of most tensors."""
 _ALWAYS_F32 = re.compile(
@@ -53,12 +57,14 @@ _LAYER_NUMBER = re.compile(r"blk\.(\d+)\.")
 def build(shape: CatalogShape, quantization: str, name: str = "") -> Header:
     """The header of a file of this model, without its vocabulary.
 
-    Raises ValueError for an invalid shape, and an unsupported architecture or quantisation.
+    Raises ValueError for an invalid shape, and an unsupported architecture or
+    quantisation.
     """
     shape.check()
     types = _TensorTypes(shape, quantization)
     rows = (
-        (name, dims, _TYPE_IDS[types.choose(name, dims)]) for name, dims in _list_tensors(shape)
+        (name, dims, _TYPE_IDS[types.choose(name, dims)])
+        for name, dims in _list_tensors(shape)
     )
     keys: dict[str, Value] = {
         "general.architecture": shape.architecture,
@@ -73,7 +79,8 @@ def build(shape: CatalogShape, quantization: str, name: str = "") -> Header:
         architecture=shape.architecture,
         name=name,
         size=0,
-        keys=keys | {f"{shape.architecture}.{key}": value for key, value in _keys(shape).items()},
+        keys=keys
+        | {f"{shape.architecture}.{key}": value for key, value in _keys(shape).items()},
         tensors=place_tensors(rows),
         tokenizer=TokenizerMetadata(NONE, "none", "", shape.vocab),
         chat_template="",
@@ -84,16 +91,21 @@ def build(shape: CatalogShape, quantization: str, name: str = "") -> Header:
     return replace(header, size=begins + data_size(header), data_offset=begins)
 
 
-# --- metadata -----------------------------------------------------------------------------------
+# --- metadata
+# -----------------------------------------------------------------------------------
 
 
-def place_tensors(rows: Iterable[tuple[str, tuple[int, ...], int]]) -> tuple[TensorInfo, ...]:
+def place_tensors(
+    rows: Iterable[tuple[str, tuple[int, ...], int]],
+) -> tuple[TensorInfo, ...]:
     """From names, dimensions and types, one after the other in the file."""
     tensors, offset = list[TensorInfo](), 0
     for name, dims, type_ in rows:
         _, block, block_bytes = GGML_TYPES[type_]
         tensor = TensorInfo(name, dims, type_, offset, 0)
-        tensors.append(tensor._replace(n_bytes=tensor.n_elements // block * block_bytes))
+        tensors.append(
+            tensor._replace(n_bytes=tensor.n_elements // block * block_bytes)
+        )
         offset += tensors[-1].n_bytes + -tensors[-1].n_bytes % 32
     return tuple(tensors)
 
@@ -105,7 +117,9 @@ def _keys(shape: CatalogShape) -> dict[str, Value]:
         "block_count": shape.layers + shape.mtp_layers,
         "context_length": shape.context,
         "embedding_length": shape.embd,
-        "feed_forward_length": _collapse_equal([shape.n_ff(i) for i in range(shape.layers)]),
+        "feed_forward_length": _collapse_equal(
+            [shape.n_ff(i) for i in range(shape.layers)]
+        ),
         "attention.layer_norm_rms_epsilon": 2.0**-20,  # exact in 32 bits
         "attention.head_count": shape.heads,
     }
@@ -204,7 +218,8 @@ def _collapse_equal(values: list[int]) -> Value:
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
-# --- tensors ------------------------------------------------------------------------------------
+# --- tensors
+# ------------------------------------------------------------------------------------
 
 
 def _has(shape: CatalogShape, trait: str) -> bool:
@@ -217,7 +232,10 @@ def _list_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
         yield f"{name}.weight", dims
     for i in range(shape.layers + shape.mtp_layers):
         for name, dims in _layer_tensors(shape, i):
-            has_suffix = name.endswith((".bias", ".scale")) or name in ("ssm_a", "ssm_d")
+            has_suffix = name.endswith((".bias", ".scale")) or name in (
+                "ssm_a",
+                "ssm_d",
+            )
             yield f"blk.{i}.{name}" + ("" if has_suffix else ".weight"), dims
 
 
@@ -226,7 +244,10 @@ def _global_tensors(shape: CatalogShape) -> Iterator[TensorShape]:
     yield "token_embd", (embd, shape.vocab)
     if not shape.tied:
         yield "output", (embd, shape.vocab)
-    yield ("token_embd_norm" if shape.architecture.startswith("lfm2") else "output_norm"), (embd,)
+    yield (
+        ("token_embd_norm" if shape.architecture.startswith("lfm2") else "output_norm"),
+        (embd,),
+    )
     if shape.rope_factors:
         two = ("rope_factors_long", "rope_factors_short")
         for table in two if _has(shape, "fused_projections") else ("rope_freqs",):
@@ -256,12 +277,17 @@ def _layer_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
         yield "layer_output_scale", (1,)
     if layer >= shape.layers:
         yield "nextn.eh_proj", (2 * embd, embd)
-        yield from ((f"nextn.{name}", (embd,)) for name in ("enorm", "hnorm", "shared_head_norm"))
+        yield from (
+            (f"nextn.{name}", (embd,))
+            for name in ("enorm", "hnorm", "shared_head_norm")
+        )
 
 
 def _attention(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
     embd, heads, n_kv = shape.embd, shape.heads, shape.n_head_kv(layer)
-    key = (0 if shape.layer_kind(layer) == "*" else shape.sliding_head_dim) or shape.key_dim
+    key = (
+        0 if shape.layer_kind(layer) == "*" else shape.sliding_head_dim
+    ) or shape.key_dim
     value, is_gated = shape.value_dim or key, _has(shape, "gated_attention")
     wide = {"q": heads * key * (1 + is_gated), "k": n_kv * key, "v": n_kv * value}
     if shape.layers - shape.shared_kv_layers <= layer < shape.layers:
@@ -358,7 +384,9 @@ def _mamba2(shape: CatalogShape) -> Iterator[TensorShape]:
 
 
 def _delta_net(shape: CatalogShape) -> Iterator[TensorShape]:
-    """Gated delta net: `groups` key heads and `state_heads` value heads, all `state` wide."""
+    """Gated delta net: `groups` key heads and `state_heads` value heads, all `state`
+    wide.
+    """
     embd, heads = shape.embd, shape.state_heads
     values = shape.state * heads
     wide = 2 * shape.state * shape.groups + values
@@ -380,13 +408,16 @@ def _shortconv(shape: CatalogShape) -> Iterator[TensorShape]:
     yield "shortconv.out_proj", (shape.embd, shape.embd)
 
 
-# --- types of tensors ---------------------------------------------------------------------------
+# --- types of tensors
+# ---------------------------------------------------------------------------
 
 
 class _TensorTypes:
-    """Chooses types in file order: a tensor's type depends on how many of its kind came before.
+    """Chooses types in file order: a tensor's type depends on how many of its kind came
+    before.
 
-    A publisher's own mixture (UD-Q4_K_XL) is taken as Q4_K_M: such files are up to a tenth larger.
+    A publisher's own mixture (UD-Q4_K_XL) is taken as Q4_K_M: such files are up to a
+    tenth larger.
     """
 
     def __init__(self, shape: CatalogShape, quantization: str) -> None:
@@ -414,7 +445,9 @@ class _TensorTypes:
 
     def _preferred(self, name: str, dims: tuple[int, ...]) -> str:
         # As in Gemma 4's files, per_layer_token_embd is treated as any other matrix.
-        if name == "output.weight" or (self._shape.tied and name == "token_embd.weight"):
+        if name == "output.weight" or (
+            self._shape.tied and name == "token_embd.weight"
+        ):
             is_coarse = self._main not in ("Q8_0", "MXFP4")
             return "Q6_K" if is_coarse and _fits_blocks(dims, self._main) else "Q8_0"
         if self._main == "MXFP4":
@@ -440,8 +473,15 @@ class _TensorTypes:
             return self._main
         if fused:  # as in files made before 2026; newer ones mix more and fewer bits
             return "Q5_K"
-        is_70b = self._shape.layers + self._shape.mtp_layers == 80  # narrow values get more bits
-        return "Q6_K" if _use_more_bits(i, self._n_values) else "Q5_K" if is_70b else self._main
+        # narrow values get more bits
+        is_70b = self._shape.layers + self._shape.mtp_layers == 80
+        return (
+            "Q6_K"
+            if _use_more_bits(i, self._n_values)
+            else "Q5_K"
+            if is_70b
+            else self._main
+        )
 
 
 def _fits_blocks(dims: tuple[int, ...], type_: str) -> bool:
@@ -449,5 +489,7 @@ def _fits_blocks(dims: tuple[int, ...], type_: str) -> bool:
 
 
 def _use_more_bits(i: int, n: int) -> bool:
-    """True for the first and last eighth of the layers, and every third layer between them."""
+    """True for the first and last eighth of the layers, and every third layer between
+    them.
+    """
     return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2

@@ -2,8 +2,16 @@
 
 from textual.keys import key_to_character
 
-FORMS = ("legacy", "modifyOtherKeys", "modifyOtherKeys as CSI u", "kitty", "kitty with text")
-"""The last is what some terminals send that report the text of a key with its modifiers."""
+FORMS = (
+    "legacy",
+    "modifyOtherKeys",
+    "modifyOtherKeys as CSI u",
+    "kitty",
+    "kitty with text",
+)
+"""The last is what some terminals send that report the text of a key with its
+modifiers.
+"""
 _CHARACTERS = {"enter": "\r", "space": " "}
 
 

@@ -1,4 +1,6 @@
-"""Writes real GGUF models of a few hundred kilobytes, for tests that run llama.cpp itself."""
+"""Writes real GGUF models of a few hundred kilobytes, for tests that run llama.cpp
+itself.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +14,21 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 LETTERS = tuple(map(chr, range(33, 127)))
-WORDS = ("▁", *LETTERS, "▁a", "▁t", "▁th", "▁the", "in", "er", "on", "é", "漢字", "▁s", "es")
+WORDS = (
+    "▁",
+    *LETTERS,
+    "▁a",
+    "▁t",
+    "▁th",
+    "▁the",
+    "in",
+    "er",
+    "on",
+    "é",
+    "漢字",
+    "▁s",
+    "es",
+)
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 
 
@@ -68,7 +84,9 @@ class Model:
             elif not self._quantised(name, values):
                 writer.add_tensor(name, values.astype(np.float32))
             else:
-                writer.add_tensor(name, quantize(values, self.kind), raw_dtype=self.kind)
+                writer.add_tensor(
+                    name, quantize(values, self.kind), raw_dtype=self.kind
+                )
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -83,7 +101,12 @@ class Model:
         if self.mask is not None:
             writer.add_mask_token_id(self.mask)
         tokens = self.vocabulary()
-        types = [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, *[TokenType.BYTE] * 256]
+        types = [
+            TokenType.UNKNOWN,
+            TokenType.CONTROL,
+            TokenType.CONTROL,
+            *[TokenType.BYTE] * 256,
+        ]
         types += [
             TokenType.CONTROL if token in self.controls else TokenType.NORMAL
             for token in tokens[len(types) :]
@@ -120,12 +143,16 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
 class RandomTensors:
     """Random weights; the same seed and order of calls give the same weights.
 
-    With std 0.12 in the layers, a text soon repeats parts of itself without being a mere cycle:
-    prompt lookup finds drafts.
+    With std 0.12 in the layers, a text soon repeats parts of itself without being a
+    mere cycle: prompt lookup finds drafts.
     """
 
     def __init__(self, seed: int, model: Model, std: float = 0.12) -> None:
-        self._rng, self._tensors, self._std = np.random.default_rng(seed), model.tensors, std
+        self._rng, self._tensors, self._std = (
+            np.random.default_rng(seed),
+            model.tensors,
+            std,
+        )
 
     def matrix(self, name: str, *shape: int, std: float | None = None) -> None:
         values = self._rng.standard_normal(shape) * (std or self._std)
@@ -135,7 +162,12 @@ class RandomTensors:
         self._tensors[f"{name}.weight"] = np.ones(n, np.float32)
 
     def attention(
-        self, block: str, shape: Shape, *, n_in: int | None = None, head_norms: bool = False
+        self,
+        block: str,
+        shape: Shape,
+        *,
+        n_in: int | None = None,
+        head_norms: bool = False,
     ) -> None:
         head, n_in = shape.n_embd // shape.n_head, n_in or shape.n_embd
         self.ones(f"{block}.attn_norm", shape.n_embd)
@@ -174,7 +206,9 @@ def llama(
 
 
 def nudged(model: Model, seed: int, by: float = 0.05) -> Model:
-    """The model with a little noise on every matrix: a draft with a high acceptance rate."""
+    """The model with a little noise on every matrix: a draft with a high acceptance
+    rate.
+    """
     rng = np.random.default_rng(seed)
     for name, values in model.tensors.items():
         if values.ndim > 1 and values.any():
@@ -205,7 +239,9 @@ def sliding(seed: int = 0, *, window: int = 32, shape: Shape | None = None) -> M
 
 
 def lfm2(seed: int = 0) -> Model:
-    """Hybrid: short convolutions and attention; llama.cpp supports rollback by checkpoints."""
+    """Hybrid: short convolutions and attention; llama.cpp supports rollback by
+    checkpoints.
+    """
     shape = Shape()
     heads = [0, shape.n_head_kv, 0, shape.n_head_kv]
     keys = transformer_keys(shape) | {
@@ -265,9 +301,14 @@ def mamba2(seed: int = 0) -> Model:
 
 
 def parrot(
-    says: Sequence[str], *, loop: bool = False, n_ctx: int = 1024, controls: Sequence[str] = ()
+    says: Sequence[str],
+    *,
+    loop: bool = False,
+    n_ctx: int = 1024,
+    controls: Sequence[str] = (),
 ) -> Model:
-    """Generates the words of `says` in order after any prompt, then ends or (`loop`) starts again.
+    """Generates the words of `says` in order after any prompt, then ends or (`loop`)
+    starts again.
 
     Each word may occur once.  The end is the last of `controls`, or EOS.  The last token alone
     decides: the layer adds nothing, each word of `says` has its own unit vector as embedding (all
@@ -275,7 +316,11 @@ def parrot(
     """
     shape = Shape(n_embd=-(-(len(says) + 1) // 64) * 64, n_layer=1, n_ctx=n_ctx)
     known = Model("llama").vocabulary()
-    words = [*WORDS, *controls, *(w for w in says if w not in known and w not in controls)]
+    words = [
+        *WORDS,
+        *controls,
+        *(w for w in says if w not in known and w not in controls),
+    ]
     model = Model("llama", words=words, keys=transformer_keys(shape), controls=controls)
     tokens = model.vocabulary()
     places = [tokens.index(word) for word in says]
@@ -313,7 +358,11 @@ def transformer_keys(shape: Shape) -> dict[str, Any]:
 
 
 def _ends(
-    random: RandomTensors, model: Model, n_embd: int, tied: bool, norm: str = "output_norm"
+    random: RandomTensors,
+    model: Model,
+    n_embd: int,
+    tied: bool,
+    norm: str = "output_norm",
 ) -> None:
     n_vocab = len(model.vocabulary())
     random.matrix("token_embd", n_vocab, n_embd, std=1.0)

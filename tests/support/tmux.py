@@ -24,7 +24,9 @@ ENTER, ESCAPE = "Enter", "Escape"
 class Tmux:
     """A separate tmux server with one window of a fixed size."""
 
-    def __init__(self, size: tuple[int, int], data: Path, *, first: bool = False) -> None:
+    def __init__(
+        self, size: tuple[int, int], data: Path, *, first: bool = False
+    ) -> None:
         """`first`: the first start of the app."""
         if not first:
             been_here(data)
@@ -33,12 +35,24 @@ class Tmux:
             {"LOCALSPEC_DATA_DIR": str(data), "PS1": PROMPT, "TERM": "xterm-256color"}
         )
         columns, rows = map(str, size)
-        words = ["start-server", ";", "set", "-g", "status", "off", ";", "set", "-s", "escape-time"]
+        words = [
+            "start-server",
+            ";",
+            "set",
+            "-g",
+            "status",
+            "off",
+            ";",
+            "set",
+            "-s",
+            "escape-time",
+        ]
         words += ["0", ";", "set", "-g", "default-terminal", "tmux-256color", ";"]
         words += ["new-session", "-d", "-x", columns, "-y", rows]
         env.pop("TMUX", None)
         self._env = env
-        self._tmux(*words, "bash", "--norc", "--noprofile")  # several words: by no other shell
+        # several words: by no other shell
+        self._tmux(*words, "bash", "--norc", "--noprofile")
         self.wait_for(PROMPT.strip())
 
     def __enter__(self) -> Tmux:
@@ -70,9 +84,11 @@ class Tmux:
         self._tmux("send-keys", *keys)
 
     def leave_chat(self, home: str = "Ready to run") -> str:
-        """Presses escape until Home is shown: within a second of an answer it does nothing.
+        """Presses escape until Home is shown: within a second of an answer it does
+        nothing.
 
-        One at a time: the app would read an escape and the test's next key as one, with alt.
+        One at a time: the app would read an escape and the test's next key as one, with
+        alt.
         """
         pressed_at = -math.inf
 

@@ -1,4 +1,6 @@
-"""A card, a catalogue and prices made by hand: what the wizard shows does not hang on formulas."""
+"""A card, a catalogue and prices made by hand: what the wizard shows does not hang on
+formulas.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -32,7 +34,13 @@ from localspec.tui.wizard.what_if import WhatIf
 
 GIB = 1 << 30
 CARD = Device(
-    "CUDA0", "NVIDIA GeForce RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570.1"
+    "CUDA0",
+    "NVIDIA GeForce RTX 4070",
+    "gpu",
+    int(10.9 * GIB),
+    12 * GIB,
+    "CUDA",
+    driver="570.1",
 )
 CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
 PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
@@ -96,10 +104,18 @@ def fit(price: Price, place: MachineProfile = PLACE) -> FitReport:
     half = int(price.kv * GIB / 2)
     target = DeviceMemory(int(price.target * GIB), half, int(price.work * GIB))
     draft = DeviceMemory(int(price.draft * GIB), half, 0)
-    host = DeviceFit(place.cpu, GIB, DeviceMemory(int(0.3 * GIB)), DeviceMemory(), 0, GIB // 8)
-    load = LoadCommand("target", "draft", ContextSettings(n_ctx=16384), ContextSettings())
-    projection = MemoryEstimate(MemoryByDevice({}, 0), MemoryByDevice({}, 0), "analytic")
-    rooms = tuple(DeviceFit(device, GIB // 2, target, draft) for device in place.devices)
+    host = DeviceFit(
+        place.cpu, GIB, DeviceMemory(int(0.3 * GIB)), DeviceMemory(), 0, GIB // 8
+    )
+    load = LoadCommand(
+        "target", "draft", ContextSettings(n_ctx=16384), ContextSettings()
+    )
+    projection = MemoryEstimate(
+        MemoryByDevice({}, 0), MemoryByDevice({}, 0), "analytic"
+    )
+    rooms = tuple(
+        DeviceFit(device, GIB // 2, target, draft) for device in place.devices
+    )
     if not rooms:
         host = replace(host, target=target, draft=draft)
     return FitReport(load, rooms, host, projection, speed(price))
@@ -110,7 +126,12 @@ def speed(price: Price) -> SpeedEstimate:
     drafted = (low * least, high * most)
     ways = {
         name: WorkloadSpeed((max(1.0, least + more), max(1.0, most + more)), drafted)
-        for name, more in (("chat", 0.0), ("code", 0.4), ("writing", -0.5), ("documents", 0.2))
+        for name, more in (
+            ("chat", 0.0),
+            ("code", 0.4),
+            ("writing", -0.5),
+            ("documents", 0.2),
+        )
     }
     why = "CUDA0: 504 GB/s (RTX 4070); typical acceptance rate for chat"
     return SpeedEstimate(price.plain, drafted, ways, why)
@@ -134,8 +155,12 @@ def candidates(
 def _candidate(pair: CatalogPair, place: MachineProfile) -> Candidate:
     price = PRICES.get(pair.id)
     why = "same family · a draft token costs 8% of a target pass" if pair.draft else ""
-    reasons = ("good for chat", pair.target.note) if pair.target.note else ("good for chat",)
-    return Candidate(pair, pair.size or 0, fit(price, place) if price else None, reasons, why)
+    reasons = (
+        ("good for chat", pair.target.note) if pair.target.note else ("good for chat",)
+    )
+    return Candidate(
+        pair, pair.size or 0, fit(price, place) if price else None, reasons, why
+    )
 
 
 def _no_hub() -> HubClient:
@@ -148,7 +173,9 @@ def stock(
     suggest: Callable[..., tuple[Candidate, ...]] = candidates,
     **methods: Callable[..., Any],
 ) -> WizardServices:
-    """Nothing is measured, and no hub is asked; `methods` replace those of the services."""
+    """Nothing is measured, and no hub is asked; `methods` replace those of the
+    services.
+    """
     services = WizardServices(catalogue(folder), lambda: place, {}, _no_hub)
     defaults: dict[str, Callable[..., Any]] = {
         "suggest": lambda *asked: suggest(*asked, services.catalogue),
@@ -162,12 +189,16 @@ def stock(
 
 
 def app(
-    stock: WizardServices, options: AppOptions | None = None, runner: EngineRunner | None = None
+    stock: WizardServices,
+    options: AppOptions | None = None,
+    runner: EngineRunner | None = None,
 ) -> LocalspecApp:
     wanted = options or AppOptions(seed=1)
     engines = runner or EngineRunner()
 
     def first() -> Screen[None]:
-        return cast(Screen[None], WizardScreen(engines, wanted, DownloadManager(), stock))
+        return cast(
+            Screen[None], WizardScreen(engines, wanted, DownloadManager(), stock)
+        )
 
     return LocalspecApp(wanted, engines, first)

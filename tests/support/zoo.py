@@ -14,7 +14,17 @@ from tests.support.tinygguf import WORDS, Model, Shape
 HELLO = ("▁Hello", ",", "▁wor", "ld", "!", "\n", "▁Bye", ".")
 HELLO_TEXT = " Hello, world!\n Bye."
 """The output of `parrot`."""
-CHATTER = ("▁one", "▁two", "▁three", "▁four", "▁five", "▁six", "▁seven", "▁eight", "▁nine")
+CHATTER = (
+    "▁one",
+    "▁two",
+    "▁three",
+    "▁four",
+    "▁five",
+    "▁six",
+    "▁seven",
+    "▁eight",
+    "▁nine",
+)
 """`chatter` repeats these words without end."""
 
 CHAT_TEXT = """\
@@ -32,7 +42,9 @@ def twice(x: int) -> int:
 """The answer of `chatty` and `no-system`."""
 THOUGHT_TEXT = "<think>They greet me; I greet back.</think>Hello there."
 """The answer of `thinker`."""
-CALL_TEXT = 'I look.<tool_call>{"name": "weather", "arguments": {"city":"Rome"}}</tool_call>'
+CALL_TEXT = (
+    'I look.<tool_call>{"name": "weather", "arguments": {"city":"Rome"}}</tool_call>'
+)
 """The answer of `caller`, and the first of `agent`."""
 RESULT_TEXT = "Sunny there today!"
 """What `agent` answers to the result of a tool."""
@@ -120,12 +132,16 @@ def _nan(row: int | None) -> Model:
     if row is None:
         model.tensors["output.weight"][:] = np.nan
     else:
-        model.tensors["token_embd.weight"][model.vocabulary().index(HELLO[row])] = np.nan
+        model.tensors["token_embd.weight"][model.vocabulary().index(HELLO[row])] = (
+            np.nan
+        )
     return model
 
 
 def _chat(text: str, template: str, *controls: str) -> Model:
-    """Generates `text` and `<|im_end|>` after any prompt that does not end in one of its words."""
+    """Generates `text` and `<|im_end|>` after any prompt that does not end in one of
+    its words.
+    """
     marked = "|".join(map(re.escape, controls)) or "(?!)"
     said: list[str] = []
     held = ""
@@ -149,7 +165,9 @@ def _renamed(token: int, text: str, words: Sequence[str] = WORDS) -> Model:
 
 def _without_bytes() -> Model:
     model = tinygguf.llama(0)
-    return replace(model, tokens=[t.replace("<0x", "<byte ") for t in model.vocabulary()])
+    return replace(
+        model, tokens=[t.replace("<0x", "<byte ") for t in model.vocabulary()]
+    )
 
 
 MODELS: dict[str, Callable[[], Model]] = {
@@ -162,7 +180,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "sliding-f32": lambda: tinygguf.sliding(0),
     "sliding": lambda: quantised(tinygguf.sliding(0)),
     "hybrid": lambda: quantised(tinygguf.lfm2(0)),
-    "hybrid-cousin": lambda: quantised(tinygguf.nudged(tinygguf.lfm2(0), seed=5, by=0.02)),
+    "hybrid-cousin": lambda: quantised(
+        tinygguf.nudged(tinygguf.lfm2(0), seed=5, by=0.02)
+    ),
     "recurrent": lambda: quantised(tinygguf.mamba2(0)),
     # heads of `deep`, with random weights
     "eagle3": head_models.eagle3,
@@ -202,7 +222,9 @@ MODELS: dict[str, Callable[[], Model]] = {
     "padded": lambda: tinygguf.llama(1, words=[*WORDS, "▁pad"]),
     "reordered": lambda: quantised(tinygguf.llama(4, words=tuple(reversed(WORDS)))),
     # without the token of one byte, so no draft by text either
-    "wide": lambda: _renamed(257, "▁byte", WORDS + tuple(f"▁pad{i}" for i in range(200))),
+    "wide": lambda: _renamed(
+        257, "▁byte", WORDS + tuple(f"▁pad{i}" for i in range(200))
+    ),
     "renamed": lambda: _renamed(257, "▁other"),
     "renamed-rudely": lambda: _renamed(256, f"{ESC}]52;c;cHduZWQ={BEL}rude"),
     "no-bytes": _without_bytes,

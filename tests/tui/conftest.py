@@ -24,7 +24,9 @@ MADE_WITH = ((3, 11), "8.2.8")
 HERE = (sys.version_info[:2], version("textual"))
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     pictures = [item for item in items if item.get_closest_marker("pictures")]
     if HERE == MADE_WITH or not pictures:
         return
@@ -32,11 +34,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--snapshot-update"):
         raise pytest.UsageError(f"Pictures are accepted with {made_with} only.")
     for item in pictures:
-        item.add_marker(pytest.mark.skip(reason=f"pictures are compared with {made_with}"))
+        item.add_marker(
+            pytest.mark.skip(reason=f"pictures are compared with {made_with}")
+        )
 
 
 async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 2.0) -> None:
-    """Waits until only timers, threads and files can give the event loop something to do.
+    """Waits until only timers, threads and files can give the event loop something to
+    do.
 
     Textual's own looks whether the process uses the CPU for 20 ms: which are long, and on a busy
     machine, where it does not get the CPU, the end of nothing.  Its timers of a resize and of a
@@ -100,7 +105,9 @@ def no_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_cursor_blinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of Textual's own palette does: on a busy machine its screen never stays the same."""
+    """That of Textual's own palette does: on a busy machine its screen never stays the
+    same.
+    """
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
 
 

@@ -41,7 +41,15 @@ from localspec.tui.wizard.shortlist import Candidate
 from tests.chat.saved_chats import add_events, put
 from tests.support import scenes, wizards
 from tests.support.run_command import been_here
-from tests.support.scenes import Steps, asking, opened, settled, steps, surveyed, walking
+from tests.support.scenes import (
+    Steps,
+    asking,
+    opened,
+    settled,
+    steps,
+    surveyed,
+    walking,
+)
 from tests.support.scripted_engine import (
     Opening,
     ScriptedEngine,
@@ -85,7 +93,8 @@ keep = false
 "chat.send" = "ctrl+s"
 """
 
-# --- steps --------------------------------------------------------------------------------
+# --- steps
+# --------------------------------------------------------------------------------
 
 
 @steps
@@ -145,20 +154,25 @@ async def toasted(pilot: Pilot[Any]) -> None:
 
 async def full_context(pilot: Pilot[Any]) -> None:
     await opened(pilot)
-    pilot.app.push_screen(ContextFullScreen(ContextOverflow(8102, 8192, 11, mid_answer=True)))
+    pilot.app.push_screen(
+        ContextFullScreen(ContextOverflow(8102, 8192, 11, mid_answer=True))
+    )
     await settled(pilot)
 
 
 async def branched(pilot: Pilot[Any]) -> None:
     await asking()(pilot)
     await asking("And a comprehension?")(pilot)
-    await asking("And a generator, then, with all that it brings?", before=("f6",))(pilot)
+    await asking("And a generator, then, with all that it brings?", before=("f6",))(
+        pilot
+    )
     await asking("One more")(pilot)
     await pilot.press("f6", "f8")
     await settled(pilot)
 
 
-# --- Home ---------------------------------------------------------------------------------
+# --- Home
+# ---------------------------------------------------------------------------------
 
 SMALLER = replace(
     CARD,
@@ -168,14 +182,21 @@ SMALLER = replace(
     free=int(1.2 * GIB),
 )
 FAST = "qwen3-8b+qwen3-0.6b"
-TWO = MachineProfile((CARD, SMALLER), CPU, from_devices((CARD, SMALLER), TYPICAL_CPU_SPEED))
+TWO = MachineProfile(
+    (CARD, SMALLER), CPU, from_devices((CARD, SMALLER), TYPICAL_CPU_SPEED)
+)
 
 
 def with_room() -> MachineSurvey:
     known = catalog.load()
-    large, fast = (known.pairs[name] for name in ("mistral-small-3.2-24b-instruct+lookup", FAST))
+    large, fast = (
+        known.pairs[name] for name in ("mistral-small-3.2-24b-instruct+lookup", FAST)
+    )
     fit = wizards.fit(wizards.PRICES[FAST])
-    suggested = (Candidate(large, large.size or 0), Candidate(fast, fast.size or 0, fit))
+    suggested = (
+        Candidate(large, large.size or 0),
+        Candidate(fast, fast.size or 0, fit),
+    )
     return MachineSurvey(scenes.MACHINE, candidates=suggested)
 
 
@@ -198,8 +219,14 @@ def chats_of_long_ago() -> SavedChats:
     """Three, on a day that stays the same."""
     told = (
         ("Why does my loop allocate?", "It builds a new list."),
-        ("Letter to the landlord about the heating that has not worked since Tuesday", "Dear Sir"),
-        ("大規模言語モデルは一行に収まらないほど長い題名を持つことがあるのでしょうか", "はい"),
+        (
+            "Letter to the landlord about the heating that has not worked since Tuesday",
+            "Dear Sir",
+        ),
+        (
+            "大規模言語モデルは一行に収まらないほど長い題名を持つことがあるのでしょうか",
+            "はい",
+        ),
     )
     with closing(ChatHistory.open()) as history:
         for question, said in told:
@@ -254,19 +281,30 @@ HOME: dict[str, State] = {
     "empty": (scenes.home, surveyed),
     "full": (full, pressed("down", "down")),
     "names": (named, surveyed),
-    "downloads": (lambda: scenes.home(downloads=scenes.Still(), survey=with_room), pressed("end")),
+    "downloads": (
+        lambda: scenes.home(downloads=scenes.Still(), survey=with_room),
+        pressed("end"),
+    ),
     "offline": (offline, seeing("Offline mode", "slash", *"gemma", "up", "enter")),
     "opening": (long_file, choosing(target=LONG)),
     "preferences": (preferences(), pressed("f10", "down", "down")),
-    "damaged-preferences": (preferences("[screen]\ntheme = \n"), pressed("f10", "down", "right")),
+    "damaged-preferences": (
+        preferences("[screen]\ntheme = \n"),
+        pressed("f10", "down", "right"),
+    ),
     "keys": (preferences(), pressed("f10", "up", "enter", "down")),
 }
 
-# --- the wizard ---------------------------------------------------------------------------
+# --- the wizard
+# ---------------------------------------------------------------------------
 
 
-def wizard(place: MachineProfile = wizards.PLACE, **options: Any) -> Callable[[], App[None]]:
-    return lambda: wizards.app(wizards.stock(Path(), place), AppOptions(seed=1, **options))
+def wizard(
+    place: MachineProfile = wizards.PLACE, **options: Any
+) -> Callable[[], App[None]]:
+    return lambda: wizards.app(
+        wizards.stock(Path(), place), AppOptions(seed=1, **options)
+    )
 
 
 WIZARD: dict[str, State] = {
@@ -278,7 +316,8 @@ WIZARD: dict[str, State] = {
     "card": (wizard(), stepping("1", "g", *"4060")),
 }
 
-# --- chats --------------------------------------------------------------------------------
+# --- chats
+# --------------------------------------------------------------------------------
 
 
 def said_before(*turns: tuple[str, str]) -> Conversation:
@@ -313,7 +352,9 @@ def spoken() -> App[None]:
 
 
 def completing(**options: Any) -> Callable[[], App[None]]:
-    return lambda: scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False, **options)
+    return lambda: scenes.chat(
+        lambda: scenes.spoken(scenes.COMPLETED), chats=False, **options
+    )
 
 
 def thinking() -> App[None]:
@@ -327,7 +368,10 @@ def in_any_script() -> App[None]:
 TO_A_CORRECTION = walking(*("up",) * 8, "left")
 LONG_PAIR = ResolvedPair(Path(f"{LONG}.gguf"), Path(f"{LONG}-draft.gguf"))
 RIGHT_TO_LEFT = said_before(
-    (ARABIC, "كل مرة، `xs + [x]` ينشئ قائمة جديدة وينسخ القديمة إليها.\n\n1. أولا\n2. ثانيا"),
+    (
+        ARABIC,
+        "كل مرة، `xs + [x]` ينشئ قائمة جديدة وينسخ القديمة إليها.\n\n1. أولا\n2. ثانيا",
+    ),
     ("ומה עם הבנה?", "**הבנה** בונה רשימה אחת, ולא מעתיקה דבר."),
 )
 CHAT: dict[str, State] = {
@@ -341,7 +385,9 @@ CHAT: dict[str, State] = {
     "line": (chat_with(said_before((LINE, LINE))), in_chat()),
     "names": (chat_with(said_before((f"{LONG} {LONG}", "Yes.")), LONG_PAIR), in_chat()),
     "right-to-left": (
-        chat_with(RIGHT_TO_LEFT, ResolvedPair(Path(f"{HEBREW}.gguf"), Path(f"{CHINESE}.gguf"))),
+        chat_with(
+            RIGHT_TO_LEFT, ResolvedPair(Path(f"{HEBREW}.gguf"), Path(f"{CHINESE}.gguf"))
+        ),
         in_chat(),
     ),
     "toast": (spoken, toasted),
@@ -353,7 +399,8 @@ CHAT: dict[str, State] = {
     "turns": (spoken, branched),
 }
 
-# --- the rest -----------------------------------------------------------------------------
+# --- the rest
+# -----------------------------------------------------------------------------
 
 
 def found_log() -> App[None]:
@@ -381,6 +428,11 @@ REST: dict[str, State] = {
 }
 STATES: dict[str, State] = {
     f"{where}-{what}" if where else what: state
-    for where, states in (("home", HOME), ("wizard", WIZARD), ("chat", CHAT), ("", REST))
+    for where, states in (
+        ("home", HOME),
+        ("wizard", WIZARD),
+        ("chat", CHAT),
+        ("", REST),
+    )
     for what, state in states.items()
 }

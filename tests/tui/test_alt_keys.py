@@ -1,4 +1,6 @@
-"""Keys with alt as bytes: what terminals send reaches the app as the key that the help names."""
+"""Keys with alt as bytes: what terminals send reaches the app as the key that the help
+names.
+"""
 
 import time
 from collections.abc import Iterator
@@ -37,7 +39,8 @@ def read_keys(*typed: str) -> list[tuple[str, str | None]]:
     return [(key.key, key.character) for key in keys]
 
 
-# --- the parser -----------------------------------------------------------------------------
+# --- the parser
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -48,7 +51,8 @@ def test_every_alt_key_of_the_help_is_read_in_every_form(key: str, form: str) ->
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    "key", ["alt+s", "alt+é", "alt+я", "alt+space", "alt+left_square_bracket", "alt+shift+o"]
+    "key",
+    ["alt+s", "alt+é", "alt+я", "alt+space", "alt+left_square_bracket", "alt+shift+o"],
 )
 def test_other_alt_keys_that_a_user_may_choose(key: str, form: str) -> None:
     assert read_keys(key_bytes(key, form)) == [(key, None)]
@@ -67,8 +71,17 @@ def test_escape_and_a_character_never_types_it(character: str) -> None:
 
 
 def test_alt_keys_that_follow_each_other_at_once_are_separate() -> None:
-    assert read_keys("\x1b1\x1bz\x1b\r") == [("alt+1", None), ("alt+z", None), ("alt+enter", None)]
-    assert read_keys("\x1b1a\x1bzb") == [("alt+1", None), ("a", "a"), ("alt+z", None), ("b", "b")]
+    assert read_keys("\x1b1\x1bz\x1b\r") == [
+        ("alt+1", None),
+        ("alt+z", None),
+        ("alt+enter", None),
+    ]
+    assert read_keys("\x1b1a\x1bzb") == [
+        ("alt+1", None),
+        ("a", "a"),
+        ("alt+z", None),
+        ("b", "b"),
+    ]
     bracket = ("alt+left_square_bracket", None)
     assert read_keys("\x1b[\x1b[") == [bracket, bracket]
 
@@ -89,7 +102,9 @@ def test_escape_and_a_character_in_two_reads_within_the_delay_are_alt() -> None:
     assert key.key == "alt+1"
 
 
-@pytest.mark.parametrize("character", ["¡", "™", "£", "¢", "∞", "§", "¶", "•", "ª", "Ω", "Z"])
+@pytest.mark.parametrize(
+    "character", ["¡", "™", "£", "¢", "∞", "§", "¶", "•", "ª", "Ω", "Z"]
+)
 def test_what_option_types_on_a_mac_is_typed(character: str) -> None:
     """With the kitty protocol the character is reported as the text of a key with alt."""
     (plain,) = read_keys(character)
@@ -110,9 +125,17 @@ def test_other_modified_keys_have_one_name_in_every_form() -> None:
     shift_enter = ("shift+enter", None)
     assert read_keys("\x1b[27;2;13~", "\x1b[13;2u") == [shift_enter, shift_enter]
     undo = ("ctrl+z", None)
-    assert read_keys("\x1b[27;5;122~", "\x1b[122;5u", "\x1b[122;5;122u") == [undo, undo, undo]
+    assert read_keys("\x1b[27;5;122~", "\x1b[122;5u", "\x1b[122;5;122u") == [
+        undo,
+        undo,
+        undo,
+    ]
     symbol = ("alt+exclamation_mark", None)
-    assert read_keys("\x1b!", "\x1b[27;4;33~", "\x1b[27;3;33~") == [symbol, symbol, symbol]
+    assert read_keys("\x1b!", "\x1b[27;4;33~", "\x1b[27;3;33~") == [
+        symbol,
+        symbol,
+        symbol,
+    ]
 
 
 def test_a_paste_keeps_its_escapes() -> None:
@@ -124,7 +147,8 @@ def test_a_paste_keeps_its_escapes() -> None:
     assert key.key == "alt+z"
 
 
-# --- the app --------------------------------------------------------------------------------
+# --- the app
+# --------------------------------------------------------------------------------
 
 
 def code_blocks() -> Script:
@@ -141,7 +165,12 @@ async def send_bytes(chat: Chat, typed: str) -> None:
 
 
 def test_the_tests_below_have_all_alt_keys_of_the_help() -> None:
-    tested = {"alt+enter", "alt+z", "alt+shift+z", *(f"alt+{digit}" for digit in DIGITS)}
+    tested = {
+        "alt+enter",
+        "alt+z",
+        "alt+shift+z",
+        *(f"alt+{digit}" for digit in DIGITS),
+    }
     assert {*ALT_KEYS} == tested
 
 
@@ -154,7 +183,9 @@ async def test_alt_enter_begins_a_new_line_and_sends_nothing(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_alt_and_a_digit_copies_that_code_block(form: str, copied: list[str]) -> None:
+async def test_alt_and_a_digit_copies_that_code_block(
+    form: str, copied: list[str]
+) -> None:
     async with Chat(ScriptedEngine(code_blocks)) as chat:
         await chat.send("blocks?")
         for digit in DIGITS:
@@ -193,7 +224,9 @@ def typed_and_moved() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("typed", "text"), typed_and_moved())
-async def test_option_and_an_arrow_or_backspace_moves_over_words(typed: str, text: str) -> None:
+async def test_option_and_an_arrow_or_backspace_moves_over_words(
+    typed: str, text: str
+) -> None:
     async with Chat() as chat:
         await send_bytes(chat, typed)
         await chat.wait(lambda: chat.typed == text)

@@ -1,4 +1,5 @@
-"""The app: pictures of its screens, any size of a terminal, keys typed ahead of a screen.
+"""The app: pictures of its screens, any size of a terminal, keys typed ahead of a
+screen.
 
 The pictures were looked at before they were accepted: see CONTRIBUTING.md.
 """
@@ -23,7 +24,9 @@ WALL, STAMP = (200, 50), (20, 5)
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty folder, whose name is on no picture, with a catalogue that stays the same."""
+    """In an empty folder, whose name is on no picture, with a catalogue that stays the
+    same.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", "data")
     monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
@@ -37,7 +40,10 @@ PICTURES: dict[Size, str] = {
     (110, 30): "chat-help chat-replay chat-settings chat-thinking chat-tokens-ascii "
     "chat-tokens-monochrome",
     (100, 30): "wizard-card wizard-third-ascii",
-    (80, 24): "home-empty home-full home-names home-downloads home-offline home-opening "
+    (
+        80,
+        24,
+    ): "home-empty home-full home-names home-downloads home-offline home-opening "
     "home-preferences home-damaged-preferences wizard-first wizard-second wizard-third-two-cards "
     "chat-empty chat-streaming chat-tokens chat-dead chat-unicode chat-names chat-right-to-left "
     "chat-toast chat-room chat-turns log-found welcome welcome-no-gpu doctor doctor-running serve",
@@ -64,7 +70,9 @@ OFTEN = "home-full home-keys wizard-third-two-cards chat-tokens chat-settings ch
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("name", often(sorted(STATES), OFTEN.split()))
 async def test_any_size_is_survived(name: str) -> None:
-    """And what was on the screen is on it again, as somebody drags the corner of a window."""
+    """And what was on the screen is on it again, as somebody drags the corner of a
+    window.
+    """
     made, steps = STATES[name]
     start = (80, 24) if name in WAITING_FOR_WORDS else STAMP
     async with made().run_test(size=start, notifications=True) as pilot:
@@ -103,7 +111,9 @@ async def typed_ahead(chat: Chat, *keys: str) -> None:
 
 
 @pytest.mark.parametrize("opening", ["f1", "f4", "ctrl+l", "f8", "ctrl+p"])
-async def test_letters_right_after_a_sheet_closes_go_to_the_message(opening: str) -> None:
+async def test_letters_right_after_a_sheet_closes_go_to_the_message(
+    opening: str,
+) -> None:
     async with Chat() as chat:
         await chat.send("hi")
         await chat.press(opening)

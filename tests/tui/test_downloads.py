@@ -75,7 +75,9 @@ class HubHome(AppDriver):
         app = scenes.home(
             None,
             self.downloads,
-            lambda: MachineSurvey("a computer", home_rows.survey_machine().local_models),
+            lambda: MachineSurvey(
+                "a computer", home_rows.survey_machine().local_models
+            ),
             opening=Opening(engines or [ScriptedEngine(said)]),
         )
         self._run = app.run_test(size=(110, 36), notifications=True)
@@ -94,13 +96,17 @@ class HubHome(AppDriver):
 
     async def look_at(self, text: str) -> None:
         """The sheet of the first that is found, when the hub has said all."""
-        await self.press("slash", *("minus" if letter == "-" else letter for letter in text))
+        await self.press(
+            "slash", *("minus" if letter == "-" else letter for letter in text)
+        )
         await self.press("tab", "enter")
         await self.reaches(PullScreen)
         await self.wait(lambda: "Contacting the hub" not in self.shown)
 
     async def search_hub(self, text: str) -> None:
-        await self.press("slash", *("minus" if letter == "-" else letter for letter in text))
+        await self.press(
+            "slash", *("minus" if letter == "-" else letter for letter in text)
+        )
         await self.point_at("Search the hub")
         await self.press("enter")
 
@@ -113,12 +119,16 @@ class HubHome(AppDriver):
         raise AssertionError(f"no row {name}: {self.shown}")
 
     async def phases_are(self, *phases: str) -> None:
-        await self.wait(lambda: [s.phase.value for s in self.downloads.states()] == [*phases])
+        await self.wait(
+            lambda: [s.phase.value for s in self.downloads.states()] == [*phases]
+        )
 
 
 async def test_a_pair_that_does_not_match_is_not_downloaded(hub: FakeHub) -> None:
     async with HubHome(hub) as home:
-        hub.always[API] = Fault("status", status=429, headers={"RateLimit": '"api";r=0;t=250'})
+        hub.always[API] = Fault(
+            "status", status=429, headers={"RateLimit": '"api";r=0;t=250'}
+        )
         await home.press("slash", *"chatty", "minus", *"wrong", "tab", "enter")
         await home.sees("The hub is busy and asks to wait 4 min 10 s.")
         await home.press("escape", "escape")
@@ -135,7 +145,9 @@ async def test_a_pair_that_does_not_match_is_not_downloaded(hub: FakeHub) -> Non
 async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None:
     async with HubHome(hub) as home:
         await home.press("slash", *"xyzzy", "enter")
-        await home.sees("No match on this computer", "Search the hub", "sends this text")
+        await home.sees(
+            "No match on this computer", "Search the hub", "sends this text"
+        )
         assert "▸" not in home.shown and not hub.seen
         await home.press("down")
         await home.sees("▸ Search the hub", "enter search the hub")
@@ -154,10 +166,17 @@ async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None
 async def test_a_damaged_catalogue_of_ones_own_is_said_once_and_ours_is_shown(
     hub: FakeHub, tmp_path: Path
 ) -> None:
-    (tmp_path / "config" / "models.yaml").write_text("schema: 1\npairs: [{target: nobody}]\n")
+    (tmp_path / "config" / "models.yaml").write_text(
+        "schema: 1\npairs: [{target: nobody}]\n"
+    )
     async with HubHome(hub) as home:
         await home.sees("models.yaml", "nobody", "demo")
-        assert sum("there is no model nobody" in n.message for n in home.app._notifications) == 1
+        assert (
+            sum(
+                "there is no model nobody" in n.message for n in home.app._notifications
+            )
+            == 1
+        )
         await home.press("slash", *"qwen3")
         await home.sees("In the catalogue")
 
@@ -166,7 +185,9 @@ HOSTILE = "[red]evil[/red] [link=file:///etc]x[/] \x1b]0;owned\x07\x1b[2J\x9b31m
 
 
 async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
-    """Licences, names, messages: neither a terminal nor a markup parser gets them as they are."""
+    """Licences, names, messages: neither a terminal nor a markup parser gets them as
+    they are.
+    """
     hub.cards[BIG] = {"license": HOSTILE}
     model = zoo["chatty"].read_bytes()
     for repo in (f"tiny/chatty{HOSTILE}", "tiny/[bold]chatty[/bold]"):
@@ -185,14 +206,18 @@ async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
         await home.wait(lambda: "Contacting the hub" not in home.shown)
         assert_harmless(home)
         await home.press("escape")
-        hub.always[API] = Fault("status", status=403, headers={"X-Error-Message": "[b]x[/b]\x9b2J"})
+        hub.always[API] = Fault(
+            "status", status=403, headers={"X-Error-Message": "[b]x[/b]\x9b2J"}
+        )
         await home.press("enter")
         await home.sees("✗")
         assert_harmless(home)
 
 
 def assert_harmless(home: HubHome) -> None:
-    segments = [s for strip in home.app.screen._compositor.render_strips() for s in strip]
+    segments = [
+        s for strip in home.app.screen._compositor.render_strips() for s in strip
+    ]
     assert all(segment.text.isprintable() for segment in segments)
     assert not any(segment.style and segment.style.link for segment in segments)
 
@@ -202,7 +227,11 @@ async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -
         await home.look_at(PAIR)
         await home.press("enter")
         await home.wait(lambda: len(finals(tmp_path)) == 2)
-    file = next(path for path in tmp_path.glob("hub/*/snapshots/*/*.gguf") if path.name == FILES[1])
+    file = next(
+        path
+        for path in tmp_path.glob("hub/*/snapshots/*/*.gguf")
+        if path.name == FILES[1]
+    )
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.resolve().write_bytes(damaged)
@@ -224,7 +253,8 @@ async def test_a_chat_stays_open_while_it_downloads(hub: FakeHub) -> None:
         await home.look_at(PAIR)
         await home.press("enter")
         await home.sees("Downloads")
-        await home.press("escape", "home", "down", "down", "enter")  # below both downloads
+        # below both downloads
+        await home.press("escape", "home", "down", "down", "enter")
         await home.reaches(ChatScreen)
         await home.phases_are("done", "done")
         assert home.is_on(ChatScreen)
@@ -249,7 +279,9 @@ async def test_a_download_that_fails_says_why_and_is_tried_again(
     async with HubHome(hub) as home:
         await home.look_at(PAIR)
         if status:
-            hub.always[LINK] = Fault("status", status=status, headers={"X-Error-Code": code})
+            hub.always[LINK] = Fault(
+                "status", status=status, headers={"X-Error-Code": code}
+            )
         else:
             free[0] = 100_000
         await home.press("enter")

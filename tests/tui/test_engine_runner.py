@@ -148,7 +148,8 @@ async def test_a_chat_and_clients_share_one_engine(
         await pilot.press("escape")
         assert runner.host is not None
         others = threading.Event()
-        runner.host.submit(EngineJob(lambda _: others.wait(60)))  # a long answer of the server
+        # a long answer of the server
+        runner.host.submit(EngineJob(lambda _: others.wait(60)))
         chat = await ask(pilot)
         await wait_until(pilot, lambda: f"serving :{port}" in painted(chat))
         with closing(send(port)):

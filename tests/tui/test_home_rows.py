@@ -15,12 +15,15 @@ def test_home_counts_the_other_computers_that_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf = tmp_path / "shelf.yaml"
-    shelf.write_text(wizards.MODELS)  # of the shipped catalogue each pair would be estimated
+    # of the shipped catalogue each pair would be estimated
+    shelf.write_text(wizards.MODELS)
     monkeypatch.setattr(paths, "catalog_file", lambda: shelf)
     with socket.socket() as closed, listening(worker(status())) as address:
         closed.bind(("127.0.0.1", 0))  # held, and nobody listens
         gone = "{}:{}".format(*closed.getsockname())
-        survey = refine_survey(MachineSurvey("this computer", workers=(str(address), gone)))
+        survey = refine_survey(
+            MachineSurvey("this computer", workers=(str(address), gone))
+        )
     assert survey.machine_label.endswith(f" · with {address} · without {gone}")
     assert survey.machine_profile is not None
     assert survey.machine_profile.workers == (str(address),)

@@ -1,4 +1,6 @@
-"""Journeys from start to quit, keyboard only, in a real terminal; docs/tour.md shows the first."""
+"""Journeys from start to quit, keyboard only, in a real terminal; docs/tour.md shows
+the first.
+"""
 
 import re
 import shutil
@@ -32,7 +34,9 @@ SIZES = often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",))
 
 @pytest.fixture
 def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub with the tiny chat model; ours is far the best of the catalogue, as it says itself."""
+    """A hub with the tiny chat model; ours is far the best of the catalogue, as it says
+    itself.
+    """
     layers = "embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test"
     models = "".join(
         f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {10**8 * n},"
@@ -108,7 +112,9 @@ def back_home(tmux: Tmux, *seen: str | Callable[[str], object]) -> None:
 def first_screen(tmux: Tmux) -> None:
     words = ("Chat with models", "enter", "find a model", "skip")
     tmux.wait_for(lambda now: "billion" in now or "Little memory" in now, *words)
-    back_home(tmux, lambda seen: PAIR in seen.partition("not downloaded")[2], "w wizard")
+    back_home(
+        tmux, lambda seen: PAIR in seen.partition("not downloaded")[2], "w wizard"
+    )
 
 
 def choose_pair(tmux: Tmux) -> None:
@@ -118,7 +124,9 @@ def choose_pair(tmux: Tmux) -> None:
     tmux.press("1")
     tmux.wait_for(f"▸ {PAIR}", "2 of 3")
     tmux.press(ENTER)
-    tmux.wait_for("✓ vocabularies match", "3 of 3", "Memory", "Speed", "3.1 GB to download")
+    tmux.wait_for(
+        "✓ vocabularies match", "3 of 3", "Memory", "Speed", "3.1 GB to download"
+    )
 
 
 def download(tmux: Tmux, cache: Path) -> None:
@@ -132,7 +140,8 @@ def download(tmux: Tmux, cache: Path) -> None:
 
 
 def chat_once(tmux: Tmux) -> None:
-    tmux.type("/spec model")  # by itself it would not draft: a draft as large as its target
+    # by itself it would not draft: a draft as large as its target
+    tmux.type("/spec model")
     tmux.press(ENTER)
     ask(tmux, "Hello")
     seen = tmux.wait_for(
@@ -144,7 +153,9 @@ def chat_once(tmux: Tmux) -> None:
 
 
 def look_back(tmux: Tmux) -> None:
-    """The cursor goes back from the last token to guesses that were kept, and on by a round."""
+    """The cursor goes back from the last token to guesses that were kept, and on by a
+    round.
+    """
     tmux.press("F2")
     tmux.wait_for(*(label for label, _ in LEGEND.values()))
     while "accepted draft token" not in tmux.screen:
@@ -167,7 +178,9 @@ def bench(tmux: Tmux) -> list[psutil.Process]:
     tmux.press("b")
     tmux.wait_for("answers of 64 tokens")
     tmux.press(ENTER)
-    tmux.wait_for(lambda now: re.search(r"\d+ of \d+ answers, about", now) and "tok/pass" in now)
+    tmux.wait_for(
+        lambda now: re.search(r"\d+ of \d+ answers, about", now) and "tok/pass" in now
+    )
     engines = running(tmux)[1:]
     assert engines
     tmux.press(ESCAPE)
@@ -209,4 +222,5 @@ def test_copied_in_tmux(tmp_path: Path) -> None:
         tmux.press("C-o")
         tmux.wait_for("Copied")
         lines = [line.strip() for line in tmux.buffer.splitlines() if line.strip()]
-        assert any(line in tmux.screen for line in lines)  # a long answer is not all in sight
+        # a long answer is not all in sight
+        assert any(line in tmux.screen for line in lines)

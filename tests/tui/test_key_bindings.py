@@ -30,28 +30,51 @@ def test_no_two_actions_share_a_key_where_both_are_heard() -> None:
     )  # fmt: skip
     for places in together:
         taken = Counter(
-            one for k in KEY_BINDINGS if k.context in places for one in k.keys.split(",")
+            one
+            for k in KEY_BINDINGS
+            if k.context in places
+            for one in k.keys.split(",")
         )
         twice = {key for key, n in taken.items() if n > 1}
-        assert twice <= {"escape", "tab"}, f"{places}: {twice}"  # the token view's own comes first
+        # the token view's own comes first
+        assert twice <= {"escape", "tab"}, f"{places}: {twice}"
 
 
 def test_a_footer_shows_a_persons_own_keys() -> None:
     assert key_bindings.format_footer({}, "composer").startswith("enter send")
-    assert key_bindings.format_footer({"chat.send": "ctrl+s"}, "composer").startswith("ctrl+s send")
+    assert key_bindings.format_footer({"chat.send": "ctrl+s"}, "composer").startswith(
+        "ctrl+s send"
+    )
     assert "←→ token" in key_bindings.format_footer({}, "tokens")
 
 
 def test_the_way_out_is_the_last_hint_to_go() -> None:
     hints = "enter send  ctrl+j newline  esc stop  f2 tokens"
-    shown = [key_bindings.fit_footer(hints, width) for width in (99, 40, 25, 20, 9, 3, -5)]
+    shown = [
+        key_bindings.fit_footer(hints, width) for width in (99, 40, 25, 20, 9, 3, -5)
+    ]
     both = "enter send  esc stop"
-    assert shown == [hints, "enter send  ctrl+j newline  esc stop", both, both, "esc stop", "", ""]
+    assert shown == [
+        hints,
+        "enter send  ctrl+j newline  esc stop",
+        both,
+        both,
+        "esc stop",
+        "",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
     ("x", "key"),
-    [(0, "enter"), (8, "enter"), (12, "left"), (13, "right"), (16, "right"), (24, "escape")],
+    [
+        (0, "enter"),
+        (8, "enter"),
+        (12, "left"),
+        (13, "right"),
+        (16, "right"),
+        (24, "escape"),
+    ],
 )
 def test_which_key_a_hint_shows(x: int, key: str) -> None:
     assert find_key_hint("enter send  ←→ change  esc back", x) == key

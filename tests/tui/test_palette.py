@@ -51,7 +51,8 @@ async def look_up(pilot: Pilot[Any], words: str) -> None:
     palette.query_one(Input).value = words
     await pilot.pause()
     await wait_until(
-        pilot, lambda: not any(w.is_running and w.node is palette for w in palette.workers)
+        pilot,
+        lambda: not any(w.is_running and w.node is palette for w in palette.workers),
     )
 
 

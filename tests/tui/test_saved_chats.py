@@ -27,14 +27,19 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
         await second.sees("Recent chats", "2 turns")
         await second.open("down")
         turns = second.screen.session.conversation.turns
-        assert [turn.question for turn in turns] == ["Why does my loop allocate?", "and now?"]
+        assert [turn.question for turn in turns] == [
+            "Why does my loop allocate?",
+            "and now?",
+        ]
         assert [turn.answer for turn in turns] == [HELLO] * 2
         await second.sees("ctx 28 / 8.2k")
         assert turns[0].rounds and HELLO in second.shown
         await second.send("third")
         saved = second.history.list_chats()[0]
         assert saved.turn_count == 3
-        assert (saved.pair.model, saved.pair.draft) == ("demo", "auto"), "not where it lies"
+        assert (saved.pair.model, saved.pair.draft) == ("demo", "auto"), (
+            "not where it lies"
+        )
 
 
 @pytest.mark.parametrize("how", ["many turns", "lost events"])
@@ -98,7 +103,9 @@ async def test_a_chat_of_files_is_resumed() -> None:
     with closing(ChatHistory.open()) as history:
         old = saved_chats.chat(("before", "said"))
         pair = ChatPair(*files, "demo-target")
-        history.save_chat(None, replace(saved_chats.about(old), pair=pair), old.all_turns)
+        history.save_chat(
+            None, replace(saved_chats.about(old), pair=pair), old.all_turns
+        )
     async with home_app() as one:
         await one.open("down")
         choice = one.screen.session.pair
@@ -148,7 +155,9 @@ async def test_a_chat_without_a_draft_opens_where_its_model_has_a_head(
 
 def test_days() -> None:
     now = datetime(2026, 3, 3, 12, 0).astimezone()
-    days = [format_day((now - timedelta(days=n)).timestamp(), now) for n in (0, 1, 2, 7)]
+    days = [
+        format_day((now - timedelta(days=n)).timestamp(), now) for n in (0, 1, 2, 7)
+    ]
     assert days == ["today 12:00", "yesterday", "Sunday", "2026-02-24"]
     assert format_day(float("1e300"), now) == ""
 
@@ -204,7 +213,9 @@ async def test_a_place_that_cannot_be_is_said_once() -> None:
     paths.chats_file().parent.write_text("a file")
     chats = load_options().chats
     assert chats is not None and chats.history is None
-    assert ["Chats are not saved" in notice.message for notice in chats.take_notices()] == [True]
+    assert [
+        "Chats are not saved" in notice.message for notice in chats.take_notices()
+    ] == [True]
     assert not chats.take_notices()
     async with Chat(chats=chats) as chat:
         await chat.send("one")

@@ -1,4 +1,6 @@
-"""The reliable timer fires even if the event loop is late; a worker does only the latest job."""
+"""The reliable timer fires even if the event loop is late; a worker does only the
+latest job.
+"""
 
 import threading
 import time
@@ -33,7 +35,8 @@ async def test_a_resize_is_not_lost_with_the_only_tick_of_textuals_timer(
     app = scenes.home()
     async with app.run_test(size=(80, 24)) as pilot:
         await scenes.surveyed(pilot)
-        monkeypatch.setattr(app, "set_timer", lambda *_: Timer(app, 1000.0))  # it never starts
+        # it never starts
+        monkeypatch.setattr(app, "set_timer", lambda *_: Timer(app, 1000.0))
         app.post_message(Resize(Size(100, 30), Size(100, 30)))
         await wait_until(pilot, lambda: app.screen._compositor.size == (100, 30))
 

@@ -1,4 +1,6 @@
-"""Another model, draft model or context size in the same chat; the models on disk on Home."""
+"""Another model, draft model or context size in the same chat; the models on disk on
+Home.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -81,10 +83,17 @@ async def test_another_context_and_exact_mode_load_again() -> None:
         for value in ("on", "on", "off"):
             await chat.send(f"/set exact {value}")
             await chat.until("ready")
-        assert [wish.exact for wish in chat.opening.wishes] == [False, False, True, False]
+        assert [wish.exact for wish in chat.opening.wishes] == [
+            False,
+            False,
+            True,
+            False,
+        ]
 
 
-async def test_home_lists_models_of_no_pair_and_opens_them(models: Path, zoo: Zoo) -> None:
+async def test_home_lists_models_of_no_pair_and_opens_them(
+    models: Path, zoo: Zoo
+) -> None:
     """As those of LM Studio; a recent one is listed once, a part of a model not at all.
 
     A head that is named like a model is refused.
@@ -141,7 +150,9 @@ async def test_the_model_that_answers_already_is_not_loaded_again(models: Path) 
     """It may have been opened by another name, with other suggested settings."""
     target = models / "alpha-Q8_0.gguf"
     suggested = PairSettings(temperature=0.2)
-    async with Chat(pair=ResolvedPair(target, None, suggested_settings=suggested)) as chat:
+    async with Chat(
+        pair=ResolvedPair(target, None, suggested_settings=suggested)
+    ) as chat:
         await chat.send("/model alpha-Q8_0")
         await chat.sees("answers already")
         assert len(chat.opening.loads) == 1
@@ -154,7 +165,10 @@ async def test_a_draft_that_nobody_named_can_be_named(tmp_path: Path) -> None:
     async with Chat(pair=pair) as chat:
         await chat.send(f"/draft {pair.draft}")
         await chat.wait(lambda: len(chat.opening.loads) == 2)
-        assert [wish.default_draft != "" for wish in chat.opening.wishes] == [True, False]
+        assert [wish.default_draft != "" for wish in chat.opening.wishes] == [
+            True,
+            False,
+        ]
 
 
 async def test_home_opens_a_new_chat_with_a_preset() -> None:
@@ -184,7 +198,9 @@ def habits() -> Iterator[Habit]:
 
 
 @pytest.mark.parametrize("habit", habits(), ids=lambda habit: habit.typed)
-async def test_a_habit(habit: Habit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_habit(
+    habit: Habit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(copying, "copy", lambda *_: "Copied.")
     async with Chat(ScriptedEngine(said)) as chat:

@@ -1,7 +1,8 @@
-"""The terminal: whole after every kind of exit, and no byte reaches it but the app's own.
+"""The terminal: whole after every kind of exit, and no byte reaches it but the app's
+own.
 
-The same walk through the screens with harmless words shows which sequences are the app's own,
-whatever a model, a file or a paste says.
+The same walk through the screens with harmless words shows which sequences are the
+app's own, whatever a model, a file or a paste says.
 """
 
 import ast
@@ -72,20 +73,25 @@ def gone(processes: list[psutil.Process]) -> bool:
     return not psutil.wait_procs(processes, timeout=TIMEOUT)[1]
 
 
-# --- exits ------------------------------------------------------------------------------------
+# --- exits
+# ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("how", "code"),
     [
         (signal.SIGTERM, 143),
-        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.long),  # "closed" below has its handler
+        pytest.param(
+            signal.SIGHUP, 129, marks=pytest.mark.long
+        ),  # "closed" below has its handler
         (CTRL_Q, 0),
         (CTRL_C, 130),
     ],
 )
 def test_every_exit_leaves_the_terminal_whole_and_no_engine(
-    answering: tuple[Terminal, list[psutil.Process]], how: signal.Signals | bytes, code: int
+    answering: tuple[Terminal, list[psutil.Process]],
+    how: signal.Signals | bytes,
+    code: int,
 ) -> None:
     terminal, children = answering
     assert children
@@ -101,7 +107,9 @@ def test_every_exit_leaves_the_terminal_whole_and_no_engine(
     assert gone(children) and "Traceback" not in text(terminal.seen)
 
 
-@pytest.mark.parametrize("how", ["closed", "closed without a signal", "stopped reading"])
+@pytest.mark.parametrize(
+    "how", ["closed", "closed without a signal", "stopped reading"]
+)
 def test_a_terminal_that_goes_ends_app_and_engine_and_the_answer_is_saved(
     how: str, zoo: Zoo
 ) -> None:
@@ -125,7 +133,11 @@ def test_a_crash_of_ours(tmp_path: Path) -> None:
         terminal.type(F12)
         terminal.ends_with(1)
         terminal.assert_whole()
-        said = text(terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :]).strip().splitlines()
+        said = (
+            text(terminal.seen[terminal.seen.rindex(b"\x1b[?1049l") :])
+            .strip()
+            .splitlines()
+        )
     assert said[0] == f"localspec: Internal error: ZeroDivisionError: of {len(SECRET)}"
     assert said[1].startswith("  This is a bug.")
     log = (tmp_path / "crash.log").read_text(encoding="utf-8")
@@ -158,7 +170,8 @@ def test_without_a_terminal_there_is_help(how: str) -> None:
     assert b"\x1b" not in done.stderr
 
 
-# --- what terminals do ------------------------------------------------------------------------
+# --- what terminals do
+# ------------------------------------------------------------------------
 
 
 def test_bytes_that_are_no_text() -> None:
@@ -187,7 +200,9 @@ def test_no_bytes_end_the_app(tmp_path: Path) -> None:
     dice = random.Random(39)
     (tmp_path / "words.json").write_text(json.dumps(["Well", ", ", "**hello**", "\n"]))
     drive = module("tests.support.drive_app", "says", str(tmp_path / "words.json"))
-    with Terminal(drive, env={"LOCALSPEC_DATA_DIR": str(tmp_path), "EDITOR": "true"}) as terminal:
+    with Terminal(
+        drive, env={"LOCALSPEC_DATA_DIR": str(tmp_path), "EDITOR": "true"}
+    ) as terminal:
         terminal.wait_for("Type a message")
         for i in range(bulk(400, 20_000)):
             known = b"".join(dice.choices(BEGINNINGS, k=dice.randint(1, 3)))
@@ -217,10 +232,16 @@ def test_the_window_has_its_own_size() -> None:
 def feed(chunks: list[str]) -> list[str]:
     parser = PasteParser()
     messages = [message for chunk in chunks if chunk for message in parser.feed(chunk)]
-    return [f"paste {m.text}" if isinstance(m, Paste) else getattr(m, "key", "?") for m in messages]
+    return [
+        f"paste {m.text}" if isinstance(m, Paste) else getattr(m, "key", "?")
+        for m in messages
+    ]
 
 
-@given(st.text("ab\x1b[;20~1mJH\r\n\t\x03é", max_size=60), st.lists(st.integers(0, 60), max_size=6))
+@given(
+    st.text("ab\x1b[;20~1mJH\r\n\t\x03é", max_size=60),
+    st.lists(st.integers(0, 60), max_size=6),
+)
 def test_a_paste_is_text_whatever_it_holds_and_however_it_comes(
     pasted: str, cuts: list[int]
 ) -> None:
@@ -233,12 +254,16 @@ def test_a_paste_is_text_whatever_it_holds_and_however_it_comes(
 
 @given(
     st.lists(
-        st.sampled_from(["<", "?", "0", "9" * 12, "57344", "1", ";", ":", "27", "55296", "$", "M"]),
+        st.sampled_from(
+            ["<", "?", "0", "9" * 12, "57344", "1", ";", ":", "27", "55296", "$", "M"]
+        ),
         max_size=8,
     ),
     st.sampled_from("MmutA~yRc"),
 )
-def test_a_sequence_of_any_numbers_is_a_key_or_nothing(parts: list[str], end: str) -> None:
+def test_a_sequence_of_any_numbers_is_a_key_or_nothing(
+    parts: list[str], end: str
+) -> None:
     parser = PasteParser()
     for message in [*parser.feed(f"\x1b[{''.join(parts)}{end}"), *parser.tick()]:
         (getattr(message, "character", None) or "").encode()
@@ -264,7 +289,9 @@ def test_alt_keys_of_a_message(form: str, zoo: Zoo) -> None:
 
 
 def test_escape_before_a_letter_is_escape() -> None:
-    """Escape closes the search; the letter is not typed into it, and is no key with alt."""
+    """Escape closes the search; the letter is not typed into it, and is no key with
+    alt.
+    """
     with Terminal(command()) as terminal:
         terminal.wait_for("Ready to run")
         terminal.type("/demo")
@@ -278,10 +305,14 @@ def test_escape_before_a_letter_is_escape() -> None:
         terminal.ends_with(0)
 
 
-def test_an_editor_that_cannot_be_started_leaves_the_app_as_it_was(tmp_path: Path) -> None:
+def test_an_editor_that_cannot_be_started_leaves_the_app_as_it_was(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "words.json").write_text(json.dumps(["hello"]))
     drive = module("tests.support.drive_app", "says", str(tmp_path / "words.json"))
-    with Terminal(drive, env={"EDITOR": str(tmp_path / "none"), "VISUAL": ""}) as terminal:
+    with Terminal(
+        drive, env={"EDITOR": str(tmp_path / "none"), "VISUAL": ""}
+    ) as terminal:
         terminal.wait_for("Type a message")
         terminal.type(b"unsent\x07")
         since = terminal.wait_for("Set VISUAL or")
@@ -295,7 +326,9 @@ def test_an_editor_that_cannot_be_started_leaves_the_app_as_it_was(tmp_path: Pat
 def test_ctrl_z_and_fg(zoo: Zoo) -> None:
     """In a real shell with job control, during an answer."""
     shell = ["bash", "--norc", "--noprofile", "--noediting", "-i"]
-    with Terminal(shell, env={"PS1": "shell> ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}) as here:
+    with Terminal(
+        shell, env={"PS1": "shell> ", "BASH_SILENCE_DEPRECATION_WARNING": "1"}
+    ) as here:
         here.wait_for("shell> ")
         here.type(f"{' '.join(chatting(zoo))}\r")
         here.wait_for("Text-completion model")
@@ -319,9 +352,20 @@ def test_ctrl_z_and_fg(zoo: Zoo) -> None:
         here.ends_with(0)
 
 
-def test_resizes_while_an_answer_comes(answering: tuple[Terminal, list[psutil.Process]]) -> None:
+def test_resizes_while_an_answer_comes(
+    answering: tuple[Terminal, list[psutil.Process]],
+) -> None:
     terminal, _ = answering
-    for size in ((1, 1), (200, 60), (3, 50), (60, 15), (120, 2), (0, 0), (80, 24), (20, 5)) * 3:
+    for size in (
+        (1, 1),
+        (200, 60),
+        (3, 50),
+        (60, 15),
+        (120, 2),
+        (0, 0),
+        (80, 24),
+        (20, 5),
+    ) * 3:
         seen = len(terminal.seen)
         terminal.resize(*size)
         terminal.wait_for(lambda seen=seen: len(terminal.seen) > seen)  # type: ignore[misc]
@@ -335,7 +379,8 @@ def test_resizes_while_an_answer_comes(answering: tuple[Terminal, list[psutil.Pr
     terminal.assert_whole()
 
 
-# --- filters ----------------------------------------------------------------------------------
+# --- filters
+# ----------------------------------------------------------------------------------
 
 BLACK = Color(0, 0, 0)
 
@@ -347,7 +392,8 @@ def test_what_is_taken_out_leaves_its_room_and_clean_text_is_left_alone() -> Non
     assert len(segment.text) == len("a\x1b[31mb")
 
 
-# --- every byte is the app's own --------------------------------------------------------------
+# --- every byte is the app's own
+# --------------------------------------------------------------
 
 ESC, BEL, CSI, OSC, ST, DCS = "\x1b", "\x07", "\x9b", "\x9d", "\x9c", "\x90"
 ATTACKS = (
@@ -400,7 +446,9 @@ ATTRIBUTES = {b"0", b"1", b"2", b"3", b"4", b"7", b"9", b"21", b"53", b"38;2", b
 
 
 def shapes(seen: bytes) -> set[bytes]:
-    """The sequences, without the numbers that may be any and the attributes that are the app's."""
+    """The sequences, without the numbers that may be any and the attributes that are
+    the app's.
+    """
     found = set()
     for sequence in SEQUENCE.findall(PLACE.sub(b"\x1b[y;xH", COLOUR.sub(rb"\1", seen))):
         if sequence.endswith(b"m") and sequence.startswith(b"\x1b["):
@@ -417,14 +465,22 @@ def leaked(seen: bytes) -> list[str]:
 
 
 def pasted(words: str) -> bytes:
-    """As terminals paste: none of them lets an ESC through, which could end the paste itself."""
-    return b"\x1b[200~" + words.replace(ESC, "").encode("utf-8", "replace") + b"\x1b[201~"
+    """As terminals paste: none of them lets an ESC through, which could end the paste
+    itself.
+    """
+    return (
+        b"\x1b[200~" + words.replace(ESC, "").encode("utf-8", "replace") + b"\x1b[201~"
+    )
 
 
 def walk(here: Terminal, words: str) -> bytes:
-    """A chat, its views, sheets and errors; whatever can be typed or pasted has these words."""
+    """A chat, its views, sheets and errors; whatever can be typed or pasted has these
+    words.
+    """
     here.wait_for(
-        lambda: "Type a message" in text(here.seen) or "Text-completion" in text(here.seen)
+        lambda: (
+            "Type a message" in text(here.seen) or "Text-completion" in text(here.seen)
+        )
     )
     ask(here, words, "LAST")
     inspect(here)
@@ -464,7 +520,8 @@ def inspect(here: Terminal) -> None:
     here.type(b"r")
     before = here.wait_for("round 1 of", before)
     here.type(RIGHT + RIGHT + b"G" + b"q")
-    before = here.wait_for(" / 8.2k", before)  # only the chat says how full the context is
+    # only the chat says how full the context is
+    before = here.wait_for(" / 8.2k", before)
     here.type(b"\t" + F2 + CTRL_END)
     here.wait_for("LAST", before)
 
@@ -515,7 +572,9 @@ def test_nothing_but_the_apps_own_sequences(how: str, tmp_path: Path) -> None:
     assert not shapes(seen) - shapes(own)
     assert b"\x1b]" not in seen.replace(b"\x1b]22;default\x07", b"")
     assert all(
-        attack.encode("utf-8", "replace") not in seen for attack in ATTACKS if len(attack) > 9
+        attack.encode("utf-8", "replace") not in seen
+        for attack in ATTACKS
+        if len(attack) > 9
     )
 
 
@@ -535,7 +594,9 @@ def test_a_hostile_model_and_its_file_name(zoo: Zoo, tmp_path: Path) -> None:
 
 def from_the_list(model: Path, there: str = "Recent", down: bytes = DOWN) -> bytes:
     recent_pairs.add(ResolvedPair(model, None))
-    with Terminal(command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True) as here:
+    with Terminal(
+        command(), size=(120, 40), env={"COLORTERM": "truecolor"}, answers=True
+    ) as here:
         here.wait_for(there)  # the chats come last
         here.type(down + b"\r")
         here.wait_for("Text-completion model")
@@ -570,9 +631,21 @@ def test_no_markup_is_ever_parsed() -> None:
             assert name not in PARSING or is_unmarked, f"{file.name}: {name}"
             assert name not in ("from_markup", "Tooltip"), file.name
         for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and PARSING & {ast.unparse(b) for b in node.bases}:
-                made = [is_unmarked for name, is_unmarked in calls(node) if name == "__init__"]
+            if isinstance(node, ast.ClassDef) and PARSING & {
+                ast.unparse(b) for b in node.bases
+            }:
+                made = [
+                    is_unmarked
+                    for name, is_unmarked in calls(node)
+                    if name == "__init__"
+                ]
                 assert made and all(made), f"{file.name}: {node.name}"
-            if isinstance(node, ast.Assign) and not CONTENT.match(ast.unparse(node.value)):
-                titles = {ast.unparse(target).rpartition(".")[2] for target in node.targets}
-                assert not titles & {"tooltip", "border_title", "border_subtitle"}, file.name
+            if isinstance(node, ast.Assign) and not CONTENT.match(
+                ast.unparse(node.value)
+            ):
+                titles = {
+                    ast.unparse(target).rpartition(".")[2] for target in node.targets
+                }
+                assert not titles & {"tooltip", "border_title", "border_subtitle"}, (
+                    file.name
+                )

@@ -1,4 +1,7 @@
-"""Saved chats: one SQLite file, its locks and its search index. Guarantees: docs/history.md."""
+"""Saved chats: one SQLite file, its locks and its search index.
+
+Guarantees: docs/history.md.
+"""
 
 from localspec.chat.history.records import (
     ChatListEntry,

@@ -23,10 +23,11 @@ class HistoryDatabase:
     """One connection, shared by all threads of this process."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Open the file. If it cannot be written, open it read-only and set `write_error`.
+        """Open the file. If it cannot be written, open it read-only and set
+        `write_error`.
 
-        Without `create`, a missing file counts as an empty history. Raises LocalspecError if the
-        file cannot be read either.
+        Without `create`, a missing file counts as an empty history. Raises
+        LocalspecError if the file cannot be read either.
         """
         self.path = path
         self.write_error: LocalspecError | None = None
@@ -51,11 +52,16 @@ class HistoryDatabase:
         return self._run_transaction(work, "BEGIN IMMEDIATE")
 
     def vacuum(self) -> bool:
-        """Overwrite deleted data. Returns False if another process is reading the file."""
+        """Overwrite deleted data.
+
+        Returns False if another process is reading the file.
+        """
         with self._lock:
             try:
                 self._connection.execute("VACUUM")
-                (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                (busy, *_) = self._connection.execute(
+                    "PRAGMA wal_checkpoint(TRUNCATE)"
+                ).fetchone()
             except sqlite3.Error:
                 return False
         return not busy
@@ -79,8 +85,12 @@ class HistoryDatabase:
     def _open(self, create: bool) -> sqlite3.Connection:
         self.write_error = None
         if not create and not os.path.exists(self.path):
-            self.write_error = NotFoundError("There are no chats yet.", "Start one: localspec run")
-            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            self.write_error = NotFoundError(
+                "There are no chats yet.", "Start one: localspec run"
+            )
+            connection = sqlite3.connect(
+                ":memory:", isolation_level=None, check_same_thread=False
+            )
             schema.create_tables(connection)
             return connection
         try:
@@ -94,7 +104,8 @@ class HistoryDatabase:
         try:
             return schema.open_read_only(self.path)
         except schema.DATABASE_ERRORS as error:
-            if "no such table" in str(error):  # the disk was full when the file was created
+            # the disk was full when the file was created
+            if "no such table" in str(error):
                 raise self.write_error from error
             raise to_user_error(error, self.path) from error
 
@@ -145,7 +156,9 @@ class HistoryDatabase:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[sqlite3.Connection]:
+def _transaction(
+    connection: sqlite3.Connection, begin: str
+) -> Iterator[sqlite3.Connection]:
     connection.execute(begin)
     try:
         yield connection
@@ -184,4 +197,6 @@ def to_user_error(error: Exception, path: Path) -> LocalspecError:
         sqlite3.SQLITE_FULL: "Free some disk space.",
         sqlite3.SQLITE_IOERR: "Is the disk full, or was it removed?",
     }
-    return StorageError(f"{shown} cannot be used: {error}.", hints.get(code, other_folder))
+    return StorageError(
+        f"{shown} cannot be used: {error}.", hints.get(code, other_folder)
+    )

@@ -20,10 +20,13 @@ from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
 _T = TypeVar("_T")
-_MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024  # Unpacked: a damaged one must not fill the memory.
+# Unpacked: a damaged one must not fill the memory.
+_MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
 
 SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
-TURN_COLUMNS = "key, id, parent, question, attached, answer, reason, attempt, inside, model"
+TURN_COLUMNS = (
+    "key, id, parent, question, attached, answer, reason, attempt, inside, model"
+)
 """The columns that `load_turn` expects."""
 LIST_COLUMNS = "id, title, pair, turns, created, updated"
 
@@ -40,7 +43,9 @@ class ChatPair:
 
 @dataclass(frozen=True, slots=True)
 class ChatLocation:
-    """A chat's id with the id of its database: in another database the chat's id is not valid."""
+    """A chat's id with the id of its database: in another database the chat's id is not
+    valid.
+    """
 
     database_id: str
     chat_id: int
@@ -65,7 +70,9 @@ class ChatListEntry:
     title: str
     pair: ChatPair
     turn_count: int
-    created: float  # Seconds since 1970. Not used for sorting: the system clock may jump.
+    created: (
+        float  # Seconds since 1970. Not used for sorting: the system clock may jump.
+    )
     updated: float
 
 
@@ -93,7 +100,10 @@ def replace_surrogates(text: str) -> str:
 
 
 def load_settings(text: object) -> tuple[ChatSettings, int]:
-    """The settings, and `Conversation.system_since`. Invalid values become the defaults."""
+    """The settings, and `Conversation.system_since`.
+
+    Invalid values become the defaults.
+    """
     body = _parse_object(text)
     if body.get("exact", False) is None:  # `auto`, which earlier versions had
         body["exact"] = False
@@ -113,7 +123,9 @@ def _load(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
 
 def load_pair(text: object) -> ChatPair:
     pair = _load(ChatPair, _parse_object(text))
-    return pair if pair is not None and len(pair.thinking or "ab") == 2 else ChatPair("")
+    return (
+        pair if pair is not None and len(pair.thinking or "ab") == 2 else ChatPair("")
+    )
 
 
 def load_dropped(text: object) -> DroppedTurns:
@@ -124,7 +136,9 @@ def load_dropped(text: object) -> DroppedTurns:
 
 def load_attachments(text: object) -> tuple[Attachment, ...]:
     try:
-        return tuple(Attachment(str(name), str(body)) for name, body in json.loads(str(text)))
+        return tuple(
+            Attachment(str(name), str(body)) for name, body in json.loads(str(text))
+        )
     except (ValueError, TypeError, RecursionError):
         return ()
 
@@ -143,7 +157,9 @@ def pack_events(answer_events: Iterable[Event]) -> bytes:
 
 
 def unpack_events(body: Any) -> list[Event]:
-    """Return the events of a checkpoint; none if zlib's checksum shows that it is damaged."""
+    """Return the events of a checkpoint; none if zlib's checksum shows that it is
+    damaged.
+    """
     reader = zlib.decompressobj()
     try:
         lines = reader.decompress(body, _MAX_CHECKPOINT_BYTES).decode().split("\n")
@@ -167,7 +183,9 @@ def load_list_entry(row: Sequence[Any]) -> ChatListEntry:
     id_, title, pair, turns, *times = row
     try:
         created, updated = map(float, times)
-        return ChatListEntry(int(id_), str(title), load_pair(pair), int(turns), created, updated)
+        return ChatListEntry(
+            int(id_), str(title), load_pair(pair), int(turns), created, updated
+        )
     except (TypeError, OverflowError) as error:
         raise ValueError("a damaged row") from error
 

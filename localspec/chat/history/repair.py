@@ -25,12 +25,16 @@ class HistoryRepair:
 
 
 def repair_file(path: Path) -> HistoryRepair | None:
-    """Replace the damaged file by a repaired one; None if another process has already done so.
+    """Replace the damaged file by a repaired one; None if another process has already
+    done so.
 
     Raises OSError and sqlite3.Error; then the damaged file is unchanged.
     """
     with closing(_acquire_repair_lock(path.with_name("repair.lock"))):
-        with suppress(*schema.DATABASE_ERRORS), closing(schema.open_read_only(path)) as connection:
+        with (
+            suppress(*schema.DATABASE_ERRORS),
+            closing(schema.open_read_only(path)) as connection,
+        ):
             schema.check_integrity(connection)
             return None
         new = path.with_name(f"{path.name}.new")
@@ -46,7 +50,9 @@ def _acquire_repair_lock(path: Path) -> data_files.FileLock:
     deadline = time.monotonic() + _LOCK_TIMEOUT
     while (lock := data_files.lock(path)) is None:
         if time.monotonic() > deadline:
-            raise TimeoutError(110, "another localspec is still repairing it", str(path))
+            raise TimeoutError(
+                110, "another localspec is still repairing it", str(path)
+            )
         time.sleep(0.05)
     return lock
 
@@ -79,7 +85,10 @@ def _copy_readable_rows(damaged: Path, new: Path) -> int:
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         schema.create_tables(connection)
         connection.execute("BEGIN")
-        with suppress(*schema.DATABASE_ERRORS), closing(_open_damaged(damaged)) as source:
+        with (
+            suppress(*schema.DATABASE_ERRORS),
+            closing(_open_damaged(damaged)) as source,
+        ):
             for table in ("chats", "turns", "events"):
                 _copy_table(source, connection, table)
             (name,) = source.execute("SELECT name FROM state").fetchone()
@@ -96,8 +105,12 @@ def _open_damaged(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _copy_table(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> None:
-    """Copy rows by column position: new columns come last, and column names may be damaged."""
+def _copy_table(
+    source: sqlite3.Connection, connection: sqlite3.Connection, table: str
+) -> None:
+    """Copy rows by column position: new columns come last, and column names may be
+    damaged.
+    """
     names = schema.list_columns(connection, table)
     for row in _iterate_rows(source, table):
         values = ",".join("?" * len(row))
@@ -107,7 +120,9 @@ def _copy_table(source: sqlite3.Connection, connection: sqlite3.Connection, tabl
 
 
 def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """Read forwards and backwards up to the damaged part, then try the row ids in between."""
+    """Read forwards and backwards up to the damaged part, then try the row ids in
+    between.
+    """
     seen: set[int] = set()
     is_complete = yield from _scan(source, table, "ASC", seen)
     if is_complete:
@@ -117,7 +132,9 @@ def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any,
     above = min((id_ for id_ in seen if id_ > below), default=below)
     for id_ in range(below + 1, min(above, below + _MAX_ROWID_GAP)):
         with suppress(*schema.DATABASE_ERRORS):
-            row = source.execute(f"SELECT * FROM {table} WHERE rowid = ?", (id_,)).fetchone()
+            row = source.execute(
+                f"SELECT * FROM {table} WHERE rowid = ?", (id_,)
+            ).fetchone()
             if row is not None:
                 yield row
 
@@ -125,9 +142,14 @@ def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any,
 def _scan(
     source: sqlite3.Connection, table: str, order: str, seen: set[int]
 ) -> Generator[tuple[Any, ...], None, bool]:
-    """Yield rows up to the first seen or unreadable one. Returns whether all rows were read."""
+    """Yield rows up to the first seen or unreadable one.
+
+    Returns whether all rows were read.
+    """
     try:
-        for id_, *row in source.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid {order}"):
+        for id_, *row in source.execute(
+            f"SELECT rowid, * FROM {table} ORDER BY rowid {order}"
+        ):
             if id_ in seen:
                 return False
             seen.add(id_)

@@ -10,7 +10,8 @@ from localspec.errors import InUseError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
-MAX_CHECKED_BYTES = 32 * 1024 * 1024  # Larger files are not checked when opened: it takes a while.
+# Larger files are not checked when opened: it takes a while.
+MAX_CHECKED_BYTES = 32 * 1024 * 1024
 
 TABLES = {
     "chats": """id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, seed INTEGER NOT NULL,
@@ -25,10 +26,13 @@ TABLES = {
         body BLOB NOT NULL, UNIQUE (turn, n)""",
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
 }
-"""`state` has one row: the database id (`name`), and a change counter that orders all rows."""
+"""`state` has one row: the database id (`name`), and a change counter that orders all
+rows.
+"""
 
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-_SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)  # read beyond the end of a truncated file
+# read beyond the end of a truncated file
+_SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
@@ -62,7 +66,9 @@ def open_read_only(path: Path) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
     try:
         return _open_checked(f"{uri}?mode=ro")
-    except sqlite3.OperationalError:  # the folder is not writable: SQLite cannot create -shm
+    except (
+        sqlite3.OperationalError
+    ):  # the folder is not writable: SQLite cannot create -shm
         return _open_checked(f"{uri}?mode=ro&immutable=1")
 
 
@@ -88,12 +94,17 @@ def check_integrity(connection: sqlite3.Connection) -> None:
         (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     except UnicodeDecodeError:  # the result quotes damaged text
         raise _corrupt_error("not ok") from None
-    if result != "ok" or connection.execute("SELECT count(*) FROM state").fetchone() != (1,):
+    if result != "ok" or connection.execute(
+        "SELECT count(*) FROM state"
+    ).fetchone() != (1,):
         raise _corrupt_error(str(result))
 
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""The errors of a damaged database. UnicodeDecodeError: SQLite's error message is damaged too."""
+"""The errors of a damaged database.
+
+UnicodeDecodeError: SQLite's error message is damaged too.
+"""
 
 
 def is_corrupt(error: Exception) -> bool:
@@ -135,7 +146,11 @@ def _open_checked(uri: str) -> sqlite3.Connection:
 
 def _connect(name: str, *, uri: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        name, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, uri=uri
+        name,
+        timeout=BUSY_TIMEOUT,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=uri,
     )
     connection.text_factory = lambda body: body.decode("utf-8", "replace")
     connection.execute("PRAGMA trusted_schema = OFF")

@@ -26,7 +26,9 @@ from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Notice
 
-_EXCERPT_MARGIN = 60  # Characters of an excerpt before the match; twice as many follow it.
+_EXCERPT_MARGIN = (
+    60  # Characters of an excerpt before the match; twice as many follow it.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class ChatHistory:
     def close(self) -> None:
         self._database.close()
 
-    # --- reading --------------------------------------------------------------------------
+    # --- reading
+    # --------------------------------------------------------------------------
 
     def list_chats(self, limit: int = -1) -> list[ChatListEntry]:
         """List chats, the most recently used first."""
@@ -78,19 +81,25 @@ class ChatHistory:
     def _read_entries(self, clause: str, value: int) -> list[ChatListEntry]:
         query = f"SELECT {records.LIST_COLUMNS} FROM chats {clause}"
         entries = []
-        for row in self._database.run_read(lambda db: db.execute(query, (value,)).fetchall()):
+        for row in self._database.run_read(
+            lambda db: db.execute(query, (value,)).fetchall()
+        ):
             with suppress(ValueError):  # a damaged row
                 entries.append(records.load_list_entry(row))
         return entries
 
     def find_last_id(self) -> int:
-        """The id of the most recently used chat. Raises NotFoundError if there is none."""
+        """The id of the most recently used chat.
+
+        Raises NotFoundError if there is none.
+        """
         if entries := self.list_chats(1):
             return entries[0].id
         raise NotFoundError("There are no chats yet.", "Start one: localspec run")
 
     def load_chat(self, chat: int, *, with_events: bool = True) -> SavedChat:
-        """Load a chat with all branches. Without `with_events`, answers have only their text.
+        """Load a chat with all branches. Without `with_events`, answers have only their
+        text.
 
         Raises NotFoundError.
         """
@@ -115,7 +124,9 @@ class ChatHistory:
         return self._database.run_read(work)
 
     def search(self, text: str, limit: int = 100) -> Sequence[SearchHit]:
-        """Find titles and then turns that contain all words of `text`, also inside longer words."""
+        """Find titles and then turns that contain all words of `text`, also inside
+        longer words.
+        """
         terms = tuple(text.lower().split())
         if not terms:
             return []
@@ -127,7 +138,9 @@ class ChatHistory:
         ]
 
         def work(db: sqlite3.Connection) -> list[tuple[int, int, str]]:
-            return _search_turns(db, self._search_index.find_candidates(db, terms), terms, limit)
+            return _search_turns(
+                db, self._search_index.find_candidates(db, terms), terms, limit
+            )
 
         hits += [
             SearchHit(entries[chat], turn, excerpt, terms)
@@ -136,14 +149,19 @@ class ChatHistory:
         ]
         return hits[:limit]
 
-    # --- writing --------------------------------------------------------------------------
+    # --- writing
+    # --------------------------------------------------------------------------
 
     def save_chat(
-        self, location: ChatLocation | None, metadata: ChatMetadata, turns: Sequence[Turn] = ()
+        self,
+        location: ChatLocation | None,
+        metadata: ChatMetadata,
+        turns: Sequence[Turn] = (),
     ) -> ChatLocation:
         """Write a chat and some of its turns, replacing saved turns of the same ids.
 
-        Creates a new chat if `location` is None. Raises NotFoundError if the chat was deleted.
+        Creates a new chat if `location` is None. Raises NotFoundError if the chat was
+        deleted.
         """
 
         def work(db: sqlite3.Connection) -> ChatLocation:
@@ -155,7 +173,9 @@ class ChatHistory:
 
         return self._database.run_write(work)
 
-    def append_events(self, location: ChatLocation, turn: int, events: Sequence[Event]) -> None:
+    def append_events(
+        self, location: ChatLocation, turn: int, events: Sequence[Event]
+    ) -> None:
         """Append events to an answer. Raises NotFoundError if the turn was deleted."""
 
         def work(db: sqlite3.Connection) -> None:
@@ -164,7 +184,9 @@ class ChatHistory:
 
         self._database.run_write(work)
 
-    def remove_turn(self, location: ChatLocation, metadata: ChatMetadata, turn: int) -> None:
+    def remove_turn(
+        self, location: ChatLocation, metadata: ChatMetadata, turn: int
+    ) -> None:
 
         def work(db: sqlite3.Connection) -> None:
             chat = _write_chat(db, location, metadata, schema.advance_clock(db))
@@ -177,7 +199,9 @@ class ChatHistory:
         new_title = records.replace_surrogates(" ".join(title.split()))[:200]
 
         def work(db: sqlite3.Connection) -> int:
-            return db.execute("UPDATE chats SET title = ? WHERE id = ?", (new_title, chat)).rowcount
+            return db.execute(
+                "UPDATE chats SET title = ? WHERE id = ?", (new_title, chat)
+            ).rowcount
 
         if not self._database.run_write(work):
             raise _chat_not_found(chat)
@@ -185,7 +209,8 @@ class ChatHistory:
     def remove_chats(self, chats: Sequence[int]) -> RemovalResult:
         """Delete chats and overwrite their data.
 
-        Raises NotFoundError, or InUseError if one of them is open; then none is deleted.
+        Raises NotFoundError, or InUseError if one of them is open; then none is
+        deleted.
         """
         for chat in chats:
             self.find_entry(chat)
@@ -206,45 +231,60 @@ class ChatHistory:
         return RemovalResult(len(chats), self._search_index.delete() and wiped)
 
     def acquire_lock(self, chat: int) -> data_files.FileLock:
-        """Keep other windows from writing the chat. Raises InUseError if one has it open."""
+        """Keep other windows from writing the chat.
+
+        Raises InUseError if one has it open.
+        """
         if self.write_error is not None:
             raise self.write_error
         try:
             self._lock_path(chat).parent.mkdir(mode=0o700, exist_ok=True)
             lock = data_files.lock(self._lock_path(chat))
         except OSError:
-            return data_files.FileLock(os.open(os.devnull, os.O_RDONLY), is_exclusive=False)
+            return data_files.FileLock(
+                os.open(os.devnull, os.O_RDONLY), is_exclusive=False
+            )
         if lock is None:
-            raise InUseError(f"Chat {chat} is open in another window.", "Close it there.")
+            raise InUseError(
+                f"Chat {chat} is open in another window.", "Close it there."
+            )
         return lock
 
     def _lock_path(self, chat: int) -> Path:
         return self._database.path.with_name("open") / f"{chat}.lock"
 
 
-# --- reading rows; damaged ones are skipped ---------------------------------------------
+# --- reading rows; damaged ones are skipped
+# ---------------------------------------------
 
 
 def _load_turns(db: sqlite3.Connection, chat: int, with_events: bool) -> list[Turn]:
     turns = []
-    for row in db.execute(f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?", (chat,)):
+    for row in db.execute(
+        f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?", (chat,)
+    ):
         events: list[Event] | None = None
         if with_events:
-            bodies = db.execute("SELECT body FROM events WHERE turn = ? ORDER BY n", row[:1])
-            events = [event for (body,) in bodies for event in records.unpack_events(body)]
+            bodies = db.execute(
+                "SELECT body FROM events WHERE turn = ? ORDER BY n", row[:1]
+            )
+            events = [
+                event for (body,) in bodies for event in records.unpack_events(body)
+            ]
         with suppress(ValueError):
             turns.append(records.load_turn(row, events))
     return turns
 
 
-# --- searching --------------------------------------------------------------------------
+# --- searching
+# --------------------------------------------------------------------------
 
 
 class SearchIndex:
     """A full-text index of all turns; its file can be deleted at any time.
 
-    It stores trigrams (SQLite FTS5), so it finds parts of words, and text without spaces. Without
-    FTS5, or if the file cannot be written, a search reads all turns.
+    It stores trigrams (SQLite FTS5), so it finds parts of words, and text without
+    spaces. Without FTS5, or if the file cannot be written, a search reads all turns.
     """
 
     def __init__(self, path: Path) -> None:
@@ -253,16 +293,25 @@ class SearchIndex:
     def find_candidates(
         self, database: sqlite3.Connection, terms: Sequence[str]
     ) -> list[int] | None:
-        """Return the keys of turns that may match all terms, latest first; None means any turn."""
-        indexed_terms = [term for term in terms if len(term) >= 3]  # it has no shorter ones
+        """Return the keys of turns that may match all terms, latest first; None means
+        any turn.
+        """
+        # it has no shorter ones
+        indexed_terms = [term for term in terms if len(term) >= 3]
         if not indexed_terms:
             return None
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            with closing(sqlite3.connect(self._path, timeout=0.2, isolation_level=None)) as index:
+            with closing(
+                sqlite3.connect(self._path, timeout=0.2, isolation_level=None)
+            ) as index:
                 self._update(database, index)
-                match = " ".join('"{}"'.format(t.replace('"', '""')) for t in indexed_terms)
-                query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
+                match = " ".join(
+                    '"{}"'.format(t.replace('"', '""')) for t in indexed_terms
+                )
+                query = (
+                    "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
+                )
                 return [key for (key,) in index.execute(query, (match,))]
         except sqlite3.OperationalError:  # no FTS5; in use
             return None
@@ -271,14 +320,19 @@ class SearchIndex:
             return None
 
     def delete(self) -> bool:
-        """Delete the index; the next search rebuilds it. Returns False if that failed."""
+        """Delete the index; the next search rebuilds it.
+
+        Returns False if that failed.
+        """
         for suffix in ("", "-journal"):
             with suppress(OSError):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
         return not self._path.exists()
 
     def _update(self, database: sqlite3.Connection, index: sqlite3.Connection) -> None:
-        """Index the turns changed since the last search, or all turns of another database."""
+        """Index the turns changed since the last search, or all turns of another
+        database.
+        """
         index.execute("PRAGMA synchronous = OFF")
         index.execute("BEGIN IMMEDIATE")
         index.execute("CREATE TABLE IF NOT EXISTS seen (name TEXT, clock INTEGER)")
@@ -293,9 +347,7 @@ class SearchIndex:
             index.execute("DELETE FROM seen")
             index.execute("INSERT INTO seen VALUES (?, 0)", (name,))
         clock = row[0] if row else 0
-        query = (
-            "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
-        )
+        query = "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
         for key, question, answer, changed in database.execute(query, (clock,)):
             index.execute("DELETE FROM words WHERE rowid = ?", (key,))
             text = f"{question}\n{answer}".lower()
@@ -313,7 +365,9 @@ def _contains_all(text: str, terms: Sequence[str]) -> bool:
 def _search_turns(
     db: sqlite3.Connection, keys: list[int] | None, terms: Sequence[str], limit: int
 ) -> list[tuple[int, int, str]]:
-    """Return chat, turn and excerpt of the turns that contain all terms, the latest first."""
+    """Return chat, turn and excerpt of the turns that contain all terms, the latest
+    first.
+    """
     query = "SELECT chat, id, question || char(10) || answer FROM turns"
     if keys is None:
         return _excerpts(db.execute(f"{query} ORDER BY key DESC"), terms, limit)
@@ -330,13 +384,16 @@ def _excerpts(
             at = text.lower().index(terms[0])
             begin, end = max(0, at - _EXCERPT_MARGIN), at + 2 * _EXCERPT_MARGIN
             excerpt = " ".join(text[begin:end].split())
-            hits.append((chat, turn, f"{'…' * (begin > 0)}{excerpt}{'…' * (end < len(text))}"))
+            hits.append(
+                (chat, turn, f"{'…' * (begin > 0)}{excerpt}{'…' * (end < len(text))}")
+            )
         if len(hits) == limit:
             break
     return hits
 
 
-# --- writing rows; the caller holds a transaction -----------------------------------------
+# --- writing rows; the caller holds a transaction
+# -----------------------------------------
 
 
 def _chat_not_found(chat: int) -> NotFoundError:
@@ -351,9 +408,15 @@ def _resolve_chat_id(db: sqlite3.Connection, location: ChatLocation) -> int:
 
 
 def _write_chat(
-    db: sqlite3.Connection, location: ChatLocation | None, metadata: ChatMetadata, clock: int
+    db: sqlite3.Connection,
+    location: ChatLocation | None,
+    metadata: ChatMetadata,
+    clock: int,
 ) -> int:
-    """Insert or update a chat and return its id. An update keeps title, seed and creation time."""
+    """Insert or update a chat and return its id.
+
+    An update keeps title, seed and creation time.
+    """
     values = {
         "system": records.replace_surrogates(metadata.system),
         "settings": json.dumps(
@@ -369,7 +432,9 @@ def _write_chat(
     if location is not None:
         chat = _resolve_chat_id(db, location)
         sets = ", ".join(f"{name} = :{name}" for name in values)
-        if db.execute(f"UPDATE chats SET {sets} WHERE id = :id", values | {"id": chat}).rowcount:
+        if db.execute(
+            f"UPDATE chats SET {sets} WHERE id = :id", values | {"id": chat}
+        ).rowcount:
             return chat
         raise _chat_not_found(chat)
     title = records.replace_surrogates(metadata.title)
@@ -379,7 +444,9 @@ def _write_chat(
 
 def _insert(db: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:
     names = ", ".join(f":{name}" for name in values)
-    inserted = db.execute(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({names})", values)
+    inserted = db.execute(
+        f"INSERT INTO {table} ({', '.join(values)}) VALUES ({names})", values
+    )
     return int(inserted.lastrowid or 0)
 
 
@@ -412,7 +479,9 @@ def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> No
 def _append_to_answer(
     db: sqlite3.Connection, chat: int, turn: int, events: Sequence[Event], clock: int
 ) -> None:
-    key = db.execute("SELECT key FROM turns WHERE chat = ? AND id = ?", (chat, turn)).fetchone()
+    key = db.execute(
+        "SELECT key FROM turns WHERE chat = ? AND id = ?", (chat, turn)
+    ).fetchone()
     if key is None:
         raise _chat_not_found(chat)
     more = Turn("").with_events(events)

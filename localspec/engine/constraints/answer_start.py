@@ -1,4 +1,6 @@
-"""What comes before the body of a constrained answer: thinking, which is free, and headers."""
+"""What comes before the body of a constrained answer: thinking, which is free, and
+headers.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class HeaderTokens:
         piece: Callable[[int], bytes],
         stored_text: Callable[[int], bytes] | None = None,
     ) -> None:
-        """`stored_text` is a token's text in the model's file, which is read in less time."""
+        """`stored_text` is a token's text in the model's file, which is read in less
+        time.
+        """
         self._n_tokens = n_tokens
         self._piece = piece
         self._stored_text = stored_text
@@ -38,10 +42,12 @@ class HeaderTokens:
         return self._piece(token).decode("latin-1")
 
     def following(self, begun: str, headers: tuple[str, ...]) -> NDArray[np.int64]:
-        """The tokens with which a header that begins with `begun` goes on as one of `headers`.
+        """The tokens with which a header that begins with `begun` goes on as one of
+        `headers`.
 
-        The last token of a header holds no text of the message behind it. A header that ends in
-        `to=` goes on with a name, of which the token may hold a part; none follow within the name.
+        The last token of a header holds no text of the message behind it. A header that
+        ends in `to=` goes on with a name, of which the token may hold a part; none
+        follow within the name.
         """
         key = (begun, headers)
         known = self._following.get(key)
@@ -60,7 +66,9 @@ class HeaderTokens:
 
     @staticmethod
     def _beginnings(rest: str, tokens_by_text: dict[str, list[int]]) -> Iterator[str]:
-        """What a token may hold of the rest of a header: a marker whole, if there is a token."""
+        """What a token may hold of the rest of a header: a marker whole, if there is a
+        token.
+        """
         shortest = 1
         marker = rest[: rest.find("|>") + 2]
         if rest.startswith("<|") and marker in tokens_by_text:
@@ -100,15 +108,23 @@ def _without_name(text: str) -> str:
 class AnswerStart:
     """A `GrammarState` before an answer's body: `grammar` begins where the parser says.
 
-    Thinking and tool calls are free. Between messages there are two ways to go on: a header that
-    the format documents, or, where a model writes none, the answer itself. So no token of the body
-    comes before the grammar, also where a model would write a wrong header.
+    Thinking and tool calls are free. Between messages there are two ways to go on: a
+    header that the format documents, or, where a model writes none, the answer itself.
+    So no token of the body comes before the grammar, also where a model would write a
+    wrong header.
     """
 
     def __init__(
-        self, grammar: GrammarState, parser: AnswerParser, tokens: HeaderTokens, *, has_tools: bool
+        self,
+        grammar: GrammarState,
+        parser: AnswerParser,
+        tokens: HeaderTokens,
+        *,
+        has_tools: bool,
     ) -> None:
-        """With tools, a message before a call is no answer, and a header may name a tool."""
+        """With tools, a message before a call is no answer, and a header may name a
+        tool.
+        """
         self._grammar = grammar
         self._parser = parser
         self._tokens = tokens
@@ -121,7 +137,9 @@ class AnswerStart:
 
     @property
     def is_free(self) -> bool:
-        """Whether any token may follow: also in a header, from a tool's name or a mistake on."""
+        """Whether any token may follow: also in a header, from a tool's name or a
+        mistake on.
+        """
         return not self._is_between_messages and not len(self._header_tokens)
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -141,14 +159,20 @@ class AnswerStart:
         return []
 
     def advance(self, token: int) -> GrammarState:
-        """The next state, also for a token that is not allowed: the parser knows what it is."""
+        """The next state, also for a token that is not allowed: the parser knows what
+        it is.
+        """
         if self._begins_answer(token):
             return self._grammar.advance(token)
         parser = self._parser.fork()
         parser.feed(self._tokens.text(token))
-        if parser.kind == "answer" or (parser.kind == "preamble" and not self._has_tools):
+        if parser.kind == "answer" or (
+            parser.kind == "preamble" and not self._has_tools
+        ):
             return self._grammar
-        return AnswerStart(self._grammar, parser, self._tokens, has_tools=self._has_tools)
+        return AnswerStart(
+            self._grammar, parser, self._tokens, has_tools=self._has_tools
+        )
 
     def _begins_answer(self, token: int) -> bool:
         """Whether a token between messages is the first of an answer without a header."""

@@ -1,9 +1,10 @@
 """GBNF, llama.cpp's format of grammars, to llguidance's Lark.
 
-llguidance reads a terminal as far as it goes, as a lexer does, and GBNF has no lexer. So a grammar
-without recursion becomes one terminal, and in any other each character is a terminal of its own:
-both allow exactly the texts of the grammar. (llguidance's own converter makes terminals of all
-rules without references, with which many grammars have no end.)
+llguidance reads a terminal as far as it goes, as a lexer does, and GBNF has no lexer.
+So a grammar without recursion becomes one terminal, and in any other each character is
+a terminal of its own: both allow exactly the texts of the grammar. (llguidance's own
+converter makes terminals of all rules without references, with which many grammars have
+no end.)
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ def gbnf_to_lark(text: str) -> str:
     """Raises GrammarError for what is not GBNF."""
     rules = _parse_rules(text)
     references = {
-        name: {word for kind, word in body if kind == "name"} for name, body in rules.items()
+        name: {word for kind, word in body if kind == "name"}
+        for name, body in rules.items()
     }
-    missing = {"root", *(word for words in references.values() for word in words)} - rules.keys()
+    missing = {
+        "root",
+        *(word for words in references.values() for word in words),
+    } - rules.keys()
     if missing:
         raise GrammarError(f"The grammar has no rule {min(missing)[:40]!r}.", _FORMAT)
     try:
@@ -63,7 +68,9 @@ def _parse_rules(text: str) -> _Rules:
         if kind == "name" and tokens[i + 1 : i + 2] == [("define", "::=")]:
             body = rules[word] = []
         elif not rules:
-            raise GrammarError(f"The grammar begins with {word[:40]!r}, not a rule.", _FORMAT)
+            raise GrammarError(
+                f"The grammar begins with {word[:40]!r}, not a rule.", _FORMAT
+            )
         elif kind != "define":
             body.append((kind, word))
         elif tokens[i - 1][0] != "name":

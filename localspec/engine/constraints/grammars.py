@@ -1,7 +1,9 @@
-"""Grammars and JSON Schemas for one model's vocabulary, by llguidance, an optional package.
+"""Grammars and JSON Schemas for one model's vocabulary, by llguidance, an optional
+package.
 
-Every text that satisfies a schema has the separators of Python's json.dumps, and of an object with
-`properties` only these. What llguidance does not know is refused; annotations are ignored.
+Every text that satisfies a schema has the separators of Python's json.dumps, and of an
+object with `properties` only these. What llguidance does not know is refused;
+annotations are ignored.
 """
 
 from __future__ import annotations
@@ -45,14 +47,28 @@ _LIMITS = {
 }
 """Bound a step to about 0.1 s, the memory to 100 MB; JSON needs a tenth of both."""
 _ANNOTATIONS = frozenset(
-    {"title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id"}
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+    }
 )
 _HINTS = frozenset({"discriminator"})
-"""OpenAPI's, beside `oneOf`. It allows and forbids nothing, and llguidance would merge it."""
+"""OpenAPI's, beside `oneOf`.
+
+It allows and forbids nothing, and llguidance would merge it.
+"""
 _MERGING_KEYWORDS = frozenset({"allOf", "patternProperties", "multipleOf"})
 _COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
 """llguidance merges them with the keywords beside them."""
-_SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+_SCHEMAS_BY_NAME = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions"}
+)
 _INNER_SCHEMAS = frozenset(
     {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"}
 )
@@ -68,8 +84,12 @@ _CHECK_SECONDS = 20.0
 EXIT_OVERLAP = 3
 """Its exit status if alternatives of `oneOf` overlap."""
 _MAX_OUTLINE_CHARS = 128 * 1024
-"""Of alternatives that are compared outside of that process: as many as a schema may have."""
-_MAX_LAZY = 64  # Tokens that are tested one by one, while not all that are allowed are known.
+"""Of alternatives that are compared outside of that process: as many as a schema may
+have.
+"""
+_MAX_LAZY = (
+    64  # Tokens that are tested one by one, while not all that are allowed are known.
+)
 _MAX_FORCED_BYTES = 256  # More than a draft can hold.
 _SPECIAL = b"\xff"  # llguidance's mark before the name of a token that is no text.
 
@@ -89,7 +109,8 @@ class Grammars:
         what, text = ("grammar", grammar) if grammar else ("JSON Schema", json_schema)
         if len(text) > MAX_CHARS:
             raise GrammarError(
-                f"The {what} has {len(text):,} characters.", f"At most {MAX_CHARS:,} are possible."
+                f"The {what} has {len(text):,} characters.",
+                f"At most {MAX_CHARS:,} are possible.",
             )
         try:
             import llguidance  # noqa: PLC0415  optional
@@ -113,10 +134,14 @@ class Grammars:
 def schema_to_grammar(schema: str) -> str:
     import llguidance  # noqa: PLC0415  optional
 
-    return str(llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=_SCHEMA_OPTIONS))
+    return str(
+        llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=_SCHEMA_OPTIONS)
+    )
 
 
-def make_matcher(tokenizer: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
+def make_matcher(
+    tokenizer: llguidance.LLTokenizer, grammar: str
+) -> llguidance.LLMatcher:
     """The matcher of a compiled grammar; it has an error if the grammar cannot be used."""
     import llguidance  # noqa: PLC0415  optional
 
@@ -159,19 +184,28 @@ def _cost_error() -> GrammarError:
 
 @lru_cache(maxsize=64)
 def _check_in_child(schema: str, *, compares_alternatives: bool) -> None:
-    """Compile the schema in a process that has limits, which may also compare its alternatives.
+    """Compile the schema in a process that has limits, which may also compare its
+    alternatives.
 
-    Raises GrammarError if it exceeds the limits, or if alternatives overlap. The outlines are no
-    argument because the cache keeps those: 64 times a megabyte.
+    Raises GrammarError if it exceeds the limits, or if alternatives overlap. The
+    outlines are no argument because the cache keeps those: 64 times a megabyte.
     """
     outlines: list[str] = []
     if compares_alternatives:
         outlines = _outline_alternatives(json.loads(schema))
     parent = str(child_process.parent_pid_for_child())
-    command = [sys.executable, "-P", "-m", "localspec.engine.constraints.schema_check", parent]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "localspec.engine.constraints.schema_check",
+        parent,
+    ]
     process = child_process.start(command)
     try:
-        process.communicate(json.dumps([schema, *outlines]).encode(), timeout=_CHECK_SECONDS)
+        process.communicate(
+            json.dumps([schema, *outlines]).encode(), timeout=_CHECK_SECONDS
+        )
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
@@ -210,7 +244,8 @@ def _read_schema(text: str) -> Any:
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
     schema = _change_schemas(schema, _drop_always_true)
-    # llguidance merges the parts of `allOf`: closed, they would exclude each other's properties.
+    # llguidance merges the parts of `allOf`: closed, they would exclude each other's
+    # properties.
     return schema if '"allOf"' in text else _change_schemas(schema, _close_object)
 
 
@@ -227,7 +262,9 @@ def _has_merged_parts(schema: Any) -> bool:
     return any(map(_has_merged_parts, schema.values()))
 
 
-def _change_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+def _change_schemas(
+    schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Any:
     """The schema with each object in it changed that is a schema, the inner ones first."""
     if isinstance(schema, list):
         return [_change_schemas(part, change) for part in schema]
@@ -236,7 +273,9 @@ def _change_schemas(schema: Any, change: Callable[[dict[str, Any]], dict[str, An
     changed = dict(schema)
     for key, value in schema.items():
         if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
-            changed[key] = {name: _change_schemas(part, change) for name, part in value.items()}
+            changed[key] = {
+                name: _change_schemas(part, change) for name, part in value.items()
+            }
         elif key in _INNER_SCHEMAS:
             changed[key] = _change_schemas(value, change)
     return change(changed)
@@ -259,12 +298,18 @@ def _find_one_ofs(schema: Any) -> list[list[Any]]:
 def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what allows and forbids nothing."""
     kept = {key: value for key, value in schema.items() if key not in _HINTS}
-    return {key: value for key, value in kept.items() if value not in _ALWAYS_TRUE.get(key, ())}
+    return {
+        key: value
+        for key, value in kept.items()
+        if value not in _ALWAYS_TRUE.get(key, ())
+    }
 
 
 def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
     """With `additionalProperties` false where there are `properties`."""
-    return {"additionalProperties": False} | schema if "properties" in schema else schema
+    return (
+        {"additionalProperties": False} | schema if "properties" in schema else schema
+    )
 
 
 def _make_tokenizer(vocabulary: LlamaVocab) -> llguidance.LLTokenizer:
@@ -272,7 +317,9 @@ def _make_tokenizer(vocabulary: LlamaVocab) -> llguidance.LLTokenizer:
 
     n = vocabulary.n_tokens
     ends = [token for token in range(n) if vocabulary.is_eog(token)]
-    return llguidance.LLTokenizer(_TokenizerInterface(vocabulary), n_vocab=n, eos_token=ends)
+    return llguidance.LLTokenizer(
+        _TokenizerInterface(vocabulary), n_vocab=n, eos_token=ends
+    )
 
 
 class _TokenizerInterface:
@@ -284,21 +331,29 @@ class _TokenizerInterface:
     def __init__(self, vocabulary: LlamaVocab) -> None:
         self._vocabulary = vocabulary
         pieces = [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
-        self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
+        self.special_token_ids = [
+            token for token, piece in enumerate(pieces) if not piece
+        ]
         self.eos_token_id = vocabulary.eos
         self._ids = {piece: token for token, piece in enumerate(pieces) if piece}
         self._max_length = max(map(len, pieces), default=0)
         self.tokens = [
-            piece or _SPECIAL + vocabulary.token_text(token) for token, piece in enumerate(pieces)
+            piece or _SPECIAL + vocabulary.token_text(token)
+            for token, piece in enumerate(pieces)
         ]
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Tokens of a text that is forced; each call is for the rest of it."""
-        data = (text.encode() if isinstance(text, str) else bytes(text))[:_MAX_FORCED_BYTES]
-        tokens = self._vocabulary.tokenize_plain(data.decode("utf-8", "ignore").encode())
+        data = (text.encode() if isinstance(text, str) else bytes(text))[
+            :_MAX_FORCED_BYTES
+        ]
+        tokens = self._vocabulary.tokenize_plain(
+            data.decode("utf-8", "ignore").encode()
+        )
         if data.startswith(b"".join(self.tokens[token] for token in tokens)):
             return tokens
-        return self._longest_matches(data)  # a tokenizer that puts a space in front of a text
+        # a tokenizer that puts a space in front of a text
+        return self._longest_matches(data)
 
     def _longest_matches(self, data: bytes) -> list[int]:
         tokens: list[int] = []
@@ -322,7 +377,9 @@ class LlguidanceState:
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         if self._mask is None and len(tokens) <= _MAX_LAZY:
             with _translate_errors("grammar"):
-                counts = [self._matcher.validate_tokens([token]) for token in tokens.tolist()]
+                counts = [
+                    self._matcher.validate_tokens([token]) for token in tokens.tolist()
+                ]
                 _check_state(self._matcher)
             return np.array(counts, bool)
         allowed: NDArray[np.bool_] = self._computed_mask()[tokens]

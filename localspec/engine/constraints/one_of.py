@@ -1,13 +1,15 @@
 """Whether the alternatives of each `oneOf` in a JSON Schema exclude each other.
 
-llguidance compiles `oneOf` as `anyOf`, which is the same if no value satisfies two alternatives. It
-can tell that they differ in type or in a required property, but it follows no `$ref` for that. So
-it gets an outline of each alternative: a schema without references that all values of the
-alternative satisfy. If the outlines exclude each other, the alternatives do.
+llguidance compiles `oneOf` as `anyOf`, which is the same if no value satisfies two
+alternatives. It can tell that they differ in type or in a required property, but it
+follows no `$ref` for that. So it gets an outline of each alternative: a schema without
+references that all values of the alternative satisfy. If the outlines exclude each
+other, the alternatives do.
 
-Outlines repeat what references name. A schema of 5 KB can have 100 alternatives, each an object of
-8 properties that are objects of 8 properties, which all name one list of 500 values: that would be
-three million values. So all outlines together are written within a limit of characters.
+Outlines repeat what references name. A schema of 5 KB can have 100 alternatives, each
+an object of 8 properties that are objects of 8 properties, which all name one list of
+500 values: that would be three million values. So all outlines together are written
+within a limit of characters.
 """
 
 from __future__ import annotations
@@ -17,10 +19,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from localspec.errors import GrammarError
-from localspec.models.chat_template.schema_references import SchemaReferences, WorkBudget
+from localspec.models.chat_template.schema_references import (
+    SchemaReferences,
+    WorkBudget,
+)
 
 _MAX_CHARS = 1024 * 1024
-"""Of all outlines of one schema: some 10 MB of memory. Those of 400 models have 100,000."""
+"""Of all outlines of one schema: some 10 MB of memory.
+
+Those of 400 models have 100,000.
+"""
 _NODE_CHARS = 16  # What an outline costs beside its text.
 _MAX_ALTERNATIVES = 256
 _MAX_REFERENCES, _MAX_DEPTH, _MAX_NAMES = 8, 2, 8
@@ -29,10 +37,11 @@ _OUTLINED = ("type", "const", "enum", "required")  # What tells alternatives apa
 
 
 def outline_alternatives(one_ofs: list[list[Any]], root: Any) -> list[str]:
-    """The outline of each `oneOf` of the schema `root`, as a JSON Schema; equal ones only once.
+    """The outline of each `oneOf` of the schema `root`, as a JSON Schema; equal ones
+    only once.
 
-    A `oneOf` of constants that differ needs none. Raises BudgetExceededError if the outlines are
-    too long, and GrammarError for a `oneOf` with too many alternatives.
+    A `oneOf` of constants that differ needs none. Raises BudgetExceededError if the
+    outlines are too long, and GrammarError for a `oneOf` with too many alternatives.
     """
     writer = _OutlineWriter(root, WorkBudget(_MAX_CHARS))
     different = {json.dumps(one_of): one_of for one_of in one_ofs}
@@ -56,7 +65,9 @@ def check_outlines(outlines: Iterable[str], options: Mapping[str, Any]) -> None:
 
     strict = {**options, "coerce_one_of": False}
     for outline in outlines:
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(outline, overrides=strict)
+        grammar = llguidance.LLMatcher.grammar_from_json_schema(
+            outline, overrides=strict
+        )
         if llguidance.LLMatcher.validate_grammar(grammar):
             raise overlap_error()
 
@@ -69,12 +80,15 @@ def overlap_error() -> GrammarError:
 
 
 class _OutlineWriter:
-    """Writes outlines of parts of one schema, and spends their length before it repeats a part."""
+    """Writes outlines of parts of one schema, and spends their length before it repeats
+    a part.
+    """
 
     def __init__(self, root: Any, budget: WorkBudget) -> None:
         self._references = SchemaReferences(root)
         self._budget = budget
-        self._n_chars: dict[int, int] = {}  # Of what a part adds to an outline, by the part's id.
+        # Of what a part adds to an outline, by the part's id.
+        self._n_chars: dict[int, int] = {}
 
     def write(self, schema: Any, depth: int = 0) -> dict[str, Any]:
         """Raises BudgetExceededError."""
@@ -86,10 +100,16 @@ class _OutlineWriter:
         self._budget.spend(_NODE_CHARS + self._count_chars(schema, outline))
         required = schema.get("required")
         properties = schema.get("properties")
-        if depth < _MAX_DEPTH and isinstance(required, list) and isinstance(properties, dict):
+        if (
+            depth < _MAX_DEPTH
+            and isinstance(required, list)
+            and isinstance(properties, dict)
+        ):
             names = [name for name in required[:_MAX_NAMES] if isinstance(name, str)]
             known = [name for name in names if name in properties]
-            outline["properties"] = {n: self.write(properties[n], depth + 1) for n in known}
+            outline["properties"] = {
+                n: self.write(properties[n], depth + 1) for n in known
+            }
         return outline
 
     def _follow(self, schema: Any) -> Any:
@@ -109,7 +129,9 @@ class _OutlineWriter:
 
 
 def _are_different_constants(parts: list[dict[str, Any]]) -> bool:
-    """Whether each part is one or several constants, none of which another part has as well."""
+    """Whether each part is one or several constants, none of which another part has as
+    well.
+    """
     values: list[str] = []
     for part in parts:
         constants = part.get("enum", [])

@@ -16,18 +16,26 @@ from localspec.engine.sampling import NoAllowedTokenError, one_hot
 class OutputConstraint:
     """The grammar's state after the text of an answer and any draft that follows it.
 
-    The states of a draft are kept until the text contradicts them, so drafting and verifying
-    compute each only once.
+    The states of a draft are kept until the text contradicts them, so drafting and
+    verifying compute each only once.
     """
 
     def __init__(self, start: GrammarState, n_prompt: int) -> None:
-        """`start` is the state after the prompt: the grammar's, or an `AnswerStart` before it."""
-        self._n_committed = n_prompt  # Length of the text that the first state belongs to.
-        self._tokens: list[int] = []  # The tokens after it; `_states` has one element more.
+        """`start` is the state after the prompt: the grammar's, or an `AnswerStart`
+        before it.
+        """
+        self._n_committed = (
+            n_prompt  # Length of the text that the first state belongs to.
+        )
+        # The tokens after it; `_states` has one element more.
+        self._tokens: list[int] = []
         self._states: list[GrammarState] = [start]
 
-    def state_after(self, text: Sequence[int], drafted: Sequence[int] = ()) -> GrammarState | None:
-        """The state after prompt, answer and draft tokens; None where any token may follow.
+    def state_after(
+        self, text: Sequence[int], drafted: Sequence[int] = ()
+    ) -> GrammarState | None:
+        """The state after prompt, answer and draft tokens; None where any token may
+        follow.
 
         Raises NoAllowedTokenError if the grammar does not allow one of the tokens.
         """
@@ -38,7 +46,9 @@ class OutputConstraint:
         n_text = len(text) - self._n_committed
         for i in range(known, len(following)):
             token = following[i]
-            self._states.append(self._advance(self._states[-1], token, is_draft=i >= n_text))
+            self._states.append(
+                self._advance(self._states[-1], token, is_draft=i >= n_text)
+            )
             self._tokens.append(token)
         state = self._states[len(following)]
         return None if _is_free(state) else state
@@ -64,9 +74,11 @@ class OutputConstraint:
 
     @staticmethod
     def _advance(state: GrammarState, token: int, *, is_draft: bool) -> GrammarState:
-        """The next state. Before the answer's body, its text may hold what no draft may.
+        """The next state. Before the answer's body, its text may hold what no draft
+        may.
 
-        The tokens that end a thinking part are given, and so are those of a resumed answer.
+        The tokens that end a thinking part are given, and so are those of a resumed
+        answer.
         """
         may_differ = isinstance(state, AnswerStart) and not is_draft
         is_allowed = may_differ or _is_free(state) or state.allows(np.array([token]))[0]
@@ -81,20 +93,27 @@ def _is_free(state: GrammarState) -> bool:
 
 
 class ConstrainedDrafter:
-    """Keeps another drafter within a grammar, and adds the tokens that the grammar forces."""
+    """Keeps another drafter within a grammar, and adds the tokens that the grammar
+    forces.
+    """
 
     def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
         self._drafter, self._constraint = drafter, constraint
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        """A draft of the other drafter alone, up to its first forbidden token, then forced ones."""
+        """A draft of the other drafter alone, up to its first forbidden token, then
+        forced ones.
+        """
         draft = self._drafter.propose(tokens, limit, stop_policy)
         n = self._constraint.count_allowed(tokens, draft.tokens)
         if n < len(draft.tokens):
-            # A forbidden token that was sampled stays: the one after its rejection has to come
-            # from the residual distribution.
+            # A forbidden token that was sampled stays: the one after its rejection has
+            # to come from the residual distribution.
             n += draft.distributions is not None
             return replace(
                 draft,
@@ -102,7 +121,9 @@ class ConstrainedDrafter:
                 distributions=draft.distributions and draft.distributions[:n],
                 logits=draft.logits and draft.logits[:n],
             )
-        forced = self._constraint.forced_after(tokens, draft.tokens)[: limit - len(draft.tokens)]
+        forced = self._constraint.forced_after(tokens, draft.tokens)[
+            : limit - len(draft.tokens)
+        ]
         if not forced:
             return draft
         reason = "the grammar allows nothing else"

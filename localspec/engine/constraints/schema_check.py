@@ -1,8 +1,9 @@
 """The child process that compiles an untrusted JSON Schema, with limits.
 
-It reads a JSON array on stdin: the schema, and then outlines of the alternatives of `oneOf`, if
-they are too long to be compared elsewhere. It exits with 0 unless it exceeds the limits, or
-alternatives overlap. A schema that cannot be used for another reason does not fail here.
+It reads a JSON array on stdin: the schema, and then outlines of the alternatives of
+`oneOf`, if they are too long to be compared elsewhere. It exits with 0 unless it
+exceeds the limits, or alternatives overlap. A schema that cannot be used for another
+reason does not fail here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from localspec import child_process
 from localspec.engine.constraints import grammars
 from localspec.errors import GrammarError
 
-_MAX_MEMORY = 256 * 1024 * 1024  # Bytes of address space beyond what the libraries take.
+# Bytes of address space beyond what the libraries take.
+_MAX_MEMORY = 256 * 1024 * 1024
 _MAX_CPU_SECONDS = 1
 
 

@@ -1,1 +1,3 @@
-"""Automatic speculation: draft source and length per round, from measured costs and acceptance."""
+"""Automatic speculation: draft source and length per round, from measured costs and
+acceptance.
+"""

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import math
 
-from localspec.engine.control.pair_stats import PairStats, confidence_bucket, match_bucket
+from localspec.engine.control.pair_stats import (
+    PairStats,
+    confidence_bucket,
+    match_bucket,
+)
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.control.regret_budget import RegretBudget
 from localspec.engine.protocols import Draft
@@ -19,7 +23,11 @@ class ExpectedGain:
     """Compares acceptance statistics with pass costs."""
 
     def __init__(self, costs: PassCosts, pair_stats: PairStats) -> None:
-        self.costs, self.stats, self.acceptance = costs, pair_stats, pair_stats.acceptance
+        self.costs, self.stats, self.acceptance = (
+            costs,
+            pair_stats,
+            pair_stats.acceptance,
+        )
 
     @property
     def tokens_per_ms(self) -> float:
@@ -28,8 +36,8 @@ class ExpectedGain:
     def model_gain(self, n_drafted: int, probability: float, limit: int) -> float:
         """The best net gain of further draft tokens of the model, at most `limit`.
 
-        `n_drafted` tokens are drafted; `probability` is that all of them are accepted. All lengths
-        are tried, because the verify curve has steps.
+        `n_drafted` tokens are drafted; `probability` is that all of them are accepted.
+        All lengths are tried, because the verify curve has steps.
         """
         verify, rate = self.costs.verify_ms, self.tokens_per_ms
         step, before = self.costs.draft_ms, verify[n_drafted + 1]
@@ -44,14 +52,24 @@ class ExpectedGain:
         return best
 
     def lookup_gain(
-        self, lookup_draft: Draft, limit: int, regret: RegretBudget, *, in_prompt: bool = False
+        self,
+        lookup_draft: Draft,
+        limit: int,
+        regret: RegretBudget,
+        *,
+        in_prompt: bool = False,
     ) -> tuple[int, float]:
-        """How many tokens of a lookup draft to use, at most `limit`, and their net gain.
+        """How many tokens of a lookup draft to use, at most `limit`, and their net
+        gain.
 
-        Behind each accepted token the match is one token longer. `in_prompt` as in `match_bucket`.
-        Lengths that the budget does not cover are left out.
+        Behind each accepted token the match is one token longer. `in_prompt` as in
+        `match_bucket`. Lengths that the budget does not cover are left out.
         """
-        verify, rate, lookup = self.costs.verify_ms, self.tokens_per_ms, self.acceptance.lookup
+        verify, rate, lookup = (
+            self.costs.verify_ms,
+            self.tokens_per_ms,
+            self.acceptance.lookup,
+        )
         length, best, match = 0, 0.0, lookup_draft.match_length
         probability = cautious_probability = 1.0
         expected = cautious = 0.0
@@ -70,7 +88,8 @@ class ExpectedGain:
 
 
 class GainStopPolicy:
-    """A `DraftStopPolicy` that ends a draft when another token or pass is not worth its cost.
+    """A `DraftStopPolicy` that ends a draft when another token or pass is not worth its
+    cost.
 
     `is_probe` drafts one token in any case.
     """
@@ -78,7 +97,9 @@ class GainStopPolicy:
     def __init__(self, gain: ExpectedGain, limit: int, *, is_probe: bool) -> None:
         self._gain, self._limit, self._is_probe = gain, limit, is_probe
         self._probability = 1.0  # That all draft tokens so far are accepted.
-        self.expected_accepted = 0.0  # Estimated number of draft tokens that are accepted.
+        self.expected_accepted = (
+            0.0  # Estimated number of draft tokens that are accepted.
+        )
         self.confidence_buckets: list[int] = []
         self.n_passes = 0
 
@@ -90,7 +111,9 @@ class GainStopPolicy:
         probability = self._probability * token_probability
         gain = probability - self._gain.tokens_per_ms * (verify[n + 2] - verify[n + 1])
         if gain <= 0:
-            gain += max(0.0, self._gain.model_gain(n + 1, probability, self._limit - n - 1))
+            gain += max(
+                0.0, self._gain.model_gain(n + 1, probability, self._limit - n - 1)
+            )
         if gain <= 0 and not self._is_probe:
             acceptance.record_model_token(n, token_probability)
             return False
@@ -102,4 +125,7 @@ class GainStopPolicy:
     def should_continue(self, token: int) -> bool:
         n = len(self.confidence_buckets)
         self._is_probe = False
-        return n < self._limit and self._gain.model_gain(n, self._probability, self._limit - n) > 0
+        return (
+            n < self._limit
+            and self._gain.model_gain(n, self._probability, self._limit - n) > 0
+        )

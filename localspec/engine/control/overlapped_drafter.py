@@ -1,9 +1,11 @@
-"""Overlapped drafting: the draft model drafts on while the target verifies (SSD, arXiv 2603.03251).
+"""Overlapped drafting: the draft model drafts on while the target verifies (SSD, arXiv
+2603.03251).
 
-A worker thread drafts for the likeliest outcomes of the round: how many draft tokens are accepted,
-and which token follows them. If the outcome is one of these, the next draft is there already, or
-its beginning: `propose` always completes it, so neither the text nor the width of a target pass
-depends on timing. What the draft proposes is the same as without: only its passes are earlier.
+A worker thread drafts for the likeliest outcomes of the round: how many draft tokens
+are accepted, and which token follows them. If the outcome is one of these, the next
+draft is there already, or its beginning: `propose` always completes it, so neither the
+text nor the width of a target pass depends on timing. What the draft proposes is the
+same as without: only its passes are earlier.
 """
 
 from __future__ import annotations
@@ -48,8 +50,9 @@ _RANK_PROBABILITIES = (
     (0.95, (0.77, 0.10, 0.03, 0.01)),
     (1.0, (0.96, 0.01, 0.01, 0.0)),
 )
-"""That the target's token is the draft's first, second, … choice, by upper bound of the draft's
-confidence: of a 700 M target and its 30 M draft at temperature 0.8."""
+"""That the target's token is the draft's first, second, … choice, by upper bound of the
+draft's confidence: of a 700 M target and its 30 M draft at temperature 0.8.
+"""
 _UNKNOWN_CONFIDENCE = 0.7  # Of a place that the draft model did not draft, or not yet.
 _MIN_GAIN = 0.03  # Share of a round's time that overlap must be worth.
 _TRIAL_ROUNDS = 16  # Rounds with and without overlap in turn, to compare their times.
@@ -61,7 +64,9 @@ _NEW_TIME_WEIGHT = 0.05
 
 
 class ThreadWorker:
-    """Runs one job at a time beside the caller, on a thread that starts with the first job."""
+    """Runs one job at a time beside the caller, on a thread that starts with the first
+    job.
+    """
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
@@ -78,7 +83,10 @@ class ThreadWorker:
         self._job = self._executor.submit(job, lambda: self._stop)
 
     def finish(self) -> float:
-        """Stop the job and wait for its end; return the seconds. Raises what the job raised."""
+        """Stop the job and wait for its end; return the seconds.
+
+        Raises what the job raised.
+        """
         assert self._job is not None
         self._stop, began = True, time.perf_counter()
         self._job.result()
@@ -92,8 +100,9 @@ class ThreadWorker:
 class OverlapPolicy:
     """Whether rounds with overlap are faster; of one pair, kept across answers.
 
-    A target pass and the draft after it are timed together, relative to the usual time of the
-    pass, in turns with overlap and without. `is_forced` overlaps every round in which it can.
+    A target pass and the draft after it are timed together, relative to the usual time
+    of the pass, in turns with overlap and without. `is_forced` overlaps every round in
+    which it can.
     """
 
     def __init__(self, costs: PassCosts | None = None) -> None:
@@ -168,7 +177,10 @@ class OverlappedDrafter:
         return replace(job, overlap=self.meanwhile, on_round=on_round)
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         was_overlapped, n_served = self._was_overlapped, self._cache.n_served
         self._was_overlapped = False
@@ -176,7 +188,9 @@ class OverlappedDrafter:
         self._n_text = len(tokens)
         if not was_overlapped:
             return draft
-        return replace(draft, overlap="hit" if self._cache.n_served > n_served else "miss")
+        return replace(
+            draft, overlap="hit" if self._cache.n_served > n_served else "miss"
+        )
 
     @contextmanager
     def meanwhile(self, tokens: Sequence[int], draft: Draft) -> Iterator[DraftWait]:
@@ -186,7 +200,9 @@ class OverlappedDrafter:
             yield wait
             return
         self._was_overlapped = True
-        self._worker.start(lambda is_stopped: self._draft_ahead(tokens, draft, is_stopped))
+        self._worker.start(
+            lambda is_stopped: self._draft_ahead(tokens, draft, is_stopped)
+        )
         try:
             yield wait
         except BaseException:
@@ -196,9 +212,11 @@ class OverlappedDrafter:
         wait.seconds = self._worker.finish()
 
     def _can_draft_ahead(self, tokens: Sequence[int], draft: Draft) -> bool:
-        """False if the draft model did not draft in this round, or its context is nearly full.
+        """False if the draft model did not draft in this round, or its context is
+        nearly full.
 
-        With a verifier that draws draft tokens at random, the text would depend on timing.
+        With a verifier that draws draft tokens at random, the text would depend on
+        timing.
         """
         cache, n = self._cache, len(draft.tokens)
         if not isinstance(self._inputs.verifier, RankingVerifier):
@@ -207,7 +225,9 @@ class OverlappedDrafter:
             return False
         return len(tokens) + (cache.n_branches + 1) * (n + 1) <= cache.model.n_ctx
 
-    def _draft_ahead(self, tokens: Sequence[int], draft: Draft, is_stopped: IsStopped) -> None:
+    def _draft_ahead(
+        self, tokens: Sequence[int], draft: Draft, is_stopped: IsStopped
+    ) -> None:
         cache, drafted = self._cache, draft.tokens
         try:
             places = self._rank_places(tokens, draft)
@@ -219,15 +239,27 @@ class OverlappedDrafter:
             for n_accepted, rank in outcomes:
                 if n_accepted < len(drafted):
                     token = places[n_accepted][1][rank]
-                    steps.append((cache.add_branch([*drafted[:n_accepted], token]), token))
+                    steps.append(
+                        (cache.add_branch([*drafted[:n_accepted], token]), token)
+                    )
             row = cache.decode_branches(steps, drafted[-1])
             assert row is not None
-            for token in self._rank_after(row, tokens, drafted)[: len(outcomes) - len(steps)]:
+            for token in self._rank_after(row, tokens, drafted)[
+                : len(outcomes) - len(steps)
+            ]:
                 cache.add_branch([*drafted, token])
             while not self._should_stop(is_stopped):
-                growing = [branch for branch in cache.branches if len(branch.rows) < len(drafted)]
-                drawn = [(branch, self._next_token(tokens, branch)) for branch in growing]
-                steps = [(branch, token) for branch, token in drawn if token is not None]
+                growing = [
+                    branch
+                    for branch in cache.branches
+                    if len(branch.rows) < len(drafted)
+                ]
+                drawn = [
+                    (branch, self._next_token(tokens, branch)) for branch in growing
+                ]
+                steps = [
+                    (branch, token) for branch, token in drawn if token is not None
+                ]
                 if not steps:
                     return
                 cache.decode_branches(steps)
@@ -247,12 +279,16 @@ class OverlappedDrafter:
             if draft.distributions is not None:
                 distribution = draft.distributions[i]
                 confidence = float(distribution.probs.max())
-                others = self._rank(distribution, rows[i] if i < len(rows) else None, index + i)
+                others = self._rank(
+                    distribution, rows[i] if i < len(rows) else None, index + i
+                )
             likeliest = [token, *(other for other in others if other != token)]
             places.append((confidence, likeliest[:_N_RANKS]))
         return places
 
-    def _rank_after(self, row: Logits, tokens: Sequence[int], drafted: list[int]) -> list[int]:
+    def _rank_after(
+        self, row: Logits, tokens: Sequence[int], drafted: list[int]
+    ) -> list[int]:
         """The likeliest tokens after the draft."""
         row = row[: self._inputs.n_vocab]
         try:
@@ -262,8 +298,12 @@ class OverlappedDrafter:
         index = len(tokens) - self._inputs.prompt_length + len(drafted)
         return self._rank(distribution, row, index)
 
-    def _rank(self, distribution: Distribution, row: Logits | None, index: int) -> list[int]:
-        """The likeliest tokens of a place, best first; by the logits where only one is left."""
+    def _rank(
+        self, distribution: Distribution, row: Logits | None, index: int
+    ) -> list[int]:
+        """The likeliest tokens of a place, best first; by the logits where only one is
+        left.
+        """
         ids, verifier = distribution.ids, self._inputs.verifier
         if len(ids) > 1 and isinstance(verifier, RankingVerifier):
             ids = verifier.rank_draft_tokens(distribution, index, _N_RANKS)
@@ -287,17 +327,25 @@ class OverlappedDrafter:
 
 
 Place = tuple[float, list[int]]
-"""A place of a draft: the draft's confidence, and the likeliest tokens, the drafted one first."""
+"""A place of a draft: the draft's confidence, and the likeliest tokens, the drafted one
+first.
+"""
 
 
 def likely_outcomes(places: Sequence[Place], n: int) -> list[tuple[int, int]]:
-    """The `n` outcomes to draft for: number of accepted draft tokens, rank of the token after them.
+    """The `n` outcomes to draft for: number of accepted draft tokens, rank of the token
+    after them.
 
-    First that all are accepted and the likeliest token follows, then the likeliest others.
+    First that all are accepted and the likeliest token follows, then the likeliest
+    others.
     """
     found, reached = [], 1.0
-    for i, (confidence, tokens) in enumerate([*places, (_UNKNOWN_CONFIDENCE, [0] * _N_RANKS)]):
-        ranks = next(ranks for bound, ranks in _RANK_PROBABILITIES if confidence <= bound + 1e-6)
+    for i, (confidence, tokens) in enumerate(
+        [*places, (_UNKNOWN_CONFIDENCE, [0] * _N_RANKS)]
+    ):
+        ranks = next(
+            ranks for bound, ranks in _RANK_PROBABILITIES if confidence <= bound + 1e-6
+        )
         found += [(reached * ranks[rank], i, rank) for rank in range(1, len(tokens))]
         reached *= ranks[0]
     found.sort(reverse=True)
@@ -314,7 +362,11 @@ class DraftOverlap:
 
         `default` holds for requests that leave it open, as `overlap` of `LoadCommand`.
         """
-        self._cache, self._default, self._across_devices = cache, default, across_devices
+        self._cache, self._default, self._across_devices = (
+            cache,
+            default,
+            across_devices,
+        )
         self._policy = OverlapPolicy()
         self.worker = ThreadWorker()
 
@@ -332,9 +384,12 @@ class DraftOverlap:
         if self._cache is None or not (is_model_used and is_on):
             return None
         self._policy.costs, self._policy.is_forced = costs, bool(wanted)
-        inputs = replace(inputs, keep_logits=True)  # to rank the other tokens of a place
+        # to rank the other tokens of a place
+        inputs = replace(inputs, keep_logits=True)
         drafter = drafters.make("model", inputs)
-        return OverlappedDrafter(drafter, self._cache, inputs, self._policy, self.worker)
+        return OverlappedDrafter(
+            drafter, self._cache, inputs, self._policy, self.worker
+        )
 
     def close(self) -> None:
         self.worker.close()

@@ -1,4 +1,6 @@
-"""Statistics of a pair: draft acceptance and throughput, updated every round, kept across runs."""
+"""Statistics of a pair: draft acceptance and throughput, updated every round, kept
+across runs.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,18 @@ _PRIOR_WEIGHT = 6.0  # Weight of a prior, in draft tokens.
 _MODEL_PRIOR = 0.6  # Acceptance rate of a draft model before any measurement.
 _POSITION_DECAY = 0.998
 
-_POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16  # Group by position in the draft.
+# Group by position in the draft.
+_POSITION_GROUPS = (0, 1, 2, 3, 3, 4, 4, 4, 4) + (5,) * 16
 _CONFIDENCE_PRIORS = [0.1 + 0.08 * i for i in range(11)]
 _MATCH_PRIORS = [0.4, 0.5, 0.65, 0.72, 0.88, 0.94]
 """Of the token behind a match.  SmolLM2 135M and Gemma 3 270M, twelve tasks (five are edits),
 T 0 and 0.7: 0.57 behind 2 tokens, 0.80 behind 4, 0.90 behind 8, 0.94 behind 16.  Lower here, since
-these models repeat themselves."""
+these models repeat themselves.
+"""
 _PROMPT_PRIORS = [0.65, 0.75, 0.82, 0.86, 0.91, 0.94]
 """The same for a copy of the prompt.  SmolLM2 135M, seven texts to edit in several wordings, T 0.2:
-0.84 behind 2 tokens (of the answer itself 0.44), 0.8 behind 4, 0.89 behind 8, 0.95 behind 12."""
+0.84 behind 2 tokens (of the answer itself 0.44), 0.8 behind 4, 0.89 behind 8, 0.95 behind 12.
+"""
 _MATCH_GROUPS = (0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4) + (5,) * 5
 """Group by length of the lookup match in tokens; longer ones are in the last."""
 
@@ -36,7 +41,9 @@ class AcceptanceRate:
         self._accepted, self._drafted = (float(count) for count in counts)
 
     def estimate(self, prior: float) -> float:
-        return (self._accepted + prior * _PRIOR_WEIGHT) / (self._drafted + _PRIOR_WEIGHT)
+        return (self._accepted + prior * _PRIOR_WEIGHT) / (
+            self._drafted + _PRIOR_WEIGHT
+        )
 
     def cautious_estimate(self, prior: float) -> float:
         """The estimate less its standard error."""
@@ -58,12 +65,17 @@ class AcceptanceRate:
 
 
 class AcceptanceTable:
-    """Acceptance probabilities by bucket, of a token whose draft tokens before are all accepted."""
+    """Acceptance probabilities by bucket, of a token whose draft tokens before are all
+    accepted.
+    """
 
-    def __init__(self, priors: Sequence[float], saved_counts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, priors: Sequence[float], saved_counts: Mapping[str, Any]
+    ) -> None:
         self._priors = priors
         self._rates = [
-            AcceptanceRate(saved_counts.get(f"b{i}", (0, 0))) for i in range(len(priors))
+            AcceptanceRate(saved_counts.get(f"b{i}", (0, 0)))
+            for i in range(len(priors))
         ]
 
     def probability(self, bucket: int) -> float:
@@ -86,15 +98,20 @@ class AcceptanceStats:
         saved = defaultdict(dict, saved_counts or {})
         self.model = AcceptanceTable(_CONFIDENCE_PRIORS, saved["model"])
         self.lookup = AcceptanceTable(_MATCH_PRIORS + _PROMPT_PRIORS, saved["lookup"])
-        self._by_position = [AcceptanceRate(saved["place"].get(str(i), (0, 0))) for i in range(6)]
+        self._by_position = [
+            AcceptanceRate(saved["place"].get(str(i), (0, 0))) for i in range(6)
+        ]
         self._update_means()
 
     def mean_probability(self, position: int) -> float:
-        """Acceptance probability of the model's next draft token, its confidence unknown."""
+        """Acceptance probability of the model's next draft token, its confidence
+        unknown.
+        """
         return self._means[_POSITION_GROUPS[position]]
 
     def record_model_token(self, position: int, probability: float) -> None:
-        """Record a token that was verified (0 or 1), or not drafted (its estimated probability).
+        """Record a token that was verified (0 or 1), or not drafted (its estimated
+        probability).
 
         All positions decay, so that one with an unlucky start is tried again.
         """
@@ -113,7 +130,11 @@ class AcceptanceStats:
 
     def counts(self) -> dict[str, dict[str, list[float]]]:
         means = {str(i): rate.counts() for i, rate in enumerate(self._by_position)}
-        return {"model": self.model.counts(), "lookup": self.lookup.counts(), "place": means}
+        return {
+            "model": self.model.counts(),
+            "lookup": self.lookup.counts(),
+            "place": means,
+        }
 
 
 def confidence_bucket(confidence: float) -> int:
@@ -130,13 +151,17 @@ def match_bucket(match_length: int, *, in_prompt: bool = False) -> int:
 # --- Throughput
 
 _RATE_DECAY = 0.97  # Decay of the throughput per round.
-_INITIAL_ROUNDS = 4.0  # An answer's throughput starts with this many rounds of plain decoding.
+_INITIAL_ROUNDS = (
+    4.0  # An answer's throughput starts with this many rounds of plain decoding.
+)
 _MIN_DRAFT_ROUNDS = 6  # Rounds with the draft model before it is judged.
 _GAIN_WEIGHT = 0.025
 _PLAN_WEIGHT, _MAX_GAIN_ROUNDS = 25, 40
 """Weight of the planned gain in rounds, and of the measured gain at most."""
 _BENEFIT_OF_DOUBT = 0.05
-"""A pause needs a loss of more than so many tokens a round, because it measures nothing."""
+"""A pause needs a loss of more than so many tokens a round, because it measures
+nothing.
+"""
 _PROBE_TIME_SHARE = 0.01  # Maximum share of time for probes while paused.
 _LONG_READING = 32
 """A measured reading of this many tokens counts as much as what was known before."""
@@ -148,12 +173,16 @@ class PairStats:
     """Statistics of a pair under one verification method and temperature class."""
 
     acceptance: AcceptanceStats = field(default_factory=AcceptanceStats)
-    gain: float = 0.0  # Tokens gained per round with the draft model, minus the cost of its time.
+    gain: float = (
+        0.0  # Tokens gained per round with the draft model, minus the cost of its time.
+    )
     draft_rounds: int = 0
     probe_interval: int = _MIN_PROBE_INTERVAL
     rounds_since_draft: int = 0  # Rounds since the draft model was last used.
     reading: float | None = None
-    """Cost of a token of text that the draft model reads, in draft passes; None if not measured."""
+    """Cost of a token of text that the draft model reads, in draft passes; None if not
+    measured.
+    """
     _tokens: float = 0.0
     _ms: float = 0.0
 
@@ -161,7 +190,8 @@ class PairStats:
     def from_saved(cls, saved: Mapping[str, Any]) -> PairStats:
         """Stats that `saved` gave in an earlier process.
 
-        The parent has checked them: `SavedPairStats` of `machine.measurements` has the same form.
+        The parent has checked them: `SavedPairStats` of `machine.measurements` has the
+        same form.
         """
         gains = saved.get("gains", {})
         return cls(
@@ -185,8 +215,9 @@ class PairStats:
         return {**self.acceptance.counts(), "gains": gains}
 
     def record_score(self, accepted: Sequence[int]) -> None:
-        """Record rounds of an answer, of which `accepted` tokens would have been accepted at each
-        place; the first token comes from the prompt. From then on the draft counts as judged.
+        """Record rounds of an answer, of which `accepted` tokens would have been
+        accepted at each place; the first token comes from the prompt. From then on the
+        draft counts as judged.
         """
         self.draft_rounds = max(self.draft_rounds, _MIN_DRAFT_ROUNDS)
         place = 1
@@ -238,7 +269,8 @@ class PairStats:
     def expected_gain(self, planned: float) -> float:
         """The planned gain of a round, corrected by the measured gains.
 
-        These are larger where confidence tells easy tokens from hard ones: drafts end in time.
+        These are larger where confidence tells easy tokens from hard ones: drafts end
+        in time.
         """
         if self.is_unproven:
             return planned
@@ -253,10 +285,15 @@ class PairStats:
         """
         if self.is_unproven:
             return 2 * self.rounds_since_draft >= self.probe_interval
-        return self.rounds_since_draft >= self.probe_interval + reading / _PROBE_TIME_SHARE
+        return (
+            self.rounds_since_draft >= self.probe_interval + reading / _PROBE_TIME_SHARE
+        )
 
-    def record_draft_gain(self, tokens_gained: float, extra_ms: float, plain_ms: float) -> None:
-        """Record a round with the draft model: tokens gained, and extra time over a plain round.
+    def record_draft_gain(
+        self, tokens_gained: float, extra_ms: float, plain_ms: float
+    ) -> None:
+        """Record a round with the draft model: tokens gained, and extra time over a
+        plain round.
 
         Probes are spaced so that together they take a small share of the time.
         """
@@ -265,11 +302,15 @@ class PairStats:
         self.gain += max(_GAIN_WEIGHT, 1 / self.draft_rounds) * (gain - self.gain)
         affordable = extra_ms / (_PROBE_TIME_SHARE * plain_ms)
         wait = affordable if gain <= 0 else affordable / 4
-        self.probe_interval = int(min(max(wait, _MIN_PROBE_INTERVAL), _MAX_PROBE_INTERVAL))
+        self.probe_interval = int(
+            min(max(wait, _MIN_PROBE_INTERVAL), _MAX_PROBE_INTERVAL)
+        )
 
 
 _LOW_TEMPERATURE, _HIGH_TEMPERATURE = 0.5, 1.0
-"""Acceptance depends on the temperature: up to, between and beyond these it is counted apart."""
+"""Acceptance depends on the temperature: up to, between and beyond these it is counted
+apart.
+"""
 
 
 def stats_key(sampling: SamplingParams, verify: VerifyMode) -> str:
@@ -278,4 +319,8 @@ def stats_key(sampling: SamplingParams, verify: VerifyMode) -> str:
         return "greedy"
     if sampling.temperature <= _LOW_TEMPERATURE:
         return f"{verify}, low temperature"
-    return verify if sampling.temperature <= _HIGH_TEMPERATURE else f"{verify}, high temperature"
+    return (
+        verify
+        if sampling.temperature <= _HIGH_TEMPERATURE
+        else f"{verify}, high temperature"
+    )

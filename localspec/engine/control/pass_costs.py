@@ -8,22 +8,43 @@ from itertools import pairwise
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 MAX_WIDTH = DRAFT_MAX + 1
-_NEW_TIME_WEIGHT = 0.2  # Weight of a new time for its own width (also in launch/start.py).
-_OTHER_WIDTHS_WEIGHT = 0.1  # Of a new time for other widths: all costs grow with the context.
+_NEW_TIME_WEIGHT = (
+    0.2  # Weight of a new time for its own width (also in launch/start.py).
+)
+_OTHER_WIDTHS_WEIGHT = (
+    0.1  # Of a new time for other widths: all costs grow with the context.
+)
 _MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
 _NEW_PLAIN_WEIGHT = 0.5
-"""Weight of a plain pass that is the first for a while, of the first time of a width beyond those
-measured, and of the first price of a change."""
+"""Weight of a plain pass that is the first for a while, of the first time of a width
+beyond those measured, and of the first price of a change.
+"""
 _MAX_CHANGE = 2.0  # Larger changes are clipped: another program was probably running.
-_MAX_PLAIN_RATIO = 1.1  # Upper bound of a plain pass, relative to the newest wider pass.
-_MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = 8, 128  # Rounds until a plain pass is due; doubled.
-_DEFAULT_SLOPE = 0.35  # Of one more row, until a wider pass is timed: dear, to be cautious.
+_MAX_PLAIN_RATIO = (
+    1.1  # Upper bound of a plain pass, relative to the newest wider pass.
+)
+# Rounds until a plain pass is due; doubled.
+_MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = (
+    8,
+    128,
+)
+_DEFAULT_SLOPE = (
+    0.35  # Of one more row, until a wider pass is timed: dear, to be cautious.
+)
 _CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
-"""Cost of a token that the draft model reads in a wide batch, until timed, in draft passes. With
-0.1 the regret budget never covers a first draft of a model whose pass costs 0.26 target passes."""
-_CLIFF_WIDTH = 3  # Up to it the curve may be steeper than beyond: kernels that begin at two rows.
-_GRAPH_CHANGE_MS = 0.9  # Until learnt: launching 32 layers kernel by kernel, on an H100.
-_HELD_ADVANTAGE = 1.03  # Another width than the held one has to be better by this factor.
+"""Cost of a token that the draft model reads in a wide batch, until timed, in draft
+passes. With 0.1 the regret budget never covers a first draft of a model whose pass
+costs 0.26 target passes.
+"""
+_CLIFF_WIDTH = (
+    3  # Up to it the curve may be steeper than beyond: kernels that begin at two rows.
+)
+_GRAPH_CHANGE_MS = (
+    0.9  # Until learnt: launching 32 layers kernel by kernel, on an H100.
+)
+_HELD_ADVANTAGE = (
+    1.03  # Another width than the held one has to be better by this factor.
+)
 _DEFAULT_C = 0.1  # Cost of a draft pass until one is timed, in one-token target passes.
 
 
@@ -40,8 +61,9 @@ class PassCosts:
     ) -> None:
         """`drafts_blocks`: one draft pass gives all draft tokens.
 
-        `settling`: the passes that cost more when the width changes, because their graph is sent to
-        another computer again (1), or is launched kernel by kernel before it is captured (2).
+        `settling`: the passes that cost more when the width changes, because their
+        graph is sent to another computer again (1), or is launched kernel by kernel
+        before it is captured (2).
         """
         self.is_measured = measured is not None
         t1 = measured.t1_ms if measured else 1.0
@@ -53,7 +75,8 @@ class PassCosts:
         self.drafts_blocks = drafts_blocks
         self.first_draft_ms = t1 * (_DEFAULT_C if c is None else c)
         """The first draft pass of a round, which also catches up with the text."""
-        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms  # After the first.
+        # After the first.
+        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
         self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
         self._rounds_since_plain, self._plain_interval = 0, _MIN_PLAIN_INTERVAL
         self._settling, self._last_width, self._n_alike = settling, 0, 0
@@ -66,8 +89,9 @@ class PassCosts:
         self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
-        """Times for every width: linear between measured widths; beyond the last as from its half
-        to it, because kernels take rows by twos, fours and eights."""
+        """Times for every width: linear between measured widths; beyond the last as
+        from its half to it, because kernels take rows by twos, fours and eights.
+        """
         times, widths = self._ms_by_width, sorted(self._ms_by_width)
         slope = _DEFAULT_SLOPE * times[widths[0]]
         line = [times[widths[0]]] * (widths[0] + 1)
@@ -84,13 +108,21 @@ class PassCosts:
 
     def _price_changes(self) -> None:
         self.verify_ms, held = self._line, self.held_width
-        """Of a target pass by width; of one that is not held, with the changes to it and back."""
+        """Of a target pass by width; of one that is not held, with the changes to it
+        and back.
+        """
         if price := self._excursion_ms(held):
-            self.verify_ms = [ms if w == held else ms + price for w, ms in enumerate(self._line)]
+            self.verify_ms = [
+                ms if w == held else ms + price for w, ms in enumerate(self._line)
+            ]
 
     def _excursion_ms(self, width: int) -> float:
-        """Extra time of leaving this width and coming back; none where it was left already."""
-        n_alike = min(self._n_alike, self._settling) if width == self._last_width else -1
+        """Extra time of leaving this width and coming back; none where it was left
+        already.
+        """
+        n_alike = (
+            min(self._n_alike, self._settling) if width == self._last_width else -1
+        )
         return (1 + n_alike) * self.change_ms
 
     @property
@@ -106,7 +138,9 @@ class PassCosts:
     @property
     def c(self) -> float:
         """Cost of a draft pass in one-token target passes."""
-        return (self.first_draft_ms if self.drafts_blocks else self.draft_ms) / self.plain_ms
+        return (
+            self.first_draft_ms if self.drafts_blocks else self.draft_ms
+        ) / self.plain_ms
 
     def start_answer(self) -> None:
         """The last pass was the prompt's, of some other width."""
@@ -123,7 +157,8 @@ class PassCosts:
             self.draft_ms *= ms
             self.first_draft_ms *= ms
         else:
-            if is_dear:  # the first says what a change costs, unless a prompt was read before it
+            # the first says what a change costs, unless a prompt was read before it
+            if is_dear:
                 is_change = self._n_alike == 1 and self._last_width > 0
                 ms = self._record_change(width, ms) if is_change else self._line[width]
             self._update_times(width, ms)
@@ -159,7 +194,9 @@ class PassCosts:
         self._rounds_since_plain += 1
         if width == 1:
             if self._rounds_since_plain > _MIN_PLAIN_INTERVAL:
-                self._plain_interval = min(2 * self._plain_interval, _MAX_PLAIN_INTERVAL)
+                self._plain_interval = min(
+                    2 * self._plain_interval, _MAX_PLAIN_INTERVAL
+                )
             self._rounds_since_plain = 0
 
     @property
@@ -168,7 +205,9 @@ class PassCosts:
         return not self.is_measured or self._rounds_since_plain >= self._plain_interval
 
     def hold_best_width(self, acceptance: Callable[[int], float]) -> None:
-        """Choose `held_width` by the mean acceptance probability of each place in a draft."""
+        """Choose `held_width` by the mean acceptance probability of each place in a
+        draft.
+        """
         best, probability, tokens, held = 0.0, 1.0, 1.0, self.held_width
         for width in range(1, MAX_WIDTH + 1):
             rate = tokens / (self._line[width] + self.draft_passes_ms(width - 1))
@@ -188,8 +227,13 @@ class PassCosts:
         return (self._line[n_drafted + 1] + self._excursion_ms(1)) / self.plain_ms - 1
 
     def draft_loss(self, n_drafted: int) -> float:
-        """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token passes."""
-        return self.verify_loss(n_drafted) + self.draft_passes_ms(n_drafted) / self.plain_ms
+        """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token
+        passes.
+        """
+        return (
+            self.verify_loss(n_drafted)
+            + self.draft_passes_ms(n_drafted) / self.plain_ms
+        )
 
     def record_draft(self, ms: float, n_passes: int) -> None:
         if not self.is_draft_measured:
@@ -197,11 +241,16 @@ class PassCosts:
             self.first_draft_ms = ms / n_passes
             self.draft_ms = 0.0 if self.drafts_blocks else self.first_draft_ms
             return
-        ratio = min(max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE)
+        ratio = min(
+            max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE
+        )
         self.first_draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
         if n_passes > 1:
             self.draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
 
     def verify_curve(self) -> dict[str, float]:
         """The measured verify curve: cost by width, in one-token passes."""
-        return {str(w): round(t / self.plain_ms, 4) for w, t in sorted(self._ms_by_width.items())}
+        return {
+            str(w): round(t / self.plain_ms, 4)
+            for w, t in sorted(self._ms_by_width.items())
+        }

@@ -1,4 +1,7 @@
-"""Drafters by name. Each module has a factory `make(inputs)` and is imported when it is used."""
+"""Drafters by name.
+
+Each module has a factory `make(inputs)` and is imported when it is used.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +49,27 @@ class DrafterInputs:
     n_vocab: int  # The target's vocabulary size; larger ids are never drafted.
     is_eog: Callable[[int], bool]
     cancelled: Callable[[], bool] = lambda: False
-    head_runner: HiddenStateListener | None = None  # The head's runner, if a head is loaded.
+    head_runner: HiddenStateListener | None = (
+        None  # The head's runner, if a head is loaded.
+    )
     constraint: OutputConstraint | None = None
     """The grammar of the answer: a draft that ignores it is cut."""
-    prediction: tuple[int, ...] = ()  # Tokens that the answer probably repeats, for prompt lookup.
+    # Tokens that the answer probably repeats, for prompt lookup.
+    prediction: tuple[int, ...] = ()
     keep_logits: bool = False  # Whether drafts include the draft model's logits.
-    vocabularies: VocabularyMap | None = None  # If the draft model has another vocabulary.
+    vocabularies: VocabularyMap | None = (
+        None  # If the draft model has another vocabulary.
+    )
     draft_prompt: Sequence[int] | None = None
-    """The prompt of a chat in such a draft model's own template; None: it reads the target's."""
+    """The prompt of a chat in such a draft model's own template; None: it reads the
+    target's.
+    """
 
 
 class HeadStates:
-    """The part of a `HiddenStateListener` that copies its states, and its head's memory."""
+    """The part of a `HiddenStateListener` that copies its states, and its head's
+    memory.
+    """
 
     head: Any
     buffer_bytes: int  # Of the states that are pending.
@@ -90,6 +102,9 @@ class NoDrafter:
     """Plain decoding."""
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         return Draft()

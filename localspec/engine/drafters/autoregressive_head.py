@@ -1,4 +1,6 @@
-"""Autoregressive heads (EAGLE-3, MTP): collect the target's hidden states, draft token by token."""
+"""Autoregressive heads (EAGLE-3, MTP): collect the target's hidden states, draft token
+by token.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,21 @@ from localspec.engine.protocols import (
 
 
 class HeadRunner(HeadStates):
-    """Runs an autoregressive head (EAGLE-3, MTP) across answers; a `HiddenStateListener`.
+    """Runs an autoregressive head (EAGLE-3, MTP) across answers; a
+    `HiddenStateListener`.
 
-    Hidden states are kept pending until the next draft, or until the buffer is full. So the rows of
-    accepted tokens are decoded in the first pass of the next draft, and those of rejected tokens
-    never. A row is a token and the encoded hidden state before it.
+    Hidden states are kept pending until the next draft, or until the buffer is full. So
+    the rows of accepted tokens are decoded in the first pass of the next draft, and
+    those of rejected tokens never. A row is a token and the encoded hidden state before
+    it.
 
-    While it does not read along, a full buffer drops its oldest states, and the next draft begins
-    at those that are left: the head then sees the end of the text only. Reading a long prompt for a
-    head that does not pay would cost up to a tenth of the target's time.
+    While it does not read along, a full buffer drops its oldest states, and the next
+    draft begins at those that are left: the head then sees the end of the text only.
+    Reading a long prompt for a head that does not pay would cost up to a tenth of the
+    target's time.
 
-    `kind` is the head's (`eagle3`, `mtp`), `batch` the target's maximum batch; `first_position` as
-    in `PendingStates`.
+    `kind` is the head's (`eagle3`, `mtp`), `batch` the target's maximum batch;
+    `first_position` as in `PendingStates`.
     """
 
     head: AutoregressiveHead
@@ -41,7 +46,9 @@ class HeadRunner(HeadStates):
         self.head, self.kind = head, kind
         self.max_pending = batch + 1
         self.reads_along = True
-        self._pending = PendingStates(self.max_pending, head.target_width, first_position)
+        self._pending = PendingStates(
+            self.max_pending, head.target_width, first_position
+        )
         self.buffer_bytes = 4 * self.max_pending * head.target_width
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
@@ -73,7 +80,10 @@ class HeadRunner(HeadStates):
 
     def is_ready(self, tokens: Sequence[int]) -> bool:
         """Whether the target holds all of the text but its last token."""
-        return len(self._pending.target_tokens) == len(tokens) - 1 > 0 and self._is_in_sync()
+        return (
+            len(self._pending.target_tokens) == len(tokens) - 1 > 0
+            and self._is_in_sync()
+        )
 
     def first_logits(self, last_token: int) -> Logits:
         """Logits after the text, whose last token the target does not hold yet."""
@@ -114,7 +124,10 @@ class HeadDrafter:
         self._sampler = DraftSampler(inputs, head_runner.kind, head_runner.head)
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         runner, head = self._head_runner, self._head_runner.head
         limit = min(limit, head.max_draft, head.n_ctx - len(tokens))
@@ -127,16 +140,19 @@ class HeadDrafter:
                 return runner.first_logits(tokens[-1]), None
             return runner.next_logits(token), None
 
-        return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
+        return self._sampler.sample_draft(
+            tokens, limit, stop_policy, next_logits, since=before
+        )
 
 
 class PendingStates:
     """The target's tokens, and the hidden states that the head has not decoded yet.
 
-    Holds at most `capacity` states, those of the last tokens. Rows are numbered by the position of
-    their token. `first_position` is that of the first row: 1, as there is no state before the
-    first token, or 0 for a head that uses zeros there. If states were dropped before the head had
-    decoded them, its rows begin anew at the oldest that is left.
+    Holds at most `capacity` states, those of the last tokens. Rows are numbered by the
+    position of their token. `first_position` is that of the first row: 1, as there is
+    no state before the first token, or 0 for a head that uses zeros there. If states
+    were dropped before the head had decoded them, its rows begin anew at the oldest
+    that is left.
     """
 
     def __init__(self, capacity: int, width: int, first_position: int = 1) -> None:
@@ -148,9 +164,12 @@ class PendingStates:
     def _reset(self) -> None:
         self._states[0] = 0.0
         self._before_first = self._first_state = self._first_position - 1
-        """Position of the first stored state; at most `last_row` and the end of the text."""
+        """Position of the first stored state; at most `last_row` and the end of the
+        text.
+        """
         self.last_row = self._before_first  # Position of the head's last row.
-        self._last_row_token = -1  # The token of that row, if the target does not hold it.
+        # The token of that row, if the target does not hold it.
+        self._last_row_token = -1
 
     @property
     def n_rows(self) -> int:
@@ -163,7 +182,11 @@ class PendingStates:
     def append(self, tokens: Sequence[int], states: HiddenStates) -> None:
         end = len(self.target_tokens)
         # If the state before it is gone, one wrong row stays; this is rare.
-        if self.last_row == end and tokens[0] != self._last_row_token and self._first_state < end:
+        if (
+            self.last_row == end
+            and tokens[0] != self._last_row_token
+            and self._first_state < end
+        ):
             self.last_row = end - 1
         at = end - self._first_state
         self._states[at : at + len(tokens)] = states
@@ -209,11 +232,15 @@ class PendingStates:
         return True
 
     def skip_to_newest(self) -> None:
-        """Leave only the newest token's state pending: the head's rows begin anew there."""
+        """Leave only the newest token's state pending: the head's rows begin anew
+        there.
+        """
         self._before_first = self.last_row = len(self.target_tokens) - 1
 
     def pending_rows(self, next_token: int) -> tuple[list[int], HiddenStates]:
-        """Tokens of the pending rows and `next_token`, and a view of the state before each."""
+        """Tokens of the pending rows and `next_token`, and a view of the state before
+        each.
+        """
         start = self.last_row - self._first_state
         states = self._states[start : len(self.target_tokens) - self._first_state]
         return [*self.target_tokens[self.last_row + 1 :], next_token], states
@@ -225,7 +252,9 @@ class PendingStates:
     def drop_oldest(self, n: int) -> None:
         """Make room for n states; the newest are kept, at most half of the buffer."""
         end = len(self.target_tokens)
-        kept = min(len(self._states) - n, len(self._states) // 2, end - self._first_state)
+        kept = min(
+            len(self._states) - n, len(self._states) // 2, end - self._first_state
+        )
         kept = max(kept, 1)
         at = end - self._first_state
         self._states[:kept] = self._states[at - kept : at]

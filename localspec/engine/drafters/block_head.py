@@ -1,4 +1,6 @@
-"""Block heads (DFlash, DSpark): collect the target's hidden states, draft a block in one pass."""
+"""Block heads (DFlash, DSpark): collect the target's hidden states, draft a block in
+one pass.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,21 @@ import numpy as np
 
 from localspec.engine.drafters import DrafterInputs, HeadStates
 from localspec.engine.drafters.draft_sampler import DraftSampler
-from localspec.engine.protocols import BlockHead, Draft, DraftStopPolicy, HiddenStates, Logits
+from localspec.engine.protocols import (
+    BlockHead,
+    Draft,
+    DraftStopPolicy,
+    HiddenStates,
+    Logits,
+)
 
 
 class BlockHeadRunner(HeadStates):
     """Runs a block head (DFlash, DSpark) across answers; a `HiddenStateListener`.
 
-    Hidden states are kept pending until the next draft, or until the buffer is full, so those of
-    rejected tokens never enter the head's memory. `kind` is the head's (`dflash`, `dspark`).
+    Hidden states are kept pending until the next draft, or until the buffer is full, so
+    those of rejected tokens never enter the head's memory. `kind` is the head's
+    (`dflash`, `dspark`).
     """
 
     head: BlockHead
@@ -34,7 +43,10 @@ class BlockHeadRunner(HeadStates):
                 self._inject_pending()
         finally:  # states that failed are lost; the head then stops drafting
             if self._n_pending + n > len(self._pending_states):
-                self._n_injected, self._n_pending = self._n_injected + self._n_pending, 0
+                self._n_injected, self._n_pending = (
+                    self._n_injected + self._n_pending,
+                    0,
+                )
             self._pending_states[self._n_pending : self._n_pending + n] = states
             self._n_pending += n
 
@@ -60,8 +72,12 @@ class BlockHeadRunner(HeadStates):
         """Whether the target holds all of the text but its last token."""
         return self._n_injected + self._n_pending == len(tokens) - 1 and self.is_in_sync
 
-    def draft_block(self, last_token: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Logits of the n tokens after the text's last one, and the head's confidence in each."""
+    def draft_block(
+        self, last_token: int, n: int
+    ) -> tuple[Logits, HiddenStates | None]:
+        """Logits of the n tokens after the text's last one, and the head's confidence
+        in each.
+        """
         self._inject_pending()
         return self.head.draft_block(last_token, n)
 
@@ -69,17 +85,20 @@ class BlockHeadRunner(HeadStates):
         head = self.head
         head.truncate(self._n_injected)
         for start in range(0, self._n_pending, head.n_batch):
-            head.inject(self._pending_states[start : min(start + head.n_batch, self._n_pending)])
+            head.inject(
+                self._pending_states[start : min(start + head.n_batch, self._n_pending)]
+            )
         self._n_injected, self._n_pending = self._n_injected + self._n_pending, 0
 
 
 class BlockDrafter:
-    """Drafts one answer with a `BlockHeadRunner`: each token is sampled from its own row.
+    """Drafts one answer with a `BlockHeadRunner`: each token is sampled from its own
+    row.
 
-    DFlash2's rows score their candidates after each of the row before. DSpark's rows assume its own
-    likeliest tokens, so another sampled token makes the rows after it less accurate. Every token is
-    still sampled from the distribution that its draft reports, so any verification method stays
-    exact.
+    DFlash2's rows score their candidates after each of the row before. DSpark's rows
+    assume its own likeliest tokens, so another sampled token makes the rows after it
+    less accurate. Every token is still sampled from the distribution that its draft
+    reports, so any verification method stays exact.
     """
 
     def __init__(self, head_runner: BlockHeadRunner, inputs: DrafterInputs) -> None:
@@ -87,10 +106,15 @@ class BlockDrafter:
         self._sampler = DraftSampler(inputs, head_runner.kind, head_runner.head)
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         runner, head = self._head_runner, self._head_runner.head
-        limit = min(limit, head.block_size - head.first_draft_row, head.n_ctx - len(tokens))
+        limit = min(
+            limit, head.block_size - head.first_draft_row, head.n_ctx - len(tokens)
+        )
         if limit <= 0 or not runner.is_ready(tokens):
             return Draft()
         before = head.decode_seconds
@@ -100,16 +124,22 @@ class BlockDrafter:
         def next_logits(token: int | None) -> tuple[Logits, float | None]:
             i = next(positions)
             if k:
-                before = 0 if token is None else int((rows[i - 1, :k] == token).argmax())
+                before = (
+                    0 if token is None else int((rows[i - 1, :k] == token).argmax())
+                )
                 return lattice_logits(rows[i], k, before, head.n_vocab), None
             return rows[i], None if confidences is None else float(confidences[i])
 
-        return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
+        return self._sampler.sample_draft(
+            tokens, limit, stop_policy, next_logits, since=before
+        )
 
 
 def lattice_logits(row: Logits, k: int, before: int, n_vocab: int) -> Logits:
-    """Logits of a lattice's row (see `BlockHead`) after candidate number `before` of the row
-    before; -inf for all other tokens (common_speculative_impl_draft_dflash::draft)."""
+    """Logits of a lattice's row (see `BlockHead`) after candidate number `before` of
+    the row before; -inf for all other tokens
+    (common_speculative_impl_draft_dflash::draft).
+    """
     logits = np.full(n_vocab, -np.inf, np.float32)
     logits[row[:k].astype(np.int64)] = row[k * (1 + before) :][:k]
     return logits

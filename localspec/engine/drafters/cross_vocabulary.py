@@ -1,12 +1,15 @@
-"""Drafter with a draft model of another vocabulary: drafts text, and reads it in target tokens.
+"""Drafter with a draft model of another vocabulary: drafts text, and reads it in target
+tokens.
 
-The draft reads the text as it would spell it itself, and each of its tokens is drawn with the noise
-of the first target token that its bytes begin with. What it has drafted is then tokenized by the
-target's tokenizer (SLEM, arXiv 2502.05202). Verification is unchanged, so the text is, too.
+The draft reads the text as it would spell it itself, and each of its tokens is drawn
+with the noise of the first target token that its bytes begin with. What it has drafted
+is then tokenized by the target's tokenizer (SLEM, arXiv 2502.05202). Verification is
+unchanged, so the text is, too.
 
-The verification methods that need the probability of a draft token (`rejection`, `block`) get
-drafts from the tokens that both vocabularies share (TLI, same paper): the others are masked before
-the distribution is computed, so that it is the one the token is drawn from.
+The verification methods that need the probability of a draft token (`rejection`,
+`block`) get drafts from the tokens that both vocabularies share (TLI, same paper): the
+others are masked before the distribution is computed, so that it is the one the token
+is drawn from.
 """
 
 from __future__ import annotations
@@ -36,11 +39,15 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tokenizer import TokenBytes
 
 _SOURCE = "crossvocab"
-_MAX_RESPELLED = 64  # Draft tokens at the end of the text that may be spelled again when it grows.
+_MAX_RESPELLED = (
+    64  # Draft tokens at the end of the text that may be spelled again when it grows.
+)
 
 
 _ANCHOR = b"\n"
-"""Text that no later text merges with, for tokenizers that add a space before the first word."""
+"""Text that no later text merges with, for tokenizers that add a space before the first
+word.
+"""
 
 Ids = NDArray[np.int64]
 
@@ -52,14 +59,17 @@ class SpelledVocabulary:
     tokens: TokenBytes
     tokenize: Callable[[bytes], list[int]]
     """Tokens of a plain text: neither BOS nor special tokens."""
-    bos: tuple[int, ...] = ()  # The tokens before every text: BOS, if the model uses one.
+    # The tokens before every text: BOS, if the model uses one.
+    bos: tuple[int, ...] = ()
     eog: tuple[int, ...] = ()  # The tokens that end a text.
 
     def join(self, tokens: Sequence[int]) -> bytes:
         return b"".join([self.tokens.pieces[token] for token in tokens])
 
     def spell(self, text: bytes) -> list[int]:
-        """Tokens that stand for exactly these bytes; none if the tokenizer changes them."""
+        """Tokens that stand for exactly these bytes; none if the tokenizer changes
+        them.
+        """
         spelled = self.tokenize(text)
         if self.join(spelled) == text:
             return spelled
@@ -75,12 +85,19 @@ class SpelledVocabulary:
 
 
 class VocabularyMap:
-    """`shared` tokens stand for the same bytes in both; control and end tokens are never shared."""
+    """`shared` tokens stand for the same bytes in both; control and end tokens are
+    never shared.
+    """
 
     def __init__(
-        self, target: SpelledVocabulary, draft: SpelledVocabulary, n_target: int | None = None
+        self,
+        target: SpelledVocabulary,
+        draft: SpelledVocabulary,
+        n_target: int | None = None,
     ) -> None:
-        """`n_target`: width of the target's rows of logits; tokens beyond are not shared."""
+        """`n_target`: width of the target's rows of logits; tokens beyond are not
+        shared.
+        """
         self.target, self.draft = target, draft
         n_target = len(target.tokens.pieces) if n_target is None else n_target
         shared = [
@@ -89,10 +106,17 @@ class VocabularyMap:
             if (other := target.tokens.ids.get(piece, n_target)) < n_target
         ]
         pairs = np.array(shared, np.int64).reshape(-1, 2)
-        self.shared_draft_ids, self.shared_target_ids = pairs[:, 0].copy(), pairs[:, 1].copy()
+        self.shared_draft_ids, self.shared_target_ids = (
+            pairs[:, 0].copy(),
+            pairs[:, 1].copy(),
+        )
         self.n_target = n_target
         self.to_draft = dict(
-            zip(self.shared_target_ids.tolist(), self.shared_draft_ids.tolist(), strict=True)
+            zip(
+                self.shared_target_ids.tolist(),
+                self.shared_draft_ids.tolist(),
+                strict=True,
+            )
         )
         self._first_target: Ids = np.full(len(draft.tokens.pieces), -1, np.int64)
         self._first_target[self.shared_draft_ids] = self.shared_target_ids
@@ -112,7 +136,9 @@ class VocabularyMap:
         return self._first_target[draft_tokens]
 
     def target_tokens(self, draft_token: int) -> Sequence[int]:
-        """The target's tokens for the bytes of one draft token; none if they are no text alone."""
+        """The target's tokens for the bytes of one draft token; none if they are no
+        text alone.
+        """
         spelled = self._target_tokens.get(draft_token)
         if spelled is None:
             piece, spelled = self.draft.tokens.pieces[draft_token], []
@@ -126,39 +152,53 @@ class VocabularyMap:
         pieces = self._sorted_pieces
         start = bisect_left(pieces, piece + b"\0")
         after = piece.rstrip(b"\xff")
-        end = bisect_left(pieces, after[:-1] + bytes([after[-1] + 1])) if after else len(pieces)
+        end = (
+            bisect_left(pieces, after[:-1] + bytes([after[-1] + 1]))
+            if after
+            else len(pieces)
+        )
         return self._sorted_ids[start:end]
 
 
 class DraftText:
     """The target's text in the draft's tokens, as the draft's tokenizer would split it.
 
-    When the text grows, the last words are spelled again, from a place where a word certainly
-    begins.
+    When the text grows, the last words are spelled again, from a place where a word
+    certainly begins.
     """
 
     def __init__(
-        self, vocabularies: VocabularyMap, prompt: Sequence[int] | None, prompt_length: int
+        self,
+        vocabularies: VocabularyMap,
+        prompt: Sequence[int] | None,
+        prompt_length: int,
     ) -> None:
         """`prompt`: draft tokens that replace the target's prompt, if it is a chat."""
         self._target, self._draft = vocabularies.target, vocabularies.draft
         self.tokens = list(self._draft.bos if prompt is None else prompt)
         """The same list throughout."""
-        self.n_unchanged = 0  # Tokens that no update has changed since this was last set.
+        self.n_unchanged = (
+            0  # Tokens that no update has changed since this was last set.
+        )
         self._n_fixed = len(self.tokens)
         self._n_read = 0 if prompt is None else prompt_length
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_lost = False
 
     def update(self, target_tokens: Sequence[int]) -> bool:
-        """Append the new tokens' text. False where it ends within a character, or cannot be
-        spelled in the draft's vocabulary."""
+        """Append the new tokens' text. False where it ends within a character, or
+        cannot be spelled in the draft's vocabulary.
+        """
         pieces = self._target.tokens.pieces
         new = b"".join([pieces[token] for token in target_tokens[self._n_read :]])
         self._n_read = len(target_tokens)
         if text := self._decoder.decode(new).encode():
             self._append(text)
-        return not self._is_lost and not self._decoder.getstate()[0] and len(self.tokens) > 0
+        return (
+            not self._is_lost
+            and not self._decoder.getstate()[0]
+            and len(self.tokens) > 0
+        )
 
     def _append(self, text: bytes) -> None:
         start = self._last_word_start()
@@ -171,28 +211,42 @@ class DraftText:
         self.tokens[start:] = spelled
 
     def _last_word_start(self) -> int:
-        """Where the last word begins, with the space before it: a letter, a space and a letter."""
+        """Where the last word begins, with the space before it: a letter, a space and a
+        letter.
+        """
         pieces, tokens = self._draft.tokens.pieces, self.tokens
         earliest = max(self._n_fixed, len(tokens) - _MAX_RESPELLED)
         for i in range(len(tokens) - 1, earliest, -1):
             piece = pieces[tokens[i]]
-            if piece[:1] == b" " and piece[1:2].isalpha() and pieces[tokens[i - 1]][-1:].isalnum():
+            if (
+                piece[:1] == b" "
+                and piece[1:2].isalpha()
+                and pieces[tokens[i - 1]][-1:].isalnum()
+            ):
                 return i
         return earliest
 
 
 class CrossVocabularyDrafter:
     def __init__(
-        self, draft_cache: PrefixCache, vocabularies: VocabularyMap, inputs: DrafterInputs
+        self,
+        draft_cache: PrefixCache,
+        vocabularies: VocabularyMap,
+        inputs: DrafterInputs,
     ) -> None:
         self._cache, self._map, self._inputs = draft_cache, vocabularies, inputs
         self._text = DraftText(vocabularies, inputs.draft_prompt, inputs.prompt_length)
-        self._needs_distributions = isinstance(inputs.verifier, RejectionVerifier | BlockVerifier)
+        self._needs_distributions = isinstance(
+            inputs.verifier, RejectionVerifier | BlockVerifier
+        )
         self._sampler = DraftSampler(inputs, _SOURCE, draft_cache.model)
         self._row: Logits = np.full(vocabularies.n_target, -np.inf, np.float32)
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         cache, model, text = self._cache, self._cache.model, self._text
         if not text.update(tokens):
@@ -203,7 +257,9 @@ class CrossVocabularyDrafter:
         before = model.decode_seconds
         cache.rewind_to(text.tokens, text.n_unchanged)
         text.n_unchanged = len(text.tokens)
-        for _ in cache.prefill_until(text.tokens, model.n_batch, self._inputs.cancelled):
+        for _ in cache.prefill_until(
+            text.tokens, model.n_batch, self._inputs.cancelled
+        ):
             pass
         if self._inputs.cancelled():
             return Draft()
@@ -214,12 +270,18 @@ class CrossVocabularyDrafter:
         index = len(tokens) - self._inputs.prompt_length
         drafted = _TextDraft(self._cache, self._map, self._inputs, text.tokens, index)
         drafted.draft(limit, stop_policy)
-        return Draft(drafted.tokens()[:limit], None, _SOURCE, model.decode_seconds - before)
+        return Draft(
+            drafted.tokens()[:limit], None, _SOURCE, model.decode_seconds - before
+        )
 
     def _next_shared_logits(self, token: int | None) -> tuple[Logits, None]:
         """Logits over the target's tokens, of which only shared ones are possible."""
         text = self._text.tokens
-        batch = text[self._cache.n_cached :] if token is None else [self._map.to_draft[token]]
+        batch = (
+            text[self._cache.n_cached :]
+            if token is None
+            else [self._map.to_draft[token]]
+        )
         logits = self._cache.decode(batch, 1)[0]
         self._row[self._map.shared_target_ids] = logits[self._map.shared_draft_ids]
         return self._row, None
@@ -236,7 +298,9 @@ class _TextDraft:
         text: list[int],
         index: int,
     ) -> None:
-        """`text`: the draft's tokens before the draft; `index`: the draft's place in the answer."""
+        """`text`: the draft's tokens before the draft; `index`: the draft's place in
+        the answer.
+        """
         self._cache, self._map, self._inputs = cache, vocabularies, inputs
         self._text, self._index = text, index
         pieces = vocabularies.draft.tokens.pieces
@@ -246,7 +310,9 @@ class _TextDraft:
         self._overlap = 0  # Bytes of the draft that the text has already.
         self._recent: list[int] = []
         self._n_target = 0
-        """Target tokens drafted so far, roughly: each draft token's bytes are counted alone."""
+        """Target tokens drafted so far, roughly: each draft token's bytes are counted
+        alone.
+        """
 
     def tokens(self) -> list[int]:
         """The target's tokens for the whole characters drafted so far."""
@@ -307,11 +373,14 @@ class _TextDraft:
         weights = np.where(first == wanted, drawn_from.probs, 0.0)
         return int(drawn_from.ids[weights.argmax()])
 
-    def _draw_longer(self, row: Logits, stop_policy: DraftStopPolicy | None) -> int | None:
+    def _draw_longer(
+        self, row: Logits, stop_policy: DraftStopPolicy | None
+    ) -> int | None:
         """A longer token than the text's last one, if that is likelier in its place.
 
-        The target may have ended a token where the draft would not (token healing). `row` is the
-        one before the last token, which the longer one replaces in the draft's memory.
+        The target may have ended a token where the draft would not (token healing).
+        `row` is the one before the last token, which the longer one replaces in the
+        draft's memory.
         """
         last = self._text[-1]
         piece = self._map.draft.tokens.pieces[last]
@@ -322,7 +391,9 @@ class _TextDraft:
         margin = float(logits.max()) - float(row[last])
         if not margin > 0:
             return None
-        if stop_policy and not stop_policy.should_draft_token(margin_confidence(margin)):
+        if stop_policy and not stop_policy.should_draft_token(
+            margin_confidence(margin)
+        ):
             return None
         self._cache.truncate(self._cache.n_cached - 1)
         self._overlap = len(piece)

@@ -21,19 +21,24 @@ from localspec.engine.sampling import (
 )
 
 NextLogits = Callable[[int | None], tuple[Logits, float | None]]
-"""Given a draft token, returns the logits after it; given None, those of the first draft token.
+"""Given a draft token, returns the logits after it; given None, those of the first
+draft token.
 
-Also returns the head's confidence in its likeliest token; None to derive it from the logits.
+Also returns the head's confidence in its likeliest token; None to derive it from the
+logits.
 """
 
 
 class DraftSampler:
     """Samples draft tokens with the verifier's rule until a stop.
 
-    `model` is the draft model or head; only tokens of the target's vocabulary are drafted.
+    `model` is the draft model or head; only tokens of the target's vocabulary are
+    drafted.
     """
 
-    def __init__(self, inputs: DrafterInputs, source: str, model: LanguageModel) -> None:
+    def __init__(
+        self, inputs: DrafterInputs, source: str, model: LanguageModel
+    ) -> None:
         self._inputs, self._source, self._model = inputs, source, model
 
     def sample_draft(
@@ -44,7 +49,9 @@ class DraftSampler:
         next_logits: NextLogits,
         since: float,
     ) -> Draft:
-        """At most `limit` tokens; `since` is the model's `decode_seconds` before the draft."""
+        """At most `limit` tokens; `since` is the model's `decode_seconds` before the
+        draft.
+        """
         inputs = self._inputs
         drafted: list[int] = []
         distributions: list[Distribution] = []
@@ -79,7 +86,8 @@ class DraftSampler:
     def distribution_after(
         self, logits: Logits, tokens: Sequence[int], drafted: list[int]
     ) -> tuple[Distribution, GrammarState | None]:
-        """The distribution of the token after `tokens` and `drafted`, and the grammar there.
+        """The distribution of the token after `tokens` and `drafted`, and the grammar
+        there.
 
         Raises InvalidLogitsError or NoAllowedTokenError.
         """
@@ -87,5 +95,7 @@ class DraftSampler:
         recent: Sequence[int] = ()
         if n := sampling.history_length:
             recent = [*tokens[-n:], *drafted]
-        grammar = constraint.state_after(tokens, drafted) if constraint is not None else None
+        grammar = (
+            constraint.state_after(tokens, drafted) if constraint is not None else None
+        )
         return compute_distribution(logits, sampling, recent, grammar), grammar

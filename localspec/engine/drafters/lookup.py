@@ -1,4 +1,6 @@
-"""Prompt lookup (n-gram) drafter: copies what followed the same tokens earlier in the text."""
+"""Prompt lookup (n-gram) drafter: copies what followed the same tokens earlier in the
+text.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from localspec.engine.protocols import Draft, DraftStopPolicy
 
 
 class SuffixAutomaton:
-    """Index of all substrings of a growing text, O(1) amortised per token (Blumer et al. 1985).
+    """Index of all substrings of a growing text, O(1) amortised per token (Blumer et
+    al. 1985).
 
-    After each token it holds the longest suffix that occurred before, and where that ended.
+    After each token it holds the longest suffix that occurred before, and where that
+    ended.
     """
 
     def __init__(self) -> None:
@@ -34,7 +38,10 @@ class SuffixAutomaton:
         self._link[new] = 0 if state < 0 else self._split_state(state, token)
         self._last = new
         repeated = self._link[new]
-        self.match_length, self.match_end = self._length[repeated], self._last_positions[repeated]
+        self.match_length, self.match_end = (
+            self._length[repeated],
+            self._last_positions[repeated],
+        )
         self._last_positions[repeated] = self.size
         self.size += 1
 
@@ -64,14 +71,16 @@ _BREAK = -1  # Ends a prediction; no text contains it.
 
 
 class LookupDrafter:
-    """Drafts if at least `min_match` tokens match earlier text; at most twice the match length.
+    """Drafts if at least `min_match` tokens match earlier text; at most twice the match
+    length.
 
     A draft may continue into itself, so that a repeating sequence is continued.
     """
 
     def __init__(self, min_match: int = 2) -> None:
         self._min_match = min_match
-        self._prediction: list[int] = []  # Indexed before the text, with `_BREAK` at its end.
+        # Indexed before the text, with `_BREAK` at its end.
+        self._prediction: list[int] = []
         self._automaton = SuffixAutomaton()
         self._indexed_tokens: list[int] = []  # Of the text.
         self._last_text: Sequence[int] = ()
@@ -84,7 +93,10 @@ class LookupDrafter:
             self._restart()
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._index_tokens(tokens)
         match, match_end = self._automaton.match_length, self._automaton.match_end
@@ -93,7 +105,13 @@ class LookupDrafter:
         n, drafted = len(tokens), list[int]()
         for i in range(match_end + 1, match_end + 1 + min(limit, 2 * match)):
             at = i - len(self._prediction)
-            token = self._prediction[i] if at < 0 else tokens[at] if at < n else drafted[at - n]
+            token = (
+                self._prediction[i]
+                if at < 0
+                else tokens[at]
+                if at < n
+                else drafted[at - n]
+            )
             if token == _BREAK:
                 break
             drafted.append(token)
@@ -105,7 +123,9 @@ class LookupDrafter:
     def _index_tokens(self, tokens: Sequence[int]) -> None:
         """Index new tokens; start over if the text does not continue the indexed one."""
         if tokens is not self._last_text:
-            if common_prefix_length(self._indexed_tokens, tokens) < len(self._indexed_tokens):
+            if common_prefix_length(self._indexed_tokens, tokens) < len(
+                self._indexed_tokens
+            ):
                 self._restart()
             self._last_text = tokens
         for token in tokens[len(self._indexed_tokens) :]:

@@ -13,9 +13,9 @@ from localspec.engine.protocols import Draft, DraftStopPolicy, Logits
 class ModelDrafter:
     """Drafts with a draft model, which is not run over the verified batch.
 
-    Rejected tokens are dropped from its cache by common prefix; tokens it lacks are decoded in
-    the first batch of the next draft (algorithms.md 1.6). A recurrent state returns to where the
-    draft began, and accepted draft tokens are decoded again.
+    Rejected tokens are dropped from its cache by common prefix; tokens it lacks are
+    decoded in the first batch of the next draft (algorithms.md 1.6). A recurrent state
+    returns to where the draft began, and accepted draft tokens are decoded again.
     """
 
     def __init__(self, draft_cache: PrefixCache, inputs: DrafterInputs) -> None:
@@ -25,7 +25,10 @@ class ModelDrafter:
         self._sampler = DraftSampler(inputs, "model", draft_cache.model)
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft_cache, model = self._draft_cache, self._draft_cache.model
         limit = min(limit, model.n_ctx - len(tokens))
@@ -33,11 +36,16 @@ class ModelDrafter:
             return Draft(reason="the draft model's context is full")
         before = model.decode_seconds
         draft_cache.rewind_to(tokens)
-        if max(tokens[draft_cache.n_cached :], default=0) >= model.n_vocab:  # of the target only
+        # of the target only
+        if max(tokens[draft_cache.n_cached :], default=0) >= model.n_vocab:
             return Draft()
         # The first draft's prompt may need a checkpoint.
-        unread = draft_cache.prefill(tokens, self._cancelled) if self._is_first else None
-        for _ in unread or draft_cache.prefill_until(tokens, model.n_batch, self._cancelled):
+        unread = (
+            draft_cache.prefill(tokens, self._cancelled) if self._is_first else None
+        )
+        for _ in unread or draft_cache.prefill_until(
+            tokens, model.n_batch, self._cancelled
+        ):
             pass
         self._is_first = False
         if self._cancelled():
@@ -49,7 +57,9 @@ class ModelDrafter:
                 draft_cache.save_draft_start()
             return draft_cache.decode(batch, 1)[0], None
 
-        return self._sampler.sample_draft(tokens, limit, stop_policy, next_logits, since=before)
+        return self._sampler.sample_draft(
+            tokens, limit, stop_policy, next_logits, since=before
+        )
 
 
 def make(inputs: DrafterInputs) -> ModelDrafter:

@@ -1,7 +1,7 @@
 """A llama.cpp context with one sequence: tokens in, rows of logits out.
 
-Arguments that would make llama.cpp abort are checked before each call, return codes after it.
-`llama_cpp.Llama` is not used: it allocates n_ctx x n_vocab floats.
+Arguments that would make llama.cpp abort are checked before each call, return codes
+after it. `llama_cpp.Llama` is not used: it allocates n_ctx x n_vocab floats.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from localspec.engine.llama.batch import LlamaBatch
 from localspec.engine.llama.hidden_states import HiddenStateSource
 from localspec.engine.llama.library import LOG, C, get_logits_address
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.protocols import DecodeInterrupted, HiddenStateListener, HiddenStates, Logits
+from localspec.engine.protocols import (
+    DecodeInterrupted,
+    HiddenStateListener,
+    HiddenStates,
+    Logits,
+)
 from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
@@ -31,7 +36,9 @@ from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 from localspec.units import gib
 
-_SHORT_DECODE = 32  # Up to this many tokens a decode is short, and needs no abort callback.
+_SHORT_DECODE = (
+    32  # Up to this many tokens a decode is short, and needs no abort callback.
+)
 _ABORTED = 2  # llama_decode's return code after the abort callback returned True.
 _LIBC = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
 
@@ -39,12 +46,15 @@ _LIBC = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
 class InterruptFlag:
     """Ends the pass in progress of the contexts that watch it, however narrow it is.
 
-    llama.cpp calls strlen on the flag at each node of the graph: Python would be too slow there.
+    llama.cpp calls strlen on the flag at each node of the graph: Python would be too
+    slow there.
     """
 
     def __init__(self) -> None:
         self._text = ctypes.create_string_buffer(2)
-        self.callback = C.ggml_abort_callback(ctypes.cast(_LIBC.strlen, ctypes.c_void_p).value)
+        self.callback = C.ggml_abort_callback(
+            ctypes.cast(_LIBC.strlen, ctypes.c_void_p).value
+        )
         self.address = ctypes.addressof(self._text)
 
     def raise_(self) -> None:
@@ -60,7 +70,9 @@ _NO_CALLBACK = C.ggml_abort_callback(0)
 class OpenContext:
     """A llama_context with the tokens in its memory, and the time of its passes."""
 
-    handle: Any = None  # The llama_context; None before it is opened, and after it is closed.
+    handle: Any = (
+        None  # The llama_context; None before it is opened, and after it is closed.
+    )
     model: LlamaModel
 
     def _open_context(self, params: Any) -> None:
@@ -77,10 +89,14 @@ class OpenContext:
         self.n_batch: int = C.llama_n_ubatch(self.handle)
         self.n_past, self.decode_seconds = 0, 0.0
 
-    def _run(self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any] | None) -> Any:
-        """Call llama_decode or llama_encode; return what `wait`, which ends the pass, returns.
+    def _run(
+        self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any] | None
+    ) -> Any:
+        """Call llama_decode or llama_encode; return what `wait`, which ends the pass,
+        returns.
 
-        Raises EngineError, or DecodeInterrupted if aborted; n_past is then what the memory holds.
+        Raises EngineError, or DecodeInterrupted if aborted; n_past is then what the
+        memory holds.
         """
         began = time.perf_counter()
         result = call(self.handle, batch.struct)
@@ -89,7 +105,11 @@ class OpenContext:
         heartbeat.record_progress()
         if result != 0:
             self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
-            raise DecodeInterrupted if result == _ABORTED else library.decode_error(result)
+            raise (
+                DecodeInterrupted
+                if result == _ABORTED
+                else library.decode_error(result)
+            )
         return waited
 
     def _set_n_past(self, n_past: int) -> None:
@@ -107,7 +127,9 @@ class OpenContext:
         return data
 
     def restore_memory(self, data: Any, n_past: int) -> bool:
-        """Replace the memory by a copy that holds n_past tokens; empty, and False, on failure."""
+        """Replace the memory by a copy that holds n_past tokens; empty, and False, on
+        failure.
+        """
         if data:
             C.llama_memory_clear(self._memory, False)
             if C.llama_state_seq_set_data(self.handle, data, len(data), 0) != len(data):
@@ -118,7 +140,9 @@ class OpenContext:
 
     def watch(self, flag: InterruptFlag | None) -> None:
         """While the flag is raised, passes end with DecodeInterrupted; on the CPU only."""
-        callback, address = (flag.callback, flag.address) if flag else (_NO_CALLBACK, None)
+        callback, address = (
+            (flag.callback, flag.address) if flag else (_NO_CALLBACK, None)
+        )
         C.llama_set_abort_callback(self.handle, callback, address)
 
     def set_n_threads(self, n: int, n_batch: int) -> None:
@@ -159,7 +183,9 @@ class LlamaContext(OpenContext):
 
     def _open(self, role: ModelRole) -> None:
         self.n_ctx_requested = self._choose_n_ctx(role.settings)
-        params = llama_params.context_params(C, self.model.handle, role, self.n_ctx_requested)
+        params = llama_params.context_params(
+            C, self.model.handle, role, self.n_ctx_requested
+        )
         self._open_context(params)
         self._checkpoints = ContextCheckpoints(self.handle)
         self._max_outputs = role.n_outputs_max
@@ -168,12 +194,16 @@ class LlamaContext(OpenContext):
         self._logits_views: dict[int, Logits] = {}
         self._logits_address = 0
         self.is_interrupted: Callable[[], bool] = lambda: False
-        """Polled during a long decode; True ends it with DecodeInterrupted. Only on the CPU."""
+        """Polled during a long decode; True ends it with DecodeInterrupted.
+
+        Only on the CPU.
+        """
         self._abort_callback = C.ggml_abort_callback(self._should_abort)
         self.rollback = self._probe_rollback(role.n_rs_seq)
         windowed = self.model.n_swa > 0 and not params.swa_full
         self.needs_checkpoints: bool = self.is_recurrent or windowed
-        self.saves_checkpoints = self.needs_checkpoints  # A copy of a window needs them, too.
+        # A copy of a window needs them, too.
+        self.saves_checkpoints = self.needs_checkpoints
 
     def _choose_n_ctx(self, settings: ContextSettings) -> int:
         model = self.model
@@ -204,14 +234,16 @@ class LlamaContext(OpenContext):
         return snapshots if works else 0
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        """As in `LanguageModel`. Raises EngineError if llama_decode fails, DecodeInterrupted if
-        aborted; n_past is then what the memory still holds.
+        """As in `LanguageModel`. Raises EngineError if llama_decode fails,
+        DecodeInterrupted if aborted; n_past is then what the memory still holds.
         """
         n = len(tokens)
         if self.handle is None:
             raise EngineError("The model is closed.")
         if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx:
-            raise EngineError(f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}")
+            raise EngineError(
+                f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}"
+            )
         if not 0 <= outputs <= min(n, self._max_outputs):
             raise EngineError(f"cannot output {outputs} rows of {n} tokens")
         self._batch.set_tokens(tokens)
@@ -249,7 +281,9 @@ class LlamaContext(OpenContext):
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
         """As in `BranchingModel`. Raises EngineError if llama_decode fails."""
         if not 0 < len(steps) <= self._max_outputs:
-            raise EngineError(f"cannot decode {len(steps)} branches of {self._max_outputs}")
+            raise EngineError(
+                f"cannot decode {len(steps)} branches of {self._max_outputs}"
+            )
         past = self._branch_past | {0: self.n_past}
         self._batch.set_branches(steps, [past[branch] for branch, _ in steps])
         self._last_decode_at = self.n_past
@@ -274,8 +308,12 @@ class LlamaContext(OpenContext):
             C.llama_memory_seq_rm(self._memory, each, -1, -1)
         self._branch_past = {}
 
-    def set_listener(self, source: HiddenStateSource, listener: HiddenStateListener) -> None:
-        """Empty the memory and send the hidden states of every decoded token to `listener`."""
+    def set_listener(
+        self, source: HiddenStateSource, listener: HiddenStateListener
+    ) -> None:
+        """Empty the memory and send the hidden states of every decoded token to
+        `listener`.
+        """
         self.truncate(0)
         self._state_source, self._listener = source, listener
         self._head_states = listener
@@ -293,7 +331,11 @@ class LlamaContext(OpenContext):
         if rows is None:
             shape = (outputs, self.vocabulary.n_tokens)
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-            rows = np.ctypeslib.as_array(pointer, shape) if outputs else np.empty(shape, np.float32)
+            rows = (
+                np.ctypeslib.as_array(pointer, shape)
+                if outputs
+                else np.empty(shape, np.float32)
+            )
             self._logits_views[outputs] = rows
         return rows
 
@@ -302,25 +344,35 @@ class LlamaContext(OpenContext):
         return self.is_interrupted()
 
     def save_checkpoint(self, *, until_next: bool = False) -> None:
-        """Save the state for `truncate`; `until_next` keeps it, on the device, until the next."""
-        if self.saves_checkpoints and self.n_past > 0 and self.needs_checkpoints >= until_next:
+        """Save the state for `truncate`; `until_next` keeps it, on the device, until
+        the next.
+        """
+        if (
+            self.saves_checkpoints
+            and self.n_past > 0
+            and self.needs_checkpoints >= until_next
+        ):
             state = self._listener.newest_state() if self._listener else None
             self._checkpoints.save(self.n_past, state, until_next=until_next)
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the memory."""
+        """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the
+        memory.
+        """
         if n_past >= self.n_past:
             return
         self._checkpoints.drop_after(n_past)
         if self._listener is not None:
             n_past = self._listener.limit_truncation(n_past)
-        # Snapshots cover the last decode only; llama.cpp would accept older ones, which are stale.
+        # Snapshots cover the last decode only; llama.cpp would accept older ones, which
+        # are stale.
         truncated = not self.is_recurrent or n_past > self._last_decode_at
         truncated = truncated and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
         window = self.model.n_swa
         if truncated and window and n_past:
-            # A sliding window reuses the cells of tokens that it has left (algorithms.md 9).
-            # If no kept token is left in the window, the minimum position is -1.
+            # A sliding window reuses the cells of tokens that it has left
+            # (algorithms.md 9). If no kept token is left in the window, the minimum
+            # position is -1.
             oldest = C.llama_memory_seq_pos_min(self._memory, 0)
             truncated = 0 <= oldest <= max(0, n_past - window)
         if truncated:
@@ -350,11 +402,15 @@ class LlamaContext(OpenContext):
     def save_state(self) -> Any:
         """A copy of all that `state_bytes` counts."""
         listener = self._head_states.save_state() if self._head_states else None
-        checkpoints = [each for each in self._checkpoints.items if not each.flags & _ON_DEVICE]
+        checkpoints = [
+            each for each in self._checkpoints.items if not each.flags & _ON_DEVICE
+        ]
         return self.save_memory(), checkpoints, listener
 
     def restore_state(self, state: Any, n_past: int) -> bool:
-        """Continue where the copy, of n_past tokens, was made; empty, and False, on failure."""
+        """Continue where the copy, of n_past tokens, was made; empty, and False, on
+        failure.
+        """
         data, checkpoints, listener = state
         self._checkpoints.drop_after(0)
         if not self.restore_memory(data, n_past):
@@ -366,7 +422,9 @@ class LlamaContext(OpenContext):
         return True
 
     def close(self) -> None:
-        """Free the context, then the model: the other order makes llama.cpp use freed memory."""
+        """Free the context, then the model: the other order makes llama.cpp use freed
+        memory.
+        """
         self._logits_views = {}
         super().close()
         self.model.close()
@@ -380,8 +438,12 @@ class LlamaContext(OpenContext):
 
     @property
     def captured_after(self) -> int:
-        """Passes of a width before ggml-cuda launches them as one graph; 0 on other devices."""
-        return 2 * any(name.startswith(("CUDA", "ROCm")) for name in self.memory_by_device())
+        """Passes of a width before ggml-cuda launches them as one graph; 0 on other
+        devices.
+        """
+        return 2 * any(
+            name.startswith(("CUDA", "ROCm")) for name in self.memory_by_device()
+        )
 
 
 _MAX_CHECKPOINTS = 32
@@ -399,14 +461,20 @@ class ContextCheckpoint:
 
 
 class ContextCheckpoints:
-    """States of a recurrent or windowed cache; the oldest is dropped when there are too many."""
+    """States of a recurrent or windowed cache; the oldest is dropped when there are too
+    many.
+    """
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self.items: list[ContextCheckpoint] = []
 
-    def save(self, n_past: int, state: HiddenStates | None, *, until_next: bool = False) -> None:
-        """Save the memory, which holds n_past tokens; without effect if llama.cpp cannot."""
+    def save(
+        self, n_past: int, state: HiddenStates | None, *, until_next: bool = False
+    ) -> None:
+        """Save the memory, which holds n_past tokens; without effect if llama.cpp
+        cannot.
+        """
         self.drop_after(n_past)
         if self.items and self.items[-1].flags & _ON_DEVICE:
             self.items.pop()
@@ -420,7 +488,9 @@ class ContextCheckpoints:
         if C.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
             return
         self.items.append(ContextCheckpoint(n_past, data, state, flags))
-        while len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES:
+        while (
+            len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES
+        ):
             del self.items[0]
 
     @property
@@ -433,13 +503,17 @@ class ContextCheckpoints:
             self.items.pop()
 
     def restore(self) -> ContextCheckpoint | None:
-        """Restore the last checkpoint; None if there is none or llama.cpp cannot restore it."""
+        """Restore the last checkpoint; None if there is none or llama.cpp cannot
+        restore it.
+        """
         if not self.items:
             return None
         checkpoint, memory = self.items[-1], C.llama_get_memory(self._context)
         data, flags = checkpoint.data, checkpoint.flags
         read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags)
-        if read == len(data) and C.llama_memory_seq_rm(memory, 0, checkpoint.n_past, -1):
+        if read == len(data) and C.llama_memory_seq_rm(
+            memory, 0, checkpoint.n_past, -1
+        ):
             return checkpoint
         self.items.clear()
         return None

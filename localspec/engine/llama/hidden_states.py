@@ -1,7 +1,7 @@
 """Hidden states of a llama.cpp context, for heads.
 
-Their functions are looked up on first use; without them heads are unavailable. Arguments that would
-make llama.cpp abort or read out of bounds are checked here.
+Their functions are looked up on first use; without them heads are unavailable.
+Arguments that would make llama.cpp abort or read out of bounds are checked here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,18 @@ from localspec.models.gguf import architectures
 
 _CONTEXT_POINTER, _FLOAT_POINTER = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
 _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
-    "llama_set_embeddings_layer_inp": ([_CONTEXT_POINTER, ctypes.c_uint32, ctypes.c_bool], None),
-    "llama_get_embeddings_layer_inp": ([_CONTEXT_POINTER, ctypes.c_uint32], _FLOAT_POINTER),
-    "llama_set_embeddings_nextn": ([_CONTEXT_POINTER, ctypes.c_bool, ctypes.c_bool], None),
+    "llama_set_embeddings_layer_inp": (
+        [_CONTEXT_POINTER, ctypes.c_uint32, ctypes.c_bool],
+        None,
+    ),
+    "llama_get_embeddings_layer_inp": (
+        [_CONTEXT_POINTER, ctypes.c_uint32],
+        _FLOAT_POINTER,
+    ),
+    "llama_set_embeddings_nextn": (
+        [_CONTEXT_POINTER, ctypes.c_bool, ctypes.c_bool],
+        None,
+    ),
     "llama_get_embeddings_nextn": ([_CONTEXT_POINTER], _FLOAT_POINTER),
     "llama_set_nextn_layer_offset": ([_CONTEXT_POINTER, ctypes.c_int32], None),
 }
@@ -61,7 +70,9 @@ def require_functions() -> None:
 
 
 def read_nextn_states(context: Any, n: int, width: int) -> HiddenStates:
-    """Hidden states of the first n rows of the context's last pass; a view until the next pass."""
+    """Hidden states of the first n rows of the context's last pass; a view until the
+    next pass.
+    """
     address = load_function("llama_get_embeddings_nextn")(context)
     if not address:
         raise EngineError("llama.cpp returned no hidden states of the head.")
@@ -91,7 +102,9 @@ class LayerHiddenStates:
     def states(self, n: int) -> HiddenStates:
         get = load_function("llama_get_embeddings_layer_inp")
         shape = (n, self._n_embd)
-        rows = [np.ctypeslib.as_array(get(self._context, i), shape) for i in self._layers]
+        rows = [
+            np.ctypeslib.as_array(get(self._context, i), shape) for i in self._layers
+        ]
         return np.concatenate(rows, axis=1)
 
 
@@ -111,4 +124,6 @@ class FinalHiddenStates:
 
 
 HiddenStateSource = LayerHiddenStates | FinalHiddenStates
-"""`states(n)`: a copy of the hidden states of all n tokens of the last decode, (n, width)."""
+"""`states(n)`: a copy of the hidden states of all n tokens of the last decode, (n,
+width).
+"""

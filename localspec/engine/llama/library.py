@@ -24,7 +24,8 @@ from localspec.sanitize import sanitize
 
 __all__ = ["LOG", "C", "devices", "get_logits_address"]
 
-# Set before llama.cpp is loaded: an abort would start a debugger, which can hang for minutes.
+# Set before llama.cpp is loaded: an abort would start a debugger, which can hang for
+# minutes.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 installed_llama_cpp.preload_cuda_libraries()
 installed_llama_cpp.skip_package_init()
@@ -41,13 +42,20 @@ _EXPECTED_DEFAULTS = (2048, -1.0, 1, 1, 0, 1, False)
 
 
 def _check_structs() -> None:
-    """Raise EngineError if the library's structs have another layout than llama-cpp-python's.
+    """Raise EngineError if the library's structs have another layout than
+    llama-cpp-python's.
 
-    Releases add fields. The defaults of fields before, between and after these are compared.
+    Releases add fields. The defaults of fields before, between and after these are
+    compared.
     """
     context, model = C.llama_context_default_params(), C.llama_model_default_params()
     first = (context.n_batch, context.yarn_ext_factor, context.type_k, context.type_v)
-    if (*first, context.n_samplers, model.split_mode, model.vocab_only) != _EXPECTED_DEFAULTS:
+    if (
+        *first,
+        context.n_samplers,
+        model.split_mode,
+        model.vocab_only,
+    ) != _EXPECTED_DEFAULTS:
         raise EngineError(
             f"llama-cpp-python {installed_llama_cpp.version()} and the llama.cpp library "
             "it loads are of different releases.",
@@ -60,13 +68,17 @@ _check_structs()
 get_logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
     ("llama_get_logits", C._lib)
 )
-"""llama_get_logits returning a plain address, because a ctypes pointer object is slow to create."""
+"""llama_get_logits returning a plain address, because a ctypes pointer object is slow
+to create.
+"""
 
 _LOG_LEVEL_DEBUG, _LOG_LEVEL_ERROR = 1, 4
 
 
 class LlamaLog:
-    """Receives llama.cpp's log and keeps its last lines, sanitised; errors also go to stderr."""
+    """Receives llama.cpp's log and keeps its last lines, sanitised; errors also go to
+    stderr.
+    """
 
     def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque(maxlen=400)
@@ -86,7 +98,8 @@ class LlamaLog:
         for line in filter(str.strip, lines):
             self.lines.append((self._level, sanitize(line)))
             self.buffers.read(line)
-            if self._level == _LOG_LEVEL_ERROR:  # the parent needs the line if an abort follows
+            # the parent needs the line if an abort follows
+            if self._level == _LOG_LEVEL_ERROR:
                 os.write(2, f"{sanitize(line)}\n".encode())
 
     def clear(self) -> None:
@@ -108,7 +121,9 @@ def devices() -> tuple[str, ...]:
         return ("CPU",)
     ggml = GgmlLibrary(C._lib)
     try:
-        return tuple(sanitize(ggml.describe(each)["description"]) for each in ggml.devices())
+        return tuple(
+            sanitize(ggml.describe(each)["description"]) for each in ggml.devices()
+        )
     except AttributeError:
         return ("CPU",)
 
@@ -116,7 +131,8 @@ def devices() -> tuple[str, ...]:
 # --- Errors for people, from llama.cpp's log and return codes
 
 _OUT_OF_MEMORY = re.compile(
-    "out of memory|unable to allocate|cannot allocate memory|insufficient memory|bad_alloc", re.I
+    "out of memory|unable to allocate|cannot allocate memory|insufficient memory|bad_alloc",
+    re.I,
 )
 _DECODE_OUT_OF_MEMORY = -2
 """llama_decode's return code if the compute graph could not be allocated."""
@@ -139,9 +155,14 @@ def load_error(path: Path) -> LocalspecError:
     elif "unknown model architecture" in text:
         version = installed_llama_cpp.version()
         hint = f"It needs a newer llama.cpp than that of llama-cpp-python {version}."
-    elif any(phrase in text for phrase in ("missing tensor", "' not found", "number of tensors")):
+    elif any(
+        phrase in text
+        for phrase in ("missing tensor", "' not found", "number of tensors")
+    ):
         hint = "It is not a complete model: perhaps only a vocabulary, or one part of a split."
-    return ModelFileError(f"{path.name} cannot be loaded: {_strip_function_names(reason)}", hint)
+    return ModelFileError(
+        f"{path.name} cannot be loaded: {_strip_function_names(reason)}", hint
+    )
 
 
 def _refused_split(text: str) -> UsageError | None:
@@ -155,7 +176,9 @@ def _refused_split(text: str) -> UsageError | None:
             "localspec doctor lists them.",
         )
     if "does not support split buffers" in text:
-        return UsageError("This GPU's backend cannot split rows.", Hint("Use {split=layer}."))
+        return UsageError(
+            "This GPU's backend cannot split rows.", Hint("Use {split=layer}.")
+        )
     return None
 
 
@@ -172,7 +195,9 @@ def context_error(path: Path) -> LocalspecError:
     if "allocate" in text or "memory" in text:
         return OutOfMemoryError(
             f"Not enough memory for the context of {path.name}.",
-            Hint("Use a smaller {ctx}, {kv=q8_0}, fewer {gpu_layers}, or {draft=none}."),
+            Hint(
+                "Use a smaller {ctx}, {kv=q8_0}, fewer {gpu_layers}, or {draft=none}."
+            ),
         )
     reason = _strip_function_names((LOG.errors() or ["llama.cpp gave no reason"])[-1])
     hint = Hint("Try {kv=f16} and {flash_attn=auto}, or {draft=none}.")

@@ -21,7 +21,9 @@ from localspec.machine.device import HOST, DeviceMemory
 from localspec.models.gguf import tokenizer
 from localspec.protocol.wire import ContextSettings
 
-_MAX_SPECIAL = 40_000  # Special tokens in a text; that many take llama.cpp some seconds.
+_MAX_SPECIAL = (
+    40_000  # Special tokens in a text; that many take llama.cpp some seconds.
+)
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 """RoPE types with several position axes."""
 
@@ -29,7 +31,9 @@ _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 class LlamaModel:
     """`with_mtp`: load the MTP layers too, if the file has any."""
 
-    def __init__(self, path: Path, settings: ContextSettings, *, with_mtp: bool = False) -> None:
+    def __init__(
+        self, path: Path, settings: ContextSettings, *, with_mtp: bool = False
+    ) -> None:
         given = llama_params.model_params(C, settings)
         params, self._keep_alive = given.params, given.keep_alive
         params.load_mtp = with_mtp
@@ -42,11 +46,15 @@ class LlamaModel:
             raise library.load_error(path)
         self._buffers = LOG.buffers.by_device()
         pre_tokenizer = self._text_value("tokenizer.ggml.pre")
-        self.vocabulary = LlamaVocab(C.llama_model_get_vocab(self.handle), pre_tokenizer)
+        self.vocabulary = LlamaVocab(
+            C.llama_model_get_vocab(self.handle), pre_tokenizer
+        )
         self.n_layer: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
         self.n_embd_out: int = C.llama_model_n_embd_out(self.handle)
-        self.n_mtp_layers: int = C.llama_model_n_layer_nextn(self.handle) if with_mtp else 0
+        self.n_mtp_layers: int = (
+            C.llama_model_n_layer_nextn(self.handle) if with_mtp else 0
+        )
         self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
         self.n_swa: int = C.llama_model_n_swa(self.handle)
         self.is_recurrent = llama_params.is_recurrent(C, self.handle)
@@ -67,8 +75,12 @@ class LlamaModel:
         return text.value.decode("utf-8", "replace")
 
     def chat_template(self, name: str | None = None) -> str:
-        """The Jinja source of a template, or of the one that has no name; empty without."""
-        source = C.llama_model_chat_template(self.handle, name.encode() if name else None)
+        """The Jinja source of a template, or of the one that has no name; empty
+        without.
+        """
+        source = C.llama_model_chat_template(
+            self.handle, name.encode() if name else None
+        )
         return bytes(source or b"").decode("utf-8", "replace")
 
     def n_bytes(self) -> int:
@@ -78,11 +90,17 @@ class LlamaModel:
         """Size of the KV cache, assuming the same attention in every layer."""
         heads = max(1, C.llama_model_n_head(self.handle))
         width = self.n_embd / heads * C.llama_model_n_head_kv(self.handle)
-        item = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}.get(kv_type, 2.0)
+        item = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}.get(
+            kv_type, 2.0
+        )
         return float(2 * n_ctx * self.n_layer * width * item)
 
     def memory_with_context(
-        self, context_buffers: Mapping[str, DeviceMemory], outputs: int, *, shared: bool = False
+        self,
+        context_buffers: Mapping[str, DeviceMemory],
+        outputs: int,
+        *,
+        shared: bool = False,
     ) -> dict[str, int]:
         """Bytes by device with a context; the logits buffer counts as RAM.
 
@@ -115,18 +133,24 @@ class TextFinder:
         self._start = re.compile(f"[{re.escape(starts)}]" if starts else "(?!)")
 
     def find(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the texts begin and end; the longest at each place, none within another."""
+        """Where the texts begin and end; the longest at each place, none within
+        another.
+        """
         at = 0
         while found := self._start.search(text, at):
             start = found.start()
-            n = next((n for n in self._lengths if text[start : start + n] in self._texts), 0)
+            n = next(
+                (n for n in self._lengths if text[start : start + n] in self._texts), 0
+            )
             if n:
                 yield start, start + n
             at = start + max(n, 1)
 
 
 class LlamaVocab:
-    """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid ones."""
+    """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid
+    ones.
+    """
 
     def __init__(self, vocab: Any, pre_tokenizer: str = "") -> None:
         """`pre_tokenizer`: llama.cpp's name of what splits a text into words."""
@@ -150,7 +174,9 @@ class LlamaVocab:
     def is_eog(self, token: int) -> bool:
         eog = self._is_eog_by_token.get(token)
         if eog is None:
-            eog = self._is_eog_by_token[token] = bool(C.llama_vocab_is_eog(self.handle, token))
+            eog = self._is_eog_by_token[token] = bool(
+                C.llama_vocab_is_eog(self.handle, token)
+            )
         return eog
 
     def piece(self, token: int) -> bytes:
@@ -161,9 +187,13 @@ class LlamaVocab:
         return piece
 
     def special_texts(self) -> dict[str, str]:
-        """Texts of the tokens that chat templates use; empty if the model has no such token."""
+        """Texts of the tokens that chat templates use; empty if the model has no such
+        token.
+        """
         return {
-            name: self.token_text(token).decode("utf-8", "replace") if token >= 0 else ""
+            name: self.token_text(token).decode("utf-8", "replace")
+            if token >= 0
+            else ""
             for name, token in {
                 "bos_token": self.bos,
                 "eos_token": self.eos,
@@ -209,7 +239,9 @@ class LlamaVocab:
 
     @cached_property
     def _special_texts(self) -> TextFinder:
-        """Also those of other added tokens; llama.cpp's time is quadratic in all of these."""
+        """Also those of other added tokens; llama.cpp's time is quadratic in all of
+        these.
+        """
         control = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
         return self._find_texts(control | C.LLAMA_TOKEN_ATTR_USER_DEFINED)
 
@@ -225,16 +257,20 @@ class LlamaVocab:
     ) -> list[int]:
         """Tokens of a text, with BOS if the model uses one; special tokens are parsed.
 
-        The EOS that some files add (tokenizer.ggml.add_eos_token, from training) is left out: no
-        prompt ends with it. Raises PromptTooLongError for a text with very many of these.
+        The EOS that some files add (tokenizer.ggml.add_eos_token, from training) is
+        left out: no prompt ends with it. Raises PromptTooLongError for a text with very
+        many of these.
         """
         if parse_special and len(text) > 3 * _MAX_SPECIAL:
             found = islice(self._special_texts.find(text), _MAX_SPECIAL + 1)
             if sum(1 for _ in found) > _MAX_SPECIAL:
                 raise PromptTooLongError(
-                    f"The text has more than {_MAX_SPECIAL:,} special tokens.", "Shorten it."
+                    f"The text has more than {_MAX_SPECIAL:,} special tokens.",
+                    "Shorten it.",
                 )
-        return self._tokenize_runs(text.encode("utf-8", "replace"), add_special, parse_special)
+        return self._tokenize_runs(
+            text.encode("utf-8", "replace"), add_special, parse_special
+        )
 
     def tokenize_plain(self, data: bytes) -> list[int]:
         """Tokens of UTF-8 without BOS, in which nothing is a special token.
@@ -246,21 +282,29 @@ class LlamaVocab:
         except EngineError:
             return []
 
-    def _tokenize_runs(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+    def _tokenize_runs(
+        self, data: bytes, add_special: bool, parse_special: bool
+    ) -> list[int]:
         at, tokens = 0, list[int]()
         if self.kind == C.LLAMA_VOCAB_TYPE_BPE:  # the others have no pre-tokenizer
             while run := self._long_run.search(data, at):
                 end = _character_start(data, run.end())
-                new = self._tokenize(data[at:end], add_special and not at, parse_special)
+                new = self._tokenize(
+                    data[at:end], add_special and not at, parse_special
+                )
                 n, n_bytes = self._cut_run(new, data[at:end], run.start() - at)
                 if not n:  # no such place: cut anyway
-                    new = self._tokenize(data[at : at + n_bytes], add_special and not at, False)
+                    new = self._tokenize(
+                        data[at : at + n_bytes], add_special and not at, False
+                    )
                     n = len(new)
                 tokens += new[:n]
                 at += n_bytes
         return tokens + self._tokenize(data[at:], add_special and not at, parse_special)
 
-    def _tokenize(self, data: bytes, add_special: bool, parse_special: bool) -> list[int]:
+    def _tokenize(
+        self, data: bytes, add_special: bool, parse_special: bool
+    ) -> list[int]:
         size = len(data) + 8
         while True:
             buffer = (C.llama_token * size)()
@@ -268,22 +312,29 @@ class LlamaVocab:
                 self.handle, data, len(data), buffer, size, add_special, parse_special
             )
             if n >= 0:
-                has_eos = add_special and self.add_eos and n and buffer[n - 1] == self.eos
+                has_eos = (
+                    add_special and self.add_eos and n and buffer[n - 1] == self.eos
+                )
                 return list(buffer[: n - bool(has_eos)])
             if -n <= size:
-                raise EngineError("llama.cpp could not tokenize the text.", "Shorten the prompt.")
+                raise EngineError(
+                    "llama.cpp could not tokenize the text.", "Shorten the prompt."
+                )
             size = -n
 
     def _cut_run(self, tokens: list[int], data: bytes, start: int) -> tuple[int, int]:
         """Where to cut `data`, which ends within a long run that begins at `start`.
 
-        Returns numbers of tokens and of bytes, such that the rest of the text has the tokens that
-        it would have in one piece: a merge of BPE that crosses no end of a token there, far from
-        the end of `data`, crosses none in the whole run. 0 tokens if there is no such place.
+        Returns numbers of tokens and of bytes, such that the rest of the text has the
+        tokens that it would have in one piece: a merge of BPE that crosses no end of a
+        token there, far from the end of `data`, crosses none in the whole run. 0 tokens
+        if there is no such place.
         """
         last, at, ends = _character_start(data, len(data) - _RUN_MARGIN), 0, list[int]()
         for i, token in enumerate(tokens):
-            is_text = i > 0 or token != self.bos or data.startswith(self.token_text(token))
+            is_text = (
+                i > 0 or token != self.bos or data.startswith(self.token_text(token))
+            )
             at += len(self.piece(token) or (self.token_text(token) if is_text else b""))
             ends.append(at)
         for i in range(len(ends) - 1, -1, -1):
@@ -297,7 +348,8 @@ class LlamaVocab:
         tokens = self.tokenize_plain(data)
         if b"".join(map(self.text_piece, tokens)) == data:
             return tokens
-        anchored = self.tokenize_plain(b"\n" + data)  # this tokenizer puts a space before a text
+        # this tokenizer puts a space before a text
+        anchored = self.tokenize_plain(b"\n" + data)
         for i in range(1, min(len(anchored), 4)):
             if b"".join(map(self.text_piece, anchored[i:])) == data:
                 return anchored[i:]
@@ -305,16 +357,21 @@ class LlamaVocab:
 
     def _check_token(self, token: int) -> None:
         if not 0 <= token < self.n_tokens:
-            raise EngineError(f"token {token} is outside the vocabulary of {self.n_tokens}")
+            raise EngineError(
+                f"token {token} is outside the vocabulary of {self.n_tokens}"
+            )
 
 
 _LONG_RUN = re.compile(rb"\S{4096,8192}|\s{4096,8192}")
-"""What may be one word of a pre-tokenizer; from some 10,000 characters on, llama.cpp's regular
-expressions need more stack than a thread has."""
+"""What may be one word of a pre-tokenizer; from some 10,000 characters on, llama.cpp's
+regular expressions need more stack than a thread has.
+"""
 _COUNTS_DIGITS_FROM_THE_RIGHT = {"afmoe", "tiny_aya"}
 _LONG_RUN_WITHOUT_DIGITS = re.compile(rb"[^\s0-9]{4096,8192}|\s{4096,8192}")
 """Their digits end a word, and are split without a regular expression."""
-_RUN_MARGIN = 1024  # Bytes at the end of what is tokenized at once, too near it to cut there.
+_RUN_MARGIN = (
+    1024  # Bytes at the end of what is tokenized at once, too near it to cut there.
+)
 
 
 def _character_start(data: bytes, at: int) -> int:
@@ -331,7 +388,10 @@ def _may_cut(data: bytes, at: int) -> bool:
     """
     if data[at] & 0xC0 == 0x80:
         return False
-    before, after = data[:at].decode("utf-8", "ignore"), data[at : at + 8].decode("utf-8", "ignore")
+    before, after = (
+        data[:at].decode("utf-8", "ignore"),
+        data[at : at + 8].decode("utf-8", "ignore"),
+    )
     kinds = [_character_kind(character) for character in (before[-1], *after[:2])]
     if kinds[1] == "M":
         return False

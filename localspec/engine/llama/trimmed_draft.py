@@ -1,4 +1,5 @@
-"""The llama.cpp context of a draft model with a trimmed vocabulary: embeddings in, all logits out.
+"""The llama.cpp context of a draft model with a trimmed vocabulary: embeddings in, all
+logits out.
 
 See `localspec.models.gguf.trimmed_vocabulary`.
 """
@@ -24,7 +25,9 @@ from localspec.models.gguf.trimmed_vocabulary import TrimmedSection
 
 
 class EmbeddingBatch(LlamaBatch):
-    """A llama_batch that takes tokens and holds their embeddings, which stay in the file."""
+    """A llama_batch that takes tokens and holds their embeddings, which stay in the
+    file.
+    """
 
     def __init__(self, n: int, path: Path, part: TrimmedSection, scale: float) -> None:
         super().__init__(n, tokens=False, width=part.width)
@@ -45,7 +48,8 @@ class EmbeddingBatch(LlamaBatch):
 
 
 class TrimmedDraftContext(LlamaContext):
-    """A draft model that reads every token of its vocabulary, and drafts those it has rows for.
+    """A draft model that reads every token of its vocabulary, and drafts those it has
+    rows for.
 
     The logits of the others are -inf.
     """
@@ -56,17 +60,25 @@ class TrimmedDraftContext(LlamaContext):
         self._part = trimmed_vocabulary.find_section(header, n)
         ids = np.fromfile(path, np.int32, self._part.n_kept, offset=self._part.ids_at)
         if len(ids) < self._part.n_kept or ids.min() < 0 or ids.max() >= n:
-            raise ModelFileError(f"{path.name} has a damaged vocabulary.", "Make it again.")
+            raise ModelFileError(
+                f"{path.name} has a damaged vocabulary.", "Make it again."
+            )
         self.kept_ids = ids.astype(np.int64)
         # Gemma 3 scales the embeddings of tokens only.
-        self._scale = math.sqrt(self._part.width) if header.architecture == "gemma3" else 1.0
+        self._scale = (
+            math.sqrt(self._part.width) if header.architecture == "gemma3" else 1.0
+        )
         super().__init__(path, role)
 
     def _open(self, role: ModelRole) -> None:
         self.n_vocab = self._part.n_tokens
         super()._open(role)
-        self._batch = EmbeddingBatch(self.n_batch, self.model.path, self._part, self._scale)
-        self._all_logits = np.full((self._max_outputs, self.n_vocab), -np.inf, np.float32)
+        self._batch = EmbeddingBatch(
+            self.n_batch, self.model.path, self._part, self._scale
+        )
+        self._all_logits = np.full(
+            (self._max_outputs, self.n_vocab), -np.inf, np.float32
+        )
 
     def _view_logits(self, address: int, outputs: int) -> Logits:
         rows: Logits = self._all_logits[:outputs]

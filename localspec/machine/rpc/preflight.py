@@ -1,4 +1,6 @@
-"""Checks workers before an engine connects: llama.cpp would abort or hang where this refuses."""
+"""Checks workers before an engine connects: llama.cpp would abort or hang where this
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from collections.abc import Callable, Iterable
 from localspec.errors import EngineError, Hint, InUseError, LocalspecError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.machine import installed_llama_cpp
-from localspec.machine.rpc.wire import DATA, DATA_BYTES, GREETING, PING, PONG, WorkerStatus
+from localspec.machine.rpc.wire import (
+    DATA,
+    DATA_BYTES,
+    GREETING,
+    PING,
+    PONG,
+    WorkerStatus,
+)
 from localspec.protocol.json_dataclasses import from_json
 from localspec.sanitize import sanitize
 from localspec.worker_address import WorkerAddress, parse_address
@@ -31,7 +40,8 @@ class WorkerReport:
 
 
 def check_all(
-    addresses: Iterable[str], on_unusable: Callable[[LocalspecError], None] | None = None
+    addresses: Iterable[str],
+    on_unusable: Callable[[LocalspecError], None] | None = None,
 ) -> tuple[WorkerReport, ...]:
     """Those that can be used; `on_unusable` receives the reason for each other one.
 
@@ -49,17 +59,27 @@ def check_all(
 
 
 def check(address: WorkerAddress) -> WorkerReport:
-    """Raises EngineError, InUseError or UsageError with the reason why it cannot be used."""
+    """Raises EngineError, InUseError or UsageError with the reason why it cannot be
+    used.
+    """
     try:
-        with socket.create_connection((address.host, address.port), _CONNECT_SECONDS) as line:
+        with socket.create_connection(
+            (address.host, address.port), _CONNECT_SECONDS
+        ) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line.settimeout(_REPLY_SECONDS)
             status = _ask_status(line, address)
             _refuse_unusable(status, address)
-            ping = sorted(_time_reply(line, PING) for _ in range(_N_PINGS))[_N_PINGS // 2]
+            ping = sorted(_time_reply(line, PING) for _ in range(_N_PINGS))[
+                _N_PINGS // 2
+            ]
             # The first transfer widens TCP's window.
-            transfer = min(_time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2))
-            return WorkerReport(address, status, 1e3 * ping, DATA_BYTES / max(transfer, 1e-6))
+            transfer = min(
+                _time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2)
+            )
+            return WorkerReport(
+                address, status, 1e3 * ping, DATA_BYTES / max(transfer, 1e-6)
+            )
     except TimeoutError as error:
         raise _unreachable(address, "it does not answer") from error
     except OSError as error:
@@ -71,7 +91,9 @@ def find_silent(addresses: Iterable[str]) -> tuple[str, ...]:
     silent = []
     for address in map(parse_address, addresses):
         try:
-            with socket.create_connection((address.host, address.port), _CONNECT_SECONDS) as line:
+            with socket.create_connection(
+                (address.host, address.port), _CONNECT_SECONDS
+            ) as line:
                 line.settimeout(_REPLY_SECONDS)
                 _ask_status(line, address)
         except (OSError, UsageError):
@@ -98,7 +120,10 @@ def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
 
 
 def _receive_before(line: socket.socket, size: int, until: float) -> bytes:
-    """Some bytes, also from one that sends them slowly. Raises TimeoutError at `until`."""
+    """Some bytes, also from one that sends them slowly.
+
+    Raises TimeoutError at `until`.
+    """
     line.settimeout(max(0.001, until - time.monotonic()))
     return line.recv(size)
 
@@ -129,7 +154,9 @@ def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
             "Wait, or quit the localspec that uses it.",
         )
     if not status.devices:
-        raise EngineError(f"The worker {address} has no device to offer.", "See its own screen.")
+        raise EngineError(
+            f"The worker {address} has no device to offer.", "See its own screen."
+        )
 
 
 def _time_reply(line: socket.socket, message: bytes) -> float:
@@ -147,5 +174,7 @@ def _time_reply(line: socket.socket, message: bytes) -> float:
 def _unreachable(address: WorkerAddress, reason: str) -> EngineError:
     return EngineError(
         f"The worker {address} cannot be reached: {sanitize(reason, multiline=False)}.",
-        Hint("Is localspec worker running there, and the port open? Or leave {workers} out."),
+        Hint(
+            "Is localspec worker running there, and the port open? Or leave {workers} out."
+        ),
     )

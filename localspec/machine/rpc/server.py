@@ -1,8 +1,8 @@
 """A worker: offers this computer's devices to one localspec at a time.
 
-It listens on one port, checks how a connection begins, and forwards llama.cpp's to a child process
-that has a new one's memory for each client: llama.cpp's server neither survives every client nor
-every client it.
+It listens on one port, checks how a connection begins, and forwards llama.cpp's to a
+child process that has a new one's memory for each client: llama.cpp's server neither
+survives every client nor every client it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _LEAVING_SECONDS, _REPLACING_SECONDS = 0.5, 4.0
 """A worker that is asked waits so long for its client to leave, and for a new child."""
 _HANDOVER_SECONDS = 10.0
 """llama.cpp's client connects once to count the devices, and again to load a model."""
-_LOOK_BYTES = 4096  # A client that sent less has allocated nothing: its child serves the next one.
+# A client that sent less has allocated nothing: its child serves the next one.
+_LOOK_BYTES = 4096
 _MAX_CONNECTIONS = 32
 _CHUNK = 1 << 18
 
@@ -52,7 +53,8 @@ _CHUNK = 1 << 18
 class WorkerSettings:
     host: str = "127.0.0.1"
     port: int = 0  # 0: any that is free.
-    devices: tuple[str, ...] = ()  # Names in ggml; empty: all GPUs, or the CPU without one.
+    # Names in ggml; empty: all GPUs, or the CPU without one.
+    devices: tuple[str, ...] = ()
     memory: float | None = None  # GiB that clients may use; None: what is free.
     threads: int | None = None
 
@@ -77,8 +79,8 @@ class WorkerActivity:
 class WorkerServer:
     """Listens from the beginning; `serve` accepts connections until `close`.
 
-    Raises UsageError if the address cannot be listened on, EngineError if the devices cannot be
-    served.
+    Raises UsageError if the address cannot be listened on, EngineError if the devices
+    cannot be served.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class WorkerServer:
         self._received = self._sent = self._n_round_trips = 0
         self._meter = RequestMeter()
         self._is_asked = False
-        """Whether the last bytes were a request's, so that the next answer's end a round trip."""
+        """Whether the last bytes were a request's, so that the next answer's end a
+        round trip.
+        """
         self._is_closed = False
         self._listener = _listen(settings.host, settings.port)
         try:
@@ -135,7 +139,9 @@ class WorkerServer:
             if not self._connections.acquire(blocking=False):
                 client.close()
                 continue
-            threading.Thread(target=self._answer, args=(client, address[0]), daemon=True).start()
+            threading.Thread(
+                target=self._answer, args=(client, address[0]), daemon=True
+            ).start()
 
     def close(self) -> None:
         self._is_closed = True
@@ -153,7 +159,10 @@ class WorkerServer:
                 begin = _receive(client, 1)
                 if begin == HELLO[:1]:
                     self._answer_llama_cpp(client, host, begin)
-                elif begin == GREETING[:1] and _receive(client, len(GREETING) - 1) == GREETING[1:]:
+                elif (
+                    begin == GREETING[:1]
+                    and _receive(client, len(GREETING) - 1) == GREETING[1:]
+                ):
                     self._answer_status(client)
         finally:
             self._connections.release()
@@ -215,7 +224,9 @@ class WorkerServer:
                 server.settimeout(None)
                 return server
 
-    def _pump(self, source: socket.socket, sink: socket.socket, is_request: bool) -> None:
+    def _pump(
+        self, source: socket.socket, sink: socket.socket, is_request: bool
+    ) -> None:
         """Forwards bytes until one of both ends."""
         buffer = bytearray(_CHUNK)
         view = memoryview(buffer)
@@ -237,7 +248,9 @@ class WorkerServer:
                     end.shutdown(socket.SHUT_RDWR)
 
     def _replace_child(self, host: str) -> None:
-        """A new child with free memory; the old one may still compute for the client that left."""
+        """A new child with free memory; the old one may still compute for the client
+        that left.
+        """
         is_alive = self._child.is_alive
         ending = "" if is_alive else ": the serving process ended, and is started again"
         self._notify(f"{host} disconnected{ending}")
@@ -250,7 +263,10 @@ class WorkerServer:
 
 
 class ServingChild:
-    """The process that runs llama.cpp's RPC server on a port of 127.0.0.1.  Raises EngineError."""
+    """The process that runs llama.cpp's RPC server on a port of 127.0.0.1.
+
+    Raises EngineError.
+    """
 
     def __init__(self, settings: WorkerSettings, library: Path) -> None:
         with socket.socket() as free:
@@ -258,9 +274,18 @@ class ServingChild:
             self.port = int(free.getsockname()[1])
         threads = settings.threads or read_cpu_cores().default_threads
         self._lock = threading.Lock()
-        arguments = (0, library, self.port, threads, settings.memory_limit or 0, *settings.devices)
+        arguments = (
+            0,
+            library,
+            self.port,
+            threads,
+            settings.memory_limit or 0,
+            *settings.devices,
+        )
         module = ("-P", "-m", "localspec.machine.rpc.serving_child")
-        self._process = child_process.start([sys.executable, *module, *map(str, arguments)])
+        self._process = child_process.start(
+            [sys.executable, *module, *map(str, arguments)]
+        )
         self._log: list[str] = []
         threading.Thread(target=self._read_log, daemon=True).start()
         try:
@@ -298,7 +323,9 @@ class ServingChild:
             timer.cancel()
         if not line:
             self._process.wait()
-            reason = self._log[-1] if self._log else f"exit code {self._process.returncode}"
+            reason = (
+                self._log[-1] if self._log else f"exit code {self._process.returncode}"
+            )
             raise EngineError(
                 f"This computer's devices cannot be served: {sanitize(reason, multiline=False)}.",
                 "Check them: localspec doctor",
@@ -339,7 +366,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _receive(source: socket.socket, size: int) -> bytes:
-    """Fewer bytes at the end of the connection. Its timeout is that of all bytes together."""
+    """Fewer bytes at the end of the connection.
+
+    Its timeout is that of all bytes together.
+    """
     parts, seconds = bytearray(), source.gettimeout()
     until = time.monotonic() + (seconds or 0.0)
     while len(parts) < size:

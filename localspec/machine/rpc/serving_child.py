@@ -53,8 +53,16 @@ def _load_server(ggml: GgmlLibrary, library: Path) -> Any:
     registry = ggml.backend_load(os.fsencode(library))
     if not registry:
         sys.exit(f"{library.name} cannot be loaded")
-    address = ggml.backend_reg_get_proc_address(registry, b"ggml_backend_rpc_start_server")
-    types = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p)
+    address = ggml.backend_reg_get_proc_address(
+        registry, b"ggml_backend_rpc_start_server"
+    )
+    types = (
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    )
     return ctypes.CFUNCTYPE(None, *types)(address)
 
 
@@ -71,19 +79,24 @@ def _choose_devices(ggml: GgmlLibrary, names: list[str]) -> list[int]:
 
 
 def _limit_memory(limit: int) -> None:
-    """An allocation beyond it fails, which the client reports; of the CPU's memory only."""
+    """An allocation beyond it fails, which the client reports; of the CPU's memory
+    only.
+    """
     if limit and sys.platform == "linux":
         import resource  # noqa: PLC0415  not on Windows
 
         with suppress(OSError, ValueError, StopIteration):
             lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-            used = 1024 * next(int(line.split()[1]) for line in lines if "VmData" in line)
+            used = 1024 * next(
+                int(line.split()[1]) for line in lines if "VmData" in line
+            )
             resource.setrlimit(resource.RLIMIT_DATA, (used + limit, used + limit))
 
 
 def _write_devices(ggml: GgmlLibrary, devices: list[int], replies: TextIO) -> None:
     described = [ggml.describe(device) for device in devices]
-    available = cpu_and_ram.read_host_memory().available  # ggml reports all of it as free
+    # ggml reports all of it as free
+    available = cpu_and_ram.read_host_memory().available
     for each in described:
         if each["type"] == "cpu":
             each["free"] = available

@@ -27,12 +27,19 @@ _NAME = f"libggml-rpc{_SUFFIX}"
 _GGML = "vendor/llama.cpp/ggml"
 _FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-shared"),
-    *("-DGGML_BACKEND_DL", "-DGGML_BACKEND_SHARED", "-DGGML_BACKEND_BUILD", "-DGGML_SHARED"),
+    *(
+        "-DGGML_BACKEND_DL",
+        "-DGGML_BACKEND_SHARED",
+        "-DGGML_BACKEND_BUILD",
+        "-DGGML_SHARED",
+    ),
 )
 
 
 def find() -> Path | None:
-    """The library, from an earlier build or from the installed llama.cpp; None if there is none."""
+    """The library, from an earlier build or from the installed llama.cpp; None if there
+    is none.
+    """
     folder = installed_llama_cpp.library_folder()
     candidates = [folder / _NAME] if folder is not None else []
     candidates.append(built_file())
@@ -52,8 +59,8 @@ def require() -> Path:
 def find_or_build(notify: Callable[[str], None]) -> Path:
     """Build the library if it is missing: a download of about 80 MB, and some seconds.
 
-    Raises EngineError without a compiler or without the sources, StorageError if it cannot be
-    written.
+    Raises EngineError without a compiler or without the sources, StorageError if it
+    cannot be written.
     """
     if (path := find()) is not None:
         return path
@@ -87,31 +94,55 @@ def built_file() -> Path:
 def _download_sources(version: str, folder: Path) -> Path:
     """The folder of ggml with the files that the backend needs.  Raises EngineError."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--no-binary", ":all:", "--dest", str(folder), f"llama-cpp-python=={version}"]
+    command += [
+        "--no-binary",
+        ":all:",
+        "--dest",
+        str(folder),
+        f"llama-cpp-python=={version}",
+    ]
     _run(command, _DOWNLOAD_SECONDS, "The sources of llama.cpp cannot be downloaded")
     for archive in folder.glob("*.tar.gz"):
         with tarfile.open(archive) as tar:
             members = [each for each in tar.getmembers() if _is_needed(each.name)]
             tar.extractall(folder, members, filter="data")
         return folder / archive.name.removesuffix(".tar.gz") / _GGML
-    raise EngineError("The sources of llama.cpp cannot be downloaded: pip gave no archive.")
+    raise EngineError(
+        "The sources of llama.cpp cannot be downloaded: pip gave no archive."
+    )
 
 
 def _is_needed(name: str) -> bool:
     inside = name.partition(f"{_GGML}/")[2]
-    return inside.startswith("src/ggml-rpc/") or (inside.endswith(".h") and inside.count("/") == 1)
+    return inside.startswith("src/ggml-rpc/") or (
+        inside.endswith(".h") and inside.count("/") == 1
+    )
 
 
 def _compile(compiler: str, ggml: Path, output: Path) -> Path:
     """Raises EngineError."""
-    sources = [ggml / "src" / "ggml-rpc" / name for name in ("ggml-rpc.cpp", "transport.cpp")]
+    sources = [
+        ggml / "src" / "ggml-rpc" / name for name in ("ggml-rpc.cpp", "transport.cpp")
+    ]
     if sys.platform == "darwin":
         libraries = ["-undefined", "dynamic_lookup"]
     else:
         folder = installed_llama_cpp.library_folder()
-        libraries = [f"-L{folder}", "-lggml-base", *(["-lws2_32"] if os.name == "nt" else [])]
+        libraries = [
+            f"-L{folder}",
+            "-lggml-base",
+            *(["-lws2_32"] if os.name == "nt" else []),
+        ]
     includes = [f"-I{ggml / 'include'}", f"-I{ggml / 'src'}"]
-    command = [compiler, *_FLAGS, *includes, *map(str, sources), "-o", str(output), *libraries]
+    command = [
+        compiler,
+        *_FLAGS,
+        *includes,
+        *map(str, sources),
+        "-o",
+        str(output),
+        *libraries,
+    ]
     _run(command, _COMPILE_SECONDS, "llama.cpp's RPC backend cannot be compiled")
     built = built_file()
     built.parent.mkdir(parents=True, exist_ok=True)
@@ -125,10 +156,16 @@ def _run(command: list[str], seconds: float, failure: str) -> None:
     """Raises EngineError with the last line of what the command printed."""
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False
+            command,
+            capture_output=True,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise EngineError(f"{failure}: no result within {seconds:g} s.") from None
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise EngineError(f"{failure}: {sanitize((lines or ['no reason'])[-1], multiline=False)}")
+        raise EngineError(
+            f"{failure}: {sanitize((lines or ['no reason'])[-1], multiline=False)}"
+        )

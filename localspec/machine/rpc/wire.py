@@ -1,4 +1,5 @@
-"""What a worker and a localspec on another computer say before llama.cpp's RPC protocol begins.
+"""What a worker and a localspec on another computer say before llama.cpp's RPC protocol
+begins.
 
 One port serves both.  The first byte tells them apart: llama.cpp's client begins with HELLO (14),
 localspec with a line of text.  Anything else is not forwarded.
@@ -11,12 +12,16 @@ import re
 from localspec.lazy_dataclass import dataclass
 
 GREETING = b"LOCALSPEC WORKER 1\n"
-"""Asks for a `WorkerStatus`, as one JSON line.  Then `PING` and `DATA` measure the line."""
+"""Asks for a `WorkerStatus`, as one JSON line.
+
+Then `PING` and `DATA` measure the line.
+"""
 PING, PONG = b"PING\n", b"PONG\n"
 DATA_BYTES = 1 << 20
 DATA = b"DATA\n"  # Followed by DATA_BYTES bytes; the answer is PONG.
 HELLO = bytes([14]) + (24).to_bytes(8, "little")
-"""How each connection of llama.cpp's RPC client begins: command, size of the request."""
+"""How each connection of llama.cpp's RPC client begins: command, size of the request.
+"""
 HELLO_SIZE = len(HELLO) + 24
 
 
@@ -38,7 +43,9 @@ class WorkerStatus:
     llama_cpp: str  # Version of llama-cpp-python.
     is_busy: bool
     devices: tuple[WorkerDevice, ...]
-    memory_limit: int | None = None  # Bytes that clients may use; None: all that is free.
+    memory_limit: int | None = (
+        None  # Bytes that clients may use; None: all that is free.
+    )
 
 
 _REQUEST_HEADER = 9  # Of llama.cpp's requests: command, and size of the body (8 bytes).
@@ -57,7 +64,9 @@ class RequestMeter:
     def start_client(self) -> None:
         self.layers: set[int] = set()
         self._head = bytearray()
-        self._n_rest = 0  # Bytes of the current request that are still to come, and do not matter.
+        self._n_rest = (
+            0  # Bytes of the current request that are still to come, and do not matter.
+        )
 
     def feed(self, data: memoryview) -> None:
         while data:

@@ -21,7 +21,9 @@ STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "vicuna": ("USER:",),
     "zephyr": ("<|user|>",),
 }
-"""Strings that end an answer if the model has no end-of-turn token; the keys are all templates."""
+"""Strings that end an answer if the model has no end-of-turn token; the keys are all
+templates.
+"""
 HINT = Hint(f"Choose another template with {{template}}: {', '.join(STOP_STRINGS)}.")
 
 
@@ -30,6 +32,7 @@ def load_source(name: str) -> str:
     """The Jinja source.  Raises UsageError for an unknown name."""
     if name not in STOP_STRINGS:
         raise UsageError(
-            f"Unknown chat template {name!r}.", f"Use one of: {', '.join(STOP_STRINGS)}."
+            f"Unknown chat template {name!r}.",
+            f"Use one of: {', '.join(STOP_STRINGS)}.",
         )
     return (_FOLDER / f"{name}.jinja").read_text(encoding="utf-8")

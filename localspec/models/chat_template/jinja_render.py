@@ -1,7 +1,8 @@
 """Renders a chat with the model's own Jinja template, or with a built-in one.
 
-Renders as transformers' `apply_chat_template(add_generation_prompt=True)` does. A template is a
-program from an untrusted file: it runs in jinja2's sandbox, with limits of output and steps.
+Renders as transformers' `apply_chat_template(add_generation_prompt=True)` does. A
+template is a program from an untrusted file: it runs in jinja2's sandbox, with limits
+of output and steps.
 """
 
 from __future__ import annotations
@@ -49,17 +50,21 @@ def render(
     *,
     name: str = "own",
 ) -> RenderResult:
-    """The prompt by a template; `name` is `own` for the model's, else that of a built-in one.
+    """The prompt by a template; `name` is `own` for the model's, else that of a
+    built-in one.
 
-    `variables` are further ones: the texts of bos_token, eos_token, …; `tools` is a JSON array.
-    Raises UsageError if the template fails, rejects the chat or exceeds its limits.
+    `variables` are further ones: the texts of bos_token, eos_token, …; `tools` is a
+    JSON array. Raises UsageError if the template fails, rejects the chat or exceeds its
+    limits.
     """
     try:
         if len(source) > _MAX_SOURCE_CHARS:
             raise OverflowError(f"it has {len(source):,} characters")
         options = {**variables, "tools": json.loads(tools) if tools else None}
         if enable_thinking is not None:  # the names under which templates read it
-            options |= dict.fromkeys(("enable_thinking", "thinking", "reasoning"), enable_thinking)
+            options |= dict.fromkeys(
+                ("enable_thinking", "thinking", "reasoning"), enable_thinking
+            )
         text, notices, messages = _render_with_role_changes(source, messages, options)
         addition = _find_generation_prompt(source, messages, options, text)
         return RenderResult(text, notices, name, addition)
@@ -77,7 +82,9 @@ def find_variables(source: str) -> frozenset[str]:
     """The names that a template reads from outside; none if it is invalid."""
     with suppress(Exception):  # a hostile template may raise anything
         if len(source) <= _MAX_SOURCE_CHARS:
-            return frozenset(meta.find_undeclared_variables(_LimitedEnvironment().parse(source)))
+            return frozenset(
+                meta.find_undeclared_variables(_LimitedEnvironment().parse(source))
+            )
     return frozenset()
 
 
@@ -106,22 +113,24 @@ def _find_generation_prompt(
 ) -> str:
     """What the template writes after the last message. `text` is what it writes in all.
 
-    That is what it leaves out without `add_generation_prompt`. A template that ignores this writes
-    the same after any last message. Both are found without looking for a message in the text,
-    whose words may also be the template's.
+    That is what it leaves out without `add_generation_prompt`. A template that ignores
+    this writes the same after any last message. Both are found without looking for a
+    message in the text, whose words may also be the template's.
     """
     tags = thinking_tags.detect_tags(source)
     if tags is None or tags.open.rstrip() not in text:  # nobody asks
         return ""
     with suppress(Exception):  # a hostile template may raise anything
-        without = _render_text(source, messages, options | {"add_generation_prompt": False})
+        without = _render_text(
+            source, messages, options | {"add_generation_prompt": False}
+        )
         if without != text and text.startswith(without):
             return text[len(without) :]
     with suppress(Exception):
         last = replace(messages[-1], content=_UNUSED_TEXT)
-        _, found, end = _render_text(source, [*messages[:-1], last], options).rpartition(
-            _UNUSED_TEXT
-        )
+        _, found, end = _render_text(
+            source, [*messages[:-1], last], options
+        ).rpartition(_UNUSED_TEXT)
         if found and text.endswith(end):
             return end
     return ""
@@ -131,7 +140,9 @@ def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     groups: list[list[ChatMessage]] = []
     for message in messages:
         last = groups[-1][-1] if groups else None
-        has_tools = message.role == "tool" or message.tool_calls or (last and last.tool_calls)
+        has_tools = (
+            message.role == "tool" or message.tool_calls or (last and last.tool_calls)
+        )
         if last is not None and last.role == message.role and not has_tools:
             groups[-1].append(message)
         else:
@@ -142,7 +153,9 @@ def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     ]
 
 
-def _move_system_to_user(messages: Sequence[ChatMessage], first: int = 0) -> list[ChatMessage]:
+def _move_system_to_user(
+    messages: Sequence[ChatMessage], first: int = 0
+) -> list[ChatMessage]:
     """The system messages from the `first` on become text of the user."""
     return _merge_same_roles(
         [
@@ -159,12 +172,16 @@ def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     for i, message in enumerate(messages):
         calls, text = message.tool_calls, message.content
         results = {
-            m.tool_call_id: j for j, m in enumerate(messages[i + 1 : i + 1 + len(calls)], i + 1)
+            m.tool_call_id: j
+            for j, m in enumerate(messages[i + 1 : i + 1 + len(calls)], i + 1)
         }
         if len(calls) > 1 and all(call.id in results for call in calls):
             for call in calls:
                 result = results[call.id]
-                changed += [replace(message, content=text, tool_calls=(call,)), messages[result]]
+                changed += [
+                    replace(message, content=text, tool_calls=(call,)),
+                    messages[result],
+                ]
                 moved.add(result)
                 text = ""
         elif i not in moved:
@@ -172,15 +189,22 @@ def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     return changed
 
 
-_ROLE_CHANGES: tuple[tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...] = (
+_ROLE_CHANGES: tuple[
+    tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...
+] = (
     (_split_calls, "each call of a tool became a message"),
     (_merge_same_roles, "messages of the same role were joined"),
-    (partial(_move_system_to_user, first=1), "later system prompts became the user's text"),
+    (
+        partial(_move_system_to_user, first=1),
+        "later system prompts became the user's text",
+    ),
     (_move_system_to_user, "the system prompt became part of the first message"),
 )
 
 
-def _render_text(source: str, messages: Sequence[ChatMessage], options: dict[str, Any]) -> str:
+def _render_text(
+    source: str, messages: Sequence[ChatMessage], options: dict[str, Any]
+) -> str:
     tags = thinking_tags.detect_tags(source)
     bodies = [_template_message(message, tags) for message in messages]
     if _takes_parts(source):
@@ -191,7 +215,9 @@ def _render_text(source: str, messages: Sequence[ChatMessage], options: dict[str
     return text
 
 
-def _generate(source: str, bodies: Sequence[dict[str, Any]], options: Mapping[str, Any]) -> str:
+def _generate(
+    source: str, bodies: Sequence[dict[str, Any]], options: Mapping[str, Any]
+) -> str:
     template, environment = _compile(source)
     environment.n_steps = 0
     pieces, length = [], 0
@@ -225,7 +251,9 @@ def _with_parts(body: dict[str, Any]) -> dict[str, Any]:
 def _template_message(
     message: ChatMessage, tags: thinking_tags.ThinkingTags | None
 ) -> dict[str, Any]:
-    """A message in the form that templates read, with an answer's thinking in separate keys."""
+    """A message in the form that templates read, with an answer's thinking in separate
+    keys.
+    """
     thinking, content = None, message.content
     if message.role == "assistant":
         thinking, content = thinking_tags.separate_thinking(
@@ -237,7 +265,11 @@ def _template_message(
         body["tool_call_id"] = _short_id(message.tool_call_id)
     if message.tool_calls:
         body["tool_calls"] = [_template_call(call) for call in message.tool_calls]
-    return body | {"thinking": thinking, "reasoning_content": thinking} if thinking else body
+    return (
+        body | {"thinking": thinking, "reasoning_content": thinking}
+        if thinking
+        else body
+    )
 
 
 def _template_call(call: ToolCall) -> dict[str, Any]:
@@ -263,7 +295,9 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationExtension, loopcontrols]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_GenerationExtension, loopcontrols],
         )
         self.n_steps = 0
         self.filters |= {"tojson": _tojson, "count_passes": self._count_passes}
@@ -275,7 +309,9 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
         }
         del self.globals["lipsum"]
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+    def _parse(
+        self, source: str, name: str | None, filename: str | None
+    ) -> nodes.Template:
         template = super()._parse(source, name, filename)
         for loop in template.find_all(nodes.For):
             loop.iter = nodes.Filter(
@@ -293,7 +329,9 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
         if self.n_steps > MAX_STEPS:
             raise OverflowError(f"it takes more than {MAX_STEPS:,} steps")
 
-    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        self, context: Context, function: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
         self._count_steps(10)  # a call takes as long as ten passes
         return super().call(context, function, *args, **kwargs)
 
@@ -302,7 +340,10 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
             raise OverflowError("a power is too large")
         if operator == "*":
             for items, n in ((left, right), (right, left)):
-                if isinstance(items, str | list | tuple) and len(items) * n > MAX_PROMPT_CHARS:
+                if (
+                    isinstance(items, str | list | tuple)
+                    and len(items) * n > MAX_PROMPT_CHARS
+                ):
                     raise OverflowError("a repeated text or list is too long")
         return super().call_binop(context, operator, left, right)
 
@@ -326,7 +367,11 @@ def _tojson(
 ) -> str:
     """Replaces Jinja's own filter, which escapes HTML."""
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
     )
 
 
@@ -355,7 +400,9 @@ class _SafeDict:
 
 
 class _SafeNamespace(Namespace):
-    """A `namespace` that rejects names with a leading underscore: they may be Python's own."""
+    """A `namespace` that rejects names with a leading underscore: they may be Python's
+    own.
+    """
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # `self` may be a template's name
         attributes = dict(*args[1:], **kwargs)

@@ -11,7 +11,8 @@ _HEX = re.compile(r"\\u[0-9a-fA-F]*")
 _HIGH, _LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)  # Surrogates.
 _LOW_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]{0,2})?)?)?)?")
 _SPACES = re.compile(r"\s+")
-_OTHER_SPACE = re.compile(r"[^ \t\r\n]")  # Of `_SPACES`: what JSON does not know as space.
+# Of `_SPACES`: what JSON does not know as space.
+_OTHER_SPACE = re.compile(r"[^ \t\r\n]")
 _WORD = re.compile(r'[^\s,:{}\[\]"]+')
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
@@ -21,10 +22,12 @@ _MAX_WORD = 4000  # Python reads no number of more digits.
 
 
 class JsonRepairer:
-    """Reads one object or array as it comes. The result is as written, but for mistakes.
+    """Reads one object or array as it comes. The result is as written, but for
+    mistakes.
 
-    Repaired are line feeds, wrong escapes and lone surrogates in strings, words that are no JSON,
-    and commas, colons, values and brackets that are missing or superfluous.
+    Repaired are line feeds, wrong escapes and lone surrogates in strings, words that
+    are no JSON, and commas, colons, values and brackets that are missing or
+    superfluous.
     """
 
     def __init__(self) -> None:
@@ -41,7 +44,9 @@ class JsonRepairer:
         text, i = self._pending + text, 0
         parts = []
         while i < len(text) and not self.is_complete:
-            part, end = self._read_string(text, i) if self._in_string else self._read(text, i)
+            part, end = (
+                self._read_string(text, i) if self._in_string else self._read(text, i)
+            )
             if end == i:  # more text decides
                 break
             parts.append(part)
@@ -61,7 +66,8 @@ class JsonRepairer:
             text += self._close()
         return text
 
-    # --- in a string: JSON, and the index after what it stands for ------------------------------
+    # --- in a string: JSON, and the index after what it stands for
+    # ------------------------------
 
     def _read_string(self, text: str, i: int) -> tuple[str, int]:
         if plain := _PLAIN.match(text, i):
@@ -69,7 +75,9 @@ class JsonRepairer:
         if text[i] == "\\":
             return self._read_escape(text, i)
         if text[i] != '"':
-            return "\\ufffd" if text[i] >= "\ud800" else json.dumps(text[i])[1:-1], i + 1
+            return "\\ufffd" if text[i] >= "\ud800" else json.dumps(text[i])[
+                1:-1
+            ], i + 1
         self._end_item()
         return '"', i + 1
 
@@ -78,7 +86,9 @@ class JsonRepairer:
         digits = _HEX.match(escape)
         if escape[1:2] in tuple('"\\/bfnrt'):
             return escape[:2], i + 2
-        is_begun = escape in ("\\", "\\u") or (digits and digits.end() == len(escape) < 6)
+        is_begun = escape in ("\\", "\\u") or (
+            digits and digits.end() == len(escape) < 6
+        )
         if is_begun and i + len(escape) == len(text):
             return "", i
         if not digits or digits.end() < 6:
@@ -87,13 +97,23 @@ class JsonRepairer:
 
     def _read_code(self, code: int, text: str, i: int) -> tuple[str, int]:
         escape, low = text[i : i + 6], text[i + 6 : i + 12]
-        if code in _HIGH and _HEX.fullmatch(low) and len(low) == 6 and int(low[2:], 16) in _LOW:
+        if (
+            code in _HIGH
+            and _HEX.fullmatch(low)
+            and len(low) == 6
+            and int(low[2:], 16) in _LOW
+        ):
             return escape + low, i + 12
-        if code in _HIGH and i + 6 + len(low) == len(text) and _LOW_BEGUN.fullmatch(low):
+        if (
+            code in _HIGH
+            and i + 6 + len(low) == len(text)
+            and _LOW_BEGUN.fullmatch(low)
+        ):
             return "", i
         return "\\ufffd" if code in _HIGH or code in _LOW else escape, i + 6
 
-    # --- outside of strings ---------------------------------------------------------------------
+    # --- outside of strings
+    # ---------------------------------------------------------------------
 
     def _read(self, text: str, i: int) -> tuple[str, int]:
         if word := _WORD.match(text, i):

@@ -1,8 +1,9 @@
-"""References in a JSON Schema that a client sent, and a limit on the work of following them.
+"""References in a JSON Schema that a client sent, and a limit on the work of following
+them.
 
-References multiply: ten definitions of which each names the next one ten times are a schema of a
-few kilobytes, and ten thousand million ways through it. So each walk along them spends from a
-budget, and gives up when that is used up.
+References multiply: ten definitions of which each names the next one ten times are a
+schema of a few kilobytes, and ten thousand million ways through it. So each walk along
+them spends from a budget, and gives up when that is used up.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 _MAX_REFERENCE_CHARS = 4096
-"""A longer reference is not followed. Those that programs write have some 50 characters."""
+"""A longer reference is not followed.
+
+Those that programs write have some 50 characters.
+"""
 
 
 class BudgetExceededError(Exception):
@@ -24,14 +28,20 @@ class WorkBudget:
         self._n_left = n_steps
 
     def spend(self, n_steps: int) -> None:
-        """Call it before the steps are done. Raises BudgetExceededError if fewer are left."""
+        """Call it before the steps are done.
+
+        Raises BudgetExceededError if fewer are left.
+        """
         if n_steps > self._n_left:
             raise BudgetExceededError
         self._n_left -= n_steps
 
 
 class SchemaReferences:
-    """Finds what references name in one schema. Each is looked up once, however often it occurs."""
+    """Finds what references name in one schema.
+
+    Each is looked up once, however often it occurs.
+    """
 
     def __init__(self, root: Any) -> None:
         self._root = root

@@ -1,8 +1,8 @@
 """Arguments of a tool call that are written between tags, as Qwen Coder and GLM do.
 
-The server reads them in its event loop, where everybody waits. The text is the model's and the
-schema the client's, so the work may grow with the length of the text, but not with its square, and
-the schema is read within a budget.
+The server reads them in its event loop, where everybody waits. The text is the model's
+and the schema the client's, so the work may grow with the length of the text, but not
+with its square, and the schema is read within a budget.
 """
 
 from __future__ import annotations
@@ -26,17 +26,23 @@ _SPACE = re.compile(r"\s*")
 
 @dataclass(frozen=True, slots=True)
 class TaggedStyle:
-    """Arguments between tags. A value may hold the same tags: an end is one only where one fits."""
+    """Arguments between tags.
+
+    A value may hold the same tags: an end is one only where one fits.
+    """
 
     parameter: re.Pattern[str]
-    """The tag before a value, with its name, and never with the beginning of another one."""
+    """The tag before a value, with its name, and never with the beginning of another
+    one.
+    """
     value_end: str
     end: str
     followers: tuple[str, ...]  # What follows the end; empty: anything.
     has_line_feeds: bool  # Around each value.
 
     def find_end(self, text: str, start: int, begin: int) -> tuple[int | None, int]:
-        """Where the arguments from `start` on end, if that is certain, and where to search on.
+        """Where the arguments from `start` on end, if that is certain, and where to
+        search on.
 
         `begin` is where the last search ended.
         """
@@ -57,7 +63,12 @@ class TaggedStyle:
         if closed:
             return own[-1] if own else closed[0]
         return next(
-            (end for end in ends if self._is_followed(text, end + len(self.end)) is not False), None
+            (
+                end
+                for end in ends
+                if self._is_followed(text, end + len(self.end)) is not False
+            ),
+            None,
         )
 
     def _is_followed(self, text: str, start: int) -> bool | None:
@@ -95,7 +106,11 @@ class TaggedStyle:
                 arguments[name] = _to_value(value, types.find(name))
         if body[at:].strip():
             return None
-        return json.dumps(arguments, ensure_ascii=False).encode("utf-8", "replace").decode()
+        return (
+            json.dumps(arguments, ensure_ascii=False)
+            .encode("utf-8", "replace")
+            .decode()
+        )
 
 
 FUNCTION = TaggedStyle(
@@ -117,8 +132,9 @@ KEYED = TaggedStyle(
 class _TagPositions:
     """Where the tags of one call's arguments are.
 
-    All are found in one pass. An answer can have ten thousand tags without an end; if each value
-    searched the rest of the text for its own end, these would be a hundred million.
+    All are found in one pass. An answer can have ten thousand tags without an end; if
+    each value searched the rest of the text for its own end, these would be a hundred
+    million.
     """
 
     def __init__(self, style: TaggedStyle, body: str, names: Collection[str]) -> None:
@@ -127,7 +143,9 @@ class _TagPositions:
         self._openings = list(style.parameter.finditer(body))
         self._opening_starts = [opening.start() for opening in self._openings]
         self._opening_ends = [opening.end() for opening in self._openings]
-        self._known = [opening for opening in self._openings if opening[1].strip() in names]
+        self._known = [
+            opening for opening in self._openings if opening[1].strip() in names
+        ]
         self._known_starts = [opening.start() for opening in self._known]
         self._n_closing_chars = len(style.value_end)
         self._closings = [found.start() for found in re.finditer(style.value_end, body)]
@@ -144,8 +162,8 @@ class _TagPositions:
     def find_value_end(self, start: int) -> tuple[int, int]:
         """Of the value that begins at `start`, and of its closing tag."""
         at, end = self._find_closing(start)
-        # A value that opens more than it closes has lost its closing tag: the next argument that
-        # the tool has ends it.
+        # A value that opens more than it closes has lost its closing tag: the next
+        # argument that the tool has ends it.
         first_opening = bisect_left(self._opening_starts, start)
         first_closing = bisect_left(self._closings, start)
         n_openings = bisect_right(self._opening_ends, at) - first_opening
@@ -165,7 +183,10 @@ class _TagPositions:
         return at, at + self._n_closing_chars
 
     def _is_final(self, closing: int) -> bool:
-        """Whether another argument, or nothing, follows a closing tag. Others are in a value."""
+        """Whether another argument, or nothing, follows a closing tag.
+
+        Others are in a value.
+        """
         following = closing + self._n_closing_chars
         if self.find_opening(following) is not None:
             return True
@@ -189,7 +210,9 @@ class ArgumentTypes:
         self._types: dict[str, frozenset[str]] = {}
 
     def find(self, name: str) -> frozenset[str]:
-        """The types of one argument; empty if its schema allows any, or is too long to read."""
+        """The types of one argument; empty if its schema allows any, or is too long to
+        read.
+        """
         if name not in self._types:
             try:
                 types = self._read_types(self.names[name])
@@ -199,7 +222,9 @@ class ArgumentTypes:
         return self._types[name]
 
     def _read_types(self, schema: Any) -> frozenset[str]:
-        """Each part is read once: a reference that leads back to one allows no further type."""
+        """Each part is read once: a reference that leads back to one allows no further
+        type.
+        """
         types: set[str] = set()
         seen: set[int] = set()
         pending = [schema]
@@ -210,13 +235,16 @@ class ArgumentTypes:
             seen.add(id(part))
             own_types, alternatives = self._read_part(part)
             if not own_types and not alternatives:
-                return frozenset()  # Among the alternatives is one that allows any type.
+                # Among the alternatives is one that allows any type.
+                return frozenset()
             types |= own_types
             pending += alternatives
         return frozenset(types)
 
     def _read_part(self, schema: Any) -> tuple[set[str], list[Any]]:
-        """The types that a part allows by itself, or the parts of which each allows some."""
+        """The types that a part allows by itself, or the parts of which each allows
+        some.
+        """
         self._budget.spend(1)
         if not isinstance(schema, dict):
             return set(), []
@@ -242,12 +270,16 @@ class ArgumentTypes:
 
 
 def _to_value(text: str, allowed: frozenset[str]) -> Any:
-    """A value that is written without quotes, in one of the allowed types; empty: any type."""
+    """A value that is written without quotes, in one of the allowed types; empty: any
+    type.
+    """
     word = text.strip()
     if "string" in allowed:
         return None if word == "null" and "null" in allowed else text
     try:
-        value = json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+        value = json.loads(
+            {"True": "true", "False": "false", "None": "null"}.get(word, word)
+        )
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return text
@@ -259,5 +291,11 @@ def _type_names(value: Any) -> frozenset[str]:
         return frozenset({"boolean"})
     if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
         return frozenset({"integer", "number"})
-    names = {float: "number", str: "string", list: "array", dict: "object", type(None): "null"}
+    names = {
+        float: "number",
+        str: "string",
+        list: "array",
+        dict: "object",
+        type(None): "null",
+    }
     return frozenset({names[type(value)]})

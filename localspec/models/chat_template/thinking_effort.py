@@ -1,4 +1,6 @@
-"""How hard a model thinks: an effort becomes what its chat template and the engine can do."""
+"""How hard a model thinks: an effort becomes what its chat template and the engine can
+do.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,20 @@ from typing import Literal, NamedTuple
 from localspec.errors import UsageError
 
 ThinkingControl = Literal["levels", "switch", "budget"]
-"""`levels`: the template reads `reasoning_effort` (gpt-oss); `switch`: it turns thinking on and off
-(Qwen 3); `budget`: the engine can end the thinking after some tokens."""
+"""`levels`: the template reads `reasoning_effort` (gpt-oss); `switch`: it turns
+thinking on and off (Qwen 3); `budget`: the engine can end the thinking after some
+tokens.
+"""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """OpenAI's and Anthropic's words."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
-_BUDGETS = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096}  # Without another control.
+# Without another control.
+_BUDGETS = {
+    "none": 0,
+    "minimal": 256,
+    "low": 1024,
+    "medium": 4096,
+}
 
 
 class ThinkingParams(NamedTuple):
@@ -25,12 +35,15 @@ class ThinkingParams(NamedTuple):
 def resolve_effort(
     effort: str, think: bool | None, budget: int | None, controls: Collection[str]
 ) -> ThinkingParams:
-    """What an effort (or "") is with these controls; `think` and `budget` if they are given.
+    """What an effort (or "") is with these controls; `think` and `budget` if they are
+    given.
 
     Raises UsageError for an effort where the model has no thinking.
     """
     if effort not in ("", "none", "minimal") and not controls:
-        raise UsageError(f"This model's chat template has no thinking, so no effort {effort}.")
+        raise UsageError(
+            f"This model's chat template has no thinking, so no effort {effort}."
+        )
     if think is False:
         effort = "none"
     if effort and "switch" in controls and think is None:

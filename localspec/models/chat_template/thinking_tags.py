@@ -1,4 +1,6 @@
-"""Thinking tags: which ones a chat template uses, and the parsers that split an answer by them."""
+"""Thinking tags: which ones a chat template uses, and the parsers that split an answer
+by them.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,14 @@ def direct_answer_prefix(tags: ThinkingTags) -> str:
 
 
 def is_open(generation_prompt: str, tags: ThinkingTags | None) -> bool:
-    """Whether a prompt ends inside a thinking part, given what its template wrote at its end."""
+    """Whether a prompt ends inside a thinking part, given what its template wrote at
+    its end.
+    """
     if tags is None:
         return False
-    return generation_prompt.rfind(tags.open.rstrip()) > generation_prompt.rfind(tags.close)
+    return generation_prompt.rfind(tags.open.rstrip()) > generation_prompt.rfind(
+        tags.close
+    )
 
 
 def separate_thinking(
@@ -80,22 +86,27 @@ def separate_thinking(
 ) -> tuple[str | None, str]:
     """An answer's thinking (None without) and the rest of the answer.
 
-    The prompt may hold the opening tag, so that the answer holds only the closing one. An answer
-    that `starts_in_thinking` and has no closing tag, because it was cut, is thinking only.
+    The prompt may hold the opening tag, so that the answer holds only the closing one.
+    An answer that `starts_in_thinking` and has no closing tag, because it was cut, is
+    thinking only.
     """
     if tags is None or not answer:
         return None, answer
     if has_messages(tags):
         parts = split_thinking(answer, tags, starts_in_thinking)
         thought = "".join(part.text for part in parts if part.is_thinking).strip()
-        return thought or None, "".join(part.text for part in parts if not part.is_thinking)
+        return thought or None, "".join(
+            part.text for part in parts if not part.is_thinking
+        )
     opening = tags.open.rstrip()
     is_opened = answer.lstrip().startswith(opening)
     if not is_opened and tags.close not in answer:
         if starts_in_thinking:
             return answer.strip(), ""
         return None, answer
-    parts = split_thinking(answer, (opening, tags.close), starts_in_thinking=not is_opened)
+    parts = split_thinking(
+        answer, (opening, tags.close), starts_in_thinking=not is_opened
+    )
     thinking = "".join(part.text for part in parts if part.is_thinking)
     if tags.open in thinking:  # text before the thinking part: not a known format
         return None, answer
@@ -144,15 +155,18 @@ TextKind = Literal["header", "thinking", "preamble", "call", "answer"]
 
 
 class ThinkingParser:
-    """Splits streamed text; the result does not depend on how the text is cut into pieces.
+    """Splits streamed text; the result does not depend on how the text is cut into
+    pieces.
 
-    Thinking can begin only before the first visible character. So an answer that explains the
-    tags is not hidden. The tags are removed.
+    Thinking can begin only before the first visible character. So an answer that
+    explains the tags is not hidden. The tags are removed.
     """
 
     unread_header = ""
 
-    def __init__(self, tags: tuple[str, str] | None, starts_in_thinking: bool = False) -> None:
+    def __init__(
+        self, tags: tuple[str, str] | None, starts_in_thinking: bool = False
+    ) -> None:
         self._open, self._close = tags or ("", "")
         self.in_thinking = starts_in_thinking and bool(self._close)
         self._buffer = ""  # Text that may be the beginning of a tag.
@@ -191,7 +205,9 @@ class ThinkingParser:
             parts.add(self.in_thinking, before)
             position = found + len(self._next_tag)
             self.in_thinking = not self.in_thinking
-        end = len(self._buffer) - partial_length(self._buffer[position:], self._next_tag)
+        end = len(self._buffer) - partial_length(
+            self._buffer[position:], self._next_tag
+        )
         certain = self._buffer[position:end]
         self._buffer = self._buffer[end:]
         self._emit(parts, certain)
@@ -229,17 +245,19 @@ _NO_HEADER = _MessageHeader(-1)
 
 
 class MessageParser:
-    """As `ThinkingParser`, for answers that are a sequence of messages, each behind a header.
+    """As `ThinkingParser`, for answers that are a sequence of messages, each behind a
+    header.
 
     For example, this is the thinking `Hm.` and the text `Yes.`:
 
         <|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.
 
     Headers and end markers are removed; a tool call keeps its header, in one form, for
-    `ToolCallParser`. Nothing else is lost. Where no header can be read, the text is shown as it
-    was written: an answer without headers, one whose header never ends, and prose that names a
-    marker. While more text decides, at most `_MAX_HEADER` characters are held back. Every step of
-    `feed` moves ahead in the buffer, or waits for more text.
+    `ToolCallParser`. Nothing else is lost. Where no header can be read, the text is
+    shown as it was written: an answer without headers, one whose header never ends, and
+    prose that names a marker. While more text decides, at most `_MAX_HEADER` characters
+    are held back. Every step of `feed` moves ahead in the buffer, or waits for more
+    text.
     """
 
     may_think = True
@@ -266,7 +284,9 @@ class MessageParser:
 
     @property
     def unread_header(self) -> str:
-        """The header so far that is being read; empty between messages, and in a message."""
+        """The header so far that is being read; empty between messages, and in a
+        message.
+        """
         return self._buffer if self.kind == "header" else ""
 
     def fork(self) -> MessageParser:
@@ -274,7 +294,9 @@ class MessageParser:
         return copy.copy(self)
 
     def expected_headers(self, *, has_tools: bool) -> tuple[str, ...]:
-        """The headers that the format documents; after one that ends in `to=` comes any name."""
+        """The headers that the format documents; after one that ends in `to=` comes any
+        name.
+        """
         return self._HEADERS + self._CALL_HEADERS if has_tools else self._HEADERS
 
     def feed(self, text: str) -> list[AnswerPart]:
@@ -303,7 +325,8 @@ class MessageParser:
         parts.add(self.in_thinking, rest)
         return parts.close()
 
-    # --- steps: each returns the index that it reached; the same one if more text decides --------
+    # --- steps: each returns the index that it reached; the same one if more text
+    # decides --------
 
     def _read_header(self, parts: _PartList, position: int) -> int:
         header = self._find_header(position, is_expected=True)
@@ -319,7 +342,9 @@ class MessageParser:
         if marker is None:
             tail = self._buffer[max(position, len(self._buffer) - self._MAX_HEADER) :]
             markers = self._ENDS + self._HEADER_MARKERS
-            end = len(self._buffer) - max(partial_length(tail, each) for each in markers)
+            end = len(self._buffer) - max(
+                partial_length(tail, each) for each in markers
+            )
             parts.add(self.in_thinking, self._buffer[position:end])
             return end
         parts.add(self.in_thinking, self._buffer[position : marker.start()])
@@ -340,10 +365,12 @@ class MessageParser:
         return header.end
 
     def _find_header(self, start: int, *, is_expected: bool) -> _MessageHeader | None:
-        """The header that begins at `start`; `_NO_HEADER`, or None if more text decides.
+        """The header that begins at `start`; `_NO_HEADER`, or None if more text
+        decides.
 
-        `is_expected`: a message ended before, or none began yet. There, a header with mistakes is
-        still a header. Within a message only a faultless one is: the rest is text about headers.
+        `is_expected`: a message ended before, or none began yet. There, a header with
+        mistakes is still a header. Within a message only a faultless one is: the rest
+        is text about headers.
         """
         text = self._buffer[start : start + self._MAX_HEADER]
         header = self._parse_header(text, is_expected=is_expected)
@@ -359,7 +386,9 @@ class MessageParser:
         raise NotImplementedError
 
     def _is_cut_header(self, text: str) -> bool:
-        """Whether a text with which an answer ends is surely no text, but a header that was cut."""
+        """Whether a text with which an answer ends is surely no text, but a header that
+        was cut.
+        """
         begun = text.lstrip()
         if not any(marker in begun for marker in self._HEADER_MARKERS):
             return False
@@ -389,14 +418,14 @@ _NAME = re.compile(r"\w*", re.ASCII)
 class HarmonyParser(MessageParser):
     """OpenAI's Harmony format (gpt-oss): the channel `analysis` is thinking.
 
-    The prompt ends with `<|start|>assistant`. A header names a channel, a recipient and the type
-    of the body, in any order:
+    The prompt ends with `<|start|>assistant`. A header names a channel, a recipient and
+    the type of the body, in any order:
 
         <|channel|>final <|constrain|>json<|message|>
          to=functions.weather<|channel|>commentary json<|message|>
 
-    gpt-oss also writes headers with mistakes, such as `<|channel|>commentary 2?<|message|>` and
-    `<|channel|>bash<|channel|>analysis<|message|>`.
+    gpt-oss also writes headers with mistakes, such as `<|channel|>commentary
+    2?<|message|>` and `<|channel|>bash<|channel|>analysis<|message|>`.
     """
 
     _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -420,7 +449,11 @@ class HarmonyParser(MessageParser):
         position = 0
         while True:
             rest = text[position:]
-            if any(marker.startswith(rest) for marker in self._INNER_MARKERS if marker != rest):
+            if any(
+                marker.startswith(rest)
+                for marker in self._INNER_MARKERS
+                if marker != rest
+            ):
                 return None
             item = _HARMONY_ITEM.match(text, position)
             if item is None:
@@ -436,10 +469,15 @@ class HarmonyParser(MessageParser):
 
 
 def _is_item_begun(text: str) -> bool:
-    """Whether a text that is no item of a header may become one: its name is not there yet."""
+    """Whether a text that is no item of a header may become one: its name is not there
+    yet.
+    """
     if text == "to=":
         return True
-    for marker, names in (("<|start|>", ("assistant",)), ("<|channel|>", _HARMONY_CHANNELS)):
+    for marker, names in (
+        ("<|start|>", ("assistant",)),
+        ("<|channel|>", _HARMONY_CHANNELS),
+    ):
         if text.startswith(marker):
             begun = text.removeprefix(marker).lstrip()
             return any(name.startswith(begun) for name in names)
@@ -459,7 +497,10 @@ class _HarmonyItems:
         self._is_begun = False  # Whether an item came that only headers have.
 
     def add(self, item: re.Match[str], *, is_cut: bool) -> bool:
-        """Add an item; return whether this can still be a header. A cut item may go on."""
+        """Add an item; return whether this can still be a header.
+
+        A cut item may go on.
+        """
         if item.lastgroup == "space":
             return True
         if item.lastgroup == "word":
@@ -471,7 +512,9 @@ class _HarmonyItems:
             return self._add_channel(item["channel"].strip(), is_cut=is_cut)
         if item.lastgroup == "role":
             role = item["role"].strip()
-            return self._is_expected or self._is_name(role, ("assistant",), is_cut=is_cut)
+            return self._is_expected or self._is_name(
+                role, ("assistant",), is_cut=is_cut
+            )
         if item.lastgroup == "recipient":
             self._recipient = item["recipient"]
         if item.lastgroup == "end":
@@ -481,7 +524,9 @@ class _HarmonyItems:
     def _add_channel(self, name: str, *, is_cut: bool) -> bool:
         known = _NAME.match(name)
         self._channel = known[0] if known is not None else ""
-        return self._is_expected or self._is_name(name, _HARMONY_CHANNELS, is_cut=is_cut)
+        return self._is_expected or self._is_name(
+            name, _HARMONY_CHANNELS, is_cut=is_cut
+        )
 
     @staticmethod
     def _is_name(name: str, known: tuple[str, ...], *, is_cut: bool) -> bool:
@@ -507,7 +552,8 @@ class _HarmonyItems:
 
 
 class SolarParser(MessageParser):
-    """Solar Open: `<|think|>…<|end|><|begin|>assistant<|content|>…`, or `<|content|>…` at once.
+    """Solar Open: `<|think|>…<|end|><|begin|>assistant<|content|>…`, or `<|content|>…`
+    at once.
 
     The prompt ends with `<|begin|>assistant`.
     """
@@ -527,7 +573,9 @@ class SolarParser(MessageParser):
         n_space = len(text) - len(begun)
         for header in self._HEADERS:
             if begun.startswith(header):
-                kind: TextKind = "thinking" if header.endswith("<|think|>") else "answer"
+                kind: TextKind = (
+                    "thinking" if header.endswith("<|think|>") else "answer"
+                )
                 return _MessageHeader(n_space + len(header), kind)
         is_begun = any(header.startswith(begun) for header in self._HEADERS)
         return None if is_begun else _NO_HEADER
@@ -549,7 +597,9 @@ def _find_message_parser(tags: tuple[str, str]) -> type[MessageParser] | None:
 AnswerParser = ThinkingParser | MessageParser
 
 
-def make_parser(tags: tuple[str, str] | None, starts_in_thinking: bool = False) -> AnswerParser:
+def make_parser(
+    tags: tuple[str, str] | None, starts_in_thinking: bool = False
+) -> AnswerParser:
     """The parser of a stream with these tags."""
     message_parser = _find_message_parser(tags) if tags is not None else None
     if message_parser is not None:
@@ -576,7 +626,9 @@ def merge_parts(parts: Iterable[AnswerPart]) -> tuple[AnswerPart, ...]:
 def strip_thinking(
     text: str, tags: tuple[str, str] | None, starts_in_thinking: bool = False
 ) -> str:
-    """Return the text without thinking; if there was any, also without surrounding white space."""
+    """Return the text without thinking; if there was any, also without surrounding
+    white space.
+    """
     parts = split_thinking(text, tags, starts_in_thinking)
     visible = "".join(part.text for part in parts if not part.is_thinking)
     return visible.strip() if any(part.is_thinking for part in parts) else visible

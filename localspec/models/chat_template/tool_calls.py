@@ -1,4 +1,5 @@
-"""Tool calls in an answer: the formats that chat templates use, and a parser for a stream of text.
+"""Tool calls in an answer: the formats that chat templates use, and a parser for a
+stream of text.
 
 What cannot be read as a call of an offered tool stays text.
 """
@@ -18,7 +19,9 @@ from localspec.models.chat_template.schema_references import WorkBudget
 from localspec.models.chat_template.thinking_tags import partial_length
 
 ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
-"""`tags` is <tool_call> around JSON (Hermes, Qwen), <function=…> (Qwen Coder), <arg_key> (GLM)."""
+"""`tags` is <tool_call> around JSON (Hermes, Qwen), <function=…> (Qwen Coder),
+<arg_key> (GLM).
+"""
 
 _FORMAT_BY_SIGN: tuple[tuple[str, ToolFormat], ...] = (
     # A string in the template's source, and its format; the first match applies.
@@ -70,7 +73,9 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class ForcedCall:
-    """How to make an answer a call: the text it begins with, and the JSON Schema of the rest."""
+    """How to make an answer a call: the text it begins with, and the JSON Schema of the
+    rest.
+    """
 
     prefix: str
     schema: str
@@ -83,9 +88,13 @@ def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
     """
     if form == "gpt-oss":
         if len(tools) != 1:
-            raise UsageError("This model cannot be forced to call one of several tools.")
+            raise UsageError(
+                "This model cannot be forced to call one of several tools."
+            )
         ((name, arguments),) = tools.items()
-        prefix = f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+        prefix = (
+            f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+        )
         return ForcedCall(prefix, json.dumps(arguments))
     key = "parameters" if form == "llama3" else "arguments"
     calls = [
@@ -106,15 +115,23 @@ def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
 
 _MAX_HEAD = 256  # Characters in which a name has to come.
 _MISTRAL_LIST = re.compile(r"\s*+(?:\[\s*+)?(?=\{)")
-_MISTRAL_NAME = re.compile(r"\s*+([\w.-]+)\s*+(?:\[CALL_ID\][^\[{]*+)?(?:\[ARGS\])?\s*+(?=\{)")
+_MISTRAL_NAME = re.compile(
+    r"\s*+([\w.-]+)\s*+(?:\[CALL_ID\][^\[{]*+)?(?:\[ARGS\])?\s*+(?=\{)"
+)
 _FUNCTION_HEAD = re.compile(r"<function=([^<>\s]+)\s*>")
 _KEYED_HEAD = re.compile(r"([\w.-]+)(?=\s*(?:<arg_key>|</tool_call>))")
 _EXTRA_BRACKETS = re.compile(r"\A(?:\}\s*){1,3}")
 _TAGGED_BEGUN = re.compile(r"(?:<[\w=.-]*|[\w.-]+)?\s*(?:</?\w*)?")
 _MAX_SCHEMA_STEPS = 20_000
-"""Parts of the tools' schemas that one answer may read. A tool with 50 arguments takes some 200."""
+"""Parts of the tools' schemas that one answer may read.
+
+A tool with 50 arguments takes some 200.
+"""
 _MAX_CHARS_AGAIN = 1024 * 1024
-"""Characters that are read again in one answer. A call that is cut short is read twice."""
+"""Characters that are read again in one answer.
+
+A call that is cut short is read twice.
+"""
 
 ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 
@@ -132,18 +149,22 @@ _NO_CALL = _CallHead(-1)
 
 
 class ToolCallParser:
-    """Splits the text of one answer into text and calls of the offered tools, as it comes.
+    """Splits the text of one answer into text and calls of the offered tools, as it
+    comes.
 
-    Text that may begin a call is held back until more of it, or the end, decides. Arguments are
-    JSON, whatever the model writes. Raises nothing and loses no text.
+    Text that may begin a call is held back until more of it, or the end, decides.
+    Arguments are JSON, whatever the model writes. Raises nothing and loses no text.
 
-    Text that turns out to be no call is read again from behind its marker, as a call may follow.
-    A long text of markers would be read once for each of them, so there is a limit on what is read
-    again (`_MAX_CHARS_AGAIN`); after it, the rest of the answer is text.
+    Text that turns out to be no call is read again from behind its marker, as a call
+    may follow. A long text of markers would be read once for each of them, so there is
+    a limit on what is read again (`_MAX_CHARS_AGAIN`); after it, the rest of the answer
+    is text.
     """
 
     def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
-        """`parameters`: the JSON Schema of each tool's arguments, by its name; empty: any."""
+        """`parameters`: the JSON Schema of each tool's arguments, by its name; empty:
+        any.
+        """
         self._format = form
         self._parameters = _ToolSchemas(parameters)
         self._n_chars_again = 0
@@ -156,7 +177,10 @@ class ToolCallParser:
         self.n_calls = 0
 
     def begin_another(self) -> ToolCallParser:
-        """A parser for another part of the same answer. Both share the limits of work."""
+        """A parser for another part of the same answer.
+
+        Both share the limits of work.
+        """
         parser = ToolCallParser(self._format, {})
         parser._parameters = self._parameters
         parser._n_chars_again = self._n_chars_again
@@ -167,7 +191,10 @@ class ToolCallParser:
         return self._run(at_end=False)
 
     def finish(self, *, is_cut: bool = True) -> list[ToolDelta]:
-        """What was held back. A call that is not complete stays so if the answer is cut."""
+        """What was held back.
+
+        A call that is not complete stays so if the answer is cut.
+        """
         deltas = self._run(at_end=True)
         if self._object is not None and self._object.name and not is_cut:
             deltas.append(ToolCallDelta(self.n_calls - 1, "", self._object.close()))
@@ -182,7 +209,8 @@ class ToolCallParser:
             self._n_chars_again += len(self._buffer)
         return _join_texts(deltas)
 
-    # --- steps: each returns whether another can follow -----------------------------------------
+    # --- steps: each returns whether another can follow
+    # -----------------------------------------
 
     def _read(self, deltas: list[ToolDelta], *, at_end: bool) -> bool:
         if self._object is not None:
@@ -216,7 +244,9 @@ class ToolCallParser:
         return True
 
     def _find_marker(self, *, at_end: bool) -> tuple[int, int | None]:
-        """Where a call may begin, and the index after its marker: None if that is not there yet."""
+        """Where a call may begin, and the index after its marker: None if that is not
+        there yet.
+        """
         if self._is_start and self._format == "llama3":
             begin = len(self._buffer) - len(self._buffer.lstrip())
             if self._buffer.startswith("{", begin):
@@ -234,7 +264,11 @@ class ToolCallParser:
                 end = at + len(marker)
         if end is not None:
             return begin, end
-        held = 0 if at_end else max(partial_length(self._buffer, marker) for marker in markers)
+        held = (
+            0
+            if at_end
+            else max(partial_length(self._buffer, marker) for marker in markers)
+        )
         text = self._buffer[: len(self._buffer) - held]
         return len(text if at_end else text.rstrip()), None
 
@@ -257,7 +291,9 @@ class ToolCallParser:
                 self._add_call(deltas, *found)
         return True
 
-    def _add_call(self, deltas: list[ToolDelta], name: str, arguments: str = "") -> None:
+    def _add_call(
+        self, deltas: list[ToolDelta], name: str, arguments: str = ""
+    ) -> None:
         deltas.append(ToolCallDelta(self.n_calls, name))
         if arguments:
             deltas.append(ToolCallDelta(self.n_calls, "", arguments))
@@ -269,7 +305,9 @@ class ToolCallParser:
         bare = _EXTRA_BRACKETS.sub("", text, count=1)
         end = "," if self._in_list and bare.startswith(",") else _ENDS[self._format]
         followers = (end, *_MARKERS[self._format])
-        if not at_end and any(tag.startswith(bare) and tag != bare for tag in followers):
+        if not at_end and any(
+            tag.startswith(bare) and tag != bare for tag in followers
+        ):
             return False
         if bare.startswith(followers) or not bare:
             text = self._buffer = bare
@@ -291,7 +329,8 @@ class ToolCallParser:
             self._buffer = text[len(end) :]
         return True
 
-    # --- what follows a marker: None if more text decides ----------------------------------------
+    # --- what follows a marker: None if more text decides
+    # ----------------------------------------
 
     def _read_head(self, begin: int, end: int, *, at_end: bool) -> _CallHead | None:
         read = {
@@ -340,7 +379,9 @@ class ToolCallParser:
         is_function = text.startswith("<function=", start)
         head = (_FUNCTION_HEAD if is_function else _KEYED_HEAD).match(text, start)
         if head is None:
-            may_go_on = len(text) < start + _MAX_HEAD and _TAGGED_BEGUN.fullmatch(text, start)
+            may_go_on = len(text) < start + _MAX_HEAD and _TAGGED_BEGUN.fullmatch(
+                text, start
+            )
             return None if may_go_on else self._read_plain(start, at_end=at_end)
         if head[1] not in self._parameters:
             return _NO_CALL
@@ -373,7 +414,10 @@ class _ToolSchemas:
         return name in self._schemas
 
     def types_of(self, name: str) -> tagged_arguments.ArgumentTypes:
-        """What is known of a tool's arguments. Each is read once, and all within one budget."""
+        """What is known of a tool's arguments.
+
+        Each is read once, and all within one budget.
+        """
         if name not in self._types:
             schema = self._schemas.get(name, {})
             self._types[name] = tagged_arguments.ArgumentTypes(schema, self._budget)
@@ -393,7 +437,8 @@ class _CallObject:
     def __init__(self, parameters: _ToolSchemas, name: str, marker: str) -> None:
         self._parameters, self.name = parameters, name
         self._marker = marker
-        self._written: list[str] = []  # The object as it was written, and as it is valid.
+        # The object as it was written, and as it is valid.
+        self._written: list[str] = []
         self._valid: list[str] = []
         self._whole = JsonRepairer()
         self._arguments = self._whole if name else None
@@ -418,7 +463,9 @@ class _CallObject:
             self._written.append(written)
             self._valid.append(valid)
             is_head = len(self._begin) < _MAX_HEAD
-            self._begin = (self._begin + written)[:_MAX_HEAD] if is_head else self._begin
+            self._begin = (
+                (self._begin + written)[:_MAX_HEAD] if is_head else self._begin
+            )
             header = self._HEADER.match(self._begin) if is_head else None
             if header is None or header[1] not in self._parameters:
                 return "", rest
@@ -436,18 +483,26 @@ class _CallObject:
             call = json.loads("".join(self._valid))
             name = call.get("name")
             given = call.get("arguments", call.get("parameters"))
-            has_arguments = "arguments" in call or "parameters" in call or self._marker.strip()
+            has_arguments = (
+                "arguments" in call or "parameters" in call or self._marker.strip()
+            )
             arguments = json.loads(given) if isinstance(given, str) else given or {}
             written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError, AttributeError):
             return None
-        is_call = bool(has_arguments) and isinstance(name, str) and isinstance(arguments, dict)
+        is_call = (
+            bool(has_arguments)
+            and isinstance(name, str)
+            and isinstance(arguments, dict)
+        )
         written = written.encode("utf-8", "replace").decode()
         return (name, written) if is_call and name in self._parameters else None
 
 
 class ThinkingCallFinder:
-    """Finds calls with which an answer ends inside its thinking: some models do not close it."""
+    """Finds calls with which an answer ends inside its thinking: some models do not
+    close it.
+    """
 
     def __init__(self, make_parser: Callable[[], ToolCallParser]) -> None:
         self._parser = make_parser()
@@ -475,7 +530,9 @@ class ThinkingCallFinder:
         return held
 
     def finish(self, *, is_cut: bool) -> tuple[str, list[ToolCallDelta]]:
-        """The rest of an answer's thinking, and the calls with which a complete one ends."""
+        """The rest of an answer's thinking, and the calls with which a complete one
+        ends.
+        """
         deltas = [] if is_cut else [*self._deltas, *self._parser.finish(is_cut=False)]
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
         texts = "".join(delta for delta in deltas if isinstance(delta, str))

@@ -37,7 +37,8 @@ EXPOSING_HIDDEN_STATES = name_set(
     "nemotron_h_moe minimax-01 minimax-m2 hunyuan_vl hunyuan-dense muse-glimmer nanbeige "
     "bailingmoe3 deepseek4"
 )
-"""Architectures whose graphs expose the layers' inputs (t_layer_inp); llama.cpp aborts for others.
+"""Architectures whose graphs expose the layers' inputs (t_layer_inp); llama.cpp aborts
+for others.
 
 qwen4exp is left out: its inputs are several times wider than llama.cpp assumes.
 """
@@ -49,12 +50,17 @@ SUPPORTING_MTP = name_set(
 )
 """Architectures whose MTP layer llama.cpp can run."""
 CHAINING_MTP = name_set("mimo2 step35 hy_v3")
-"""Of these, the ones with which several MTP layers draft one after the other; the others abort."""
+"""Of these, the ones with which several MTP layers draft one after the other; the
+others abort.
+"""
 EXPOSING_FINAL_STATE = SUPPORTING_MTP | {"gemma4"}
-"""Architectures that expose the last layer's output (t_h_nextn), which an MTP head reads."""
+"""Architectures that expose the last layer's output (t_h_nextn), which an MTP head
+reads.
+"""
 OTHER_NON_TEXT = name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
 """Known to llama.cpp, but not decoder-only text models."""
-SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")  # Some are unknown to llama.cpp.
+# Some are unknown to llama.cpp.
+SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")
 IMAGE_GENERATORS = name_set(
     "flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image"
 )
@@ -71,4 +77,12 @@ ATTENTION_ONLY = name_set(
     "smallthinker seed_oss grovemoe apertus hrm_text minimax-m2 minimax-m3 cogvlm pangu-embedded "
     "mistral3 mistral4 paddleocr mimo2 step35 spark2_5 maincoder talkie mellum nanbeige"
 )
-KNOWN = ATTENTION_ONLY | RECURRENT | HYBRID | DIFFUSION | ENCODERS | DRAFT_HEADS | OTHER_NON_TEXT
+KNOWN = (
+    ATTENTION_ONLY
+    | RECURRENT
+    | HYBRID
+    | DIFFUSION
+    | ENCODERS
+    | DRAFT_HEADS
+    | OTHER_NON_TEXT
+)

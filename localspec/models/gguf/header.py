@@ -24,7 +24,10 @@ class SplitInfo:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The metadata of one GGUF file.  Its texts are untrusted: `sanitize` them for display."""
+    """The metadata of one GGUF file.
+
+    Its texts are untrusted: `sanitize` them for display.
+    """
 
     architecture: str
     name: str
@@ -37,7 +40,9 @@ class Header:
     data_offset: int
 
     def hparam(self, key: str, default: int = 0) -> int:
-        """The value of an architecture key; for an array with one value per layer, the largest."""
+        """The value of an architecture key; for an array with one value per layer, the
+        largest.
+        """
         value = self.keys.get(f"{self.architecture}.{key}", default)
         values = value if isinstance(value, tuple) else (value,)
         return max((v for v in values if isinstance(v, int)), default=default)
@@ -82,7 +87,9 @@ class Header:
 
     @property
     def quantization(self) -> str:
-        """As in file names (Q4_K_M); without general.file_type, the type with the most bytes."""
+        """As in file names (Q4_K_M); without general.file_type, the type with the most
+        bytes.
+        """
         file_type = self.keys.get("general.file_type")
         if isinstance(file_type, int) and file_type in FILE_TYPES:
             return FILE_TYPES[file_type]
@@ -119,7 +126,10 @@ class Header:
         if self.architecture not in architectures.KNOWN:
             kind, name = "architecture", self.architecture
         elif not self.tokenizer.is_supported:
-            kind, name = "tokenizer", f"{self.tokenizer.model} {self.tokenizer.pre}".strip()
+            kind, name = (
+                "tokenizer",
+                f"{self.tokenizer.model} {self.tokenizer.pre}".strip(),
+            )
         else:
             return ""
         shown = repr(sanitize(name[:80], multiline=False))
@@ -136,7 +146,13 @@ def merge_splits(splits: Sequence[Header]) -> Header:
     for tensor in (tensor for split in splits for tensor in split.tensors):
         tensors.append(tensor._replace(offset=offset))
         offset += tensor.n_bytes + -tensor.n_bytes % first.alignment
-    keys = {key: value for key, value in first.keys.items() if not key.startswith("split.")}
+    keys = {
+        key: value for key, value in first.keys.items() if not key.startswith("split.")
+    }
     return dataclasses.replace(
-        first, keys=keys, tensors=tuple(tensors), split=None, size=first.data_offset + offset
+        first,
+        keys=keys,
+        tensors=tuple(tensors),
+        split=None,
+        size=first.data_offset + offset,
     )

@@ -1,4 +1,6 @@
-"""Writes a draft: a copy of a model file with some of its layers, or some of its output rows."""
+"""Writes a draft: a copy of a model file with some of its layers, or some of its output
+rows.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +37,13 @@ _FIXED_LAYERS = {
 
 
 def find_exit_layer(header: Header) -> int | None:
-    """How many layers a LayerSkip checkpoint (arXiv 2404.16710) drafts with; None for another."""
+    """How many layers a LayerSkip checkpoint (arXiv 2404.16710) drafts with; None for
+    another.
+    """
     exits = (value for key, value in header.keys.items() if key.endswith("exit_layer"))
-    return next((n for n in exits if isinstance(n, int) and 0 < n < header.n_layer), None)
+    return next(
+        (n for n in exits if isinstance(n, int) and 0 < n < header.n_layer), None
+    )
 
 
 def copy_layers(
@@ -47,12 +53,14 @@ def copy_layers(
     swa_layers: Sequence[bool] | None = None,
     kept_tokens: Sequence[int] = (),
 ) -> int:
-    """Write a model with only these layers of `source`, in ascending order; returns its bytes.
+    """Write a model with only these layers of `source`, in ascending order; returns its
+    bytes.
 
-    `swa_layers` says for every layer of the source whether its attention has a sliding window:
-    llama.cpp derives it from the layer's number if the file does not say. Keys keep their types
-    and tensors their bytes. With `kept_tokens`, which needs `check_vocabulary`, the output has the
-    rows of these only. Raises UsageError if the model's layers cannot be renumbered.
+    `swa_layers` says for every layer of the source whether its attention has a sliding
+    window: llama.cpp derives it from the layer's number if the file does not say. Keys
+    keep their types and tensors their bytes. With `kept_tokens`, which needs
+    `check_vocabulary`, the output has the rows of these only. Raises UsageError if the
+    model's layers cannot be renumbered.
     """
     header = reader.read(source)
     _check_layers(header, source.name, layers)
@@ -60,7 +68,9 @@ def copy_layers(
         data = file.read(header.data_offset)
     contents = parser.parse(GgufByteStream(data, header.size))
     entries = list(_key_entries(header, layers, swa_layers, contents, data))
-    entries = _trim_entries(entries, header, len(kept_tokens)) if kept_tokens else entries
+    entries = (
+        _trim_entries(entries, header, len(kept_tokens)) if kept_tokens else entries
+    )
     kept = _keep_tensors(header, layers, len(kept_tokens))
     temporary = destination.with_name(destination.name + ".part")
     try:
@@ -71,7 +81,9 @@ def copy_layers(
                 _copy_data(file, out, header, old, rows)
             if kept_tokens:
                 out.write(struct.pack(f"<{len(kept_tokens)}i", *kept_tokens))
-                _copy_data(file, out, header, header.tensors_by_name["token_embd.weight"])
+                _copy_data(
+                    file, out, header, header.tensors_by_name["token_embd.weight"]
+                )
             size = out.tell()
         os.replace(temporary, destination)
     except OSError as error:
@@ -85,9 +97,13 @@ def copy_layers(
 def _check_layers(header: Header, name: str, layers: Sequence[int]) -> None:
     n = header.n_layer - header.hparam("nextn_predict_layers")
     if wrong := [layer for layer in layers if not 0 <= layer < n]:
-        raise UsageError(f"{name} has no layer {wrong[0]}.", f"Its layers are 0 to {n - 1}.")
+        raise UsageError(
+            f"{name} has no layer {wrong[0]}.", f"Its layers are 0 to {n - 1}."
+        )
     if header.split is not None:
-        raise UsageError(f"{name} is one of several parts.", "Merge them: llama-gguf-split --merge")
+        raise UsageError(
+            f"{name} is one of several parts.", "Merge them: llama-gguf-split --merge"
+        )
     if header.is_recurrent or header.is_hybrid:
         what = f"{name} has a recurrent state, so no copy of it can draft."
         raise UsageError(what, "Use a model whose layers all have attention.")
@@ -99,9 +115,13 @@ def _check_layers(header: Header, name: str, layers: Sequence[int]) -> None:
 def check_vocabulary(header: Header, name: str) -> None:
     """Raises UsageError if the model's vocabulary cannot be trimmed."""
     if header.has_trimmed_vocabulary:
-        raise UsageError(f"The vocabulary of {name} is trimmed already.", "Use its source.")
+        raise UsageError(
+            f"The vocabulary of {name} is trimmed already.", "Use its source."
+        )
     if header.architecture not in trimmed_vocabulary.ARCHITECTURES:
-        what = f"The vocabulary of {sanitize(header.architecture, multiline=False)} models"
+        what = (
+            f"The vocabulary of {sanitize(header.architecture, multiline=False)} models"
+        )
         tried = ", ".join(sorted(trimmed_vocabulary.ARCHITECTURES))
         raise UsageError(f"{what} cannot be trimmed.", f"Those of these can: {tried}")
 
@@ -146,7 +166,9 @@ def _key_entries(
     contents: GgufContents,
     data: bytes,
 ) -> Iterator[bytes]:
-    """Every key with its value as bytes of a GGUF file; those that count layers are adapted."""
+    """Every key with its value as bytes of a GGUF file; those that count layers are
+    adapted.
+    """
     prefix, n_all = f"{header.architecture}.", header.n_layer
     new_numbers = {
         f"{prefix}block_count": len(layers),
@@ -160,7 +182,8 @@ def _key_entries(
         entry = data[start:end]
         array = contents.arrays.get(key)
         if key in new_numbers and array is None:
-            width = len(entry) - (8 + len(key.encode()) + 4)  # of the value, after key and type
+            # of the value, after key and type
+            width = len(entry) - (8 + len(key.encode()) + 4)
             yield entry[:-width] + new_numbers[key].to_bytes(width, "little")
         elif key == pattern and array is None and swa_layers:
             continue  # a period; the pattern follows below
@@ -186,7 +209,11 @@ def _array_entry(key: str, element_type: int, values: Sequence[bytes]) -> bytes:
 
 
 def _copy_data(
-    file: BinaryIO, out: BinaryIO, header: Header, tensor: TensorInfo, rows: Sequence[int] = ()
+    file: BinaryIO,
+    out: BinaryIO,
+    header: Header,
+    tensor: TensorInfo,
+    rows: Sequence[int] = (),
 ) -> None:
     """All of a tensor, or only these rows of it."""
     start, left = header.data_offset + tensor.offset, tensor.n_bytes

@@ -1,4 +1,5 @@
-"""Parses a GGUF file's structure from untrusted bytes: keys, arrays and the tensor table.
+"""Parses a GGUF file's structure from untrusted bytes: keys, arrays and the tensor
+table.
 
 Every length is checked before it is used.  llama.cpp's own parser is ggml/src/gguf.cpp.
 """
@@ -18,7 +19,8 @@ MAX_HEADER_BYTES = 64 * 1024**2  # The largest known header has 16 MB.
 _MAX_ENTRIES = 100_000  # Tensors or keys; real models have less than a tenth.
 _MAX_KEY_BYTES = 65_535
 _MAX_ARRAY_LENGTH = 10_000_000
-_MAX_TOKENS = 1_000_000  # Their texts are kept in memory; the largest known vocabulary has 262,144.
+# Their texts are kept in memory; the largest known vocabulary has 262,144.
+_MAX_TOKENS = 1_000_000
 _MAX_ALIGNMENT = 65_536
 _MAX_TENSOR_NAME_BYTES = 63
 _MAX_DIMENSIONS = 4
@@ -31,7 +33,9 @@ UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
 UINT64, INT64, FLOAT64 = 10, 11, 12
 SCALAR_STRUCTS = {
     type_: struct.Struct(f"<{code}")
-    for type_, code in zip((*range(STRING), UINT64, INT64, FLOAT64), "BbHhIif?Qqd", strict=True)
+    for type_, code in zip(
+        (*range(STRING), UINT64, INT64, FLOAT64), "BbHhIif?Qqd", strict=True
+    )
 }
 _U32, _U64 = SCALAR_STRUCTS[UINT32], SCALAR_STRUCTS[UINT64]
 
@@ -83,7 +87,9 @@ class TensorInfo(NamedTuple):
 
 
 class InvalidGgufError(Exception):
-    """The file is damaged; the message ends a sentence that begins with the file's name."""
+    """The file is damaged; the message ends a sentence that begins with the file's
+    name.
+    """
 
 
 class UnsupportedGgufError(InvalidGgufError):
@@ -104,14 +110,17 @@ class GgufContents:
     """The contents of a file before the tensors' data."""
 
     version: int = 0
-    keys: dict[str, Value] = field(default_factory=dict)  # Scalars, texts and short arrays.
+    # Scalars, texts and short arrays.
+    keys: dict[str, Value] = field(default_factory=dict)
     key_types: dict[str, int] = field(default_factory=dict)
     key_spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Start and end of each key with its value, as offsets in the file."""
     arrays: dict[str, GgufArray] = field(default_factory=dict)
     tokens: list[bytes] = field(default_factory=list)
     tensors: tuple[TensorInfo, ...] = ()
-    data_offset: int = 0  # Where the tensors' data begins; without tensors, where the file ends.
+    data_offset: int = (
+        0  # Where the tensors' data begins; without tensors, where the file ends.
+    )
 
     def text(self, key: str, default: str = "") -> str:
         """Raises InvalidGgufError for a value of another type."""
@@ -122,7 +131,9 @@ class GgufContents:
 
 
 class GgufByteStream:
-    """Reads a file of `size` bytes from its start; `read_more(start, end)` gets further bytes."""
+    """Reads a file of `size` bytes from its start; `read_more(start, end)` gets further
+    bytes.
+    """
 
     def __init__(
         self,
@@ -130,7 +141,9 @@ class GgufByteStream:
         size: int,
         read_more: Callable[[int, int], bytes] | None = None,
     ) -> None:
-        self._data = bytearray(data) if read_more or not isinstance(data, bytes) else data
+        self._data = (
+            bytearray(data) if read_more or not isinstance(data, bytes) else data
+        )
         self._size = size
         self._read_more = read_more
         self.position = 0
@@ -153,7 +166,9 @@ class GgufByteStream:
         """`description` names the text in errors."""
         size = self.read(_U64)
         if size > max_bytes:
-            raise InvalidGgufError(f"has a damaged header: {description} of {size:,} bytes")
+            raise InvalidGgufError(
+                f"has a damaged header: {description} of {size:,} bytes"
+            )
         start = self.advance(size)
         return self.slice(start, start + size)
 
@@ -181,11 +196,15 @@ class GgufByteStream:
             what = f"its header does not end within {self._size:,} bytes"
             raise InvalidGgufError(f"is incomplete: {what}")
         if end > MAX_HEADER_BYTES:
-            raise InvalidGgufError(f"has a header of more than {MAX_HEADER_BYTES:,} bytes")
+            raise InvalidGgufError(
+                f"has a header of more than {MAX_HEADER_BYTES:,} bytes"
+            )
         n_read = len(self._data)
         more = b""
         if self._read_more is not None:
-            more = self._read_more(n_read, min(self._size, max(end, n_read + _READ_STEP)))
+            more = self._read_more(
+                n_read, min(self._size, max(end, n_read + _READ_STEP))
+            )
         if end > n_read + len(more):
             raise InvalidGgufError("changed while it was read")
         assert isinstance(self._data, bytearray)
@@ -203,12 +222,16 @@ def parse(source: GgufByteStream) -> GgufContents:
         raise UnsupportedGgufError(f"is {kind}, which cannot be run")
     n_tensors, n_keys = source.read(_U64), source.read(_U64)
     if n_tensors > _MAX_ENTRIES or n_keys > _MAX_ENTRIES:
-        raise InvalidGgufError(f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys")
+        raise InvalidGgufError(
+            f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys"
+        )
     for _ in range(n_keys):
         _read_key(source, contents)
     alignment = _read_alignment(contents)
     contents.tensors = _read_tensors(source, n_tensors, alignment)
-    contents.data_offset = _align(source.position, alignment) if n_tensors else source.position
+    contents.data_offset = (
+        _align(source.position, alignment) if n_tensors else source.position
+    )
     return contents
 
 
@@ -217,7 +240,9 @@ def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
     raw = source.read_string(_MAX_KEY_BYTES, "a key")
     key = raw.decode("utf-8", "replace")
     if not raw or key in contents.key_types:
-        raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is empty or duplicated")
+        raise InvalidGgufError(
+            f"has a damaged header: the key {key[:80]!r} is empty or duplicated"
+        )
     type_ = contents.key_types[key] = source.read(_U32)
     if type_ == ARRAY:
         _read_array(source, contents, key)
@@ -227,7 +252,9 @@ def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
     elif type_ in SCALAR_STRUCTS:
         contents.keys[key] = source.read(SCALAR_STRUCTS[type_])
     else:
-        raise InvalidGgufError(f"has a damaged header: the key {key[:80]!r} is of type {type_}")
+        raise InvalidGgufError(
+            f"has a damaged header: the key {key[:80]!r} is of type {type_}"
+        )
     contents.key_spans[key] = start, source.position
 
 
@@ -238,12 +265,16 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
         detail = f"the array {key[:80]!r} of type {type_} has {count:,} elements"
         raise InvalidGgufError(f"has a damaged header: {detail}")
     if type_ == STRING:
-        strings = source.read_strings(count, keep=key == _TOKENS_KEY or count <= _SHORT_ARRAY)
+        strings = source.read_strings(
+            count, keep=key == _TOKENS_KEY or count <= _SHORT_ARRAY
+        )
         contents.arrays[key] = GgufArray(type_, count)
         if key == _TOKENS_KEY:
             contents.tokens = strings
         if count <= _SHORT_ARRAY:
-            contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in strings)
+            contents.keys[key] = tuple(
+                text.decode("utf-8", "replace") for text in strings
+            )
         return
     struct_ = SCALAR_STRUCTS[type_]
     start = source.advance(count * struct_.size)
@@ -257,14 +288,22 @@ def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> Non
 def _read_alignment(contents: GgufContents) -> int:
     alignment = contents.keys.get("general.alignment", 32)
     is_number = contents.key_types.get("general.alignment", UINT32) == UINT32
-    if not is_number or not isinstance(alignment, int) or not 0 < alignment <= _MAX_ALIGNMENT:
-        raise InvalidGgufError(f"has a damaged header: an alignment of {str(alignment)[:40]}")
+    if (
+        not is_number
+        or not isinstance(alignment, int)
+        or not 0 < alignment <= _MAX_ALIGNMENT
+    ):
+        raise InvalidGgufError(
+            f"has a damaged header: an alignment of {str(alignment)[:40]}"
+        )
     if alignment & (alignment - 1):
         raise InvalidGgufError(f"has a damaged header: an alignment of {alignment}")
     return alignment
 
 
-def _read_tensors(source: GgufByteStream, count: int, alignment: int) -> tuple[TensorInfo, ...]:
+def _read_tensors(
+    source: GgufByteStream, count: int, alignment: int
+) -> tuple[TensorInfo, ...]:
     """Read the table.  As in llama.cpp, the tensors' data must be contiguous."""
     tensors: dict[str, TensorInfo] = {}
     offset = 0
@@ -284,7 +323,9 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
     name = raw_name.decode("utf-8", "backslashreplace")
     n_dimensions = source.read(_U32)
     if n_dimensions > _MAX_DIMENSIONS:
-        raise InvalidGgufError(f"has a damaged header: {name!r} has {n_dimensions:,} dimensions")
+        raise InvalidGgufError(
+            f"has a damaged header: {name!r} has {n_dimensions:,} dimensions"
+        )
     shape = tuple(source.read(_U64) for _ in range(n_dimensions))
     type_, offset = source.read(_U32), source.read(_U64)
     if type_ not in GGML_TYPES:
@@ -293,7 +334,9 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
     _, block, block_bytes = GGML_TYPES[type_]
     row = shape[0] if shape else 1
     tensor = TensorInfo(name, shape, type_, offset, 0)
-    too_large = max(shape, default=0) >= 2**62 or tensor.n_elements * block_bytes >= 2**62
+    too_large = (
+        max(shape, default=0) >= 2**62 or tensor.n_elements * block_bytes >= 2**62
+    )
     if row % block or too_large:
         raise InvalidGgufError(f"has a damaged header: {name!r} has the shape {shape}")
     return tensor._replace(n_bytes=tensor.n_elements // block * block_bytes)

@@ -1,6 +1,7 @@
 """Reads and checks the header of a model file before llama.cpp opens the file.
 
-A large vocabulary takes 0.15 s to read: headers are cached in the data folder, without its texts.
+A large vocabulary takes 0.15 s to read: headers are cached in the data folder, without
+its texts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def parse(
     complete: bool = True,
     read_more: Callable[[int, int], bytes] | None = None,
 ) -> Header:
-    """The header of a file of `size` bytes; `read_more(start, end)` gets what `data` lacks.
+    """The header of a file of `size` bytes; `read_more(start, end)` gets what `data`
+    lacks.
 
     Raises ModelFileError if the file is damaged.  Without `complete`, the file may be shorter than
     its tensors need.
@@ -73,18 +75,28 @@ def parse(
     except InvalidGgufError as error:
         hint = validation.DOWNLOAD_HINT
         if isinstance(error, UnsupportedGgufError):
-            hint = "Use another file of this model (another quantisation or publisher), "
+            hint = (
+                "Use another file of this model (another quantisation or publisher), "
+            )
             hint += "or a newer localspec."
-        raise ModelFileError(f"{name} {sanitize(str(error), multiline=False)}.", hint) from None
+        raise ModelFileError(
+            f"{name} {sanitize(str(error), multiline=False)}.", hint
+        ) from None
 
 
 def read(path: Path) -> Header:
-    """The header of a local file, cached.  Raises as `check_loadable`, but accepts a vocabulary."""
+    """The header of a local file, cached.
+
+    Raises as `check_loadable`, but accepts a vocabulary.
+    """
     return _read_cached(os.path.abspath(path), *_stat_regular_file(path))
 
 
 def read_model(path: Path) -> Header:
-    """The header of a local model, with the tensors of all its splits.  Raises as `read`."""
+    """The header of a local model, with the tensors of all its splits.
+
+    Raises as `read`.
+    """
     first = read(path)
     rest = map(read, _find_other_splits(path, first.split) if first.split else ())
     return merge_splits([first, *rest])
@@ -105,14 +117,18 @@ def check_magic(path: Path) -> None:
 
 
 def check_loadable(path: Path) -> None:
-    """Raise NotFoundError, StorageError or ModelFileError unless llama.cpp can open the file."""
+    """Raise NotFoundError, StorageError or ModelFileError unless llama.cpp can open the
+    file.
+    """
     check_magic(path)
     header = read(path)
     name = _display_name(path)
     validation.check_generates_text(name, header.architecture, header.keys)
     if header.tokenizer.add_bos and header.tokenizer.bos < 0:
         message = f"{name} has a damaged vocabulary: it needs a BOS token and has none."
-        raise ModelFileError(message, "Convert it again, or use another publisher's file.")
+        raise ModelFileError(
+            message, "Convert it again, or use another publisher's file."
+        )
     if header.split is not None:
         _find_other_splits(path, header.split)
 
@@ -126,7 +142,8 @@ def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
         [_CACHE_FORMAT, path, size, mtime_ns],
     )
     cached = data_files.read_json(name)
-    with suppress(TypeError, KeyError, ValueError, AttributeError):  # another version wrote it
+    # another version wrote it
+    with suppress(TypeError, KeyError, ValueError, AttributeError):
         if cached["key"] == key:
             return _from_json(cached["header"], Path(path))
     header = _read_file(Path(path), size)
@@ -150,7 +167,9 @@ def _count_text(header: Header) -> int:
 
 def _to_json(header: Header) -> dict[str, Any]:
     tokens = header.tokenizer
-    names = [each.name for each in fields(TokenizerMetadata) if each.name != "read_texts"]
+    names = [
+        each.name for each in fields(TokenizerMetadata) if each.name != "read_texts"
+    ]
     metadata = {name: getattr(tokens, name) for name in names}
     return {each.name: getattr(header, each.name) for each in fields(Header)} | {
         "tokenizer": metadata | {"eog_ids": sorted(tokens.eog_ids)},
@@ -167,10 +186,15 @@ def _from_json(body: dict[str, Any], path: Path) -> Header:
     return Header(
         **body
         | {
-            "keys": {k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()},
-            "tensors": tuple(TensorInfo(n, tuple(shape), *r) for n, shape, *r in body["tensors"]),
+            "keys": {
+                k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()
+            },
+            "tensors": tuple(
+                TensorInfo(n, tuple(shape), *r) for n, shape, *r in body["tensors"]
+            ),
             "tokenizer": TokenizerMetadata(
-                **tokens | {"eog_ids": frozenset(tokens["eog_ids"])}, read_texts=read_texts
+                **tokens | {"eog_ids": frozenset(tokens["eog_ids"])},
+                read_texts=read_texts,
             ),
             "split": body["split"] and SplitInfo(**body["split"]),
         }
@@ -211,7 +235,9 @@ def _stat_regular_file(path: Path) -> tuple[int, int]:
 
 
 def _find_other_splits(path: Path, split: SplitInfo) -> list[Path]:
-    """The splits after the first, which must be at `path`; raises ModelFileError without them."""
+    """The splits after the first, which must be at `path`; raises ModelFileError
+    without them.
+    """
     name = _display_name(path)
     ending = _SPLIT_ENDING.format(split.number + 1, split.count)
     if not path.name.endswith(ending):
@@ -238,5 +264,6 @@ def _display_name(path: Path) -> str:
 
 def _unreadable_error(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"{_display_name(path)} cannot be read: {error.strerror}.", "Check its permissions."
+        f"{_display_name(path)} cannot be read: {error.strerror}.",
+        "Check its permissions.",
     )

@@ -1,7 +1,8 @@
-"""A model's vocabulary, read from the header as llama.cpp reads it, and what its tokens stand for.
+"""A model's vocabulary, read from the header as llama.cpp reads it, and what its tokens
+stand for.
 
-Missing keys have defaults by the kind of tokenizer: those of llama_vocab::impl::load in llama.cpp's
-src/llama-vocab.cpp.
+Missing keys have defaults by the kind of tokenizer: those of llama_vocab::impl::load in
+llama.cpp's src/llama-vocab.cpp.
 """
 
 from __future__ import annotations
@@ -101,10 +102,17 @@ _EOG_TEXTS = frozenset(
 """Texts of end-of-generation tokens in any vocabulary."""
 _RECOGNIZED_TEXTS = _EOG_TEXTS.union(*_SPECIAL_TOKEN_TEXTS.values())
 _DNA_MARKER = b"\xee\x80\x80"
-_TOKEN_KINDS_WITHOUT_TEXT = (2, 3, 5)  # Unknown, control and unused, in tokenizer.ggml.token_type.
+# Unknown, control and unused, in tokenizer.ggml.token_type.
+_TOKEN_KINDS_WITHOUT_TEXT = (
+    2,
+    3,
+    5,
+)
 _BYTE = 6
 _BYTE_TEXTS = frozenset(b"<0x%02X>" % byte for byte in range(256))
-_GPT2_BYTES = {256 + n: chr(b) for n, b in enumerate((*range(33), *range(127, 161), 173))}
+_GPT2_BYTES = {
+    256 + n: chr(b) for n, b in enumerate((*range(33), *range(127, 161), 173))
+}
 """The byte of each character, as a character below 256 (bytes_to_unicode of GPT-2)."""
 _SEPARATOR = "\uffff"
 
@@ -112,7 +120,8 @@ _SEPARATOR = "\uffff"
 @dataclass(frozen=True, slots=True)
 class TokenTexts:
     texts: Sequence[bytes]
-    types: Sequence[int] = ()  # llama.cpp's type of each token; empty if the file does not say.
+    # llama.cpp's type of each token; empty if the file does not say.
+    types: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +135,18 @@ class TokenizerMetadata:
     add_bos: bool = False
     add_eos: bool = False
     special_ids: Mapping[str, int] = field(default_factory=dict)
-    """By name: bos, eos, eot, eom, fim_pad, fim_rep, fim_sep; NULL_TOKEN if there is none."""
+    """By name: bos, eos, eot, eom, fim_pad, fim_rep, fim_sep; NULL_TOKEN if there is
+    none.
+    """
     eog_ids: frozenset[int] = frozenset()  # End-of-generation tokens.
     fingerprint: str = ""
-    """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
+    """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal.
+    """
     read_texts: Callable[[], TokenTexts] = field(
         default=lambda: TokenTexts(()), repr=False, compare=False
     )
-    """From the file, if the header was cached: its errors are those of `header.read`."""
+    """From the file, if the header was cached: its errors are those of `header.read`.
+    """
 
     @property
     def bos(self) -> int:
@@ -145,7 +158,9 @@ class TokenizerMetadata:
 
     @property
     def is_supported(self) -> bool:
-        return self.kind != UNKNOWN and (self.kind != BPE or self.pre in {*PRETOKENIZERS, ""})
+        return self.kind != UNKNOWN and (
+            self.kind != BPE or self.pre in {*PRETOKENIZERS, ""}
+        )
 
     def token_text(self, token: int) -> bytes:
         texts = self.read_texts().texts
@@ -167,11 +182,14 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         raise InvalidGgufError(_describe_duplicate(texts))
     ids_by_text = {text: texts.index(text) for text in distinct & _RECOGNIZED_TEXTS}
     special = _read_special_ids(contents, defaults, pre, ids_by_text, len(texts))
-    if model == "hybriddna":  # its words have a suffix that tells them from other tokens
+    # its words have a suffix that tells them from other tokens
+    if model == "hybriddna":
         first = texts.index(b"<oov>") + 1 if b"<oov>" in texts else len(texts)
         words = (text.removesuffix(_DNA_MARKER) or text for text in texts[first:])
         texts = [*texts[:first], *words]
-    type_data = contents.arrays.get("tokenizer.ggml.token_type", gguf.GgufArray(gguf.INT32, 0)).data
+    type_data = contents.arrays.get(
+        "tokenizer.ggml.token_type", gguf.GgufArray(gguf.INT32, 0)
+    ).data
     types = array("i", type_data[: 4 * len(texts)])
     token_texts = TokenTexts(texts, types)
     import hashlib  # noqa: PLC0415  loads OpenSSL, which the engine has no use for
@@ -195,10 +213,15 @@ def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
     tokens = contents.arrays.get("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type != gguf.STRING:
         raise InvalidGgufError("has no list of tokens")
-    for name, types in {"scores": (gguf.INT32, gguf.FLOAT32), "token_type": (gguf.INT32,)}.items():
+    for name, types in {
+        "scores": (gguf.INT32, gguf.FLOAT32),
+        "token_type": (gguf.INT32,),
+    }.items():
         key = f"tokenizer.ggml.{name}"
         array = contents.arrays.get(key)
-        is_wrong = array and (array.element_type not in types or array.count < tokens.count)
+        is_wrong = array and (
+            array.element_type not in types or array.count < tokens.count
+        )
         if is_wrong or (array is None and key in contents.key_types):
             raise InvalidGgufError(f"has a damaged vocabulary: {key} does not match it")
     merges = contents.arrays.get("tokenizer.ggml.merges")
@@ -207,8 +230,12 @@ def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
         raise InvalidGgufError("has a vocabulary without merges")
 
 
-def _normalize_token_texts(texts: Sequence[bytes]) -> tuple[Sequence[bytes], set[bytes]]:
-    """The texts as C strings (cut at a zero byte, with names for empty ones), and their set."""
+def _normalize_token_texts(
+    texts: Sequence[bytes],
+) -> tuple[Sequence[bytes], set[bytes]]:
+    """The texts as C strings (cut at a zero byte, with names for empty ones), and their
+    set.
+    """
     distinct = set(texts)
     if b"" in distinct or b"\0" in b"".join(texts):
         cut = (text.partition(b"\0")[0] for text in texts)
@@ -222,7 +249,9 @@ def _describe_duplicate(texts: Sequence[bytes]) -> str:
     first = {text: token for token, text in reversed(tuple(enumerate(texts)))}
     token, text = next((i, text) for i, text in enumerate(texts) if first[text] != i)
     shown = sanitize(text[:80].decode("utf-8", "replace"), multiline=False)
-    return f"has a damaged vocabulary: tokens {first[text]} and {token} are both {shown!r}"
+    return (
+        f"has a damaged vocabulary: tokens {first[text]} and {token} are both {shown!r}"
+    )
 
 
 def _read_special_ids(
@@ -232,7 +261,10 @@ def _read_special_ids(
     ids_by_text: Mapping[bytes, int],
     n_tokens: int,
 ) -> dict[str, int]:
-    ids = dict.fromkeys(_SPECIAL_TOKENS, NULL_TOKEN) | {"bos": defaults.bos, "eos": defaults.eos}
+    ids = dict.fromkeys(_SPECIAL_TOKENS, NULL_TOKEN) | {
+        "bos": defaults.bos,
+        "eos": defaults.eos,
+    }
     if defaults.kind == BPE and pre in NO_DEFAULT_BOS:
         ids["bos"] = NULL_TOKEN
     for name in _SPECIAL_TOKENS:
@@ -259,20 +291,30 @@ def _read_add_token(
     key = f"tokenizer.ggml.add_{name}_token"
     default = defaults.add_bos if name == "bos" else defaults.add_eos
     is_bpe_bos = defaults.kind == BPE and name == "bos"
-    value = contents.keys.get(key, default or (is_bpe_bos and pre in ADD_BOS_BY_DEFAULT))
+    value = contents.keys.get(
+        key, default or (is_bpe_bos and pre in ADD_BOS_BY_DEFAULT)
+    )
     if not isinstance(value, bool):
         raise InvalidGgufError(f"has a damaged header: {key} is of a wrong type")
     return value or (is_bpe_bos and pre in ALWAYS_ADD_BOS)
 
 
-def _find_eog_ids(special: Mapping[str, int], ids_by_text: Mapping[bytes, int]) -> frozenset[int]:
+def _find_eog_ids(
+    special: Mapping[str, int], ids_by_text: Mapping[bytes, int]
+) -> frozenset[int]:
     """The end-of-generation tokens, with llama.cpp's two exceptions."""
     eog_ids = {ids_by_text[text] for text in _EOG_TEXTS if text in ids_by_text}
-    eog_ids |= {special[name] for name in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom")}
+    eog_ids |= {
+        special[name] for name in ("fim_pad", "fim_rep", "fim_sep", "eos", "eot", "eom")
+    }
     eog_ids.discard(NULL_TOKEN)
     eog_texts = {text for text, token in ids_by_text.items() if token in eog_ids}
     has_calls = bool(eog_texts & {b"<|call|>", b"<|calls|>"})
-    if has_calls and b"<|end|>" in eog_texts and eog_texts & {b"<|return|>", b"<|flush|>"}:
+    if (
+        has_calls
+        and b"<|end|>" in eog_texts
+        and eog_texts & {b"<|return|>", b"<|flush|>"}
+    ):
         eog_ids.discard(ids_by_text[b"<|end|>"])
     if b"<|tool_response>" in eog_texts and b"</s>" in eog_texts:
         eog_ids.discard(ids_by_text[b"</s>"])
@@ -284,10 +326,12 @@ class TokenBytes:
     """What each token stands for; nothing for control, unknown and unused tokens."""
 
     pieces: Sequence[bytes]
-    ids: Mapping[bytes, int]  # The token of each piece. Where a byte token has a twin, the twin.
+    # The token of each piece. Where a byte token has a twin, the twin.
+    ids: Mapping[bytes, int]
 
 
-_read_before: dict[tuple[object, ...], TokenBytes] = {}  # The last few, by what they depend on.
+# The last few, by what they depend on.
+_read_before: dict[tuple[object, ...], TokenBytes] = {}
 
 
 def read_token_bytes(tokenizer: TokenizerMetadata) -> TokenBytes:
@@ -305,11 +349,17 @@ def _decode_tokens(tokenizer: TokenizerMetadata) -> TokenBytes:
     texts = vocabulary.texts
     silent = tokenizer.eog_ids | {i for i in tokenizer.special_ids.values() if i >= 0}
     is_gpt2 = tokenizer.kind == BPE and tokenizer.model != "gemma4"
-    normal = _decode_gpt2(texts) if is_gpt2 else [t.replace("▁".encode(), b" ") for t in texts]
+    normal = (
+        _decode_gpt2(texts)
+        if is_gpt2
+        else [t.replace("▁".encode(), b" ") for t in texts]
+    )
     pieces: list[bytes] = []
     ids: dict[bytes, int] = {}
     types = vocabulary.types or (1,) * len(texts)
-    for token, (kind, text, decoded) in enumerate(zip(types, texts, normal, strict=True)):
+    for token, (kind, text, decoded) in enumerate(
+        zip(types, texts, normal, strict=True)
+    ):
         piece = decoded if kind == 1 else text
         if kind == _BYTE and text.startswith(b"<0x") and len(text) == 6:
             piece = bytes.fromhex(text[3:5].decode("ascii", "replace"))
@@ -338,7 +388,9 @@ def can_draft_across(target: TokenizerMetadata, draft: TokenizerMetadata) -> boo
     """
     return all(
         tokenizer.kind == BPE
-        or (tokenizer.kind == SPM and _BYTE_TEXTS.issubset(tokenizer.read_texts().texts))
+        or (
+            tokenizer.kind == SPM and _BYTE_TEXTS.issubset(tokenizer.read_texts().texts)
+        )
         for tokenizer in (target, draft)
     )
 

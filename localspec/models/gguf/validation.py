@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from localspec.errors import ModelFileError
 from localspec.models.gguf import architectures, trimmed_vocabulary
 from localspec.models.gguf.header import Header, SplitInfo
-from localspec.models.gguf.parser import FLOAT64, UINT16, GgufContents, InvalidGgufError, Value
+from localspec.models.gguf.parser import (
+    FLOAT64,
+    UINT16,
+    GgufContents,
+    InvalidGgufError,
+    Value,
+)
 from localspec.models.gguf.tokenizer import TRIMMED_KEY
 
 MAX_LAYERS = 512
@@ -21,7 +27,10 @@ MAX_EXPERTS = 1024
 _MAX_TRAILING_BYTES = 65_536  # Padding after the last tensor.
 DOWNLOAD_HINT = "Download it again."
 _OTHER_MAGICS = (
-    (b"version https://git-lfs", "is a git-lfs pointer: run `git lfs pull` to get the file itself"),
+    (
+        b"version https://git-lfs",
+        "is a git-lfs pointer: run `git lfs pull` to get the file itself",
+    ),
     (b"PK\x03\x04", "is a PyTorch archive, not a GGUF"),
     (b"\x80\x02", "is a Python pickle, not a GGUF"),
     (b"<!DOCTYPE", "is a web page: the download went to a login or error page"),
@@ -35,11 +44,18 @@ _PER_LAYER_SLIDING_WINDOW = architectures.name_set(
 
 
 def check_types(contents: GgufContents, architecture: str) -> None:
-    """Raise InvalidGgufError for float64: llama.cpp takes no architecture key of that type."""
+    """Raise InvalidGgufError for float64: llama.cpp takes no architecture key of that
+    type.
+    """
     for key, type_ in contents.key_types.items():
         array = contents.arrays.get(key)
-        if key.startswith(f"{architecture}.") and FLOAT64 in (type_, array and array.element_type):
-            raise InvalidGgufError(f"has a damaged header: {key[:80]} is of type float64")
+        if key.startswith(f"{architecture}.") and FLOAT64 in (
+            type_,
+            array and array.element_type,
+        ):
+            raise InvalidGgufError(
+                f"has a damaged header: {key[:80]} is of type float64"
+            )
 
 
 def check_hparams(header: Header) -> None:
@@ -70,23 +86,38 @@ def check_hparams(header: Header) -> None:
 
 
 def check_file_size(contents: GgufContents, size: int) -> None:
-    """Raise InvalidGgufError if the file is shorter, or much longer, than its tensors need."""
+    """Raise InvalidGgufError if the file is shorter, or much longer, than its tensors
+    need.
+    """
     if not contents.tensors:
         return
-    end = contents.data_offset + contents.tensors[-1].offset + contents.tensors[-1].n_bytes
+    end = (
+        contents.data_offset
+        + contents.tensors[-1].offset
+        + contents.tensors[-1].n_bytes
+    )
     if TRIMMED_KEY in contents.keys:
         end = trimmed_vocabulary.find_section(contents, len(contents.tokens)).end
     if size < end:
         raise InvalidGgufError(f"is incomplete: {size:,} bytes of {end:,}")
     if size > end + _MAX_TRAILING_BYTES:
-        raise InvalidGgufError(f"has a damaged header: its tensors take {end:,} of {size:,} bytes")
+        raise InvalidGgufError(
+            f"has a damaged header: its tensors take {end:,} of {size:,} bytes"
+        )
 
 
 def read_split(contents: GgufContents) -> SplitInfo | None:
     """None for a model in one file."""
-    values = [contents.keys.get(f"split.{name}", 0) for name in ("no", "count", "tensors.count")]
-    types = [contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")]
-    number, count, n_tensors = (value if isinstance(value, int) else -1 for value in values)
+    values = [
+        contents.keys.get(f"split.{name}", 0)
+        for name in ("no", "count", "tensors.count")
+    ]
+    types = [
+        contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")
+    ]
+    number, count, n_tensors = (
+        value if isinstance(value, int) else -1 for value in values
+    )
     if (
         min(number, count, n_tensors) < 0
         or types != [UINT16, UINT16]
@@ -103,7 +134,9 @@ def read_split(contents: GgufContents) -> SplitInfo | None:
 
 def _check_experts(header: Header) -> None:
     names = ("count", "used_count", "group_count", "group_used_count")
-    experts, used, groups, groups_used = (header.hparam(f"expert_{name}") for name in names)
+    experts, used, groups, groups_used = (
+        header.hparam(f"expert_{name}") for name in names
+    )
     if experts <= 1 and header.architecture in ("hunyuan_vl", "hunyuan-dense"):
         experts = used = 0
     if experts > MAX_EXPERTS or experts < 0:
@@ -138,10 +171,14 @@ def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
         raise ModelFileError(f"{name} is incomplete: {size} bytes.", DOWNLOAD_HINT)
 
 
-def check_generates_text(name: str, architecture: str, keys: Mapping[str, Value]) -> None:
+def check_generates_text(
+    name: str, architecture: str, keys: Mapping[str, Value]
+) -> None:
     """Raise ModelFileError unless a file holds an autoregressive text model or a head."""
     if keys.get("general.type") == "adapter":
-        raise ModelFileError(f"{name} is an adapter (LoRA), not a model.", "Use the model itself.")
+        raise ModelFileError(
+            f"{name} is an adapter (LoRA), not a model.", "Use the model itself."
+        )
     if architecture == "clip":
         hint = "Use the main file of the model."
         raise ModelFileError(f"{name} is the image part of a model (mmproj).", hint)
@@ -154,11 +191,14 @@ def check_generates_text(name: str, architecture: str, keys: Mapping[str, Value]
     ):
         if architecture in names:
             raise ModelFileError(f"{name} {description}: {architecture}.", hint)
-    # A text architecture may have been trained to embed or rank: by pooling or no causal mask.
+    # A text architecture may have been trained to embed or rank: by pooling or no
+    # causal mask.
     pooling = keys.get(f"{architecture}.pooling_type", 0)
     is_pooled = isinstance(pooling, int) and pooling > 0
     is_causal = keys.get(f"{architecture}.attention.causal", True) is not False
     is_head = architecture in architectures.DRAFT_HEADS
-    if architecture in architectures.ENCODERS or (not is_head and (is_pooled or not is_causal)):
+    if architecture in architectures.ENCODERS or (
+        not is_head and (is_pooled or not is_causal)
+    ):
         description = "is an embedding or reranker model and generates no text"
         raise ModelFileError(f"{name} {description}: {architecture}.", hint)

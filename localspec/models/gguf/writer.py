@@ -1,4 +1,6 @@
-"""Writes GGUF headers without a vocabulary: enough for llama.cpp to plan a model's memory."""
+"""Writes GGUF headers without a vocabulary: enough for llama.cpp to plan a model's
+memory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def serialize_header(header: Header) -> bytes:
     return serialize(entries, header.tensors, header.alignment)
 
 
-def serialize(entries: Sequence[bytes], tensors: Sequence[TensorInfo], alignment: int) -> bytes:
+def serialize(
+    entries: Sequence[bytes], tensors: Sequence[TensorInfo], alignment: int
+) -> bytes:
     """`entries` is each key with its value, as bytes of a GGUF file."""
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(entries)), *entries]
     for tensor in tensors:

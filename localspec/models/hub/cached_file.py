@@ -1,4 +1,6 @@
-"""One file of one commit in the hub's cache: its paths, and the steps to its final name."""
+"""One file of one commit in the hub's cache: its paths, and the steps to its final
+name.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,7 @@ from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import verify_checksum
 from localspec.models.reference import RepoFile
 
-_CACHEDIR_TAG = (
-    "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
-)
+_CACHEDIR_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,17 @@ class CachedFile:
 
     @contextmanager
     def lock(self, cancel: CancelToken, on_busy: Callable[[], None]) -> Iterator[None]:
-        """Hold the hub library's lock of this blob; `on_busy` is called while it is taken."""
+        """Hold the hub library's lock of this blob; `on_busy` is called while it is
+        taken.
+        """
         from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415  takes 200 ms to import
 
-        lock = self.cache / ".locks" / self.repo_folder.name / f"{self.job.file.digest}.lock"
+        lock = (
+            self.cache
+            / ".locks"
+            / self.repo_folder.name
+            / f"{self.job.file.digest}.lock"
+        )
         lock.parent.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             while True:
@@ -75,8 +82,12 @@ class CachedFile:
         The folder itself and `blobs` may be links: users move them to another disk.
         """
         snapshot = self.pointer_path.parent
-        if not Path(os.path.realpath(snapshot)).is_relative_to(os.path.realpath(self.repo_folder)):
-            raise StorageError(f"{snapshot} leads out of the cache.", "Remove this link.")
+        if not Path(os.path.realpath(snapshot)).is_relative_to(
+            os.path.realpath(self.repo_folder)
+        ):
+            raise StorageError(
+                f"{snapshot} leads out of the cache.", "Remove this link."
+            )
         for parent in (self.blob_path.parent, snapshot):
             parent.mkdir(parents=True, exist_ok=True)
         tag = self.cache / "CACHEDIR.TAG"
@@ -96,7 +107,9 @@ class CachedFile:
                 self._create_pointer()
                 return True
             if size > self.job.file.size:  # not deleted: the hub's size may be wrong
-                message = f"{path} has {size} bytes, but {self.job.file.size} on the hub."
+                message = (
+                    f"{path} has {size} bytes, but {self.job.file.size} on the hub."
+                )
                 hint = "If it is damaged, remove it and download it again."
                 raise ChecksumError(message, hint)
             if path.is_symlink() or self.partial_path.exists():
@@ -116,7 +129,8 @@ class CachedFile:
         needed = max(0, self.job.file.size - present)
         hub_cache.check_free_space(self.job.file.path, needed, free, self.cache)
         if self.job.file.size >= 1 << 32:
-            # FAT32 refuses the length at once; other file systems set it without writing.
+            # FAT32 refuses the length at once; other file systems set it without
+            # writing.
             with self.partial_path.open("ab") as file:
                 try:
                     file.truncate(self.job.file.size)
@@ -124,7 +138,9 @@ class CachedFile:
                     file.truncate(present)
 
     def publish(self) -> None:
-        """Give the complete, verified file its final name; an interruption can be resumed."""
+        """Give the complete, verified file its final name; an interruption can be
+        resumed.
+        """
         os.replace(self.partial_path, self.blob_path)
         data_files.sync_folder(self.blob_path.parent)
         self._create_pointer()
@@ -140,8 +156,12 @@ class CachedFile:
         os.replace(temporary, ref)
 
     def _reuse_other_commit(self) -> bool:
-        """Use the same file of another commit, on systems whose snapshots do not share blobs."""
-        for candidate in (self.repo_folder / "snapshots").glob(f"*/{self.job.file.path}"):
+        """Use the same file of another commit, on systems whose snapshots do not share
+        blobs.
+        """
+        for candidate in (self.repo_folder / "snapshots").glob(
+            f"*/{self.job.file.path}"
+        ):
             if candidate.is_symlink() or candidate.stat().st_size != self.job.file.size:
                 continue
             if not verify_checksum(candidate, self.job.file.digest, lambda _: None):
@@ -156,19 +176,30 @@ class CachedFile:
         return False
 
     def _create_pointer(self) -> None:
-        """Link the final name to the blob, or move the blob there on systems without links."""
+        """Link the final name to the blob, or move the blob there on systems without
+        links.
+        """
         if not self.blob_path.exists():
             return
         with suppress(OSError):
             if self.pointer_path.samefile(self.blob_path):
                 return
-        temporary = self.pointer_path.with_name(f"{self.job.file.digest[:16]}.{os.getpid()}.tmp")
+        temporary = self.pointer_path.with_name(
+            f"{self.job.file.digest[:16]}.{os.getpid()}.tmp"
+        )
         with suppress(FileNotFoundError):
             temporary.unlink()
         try:
-            if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in {"1", "ON", "YES", "TRUE"}:
+            if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in {
+                "1",
+                "ON",
+                "YES",
+                "TRUE",
+            }:
                 raise NotImplementedError
-            temporary.symlink_to(os.path.relpath(self.blob_path, self.pointer_path.parent))
+            temporary.symlink_to(
+                os.path.relpath(self.blob_path, self.pointer_path.parent)
+            )
             os.replace(temporary, self.pointer_path)
         except (OSError, NotImplementedError):
             os.replace(self.blob_path, self.pointer_path)
@@ -192,7 +223,10 @@ def explain_disk_errors(cache: Path) -> Iterator[None]:
                 f"The disk of {cache} cannot hold a file of that size.",
                 "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
             ),
-            errno.ELOOP: (f"{path} is a link.", "Remove it: downloads do not write to links."),
+            errno.ELOOP: (
+                f"{path} is a link.",
+                "Remove it: downloads do not write to links.",
+            ),
         }
         other = f"{path} cannot be read or written: {error.strerror}."
         default = (other, "Check the disk and its permissions.")

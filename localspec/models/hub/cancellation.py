@@ -43,7 +43,9 @@ class CancelToken:
 class RetryableError(DownloadError):
     """A temporary failure: a later retry may succeed."""
 
-    def __init__(self, message: str, hint: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, hint: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(message, hint or "Run the same command again to resume.")
         self.retry_after = retry_after  # Seconds to wait, by request of the hub.
 
@@ -53,15 +55,24 @@ class RetryPolicy:
     """Limits and delays of network requests, in seconds."""
 
     max_attempts: int = 6  # Consecutive attempts that receive no byte.
-    first_delay: float = 1.0  # Before the second attempt; doubles with each further one.
+    first_delay: float = (
+        1.0  # Before the second attempt; doubles with each further one.
+    )
     max_delay: float = 30.0
     max_retry_after: float = 300.0  # Longest accepted `retry_after`.
     connect_timeout: float = 10.0
-    stall_timeout: float = 20.0  # A connection without a byte for this long counts as lost.
+    stall_timeout: float = (
+        20.0  # A connection without a byte for this long counts as lost.
+    )
 
     def delay_before_retry(self, attempt: int, error: RetryableError) -> float:
-        """Seconds to wait after attempt number `attempt`; raises `error` if there is no further."""
-        if attempt >= self.max_attempts or (error.retry_after or 0) > self.max_retry_after:
+        """Seconds to wait after attempt number `attempt`; raises `error` if there is no
+        further.
+        """
+        if (
+            attempt >= self.max_attempts
+            or (error.retry_after or 0) > self.max_retry_after
+        ):
             raise error
         if error.retry_after is not None:
             return error.retry_after

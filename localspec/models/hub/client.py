@@ -16,7 +16,12 @@ from localspec import __version__, config
 from localspec.errors import AccessDeniedError, DownloadError, OfflineError, UsageError
 from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
-from localspec.models.hub.cancellation import CancelToken, RetryableError, RetryPolicy, retry
+from localspec.models.hub.cancellation import (
+    CancelToken,
+    RetryableError,
+    RetryPolicy,
+    retry,
+)
 from localspec.models.hub.response_stream import (
     OFFLINE_HINT,
     ResponseStream,
@@ -36,7 +41,9 @@ _MAX_JSON_BYTES = 64_000_000  # Of a list of files; the largest known has 5 MB.
 _WRONG_FORM = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an answer of another form raises."""
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
-_HEADER_REQUEST_BYTES = 20_000_000  # Bytes per request: the largest vocabularies take 16 MB.
+_HEADER_REQUEST_BYTES = (
+    20_000_000  # Bytes per request: the largest vocabularies take 16 MB.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,10 @@ class HubSearchResult:
 
 
 class HubClient:
-    """A model hub or a mirror.  In offline mode, requests raise OfflineError without a socket."""
+    """A model hub or a mirror.
+
+    In offline mode, requests raise OfflineError without a socket.
+    """
 
     def __init__(
         self,
@@ -70,7 +80,9 @@ class HubClient:
         retry_policy: RetryPolicy | None = None,
         on_wait: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`on_wait` receives a sentence while the hub asks to wait (a limit of requests)."""
+        """`on_wait` receives a sentence while the hub asks to wait (a limit of
+        requests).
+        """
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
         self.endpoint = endpoint.rstrip("/")
         if not self.endpoint.startswith(("https://", "http://")):
@@ -89,7 +101,9 @@ class HubClient:
         if revision is not None:
             path += f"/revision/{quote(revision, safe='')}"
         query = {"blobs": "true"}
-        return self._request(path, query, lambda info: _parse_repo(repo, info), repo, cancel)
+        return self._request(
+            path, query, lambda info: _parse_repo(repo, info), repo, cancel
+        )
 
     def read_header(
         self, repo: str, revision: str, file: str, cancel: CancelToken | None = None
@@ -101,7 +115,10 @@ class HubClient:
         location, data = (repo, revision, file), bytearray()
         policy = self.retry_policy
         return retry(
-            lambda: self._fetch_header(location, data, cancel), cancel, policy, self.on_wait
+            lambda: self._fetch_header(location, data, cancel),
+            cancel,
+            policy,
+            self.on_wait,
         )
 
     def search(
@@ -109,7 +126,12 @@ class HubClient:
     ) -> tuple[HubSearchResult, ...]:
         """Matching GGUF repositories, most downloaded first.  One request."""
         limit = max(1, min(limit, 100))
-        query = {"search": text[:200], "filter": "gguf", "sort": "downloads", "limit": str(limit)}
+        query = {
+            "search": text[:200],
+            "filter": "gguf",
+            "sort": "downloads",
+            "limit": str(limit),
+        }
 
         def parse(entries: Any) -> tuple[HubSearchResult, ...]:
             if not isinstance(entries, list):
@@ -120,7 +142,11 @@ class HubClient:
 
     @contextmanager
     def open_stream(
-        self, location: tuple[str, str, str], start: int, end: int | None, cancel: CancelToken
+        self,
+        location: tuple[str, str, str],
+        start: int,
+        end: int | None,
+        cancel: CancelToken,
     ) -> Iterator[ResponseStream]:
         """The bytes from `start` to `end` (exclusive; None is the end of the file).
 
@@ -136,7 +162,11 @@ class HubClient:
         if self.offline:
             setting = config.resolve().settings["network.offline"]
             source = f"Set by {setting.origin_text} (network.offline). "
-            hint = source + "Downloaded models still work." if setting.current else OFFLINE_HINT
+            hint = (
+                source + "Downloaded models still work."
+                if setting.current
+                else OFFLINE_HINT
+            )
             raise OfflineError("Offline mode is on.", hint)
 
     @contextmanager
@@ -163,7 +193,11 @@ class HubClient:
     def _check_token(self, header: str) -> None:
         """Raise AccessDeniedError for a character that no HTTP header can have."""
         if wrong := [character for character in header if not " " <= character <= "~"]:
-            name = "HF_TOKEN" if os.environ.get("HF_TOKEN") else "The token of `hf auth login`"
+            name = (
+                "HF_TOKEN"
+                if os.environ.get("HF_TOKEN")
+                else "The token of `hf auth login`"
+            )
             name = "The given token" if isinstance(self._token, str) else name
             raise AccessDeniedError(
                 f"{name} contains {wrong[0]!a}, which no token does.",
@@ -178,7 +212,9 @@ class HubClient:
         repo: str,
         cancel: CancelToken | None,
     ) -> _T:
-        """What `parse` makes of the JSON below /api/models; its errors mean that it is no hub's."""
+        """What `parse` makes of the JSON below /api/models; its errors mean that it is
+        no hub's.
+        """
         cancel = cancel or CancelToken()
         url = f"{self.endpoint}/api/models{path}?{urlencode(query)}"
 
@@ -222,15 +258,24 @@ class HubClient:
 
 
 def _parse_repo(repo: str, info: Any) -> RepoInfo:
-    """Raises one of _WRONG_FORM.  The repository has the hub's own name, also after a renaming."""
+    """Raises one of _WRONG_FORM.
+
+    The repository has the hub's own name, also after a renaming.
+    """
     if not reference.COMMIT_HASH.fullmatch(info["sha"]):
         raise ValueError("no commit")
     files = []
     for file in info.get("siblings") or ():
         path, size, lfs = file["rfilename"], file.get("size"), file.get("lfs")
-        digest = (lfs if isinstance(lfs, dict) else {}).get("sha256") or file.get("blobId") or ""
+        digest = (
+            (lfs if isinstance(lfs, dict) else {}).get("sha256")
+            or file.get("blobId")
+            or ""
+        )
         if isinstance(size, int) and size >= 0 and reference.is_safe_path(path):
-            files.append(RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else ""))
+            files.append(
+                RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else "")
+            )
     card = info.get("cardData")
     card = card if isinstance(card, dict) else {}
     own_name = info.get("id")
@@ -240,7 +285,9 @@ def _parse_repo(repo: str, info: Any) -> RepoInfo:
         repo=own_name if is_name else repo,
         revision=info["sha"],
         files=tuple(files),
-        licence=sanitize(licence, multiline=False)[:100] if isinstance(licence, str) else None,
+        licence=sanitize(licence, multiline=False)[:100]
+        if isinstance(licence, str)
+        else None,
         gated=bool(info.get("gated")),
     )
 
@@ -252,7 +299,12 @@ def _parse_search_result(entry: Any) -> HubSearchResult | None:
         reference.check_names(repo)
         updated = entry.get("lastModified")
         updated_at = datetime.fromisoformat(updated) if updated else None
-        downloads, likes = int(entry.get("downloads") or 0), int(entry.get("likes") or 0)
-        return HubSearchResult(repo, downloads, likes, updated_at, bool(entry.get("gated")))
+        downloads, likes = (
+            int(entry.get("downloads") or 0),
+            int(entry.get("likes") or 0),
+        )
+        return HubSearchResult(
+            repo, downloads, likes, updated_at, bool(entry.get("gated"))
+        )
     except (*_WRONG_FORM, UsageError):
         return None

@@ -22,7 +22,11 @@ from localspec.errors import (
 )
 from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
-from localspec.models.hub.cached_file import CachedFile, DownloadJob, explain_disk_errors
+from localspec.models.hub.cached_file import (
+    CachedFile,
+    DownloadJob,
+    explain_disk_errors,
+)
 from localspec.models.hub.cancellation import CancelToken, RetryableError, wait_text
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.response_stream import LOGIN_HINT
@@ -65,7 +69,8 @@ def download_file(
     cache_dir: Path | None = None,
     rate_limiter: RateLimiter | None = None,
 ) -> Path:
-    """The complete, verified file under its final name; needs no network if it is in the cache.
+    """The complete, verified file under its final name; needs no network if it is in
+    the cache.
 
     Raises OperationCancelledError.  The received part is kept, and the next call resumes it.
     """
@@ -81,27 +86,42 @@ def download_file(
         cancel.raise_if_cancelled()
         reporter.report("verifying", done)
 
-    with explain_disk_errors(cache), file.lock(cancel, lambda: reporter.report("waiting", 0)):
+    with (
+        explain_disk_errors(cache),
+        file.lock(cancel, lambda: reporter.report("waiting", 0)),
+    ):
         file.create_folders()
-        exists, sha256 = file.adopt_existing(), job.file.sha256  # git's are not checked again
-        if not exists or (sha256 and not verify_checksum(file.pointer_path, sha256, on_bytes_read)):
+        # git's are not checked again
+        exists, sha256 = (
+            file.adopt_existing(),
+            job.file.sha256,
+        )
+        if not exists or (
+            sha256 and not verify_checksum(file.pointer_path, sha256, on_bytes_read)
+        ):
             hub.require_online()
             if exists:
                 file.delete()
             file.check_disk_space()
-            _Transfer(hub, file, reporter.report, cancel, rate_limiter or RateLimiter()).run()
+            _Transfer(
+                hub, file, reporter.report, cancel, rate_limiter or RateLimiter()
+            ).run()
             file.publish()
             if sha256:
                 save_checksum(file.pointer_path, sha256)
         file.write_ref()
-    on_progress(DownloadState(job, DownloadPhase.DONE, job.file.size, path=file.pointer_path))
+    on_progress(
+        DownloadState(job, DownloadPhase.DONE, job.file.size, path=file.pointer_path)
+    )
     return file.pointer_path
 
 
 class _ProgressReporter:
     """Reports the state of one job, at most ten times per second in the same phase."""
 
-    def __init__(self, job: DownloadJob, on_progress: Callable[[DownloadState], None]) -> None:
+    def __init__(
+        self, job: DownloadJob, on_progress: Callable[[DownloadState], None]
+    ) -> None:
         self._state = DownloadState(job)
         self._on_progress = on_progress
         self._last_report = -_MIN_REPORT_INTERVAL
@@ -116,7 +136,9 @@ class _ProgressReporter:
         self._last_report = now
         job = self._state.job
         eta = (job.file.size - done) / rate if rate else None
-        self._state = DownloadState(job, DownloadPhase(phase), done, rate, eta, note=note)
+        self._state = DownloadState(
+            job, DownloadPhase(phase), done, rate, eta, note=note
+        )
         self._on_progress(self._state)
 
     def _measure_rate(self, now: float, done: int) -> float | None:
@@ -149,7 +171,9 @@ class RateLimiter:
 
 
 class _Transfer:
-    """Completes the partial file of a `CachedFile`, hashing it, and verifies its checksum."""
+    """Completes the partial file of a `CachedFile`, hashing it, and verifies its
+    checksum.
+    """
 
     def __init__(
         self,
@@ -167,7 +191,9 @@ class _Transfer:
         self._n_bytes, self._hasher = 0, self._new_hasher()
 
     def run(self) -> None:
-        """Raises ChecksumError after two downloads with a wrong checksum; nothing is kept then."""
+        """Raises ChecksumError after two downloads with a wrong checksum; nothing is
+        kept then.
+        """
         handle = _open_partial_file(self._partial_path)
         try:
             if os.fstat(handle).st_size > self._file.size:
@@ -204,7 +230,8 @@ class _Transfer:
         return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
 
     def _download_rest(self, handle: int) -> None:
-        """Repeats requests up to the end of the file; progress resets the number of attempts.
+        """Repeats requests up to the end of the file; progress resets the number of
+        attempts.
 
         A hub that cannot be reached is retried only after it has sent something.
         """
@@ -228,13 +255,20 @@ class _Transfer:
                 attempt += 1
 
     def _request_rest(self, handle: int) -> None:
-        """One request.  Raises RetryableError if it does not reach the end of the file."""
+        """One request.
+
+        Raises RetryableError if it does not reach the end of the file.
+        """
         job, file = self._job, self._file
         location = job.repo, job.commit, file.path
         self._report("loading", self._n_bytes)
-        with self._hub.open_stream(location, self._n_bytes, None, self._cancel) as stream:
+        with self._hub.open_stream(
+            location, self._n_bytes, None, self._cancel
+        ) as stream:
             if stream.file_size not in (None, file.size):
-                what = f"The hub announced {file.size} bytes but sends {stream.file_size}."
+                what = (
+                    f"The hub announced {file.size} bytes but sends {stream.file_size}."
+                )
                 raise RetryableError(what)
             if stream.start > self._n_bytes:
                 raise RetryableError("The server skips bytes.")
@@ -254,7 +288,9 @@ class _Transfer:
         if self._n_bytes == 0 and not chunk.startswith(b"GGUF"[: len(chunk)]):
             name = self._file.path
             if chunk.lstrip()[:1] == b"<":
-                raise DownloadError(f"The server sent a web page instead of {name}.", LOGIN_HINT)
+                raise DownloadError(
+                    f"The server sent a web page instead of {name}.", LOGIN_HINT
+                )
             raise ModelFileError(f"{name} is not a GGUF file.", "Choose another file.")
         chunk = chunk[: self._file.size - self._n_bytes]
         unwritten = memoryview(chunk)
@@ -267,7 +303,12 @@ class _Transfer:
 
 def _open_partial_file(path: Path) -> int:
     """Raises StorageError for a device or another user's file, OSError for a link."""
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    flags = (
+        os.O_RDWR
+        | os.O_CREAT
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_BINARY", 0)
+    )
     handle = os.open(
         path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0), 0o644
     )

@@ -12,22 +12,37 @@ from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
-from localspec.models.hub.download import DownloadPhase, DownloadState, RateLimiter, download_file
+from localspec.models.hub.download import (
+    DownloadPhase,
+    DownloadState,
+    RateLimiter,
+    download_file,
+)
 from localspec.models.local_files import hub_cache
 
-_RESTARTABLE_PHASES = (DownloadPhase.FAILED, DownloadPhase.CANCELLED, DownloadPhase.PAUSED)
+_RESTARTABLE_PHASES = (
+    DownloadPhase.FAILED,
+    DownloadPhase.CANCELLED,
+    DownloadPhase.PAUSED,
+)
 _FINAL_PHASES = (DownloadPhase.DONE, *_RESTARTABLE_PHASES)
 
 
 @dataclass(slots=True)
 class _QueuedDownload:
     state: DownloadState
-    cancel: CancelToken  # Of the current run; reports of earlier, cancelled runs are ignored.
-    started_cancel: CancelToken | None = None  # Of the run that a worker thread has started.
+    # Of the current run; reports of earlier, cancelled runs are ignored.
+    cancel: CancelToken
+    started_cancel: CancelToken | None = (
+        None  # Of the run that a worker thread has started.
+    )
 
 
 class DownloadQueue:
-    """Runs jobs in order, a few in parallel, on worker threads.  All methods are thread-safe."""
+    """Runs jobs in order, a few in parallel, on worker threads.
+
+    All methods are thread-safe.
+    """
 
     def __init__(
         self,
@@ -46,7 +61,9 @@ class DownloadQueue:
         self._running = 0
 
     def add(self, job: DownloadJob) -> None:
-        """Append a job, or `retry` it; one that is done starts again if its file was removed."""
+        """Append a job, or `retry` it; one that is done starts again if its file was
+        removed.
+        """
         with self._changed:
             entry = self._entries.get(job)
             path = entry.state.path if entry is not None else None
@@ -79,7 +96,9 @@ class DownloadQueue:
             entry = self._entries.get(job)
             if entry is not None and entry.state.phase in _RESTARTABLE_PHASES:
                 entry.cancel = CancelToken()
-                entry.state = replace(entry.state, phase=DownloadPhase.WAITING, error=None)
+                entry.state = replace(
+                    entry.state, phase=DownloadPhase.WAITING, error=None
+                )
                 self._start_worker()
 
     def set_rate_limit(self, bytes_s: float | None) -> None:
@@ -94,7 +113,10 @@ class DownloadQueue:
         """Wait up to `seconds`; returns whether no job is waiting or running."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: all(e.state.phase in _FINAL_PHASES for e in self._entries.values()), seconds
+                lambda: all(
+                    e.state.phase in _FINAL_PHASES for e in self._entries.values()
+                ),
+                seconds,
             )
 
     def close(self) -> None:
@@ -108,7 +130,10 @@ class DownloadQueue:
     def _stop(self, job: DownloadJob, phase: DownloadPhase) -> None:
         with self._changed:
             entry = self._entries.get(job)
-            if entry is None or entry.state.phase in (DownloadPhase.DONE, DownloadPhase.FAILED):
+            if entry is None or entry.state.phase in (
+                DownloadPhase.DONE,
+                DownloadPhase.FAILED,
+            ):
                 return
             entry.cancel.cancel()
             entry.state = replace(entry.state, phase=phase, rate=None, eta=None)
@@ -139,7 +164,9 @@ class DownloadQueue:
                 entry.state = replace(entry.state, phase=DownloadPhase.CHECKING)
             self._run(entry, job, cancel)
 
-    def _run(self, entry: _QueuedDownload, job: DownloadJob, cancel: CancelToken) -> None:
+    def _run(
+        self, entry: _QueuedDownload, job: DownloadJob, cancel: CancelToken
+    ) -> None:
         def report(state: DownloadState) -> None:
             with self._changed:
                 if entry.cancel is cancel and not cancel.is_cancelled():
@@ -159,6 +186,8 @@ class DownloadQueue:
             pass
         except Exception as error:  # a bug ends this download, not the queue
             if not isinstance(error, LocalspecError):
-                error = LocalspecError(f"The download failed: {error!r}.", "Please report this.")
+                error = LocalspecError(
+                    f"The download failed: {error!r}.", "Please report this."
+                )
             failed = DownloadPhase.FAILED
             report(replace(entry.state, phase=failed, rate=None, eta=None, error=error))

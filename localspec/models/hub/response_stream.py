@@ -1,4 +1,6 @@
-"""Streams a range of a hub file on a thread that can be abandoned at once; errors for users."""
+"""Streams a range of a hub file on a thread that can be abandoned at once; errors for
+users.
+"""
 
 from __future__ import annotations
 
@@ -81,9 +83,14 @@ class ResponseStream:
     def _next_item(self) -> Any:
         """The next item of the reader thread.
 
-        Raises the reader's error, OperationCancelledError, or RetryableError after a stall.
+        Raises the reader's error, OperationCancelledError, or RetryableError after a
+        stall.
         """
-        end = monotonic() + self._retry_policy.connect_timeout + self._retry_policy.stall_timeout
+        end = (
+            monotonic()
+            + self._retry_policy.connect_timeout
+            + self._retry_policy.stall_timeout
+        )
         while True:
             self._cancel.raise_if_cancelled()
             try:
@@ -116,7 +123,13 @@ class ResponseStream:
             raise RetryableError("The server has no such bytes: the file has changed.")
         first = response.history[0] if response.history else response
         is_elsewhere = first.url.netloc != response.url.netloc
-        if is_elsewhere and status in (401, 403, 404, 410):  # the hub creates a new link
+        # the hub creates a new link
+        if is_elsewhere and status in (
+            401,
+            403,
+            404,
+            410,
+        ):
             raise RetryableError("The link to the file has expired.")
         raise error_for_status(status, headers, *self._address[:2])
 
@@ -136,7 +149,8 @@ class ResponseStream:
         if start or end is not None:
             headers["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         timeout = httpx.Timeout(policy.stall_timeout, connect=policy.connect_timeout)
-        # One client per stream: shutting down this connection cannot affect another stream.
+        # One client per stream: shutting down this connection cannot affect another
+        # stream.
         with (
             httpx.Client(follow_redirects=True, timeout=timeout) as client,
             client.stream("GET", self._address.url, headers=headers) as response,
@@ -156,7 +170,9 @@ class ResponseStream:
         raise _StreamAbandonedError
 
     def abandon(self) -> None:
-        """Never blocks: shuts the socket down, which ends a blocked read; closing it would not."""
+        """Never blocks: shuts the socket down, which ends a blocked read; closing it
+        would not.
+        """
         self._is_abandoned.set()
         with suppress(Exception):
             network = self._response.extensions["network_stream"]
@@ -174,7 +190,9 @@ def network_error(error: Exception, endpoint: str) -> LocalspecError:
         return error
     if "CERTIFICATE" in str(error):
         return _certificate_error(str(error), endpoint)
-    is_unreachable = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
+    is_unreachable = isinstance(
+        error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
+    )
     is_setting_wrong = isinstance(error, (ImportError, ValueError, httpx.InvalidURL))
     proxy = _find_proxy(endpoint)
     if proxy and (is_unreachable or is_setting_wrong):
@@ -183,9 +201,13 @@ def network_error(error: Exception, endpoint: str) -> LocalspecError:
         return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
     if isinstance(error, httpx.TransportError):
         is_stalled = isinstance(error, httpx.TimeoutException)
-        reason = "The hub does not respond." if is_stalled else "The connection was lost."
+        reason = (
+            "The hub does not respond." if is_stalled else "The connection was lost."
+        )
         return RetryableError(reason)
-    return DownloadError(f"The request to the hub failed: {type(error).__name__}.", OFFLINE_HINT)
+    return DownloadError(
+        f"The request to the hub failed: {type(error).__name__}.", OFFLINE_HINT
+    )
 
 
 def _find_proxy(endpoint: str) -> tuple[str, str] | None:
@@ -196,7 +218,9 @@ def _find_proxy(endpoint: str) -> tuple[str, str] | None:
     for name in (f"{url.scheme}_proxy", "all_proxy"):
         for variable in (name, name.upper()):
             if proxy := os.environ.get(variable):
-                return variable, sanitize(re.sub(r"//[^/@]*@", "//", proxy), multiline=False)
+                return variable, sanitize(
+                    re.sub(r"//[^/@]*@", "//", proxy), multiline=False
+                )
     return None
 
 
@@ -209,9 +233,13 @@ def _proxy_error(
             f"Check the proxy, or unset {variable}. Downloaded models work offline.",
         )
     is_missing = isinstance(error, ImportError)
-    reason = "SOCKS needs the package socksio" if is_missing else "it is no http:// proxy"
+    reason = (
+        "SOCKS needs the package socksio" if is_missing else "it is no http:// proxy"
+    )
     hint = f"Set {variable} to an http:// proxy, or unset it."
-    return DownloadError(f"The proxy {proxy} of {variable} cannot be used: {reason}.", hint)
+    return DownloadError(
+        f"The proxy {proxy} of {variable} cannot be used: {reason}.", hint
+    )
 
 
 def error_for_status(
@@ -253,7 +281,10 @@ def _certificate_error(message: str, endpoint: str) -> DownloadError:
     """The message shows today's date: a wrong clock makes certificates seem invalid."""
     now = datetime.now().astimezone()
     today = f"{now.day} {now:%B %Y}"
-    for sign, problem in (("not yet valid", "is not valid yet"), ("has expired", "has expired")):
+    for sign, problem in (
+        ("not yet valid", "is not valid yet"),
+        ("has expired", "has expired"),
+    ):
         if sign in message:
             return DownloadError(
                 f"The certificate of {endpoint} {problem}: this computer's date is {today}.",
@@ -274,7 +305,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return float(value[:9])
     if value:
         try:
-            return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+            return max(
+                0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+            )
         except (ValueError, TypeError):
             return None
     limit = parse_ratelimit_headers(headers)

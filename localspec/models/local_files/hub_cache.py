@@ -1,4 +1,5 @@
-"""The hub's shared cache: where it is, its model files, their removal, and leftovers of downloads.
+"""The hub's shared cache: where it is, its model files, their removal, and leftovers of
+downloads.
 
 The layout is the hub library's (and llama.cpp's): snapshots/<commit>/<file> links to
 blobs/<sha256>, or is the file itself on systems without links.
@@ -35,12 +36,15 @@ PARTIAL_SUFFIX = ".localspec.part"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HUB_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")
 _ACTIVE_SECONDS = 600.0
-"""A partial file that was modified within these seconds belongs to a running download."""
+"""A partial file that was modified within these seconds belongs to a running download.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftoverFile:
-    """A partial download, a blob that no snapshot uses, or a split whose siblings are missing."""
+    """A partial download, a blob that no snapshot uses, or a split whose siblings are
+    missing.
+    """
 
     path: Path
     size: int
@@ -51,8 +55,12 @@ class LeftoverFile:
 def cache_root() -> Path:
     """The hub library's cache, by the same rules but without importing it."""
     get = os.environ.get
-    home = get("HF_HOME") or os.path.join(get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    root = get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    home = get("HF_HOME") or os.path.join(
+        get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    root = (
+        get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
+    )
     return Path(os.path.expandvars(os.path.expanduser(root)))
 
 
@@ -68,7 +76,8 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_free_space(subject: str, needed: int, free: int, cache: Path) -> None:
-    """Raise StorageError if a download of `needed` bytes would leave too little of `free`.
+    """Raise StorageError if a download of `needed` bytes would leave too little of
+    `free`.
 
     512 MiB must stay free; for small downloads, 1/16 of their size.
     """
@@ -90,7 +99,9 @@ def read_ref(repo_folder: Path, ref: str) -> str | None:
 
 
 def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
-    """The repositories of a cache and their folders, which may be links to another disk."""
+    """The repositories of a cache and their folders, which may be links to another
+    disk.
+    """
     for entry in scan_folder(cache):
         repo = entry.name.removeprefix("models--").replace("--", "/")
         is_repo = entry.name.startswith("models--") and is_repo_id(repo)
@@ -101,19 +112,25 @@ def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
 def iter_files(
     cache: Path, record: ChecksumRecord, origin: ModelOrigin = "hub"
 ) -> Iterator[LocalModel]:
-    """The model files of all commits of a cache; a repository's current commit comes first."""
+    """The model files of all commits of a cache; a repository's current commit comes
+    first.
+    """
     for repo, folder in iter_repos(cache):
         for commit in _list_commits(folder):
             top = folder / "snapshots" / commit
             for path in walk_files(top, depth=8):
                 name = path.relative_to(top).as_posix()
-                model = describe_file(path, record, origin, *_own_folders(cache, folder))
+                model = describe_file(
+                    path, record, origin, *_own_folders(cache, folder)
+                )
                 if model and is_safe_gguf_path(name):
                     yield replace(model, repo=repo, file=name, revision=commit)
 
 
 def _own_folders(cache: Path, repo_folder: Path) -> tuple[Path, ...]:
-    """Where the files of a repository may be; the user may have moved and linked the last two."""
+    """Where the files of a repository may be; the user may have moved and linked the
+    last two.
+    """
     return cache, repo_folder, repo_folder / "blobs"
 
 
@@ -182,7 +199,9 @@ def _linked_blob(folder: Path, link: Path) -> Path:
 
 
 def _remove_empty_folders(folder: Path) -> None:
-    """Remove empty folders; without a snapshot left, the refs and the repository's folder too."""
+    """Remove empty folders; without a snapshot left, the refs and the repository's
+    folder too.
+    """
     snapshots = folder / "snapshots"
     for here, _, _ in os.walk(snapshots, topdown=False):
         with suppress(OSError):
@@ -215,7 +234,9 @@ def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
                 yield LeftoverFile(Path(entry.path), status.st_size, resumable, repo)
 
 
-def find_idle_splits(cache: Path, splits: Iterable[LocalModel]) -> Iterator[LeftoverFile]:
+def find_idle_splits(
+    cache: Path, splits: Iterable[LocalModel]
+) -> Iterator[LeftoverFile]:
     """Those of the splits in whose repository nothing is being downloaded."""
     now = time.time()
     for split in splits:
@@ -224,7 +245,9 @@ def find_idle_splits(cache: Path, splits: Iterable[LocalModel]) -> Iterator[Left
         paths = [split.path, *(Path(entry.path) for entry in scan_folder(blobs))]
         with suppress(OSError):  # one was just renamed or removed
             if now - max(path.lstat().st_mtime for path in paths) >= _ACTIVE_SECONDS:
-                yield LeftoverFile(split.path, split.size, resumable=True, repo=split.repo)
+                yield LeftoverFile(
+                    split.path, split.size, resumable=True, repo=split.repo
+                )
 
 
 def delete_leftover(cache: Path, leftover: LeftoverFile) -> int:

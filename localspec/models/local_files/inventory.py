@@ -1,5 +1,7 @@
-"""The model files on this computer: in the hub's cache, the models folder and, read-only, Python
-packages, the folders of LM Studio, Ollama and llama.cpp, and what was opened by its path."""
+"""The model files on this computer: in the hub's cache, the models folder and,
+read-only, Python packages, the folders of LM Studio, Ollama and llama.cpp, and what was
+opened by its path.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def iter_files() -> Iterator[LocalModel]:
 def list_models() -> tuple[LocalModel, ...]:
     """The complete models; the splits of one model are joined to one entry.
 
-    A file that several commits of a repository share is listed once, with the first of them.
+    A file that several commits of a repository share is listed once, with the first of
+    them.
     """
     models: dict[tuple[object, ...], LocalModel] = {}
     for model in filter(None, map(_join_splits, _group_splits(iter_files()))):
@@ -92,7 +95,9 @@ def _group_splits(files: Iterable[LocalModel]) -> list[list[LocalModel]]:
     splits_by_model: dict[tuple[Path, str, int], list[LocalModel]] = {}
     for file in files:
         name = parse_file_name(file.path.name)
-        splits_by_model.setdefault((file.path.parent, name.stem, name.count), []).append(file)
+        splits_by_model.setdefault(
+            (file.path.parent, name.stem, name.count), []
+        ).append(file)
     return [
         sorted(splits, key=lambda split: parse_file_name(split.path.name).index)
         for splits in splits_by_model.values()
@@ -116,7 +121,10 @@ def _join_splits(splits: list[LocalModel]) -> LocalModel | None:
 
 
 def find(
-    repo: str, tag: str | None = None, file: str | None = None, revision: str | None = None
+    repo: str,
+    tag: str | None = None,
+    file: str | None = None,
+    revision: str | None = None,
 ) -> LocalModel | None:
     """The complete model that a reference selects, without the hub.
 
@@ -125,7 +133,11 @@ def find(
     commit = revision
     if revision and not reference.COMMIT_HASH.fullmatch(revision):
         folders = hub_cache.iter_repos(hub_cache.cache_root())
-        refs = (hub_cache.read_ref(f, revision) for r, f in folders if r.lower() == repo.lower())
+        refs = (
+            hub_cache.read_ref(f, revision)
+            for r, f in folders
+            if r.lower() == repo.lower()
+        )
         if (commit := next(refs, None)) is None:
             return None
     models: dict[str, LocalModel] = {}
@@ -145,7 +157,9 @@ def find(
 def remove(model: LocalModel) -> int:
     """Delete all files of a model; returns the freed bytes.  Raises StorageError."""
     if model.origin == "opened":
-        raise StorageError(f"{model.file} was opened by its path.", f"Delete {model.path}")
+        raise StorageError(
+            f"{model.file} was opened by its path.", f"Delete {model.path}"
+        )
     if not model.removable:
         owners = dict.fromkeys(("hub", "folder"), "another user")
         owners["package"] = "an installed Python package"
@@ -168,13 +182,19 @@ def remove(model: LocalModel) -> int:
 def find_leftovers() -> tuple[LeftoverFile, ...]:
     """Unused files of earlier downloads in the hub's cache.
 
-    Finished splits count too while others of their model are missing: such a model cannot run.
+    Finished splits count too while others of their model are missing: such a model
+    cannot run.
     """
     cache = hub_cache.cache_root()
     files = hub_cache.iter_files(cache, load_checksums())
-    incomplete = (group for group in _group_splits(files) if _join_splits(group) is None)
+    incomplete = (
+        group for group in _group_splits(files) if _join_splits(group) is None
+    )
     splits = [split for group in incomplete for split in group if split.removable]
-    return (*hub_cache.find_leftovers(cache), *hub_cache.find_idle_splits(cache, splits))
+    return (
+        *hub_cache.find_leftovers(cache),
+        *hub_cache.find_idle_splits(cache, splits),
+    )
 
 
 def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
@@ -201,7 +221,9 @@ def list_packaged() -> tuple[LocalModel, ...]:
         found = describe_file(path, record, "package") if path else None
         if found and found.size == model.bytes:
             is_verified = found.verified and found.sha256 == model.sha256
-            found = replace(found, repo=model.repo, file=model.file, revision=model.revision)
+            found = replace(
+                found, repo=model.repo, file=model.file, revision=model.revision
+            )
             packaged.append(replace(found, sha256=model.sha256, verified=is_verified))
     return tuple(packaged)
 
@@ -209,16 +231,20 @@ def list_packaged() -> tuple[LocalModel, ...]:
 def find_packaged(path: Path) -> LocalModel | None:
     """The model of a package that this file is.
 
-    The catalogue, which takes 50 ms to read, is asked only about files below a folder of packages.
+    The catalogue, which takes 50 ms to read, is asked only about files below a folder
+    of packages.
     """
     own = path.is_relative_to(paths.PACKAGE)
-    if own or not any(path.is_relative_to(os.path.abspath(folder)) for folder in sys.path):
+    if own or not any(
+        path.is_relative_to(os.path.abspath(folder)) for folder in sys.path
+    ):
         return None
     return next((model for model in list_packaged() if model.path == path), None)
 
 
 def verify_packaged(path: Path) -> None:
-    """Hash a package's file unless its checksum is recorded; does nothing for other files.
+    """Hash a package's file unless its checksum is recorded; does nothing for other
+    files.
 
     Raises ChecksumError if the file is damaged.
     """
@@ -308,7 +334,9 @@ def iter_folder(
             pieces = path.relative_to(folder).parts
             repo = "/".join(pieces[:2]) if len(pieces) >= 3 else ""
             has_repo = reference.is_repo_id(repo)
-            file = sanitize("/".join(pieces[2:] if has_repo else pieces), multiline=False)
+            file = sanitize(
+                "/".join(pieces[2:] if has_repo else pieces), multiline=False
+            )
             yield replace(model, repo=repo if has_repo else None, file=file)
 
 
@@ -325,7 +353,10 @@ def lmstudio_folders() -> list[Path]:
 def ollama_folders() -> list[Path]:
     """The user's folders, and that of the system service."""
     override = os.environ.get("OLLAMA_MODELS")
-    defaults = [Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
+    defaults = [
+        Path.home() / ".ollama" / "models",
+        Path("/usr/share/ollama/.ollama/models"),
+    ]
     return _existing_folders([Path(override), *defaults] if override else defaults)
 
 
@@ -347,12 +378,17 @@ def llama_cpp_folders() -> list[Path]:
 
 
 def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]:
-    """The blob's path is made from the manifest's digest only: no other file can be reached."""
+    """The blob's path is made from the manifest's digest only: no other file can be
+    reached.
+    """
     for name in ("manifests", "manifests-v2"):
         for manifest in walk_files(folder / name, depth=6):
             layers = _read_json(manifest, within=folder).get("layers")
             for layer in layers if isinstance(layers, list) else ():
-                is_model = isinstance(layer, dict) and layer.get("mediaType") == _OLLAMA_MODEL_TYPE
+                is_model = (
+                    isinstance(layer, dict)
+                    and layer.get("mediaType") == _OLLAMA_MODEL_TYPE
+                )
                 digest = str(layer.get("digest")) if is_model else ""
                 if (match := re.fullmatch("sha256:([0-9a-f]{64})", digest)) is None:
                     continue
@@ -364,13 +400,17 @@ def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]
 
 
 def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
-    """Repository and name; `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in Ollama."""
+    """Repository and name; `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in
+    Ollama.
+    """
     repo = "/".join(pieces[1:3])
     is_hub = len(pieces) == 4 and pieces[0] in ("hf.co", "huggingface.co")
     name = ":".join(("/".join(pieces[:-1]), pieces[-1]))
     for default_prefix in ("registry.ollama.ai/library/", "registry.ollama.ai/"):
         name = name.removeprefix(default_prefix)
-    return repo if is_hub and reference.is_repo_id(repo) else None, sanitize(name, multiline=False)
+    return repo if is_hub and reference.is_repo_id(repo) else None, sanitize(
+        name, multiline=False
+    )
 
 
 def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
@@ -379,7 +419,8 @@ def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
         real = Path(os.path.realpath(path, strict=True))
         if within and not real.is_relative_to(os.path.realpath(within)):
             return {}
-        if not real.is_file() or real.stat().st_size > 1_000_000:  # real ones have about 1,000
+        # real ones have about 1,000
+        if not real.is_file() or real.stat().st_size > 1_000_000:
             return {}
         document = json.loads(real.read_bytes())
     except (OSError, ValueError, RecursionError):

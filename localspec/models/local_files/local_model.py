@@ -1,7 +1,9 @@
-"""A model file on this computer, its recorded checksum, and safe scanning of folders for files.
+"""A model file on this computer, its recorded checksum, and safe scanning of folders
+for files.
 
-Checksums are recorded, so that files are not hashed at every start. A file that was modified since
-counts as not verified. If the record cannot be read or written, everything works without it.
+Checksums are recorded, so that files are not hashed at every start. A file that was
+modified since counts as not verified. If the record cannot be read or written,
+everything works without it.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _RECORD_FILE = "verified.json"
 _BLOB_NAME = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 """Files of the hub's cache and of Ollama, named by their checksums."""
 
-ChecksumRecord = dict[str, tuple[int, int, str]]  # Size, mtime in ns and sha256 by real path.
+# Size, mtime in ns and sha256 by real path.
+ChecksumRecord = dict[str, tuple[int, int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,18 @@ class LocalModel:
     @property
     def own_name(self) -> str:
         """That of the file, or in Ollama, whose files are named by their checksums."""
-        return self.file if self.origin == "ollama" else self.path.name.removesuffix(".gguf")
+        return (
+            self.file
+            if self.origin == "ollama"
+            else self.path.name.removesuffix(".gguf")
+        )
 
 
 def describe_file(
     path: Path, record: ChecksumRecord, origin: ModelOrigin, *within: Path
 ) -> LocalModel | None:
-    """A file of no repository, with its expected checksum, by its name, and its recorded one.
+    """A file of no repository, with its expected checksum, by its name, and its
+    recorded one.
 
     None unless it is a GGUF inside one of `within`, as `stat_gguf` says.
     """
@@ -96,14 +104,17 @@ class GgufFileStat(NamedTuple):
 
 
 def stat_gguf(path: Path, *within: Path) -> GgufFileStat | None:
-    """None unless `path` is a readable GGUF inside one of the folders, or a link to one.
+    """None unless `path` is a readable GGUF inside one of the folders, or a link to
+    one.
 
-    None for a link that leads out of them, a FIFO, a device, an empty file and a loop of links.
-    Without `within` a link may lead anywhere: users link their large files.
+    None for a link that leads out of them, a FIFO, a device, an empty file and a loop
+    of links. Without `within` a link may lead anywhere: users link their large files.
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
-        if within and not any(real.is_relative_to(os.path.realpath(top)) for top in within):
+        if within and not any(
+            real.is_relative_to(os.path.realpath(top)) for top in within
+        ):
             return None
         if not stat.S_ISREG(real.stat().st_mode):  # before opening: a FIFO would block
             return None
@@ -157,7 +168,9 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     """The entries of a folder, sorted by name; empty if it cannot be read."""
     try:
         with os.scandir(folder) as scan:
-            return sorted(itertools.islice(scan, _MAX_ENTRIES), key=lambda entry: entry.name)
+            return sorted(
+                itertools.islice(scan, _MAX_ENTRIES), key=lambda entry: entry.name
+            )
     except OSError:
         return []
 
@@ -169,7 +182,9 @@ def load_checksums() -> ChecksumRecord:
     try:
         return {
             path: (int(size), int(mtime_ns), str(sha256))
-            for path, (size, mtime_ns, sha256) in data_files.read_json(_RECORD_FILE).items()
+            for path, (size, mtime_ns, sha256) in data_files.read_json(
+                _RECORD_FILE
+            ).items()
         }
     except (AttributeError, TypeError, ValueError):  # missing or damaged
         return {}
@@ -178,13 +193,20 @@ def load_checksums() -> ChecksumRecord:
 def lookup_checksum(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
     """The recorded sha256, unless the file was modified since."""
     entry = record.get(str(file_stat.real_path))
-    return entry[2] if entry and entry[:2] == (file_stat.size, file_stat.mtime_ns) else None
+    return (
+        entry[2]
+        if entry and entry[:2] == (file_stat.size, file_stat.mtime_ns)
+        else None
+    )
 
 
-def verify_checksum(path: Path, sha256: str, on_bytes_read: Callable[[int], None]) -> bool:
+def verify_checksum(
+    path: Path, sha256: str, on_bytes_read: Callable[[int], None]
+) -> bool:
     """Whether a file has this checksum; reads it unless its checksum is recorded.
 
-    `on_bytes_read` receives the bytes read so far; an exception from it stops the reading.
+    `on_bytes_read` receives the bytes read so far; an exception from it stops the
+    reading.
     """
     file_stat = stat_gguf(path)
     if file_stat is None:
@@ -209,7 +231,9 @@ def save_checksum(path: Path, sha256: str) -> None:
     """Record the checksum of a file that was just hashed."""
     if (file_stat := stat_gguf(path)) is not None:
         entry = (file_stat.size, file_stat.mtime_ns, sha256)
-        data_files.write_json(_RECORD_FILE, load_checksums() | {str(file_stat.real_path): entry})
+        data_files.write_json(
+            _RECORD_FILE, load_checksums() | {str(file_stat.real_path): entry}
+        )
 
 
 def discard_checksum(real_path: Path) -> None:

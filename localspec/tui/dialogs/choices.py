@@ -1,4 +1,6 @@
-"""The small dialogs: a confirmation, the choice of a name, and what to do with a full context."""
+"""The small dialogs: a confirmation, the choice of a name, and what to do with a full
+context.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class ConfirmScreen(ModalScreen[bool]):
         with Vertical(id="sheet"):
             with VerticalScroll(id="question"):
                 yield Static(Content(self._question), markup=False)
-            yield Static(f"y {self._yes_label}   esc cancel", classes="hint", markup=False)
+            yield Static(
+                f"y {self._yes_label}   esc cancel", classes="hint", markup=False
+            )
 
 
 class PickerScreen(ModalScreen[str | None]):
@@ -63,7 +67,9 @@ class PickerScreen(ModalScreen[str | None]):
         with Vertical(id="sheet"):
             yield Static(self._choices.heading, classes="heading", markup=False)
             yield Static(f"now: {self._current}", id="now", markup=False)
-            yield Input(self._initial, placeholder=self._choices.placeholder, id="picked-name")
+            yield Input(
+                self._initial, placeholder=self._choices.placeholder, id="picked-name"
+            )
             yield OptionList(id="picker-list", compact=True, markup=False)
             yield Static("enter use   esc back", classes="hint", markup=False)
 
@@ -119,15 +125,24 @@ def _contains_words(name: str, words: Sequence[str]) -> bool:
 
 
 _CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
-    "drop": ("Leave out the oldest turns", "They stay in the chat; the model no longer sees them"),
-    "summarise": ("Summarise the oldest turns", "The model sees its own summary in their place"),
+    "drop": (
+        "Leave out the oldest turns",
+        "They stay in the chat; the model no longer sees them",
+    ),
+    "summarise": (
+        "Summarise the oldest turns",
+        "The model sees its own summary in their place",
+    ),
     "stop": ("Stop here", "Nothing is left out; the answer ends"),
 }
 _NOT_SENT_LABEL = ("Do not send", "Nothing is left out; your message stays in the box")
 
 
 class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
-    """The policy, and whether it is for the rest of the chat. Escape leaves nothing out."""
+    """The policy, and whether it is for the rest of the chat.
+
+    Escape leaves nothing out.
+    """
 
     BINDINGS = [  # noqa: RUF012
         Binding("escape", "stop", "Stop"),
@@ -144,7 +159,9 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
         heading = "The context is full" if full.mid_answer else heading
         turns = count(full.droppable_turns, "older turn")
         used = f"{full.used:,} of {full.n_ctx:,} tokens, including {turns}."
-        choices = [Option(self._choice_line(choice), id=choice) for choice in full.choices]
+        choices = [
+            Option(self._choice_line(choice), id=choice) for choice in full.choices
+        ]
         keys = "enter this time   a always in this chat   esc stop"
         with Vertical(id="sheet"):
             yield Static(heading, classes="heading", markup=False)
@@ -159,7 +176,9 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
 
     @property
     def _highlighted_overflow(self) -> OverflowPolicy:
-        return self._full.choices[self.query_one("#choices", OptionList).highlighted or 0]
+        return self._full.choices[
+            self.query_one("#choices", OptionList).highlighted or 0
+        ]
 
     @on(OptionList.OptionSelected)
     def _choose_once(self) -> None:

@@ -1,4 +1,6 @@
-"""The dialog that opens models by path: a target and an optional, compatible draft model."""
+"""The dialog that opens models by path: a target and an optional, compatible draft
+model.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             self._estimate_fit()
 
     def _is_complete(self, field: Input) -> bool:
-        """Takes the completion of a path that is no file; False: a folder, to be continued."""
+        """Takes the completion of a path that is no file; False: a folder, to be
+        continued.
+        """
         typed = field.value.strip()
         is_file = os.path.isfile(os.path.expanduser(paths.parse_typed_path(typed)))
         if typed and not is_file and (found := complete_path(typed)):
@@ -101,13 +105,17 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     def _estimate_fit(self) -> None:
         """On a thread: memory and speed of the files entered so far."""
         files, profile = self._typed_files, self._machine_profile
-        are_files = bool(files[0]) and all(os.path.isfile(file) for file in files if file)
+        are_files = bool(files[0]) and all(
+            os.path.isfile(file) for file in files if file
+        )
         if profile is None or not are_files:
             self._show_fit(files, "")
             return
 
         def work() -> None:
-            self.call_later(self._show_fit, files, describe_fit(*files, profile, self._options))
+            self.call_later(
+                self._show_fit, files, describe_fit(*files, profile, self._options)
+            )
 
         threading.Thread(target=work, daemon=True, name="fit").start()
 
@@ -120,7 +128,9 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     @on(Input.Submitted, "#draft")
     def _draft_submitted(self, event: Input.Submitted) -> None:
-        """Loads the pair: llama.cpp decides whether the draft can speculate for the target."""
+        """Loads the pair: llama.cpp decides whether the draft can speculate for the
+        target.
+        """
         if not self._is_complete(event.input):
             return
         draft = event.input.value.strip()
@@ -136,11 +146,15 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             self._dismiss_with(self._choice)
             return
         self._show_verdict("draft", "checking compatibility …", "")
-        self._runner.load(self._options.build_load_request(self._choice), self.post_message)
+        self._runner.load(
+            self._options.build_load_request(self._choice), self.post_message
+        )
 
     @on(EngineLoaded)
     def _engine_ready(self, message: EngineLoaded) -> None:
-        notices = [n for n in message.engine.ready.notices if n.code == "draft-no-rollback"]
+        notices = [
+            n for n in message.engine.ready.notices if n.code == "draft-no-rollback"
+        ]
         if notices:
             self._show_verdict("draft", notices[0].message, "$warning")
         elif self._choice is not None:
@@ -206,7 +220,10 @@ def complete_path(value: str) -> str | None:
 def describe_fit(
     target: str, draft: str, machine_profile: MachineProfile, options: AppOptions
 ) -> str:
-    """Lines of memory and speed; empty if the headers cannot be read. Takes some 100 ms."""
+    """Lines of memory and speed; empty if the headers cannot be read.
+
+    Takes some 100 ms.
+    """
     typed = ResolvedPair(Path(target), Path(draft) if draft else None)
     try:
         choice = launch.with_default_draft(typed)
@@ -227,6 +244,8 @@ def describe_fit(
     label, skipped = "prompt lookup", advice.skipped_draft
     if pair.draft and fit.load.draft:
         kind = pair.draft.shape.head_kind
-        label = f"the {draft_heads.KIND_TITLES[kind]} head" if kind else "the draft model"
+        label = (
+            f"the {draft_heads.KIND_TITLES[kind]} head" if kind else "the draft model"
+        )
     plain, speculative = map(fit_text.speed_text, (speed.plain, speed.speculative))
     return f"{verdict}\n{plain}, with {label} {speculative}\n{skipped}".rstrip()

@@ -1,4 +1,6 @@
-"""The download dialog: files, sizes, licences and compatibility, before anything is downloaded."""
+"""The download dialog: files, sizes, licences and compatibility, before anything is
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ class PullScreen(ModalScreen[bool]):
     def _make_plan(self) -> None:
         """On a thread, since the hub may be slow; esc cancels it."""
         from localspec.models import pull_plan  # noqa: PLC0415  takes 200 ms
-        from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415
+        from localspec.models.hub.cancellation import (  # noqa: PLC0415
+            CancelToken,
+            OperationCancelledError,
+        )
 
         self._stop = CancelToken()
         try:
@@ -105,14 +110,17 @@ class PullScreen(ModalScreen[bool]):
             else:
                 self._plan = message.plan
         if error is not None:
-            if not isinstance(error, IncompatiblePairError):  # shown with the pair already
+            # shown with the pair already
+            if not isinstance(error, IncompatiblePairError):
                 message_text = sanitize(error.message, multiline=False)
                 lines.append(Content.styled(f"✗ {message_text}", "bold $error"))
             lines.append(Content(sanitize(error.hint, multiline=False)))
         self.query_one("#plan", Static).update(Content("\n").join(lines))
         enter_hint = ""
         if self._plan is not None:
-            enter_hint = f"enter {'download' if self._plan.missing_bytes else 'verify'}   "
+            enter_hint = (
+                f"enter {'download' if self._plan.missing_bytes else 'verify'}   "
+            )
         self.query_one(".hint", Static).update(f"{enter_hint}esc back")
         if self._start_at_once and (plan := self._plan) is not None:
             has_notes = any(model.notes or model.gated for model in plan.models)
@@ -128,7 +136,9 @@ class PullScreen(ModalScreen[bool]):
         assert self._plan is not None
         files = [file for model in self._plan.models for file in model.files]
         self._downloads.add(
-            file.job for file in files if file.path is None or (verify and file.origin == "hub")
+            file.job
+            for file in files
+            if file.path is None or (verify and file.origin == "hub")
         )
         self.dismiss(True)
 
@@ -143,7 +153,9 @@ def _plan_lines(plan: PullPlan) -> Iterator[Content]:
         yield from _model_lines(model)
     if all(match.compatibility.is_compatible for match in plan.pairs):
         missing = gb(plan.missing_bytes) if plan.missing_bytes else "nothing"
-        yield Content(f"{missing} to download · {gb(plan.free_bytes)} free on this disk")
+        yield Content(
+            f"{missing} to download · {gb(plan.free_bytes)} free on this disk"
+        )
     yield Content("")
     for match in plan.pairs:
         yield from _match_lines(match)

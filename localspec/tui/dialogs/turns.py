@@ -31,7 +31,8 @@ class TurnChoice:
 class TurnsScreen(ModalScreen[TurnChoice | None]):
     """One row per turn of the current branch; an undone turn is listed last.
 
-    The arrows switch branches in the conversation at once. The caller redraws the transcript.
+    The arrows switch branches in the conversation at once. The caller redraws the
+    transcript.
     """
 
     BINDINGS = [  # noqa: RUF012
@@ -44,7 +45,9 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     ]
     AUTO_FOCUS = "#turns"
 
-    def __init__(self, conversation: Conversation, markers: tuple[str, str] | None) -> None:
+    def __init__(
+        self, conversation: Conversation, markers: tuple[str, str] | None
+    ) -> None:
         super().__init__()
         self._conversation, self._markers = conversation, markers
 
@@ -76,7 +79,9 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def _fill_list(self, index: int) -> None:
         rows = self._listed_turns()
         self._list.clear_options()
-        self._list.add_options([Option(self._turn_line(n, turn)) for n, turn in enumerate(rows)])
+        self._list.add_options(
+            [Option(self._turn_line(n, turn)) for n, turn in enumerate(rows)]
+        )
         if rows:
             self._list.highlighted = max(0, min(index, len(rows) - 1))
 

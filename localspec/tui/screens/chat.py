@@ -1,4 +1,5 @@
-"""The chat screen: a chat session with its transcript, message box and speculation panel.
+"""The chat screen: a chat session with its transcript, message box and speculation
+panel.
 
 Threads post messages; only message handlers draw.
 """
@@ -47,7 +48,9 @@ from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 
-LATE_ESCAPE_SECONDS = 1.0  # An escape this soon after an answer ended was meant to stop it.
+LATE_ESCAPE_SECONDS = (
+    1.0  # An escape this soon after an answer ended was meant to stop it.
+)
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
 
@@ -68,7 +71,9 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self._found = found
         self.session, self.runner, self.options = session, runner, options
-        self.phase = "loading"  # `loading`, `ready`, `answering`, `inspecting` or `failed`.
+        self.phase = (
+            "loading"  # `loading`, `ready`, `answering`, `inspecting` or `failed`.
+        )
         self._pacer = FramePacer()
         self._drawn_titles = ("", "")
         self.is_on_for_show = False
@@ -78,7 +83,8 @@ class ChatScreen(Screen[None]):
         self._end_time = self._escape_time = float("-inf")
         self._queued_text: str | None = None  # Typed before the model was loaded.
         self._regenerate_after_load = False
-        """To finish the answer that a crash interrupted, or for another model's answer."""
+        """To finish the answer that a crash interrupted, or for another model's answer.
+        """
         self._load_key: object = None  # The `ChatSession.load_key` of the last load.
 
     def compose(self) -> ComposeResult:
@@ -117,7 +123,9 @@ class ChatScreen(Screen[None]):
         self.runner.cancel_overflow_request()
 
     def apply_preferences(self) -> None:
-        self.session.saves_new_chats = not (self.options.chats and self.options.chats.private)
+        self.session.saves_new_chats = not (
+            self.options.chats and self.options.chats.private
+        )
         if self.transcript.show_marks != self.options.show_token_marks:
             self.transcript.action_glyphs()
         self.draw()  # its keys may be others
@@ -145,7 +153,9 @@ class ChatScreen(Screen[None]):
         self.draw()
 
     def load_if_changed(self, *, regenerate: bool = False) -> None:
-        """Loads another pair or context size; `regenerate`: then answers the last question."""
+        """Loads another pair or context size; `regenerate`: then answers the last
+        question.
+        """
         if self._load_key != self.session.load_key:
             self._regenerate_after_load = regenerate
             self.load()
@@ -161,7 +171,8 @@ class ChatScreen(Screen[None]):
     async def _engine_ready(self, message: EngineLoaded) -> None:
         is_first_load = self.session.loaded is None
         self.session.attach_engine(message.engine)
-        if is_first_load and self.session.completes_text:  # the chat format is known now
+        # the chat format is known now
+        if is_first_load and self.session.completes_text:
             self._show_saved_turns()
         for notice in message.engine.ready.notices:
             if notice.code != SETTINGS_NOTICE:  # the empty chat shows the settings
@@ -181,8 +192,12 @@ class ChatScreen(Screen[None]):
         self._queued_text = None
         self._regenerate_after_load = False
         does_not_fit = isinstance(message.error, DoesNotFitError)
-        is_new_pair = self.session.previous_pair is not None and self.session.loaded is None
-        hints = ("/anyway load anyway",) * does_not_fit + ("/model - previous model",) * is_new_pair
+        is_new_pair = (
+            self.session.previous_pair is not None and self.session.loaded is None
+        )
+        hints = ("/anyway load anyway",) * does_not_fit + (
+            "/model - previous model",
+        ) * is_new_pair
         self.transcript.show_error(message.error, (*hints, *self._reload_hints()))
         self.draw()
 
@@ -197,7 +212,9 @@ class ChatScreen(Screen[None]):
             await slash_handlers.execute(self, call)
         elif self.phase == "answering":
             self.composer.restore_text(text)
-            self.notify("Wait for the answer to finish, or press esc to stop it.", markup=False)
+            self.notify(
+                "Wait for the answer to finish, or press esc to stop it.", markup=False
+            )
         elif self.phase in ("loading", "inspecting", "failed"):
             self._queue_message(text)
         else:
@@ -206,7 +223,9 @@ class ChatScreen(Screen[None]):
     def _queue_message(self, text: str) -> None:
         """Sends the text when the model has loaded; loads it again if loading failed."""
         if text.strip():
-            self._queued_text = f"{self._queued_text}\n{text}" if self._queued_text else text
+            self._queued_text = (
+                f"{self._queued_text}\n{text}" if self._queued_text else text
+            )
         if self.phase == "failed":
             self.load()
         elif self.phase == "inspecting":
@@ -227,10 +246,14 @@ class ChatScreen(Screen[None]):
         elif not self.generate(lambda: self.session.ask(text)):
             self.composer.restore_text(text)
 
-    # --- answering ------------------------------------------------------------------------
+    # --- answering
+    # ------------------------------------------------------------------------
 
     def generate(self, begin_turn: Callable[[], None]) -> bool:
-        """Starts a turn and its answer. Returns False and changes nothing if saving failed."""
+        """Starts a turn and its answer.
+
+        Returns False and changes nothing if saving failed.
+        """
         n_shown, session = len(self.session.conversation.turns), self.session
         try:
             begin_turn()
@@ -276,19 +299,27 @@ class ChatScreen(Screen[None]):
         if deltas and self.transcript.turns:
             self.transcript.add_deltas(deltas)
             if self._repetition.add_deltas(deltas):
-                self.notify("It repeats itself: esc stops, f5 tries again.", markup=False)
+                self.notify(
+                    "It repeats itself: esc stops, f5 tries again.", markup=False
+                )
         if ended is not None:
             self._finish_answer(ended)
         self.draw()
 
     def _finish_answer(self, ended: AnswerEnded) -> None:
-        session, stopped_at, self._end_time = self.session, self._stop_time, time.monotonic()
+        session, stopped_at, self._end_time = (
+            self.session,
+            self._stop_time,
+            time.monotonic(),
+        )
         self.phase = "failed" if ended.engine_died else "ready"
         if (withdrawn := session.withdrawn_question) is not None:
             self.transcript.show_session(session)
             self.composer.restore_text(withdrawn)
         else:
-            stop_ms = None if stopped_at is None else (time.monotonic() - stopped_at) * 1e3
+            stop_ms = (
+                None if stopped_at is None else (time.monotonic() - stopped_at) * 1e3
+            )
             note = format_end_reason(session.conversation.turns[-1], stop_ms)
             self.transcript.finish_answer(note)
         if ended.error is not None:
@@ -331,7 +362,9 @@ class ChatScreen(Screen[None]):
         self.query_one(AttachedFiles).draw(session.pending_attachments)
         self.composer.show_size()
         empty_hint = self.query_one(EmptyChatHint)
-        empty_hint.display = not session.conversation.turns and not self.transcript.has_error
+        empty_hint.display = (
+            not session.conversation.turns and not self.transcript.has_error
+        )
         self.transcript.display = not empty_hint.display
         empty_hint.draw(session)
         panel = self.query_one(SpeculationPanel)
@@ -343,7 +376,8 @@ class ChatScreen(Screen[None]):
     def _follow_changed(self) -> None:
         self.draw()
 
-    # --- keys: turns ----------------------------------------------------------------------
+    # --- keys: turns
+    # ----------------------------------------------------------------------
 
     def action_stop(self) -> None:
         if self.phase == "answering":
@@ -362,7 +396,9 @@ class ChatScreen(Screen[None]):
             self.notify("↑ brings the text back.", markup=False, timeout=2)
 
     def _leave(self) -> None:
-        """Asks for a second escape while somebody types: the first was meant for something else."""
+        """Asks for a second escape while somebody types: the first was meant for
+        something else.
+        """
         now = time.monotonic()
         is_typing = now - self.composer.typed_at < TYPING_SECONDS
         if is_typing and now - self._escape_time > SECOND_ESCAPE_SECONDS:
@@ -374,7 +410,9 @@ class ChatScreen(Screen[None]):
         self.dismiss()
 
     def action_again(self) -> None:
-        """Regenerates the last answer; after a crash, reloads and finishes it with its seed."""
+        """Regenerates the last answer; after a crash, reloads and finishes it with its
+        seed.
+        """
         if self.phase == "failed":
             self._regenerate_after_load = self.session.is_interrupted
             self.load()
@@ -383,7 +421,8 @@ class ChatScreen(Screen[None]):
 
     def action_edit(self) -> None:
         turns = self.session.conversation.turns
-        # Not while its probabilities are computed: they would be shown for another answer.
+        # Not while its probabilities are computed: they would be shown for another
+        # answer.
         if self.phase not in ("answering", "inspecting") and turns:
             self.transcript.remove_last_turn()
             self.composer.edit_text(self.session.return_to(turns[-1].id))
@@ -437,7 +476,11 @@ class ChatScreen(Screen[None]):
         self.transcript.show_tokens(show)
         if show:
             request = self.session.build_inspect_request()
-            if self.phase == "ready" and request is not None and not self._logprobs_requested:
+            if (
+                self.phase == "ready"
+                and request is not None
+                and not self._logprobs_requested
+            ):
                 self.phase, self._logprobs_requested = "inspecting", True
                 self.runner.inspect(request, self.post_message)
         if not self.transcript.is_cursor_active:
@@ -463,7 +506,9 @@ class ChatScreen(Screen[None]):
     def action_replay(self, number: int = -1) -> None:
         turns = self.session.conversation.turns
         if turns and turns[number].rounds:
-            prompt = turns[number].question + ("" if self.session.completes_text else "\n\n")
+            prompt = turns[number].question + (
+                "" if self.session.completes_text else "\n\n"
+            )
             rounds = self.transcript.turns[number].scored_rounds
             given = prompt, rounds, self.options
             self.post_message(OpenScreen("replay.ReplayScreen", given))
@@ -483,14 +528,20 @@ class ChatScreen(Screen[None]):
             self.show_warning(error)
 
     def action_thinking(self) -> None:
-        self.session.change_settings(show_thinking=not self.session.settings.show_thinking)
+        self.session.change_settings(
+            show_thinking=not self.session.settings.show_thinking
+        )
         self.draw()
 
     def action_serve(self) -> None:
         slash_handlers.show_server(self)
 
     def action_page(self, by: int) -> None:
-        scroll = self.transcript.scroll_page_down if by > 0 else self.transcript.scroll_page_up
+        scroll = (
+            self.transcript.scroll_page_down
+            if by > 0
+            else self.transcript.scroll_page_up
+        )
         scroll(animate=False)
 
     def action_top(self) -> None:

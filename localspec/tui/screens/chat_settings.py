@@ -38,7 +38,9 @@ class ChatSettingsScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet", can_focus=False):
-            yield Static("Settings for the next answer", classes="heading", markup=False)
+            yield Static(
+                "Settings for the next answer", classes="heading", markup=False
+            )
             yield Static(Content(self._describe_model()), id="model", markup=False)
             for field in CHAT_SETTING_FIELDS.values():
                 with Horizontal(classes="setting"):
@@ -92,7 +94,9 @@ class ChatSettingsScreen(ModalScreen[None]):
         return ""
 
     def _apply_value(self, field: Widget | None) -> bool:
-        """Applies a field's value; an invalid one is replaced by the old one, and explained."""
+        """Applies a field's value; an invalid one is replaced by the old one, and
+        explained.
+        """
         if not isinstance(field, Input):
             return True
         name, self._error = field.name or "", self._find_error(field)

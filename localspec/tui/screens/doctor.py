@@ -1,4 +1,6 @@
-"""The diagnostics screen: every finding with an explanation, and a key to fix it if possible."""
+"""The diagnostics screen: every finding with an explanation, and a key to fix it if
+possible.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,17 @@ from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
-_STYLES = dict(error="bold $error", warning="bold $warning", notice="$accent", ok="$success")
+_STYLES = dict(
+    error="bold $error", warning="bold $warning", notice="$accent", ok="$success"
+)
 _HEADINGS = {"error": "Problems", "warning": "Problems", "notice": "Notes", "ok": "OK"}
 
 
 class DoctorScreen(CenteredLayout, Screen[None]):
     """Checks one area after another on a thread; lists the worst findings first.
 
-    While a repair runs commands, and until a key is pressed, their output replaces the list.
+    While a repair runs commands, and until a key is pressed, their output replaces the
+    list.
     """
 
     BINDINGS = bindings_for("doctor")
@@ -53,7 +58,9 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self._run_number = 0  # Findings of an earlier run are ignored.
         self._findings: tuple[Finding, ...] = ()
         self._next_area = ""
-        self._repair_runner: RepairRunner | None = None  # Of the commands whose output is shown.
+        self._repair_runner: RepairRunner | None = (
+            None  # Of the commands whose output is shown.
+        )
         self._result = ""  # Of these commands; empty while they run.
 
     def compose(self) -> ComposeResult:
@@ -106,12 +113,20 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             self._fill_list()
 
     def _fill_list(self) -> None:
-        """Rebuilds the list. The pointer follows the worst finding until the user moves it."""
+        """Rebuilds the list.
+
+        The pointer follows the worst finding until the user moves it.
+        """
         was_moved = bool(self._list.highlighted_index)
         order = (*findings.WORST_FIRST, "ok")
-        worst_first = sorted(self._findings, key=lambda finding: order.index(finding.level))
+        worst_first = sorted(
+            self._findings, key=lambda finding: order.index(finding.level)
+        )
         groups = groupby(worst_first, lambda each: _HEADINGS[each.level])
-        headed = [(Content.styled(f" {name}", "$muted bold"), list(rows)) for name, rows in groups]
+        headed = [
+            (Content.styled(f" {name}", "$muted bold"), list(rows))
+            for name, rows in groups
+        ]
         self._list.set_sections(headed)
         if not was_moved and worst_first:
             self._list.point_at(0)
@@ -119,7 +134,9 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self._update_hints()
 
     def _draw_finding(self, finding: Finding, pointed: bool) -> Content:
-        """Its level sign and text; below it the explanation and the fix unless it is OK."""
+        """Its level sign and text; below it the explanation and the fix unless it is
+        OK.
+        """
         width = min(self.size.width, 112) - 8
         signs = {"error": "✗", "warning": "!", "notice": "·", "ok": "✓"}
         subject = f"{finding.area}: "
@@ -132,10 +149,15 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             (first_line[len(subject) :], style),
         )
         rest = [(line, style) for line in other_lines]
-        for text, text_style in ((finding.explanation, "$muted"), (finding.fix, "$accent")):
+        for text, text_style in (
+            (finding.explanation, "$muted"),
+            (finding.fix, "$accent"),
+        ):
             if text and finding.level != "ok":
                 rest += [(line, text_style) for line in wrap_words(text, width)]
-        return Content("\n").join([first, *(Content.styled(f"    {t}", s) for t, s in rest)])
+        return Content("\n").join(
+            [first, *(Content.styled(f"    {t}", s) for t, s in rest)]
+        )
 
     @on(OptionList.OptionHighlighted)
     def _update_hints(self) -> None:
@@ -162,14 +184,18 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             return
         action = finding.action
         if action is None:
-            text = f"Fix it by hand: {finding.fix}" if finding.fix else "Nothing to fix."
+            text = (
+                f"Fix it by hand: {finding.fix}" if finding.fix else "Nothing to fix."
+            )
             self.notify(text, markup=False)
         elif action.commands and self._runner.host is not None:
             text = "The loaded model uses these files. Leave its chat first."
             self.notify(text, severity="warning", markup=False)
         else:
             sheet = ConfirmScreen(action.question, action.name)
-            self.app.push_screen(sheet, lambda yes: self._repair(action) if yes else None)
+            self.app.push_screen(
+                sheet, lambda yes: self._repair(action) if yes else None
+            )
 
     def _repair(self, action: RepairAction) -> None:
         """On a thread; the output of commands is shown until a key is pressed."""
@@ -191,10 +217,13 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     def _repair_ended(self, succeeded: bool, text: str) -> None:
         if self._repair_runner is not None:
             self._result = text
-            self.query_one(LogView).append_lines([text])  # a narrow title cannot hold it
+            # a narrow title cannot hold it
+            self.query_one(LogView).append_lines([text])
             self._update_hints()
             return
-        self.notify(text, severity="information" if succeeded else "error", markup=False)
+        self.notify(
+            text, severity="information" if succeeded else "error", markup=False
+        )
         self.action_again()
 
     def _show_output(self, shown: bool) -> None:

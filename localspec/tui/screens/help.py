@@ -77,7 +77,10 @@ class HelpScreen(ModalScreen[None]):
     BINDINGS = [Binding("escape,q,f1,question_mark", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(
-        self, keymap: Mapping[str, str], first: HelpSection = "keys", usable: Collection[str] = ()
+        self,
+        keymap: Mapping[str, str],
+        first: HelpSection = "keys",
+        usable: Collection[str] = (),
     ) -> None:
         """`usable`: ids of the keys of the screen below; its contexts come first."""
         super().__init__()
@@ -85,14 +88,18 @@ class HelpScreen(ModalScreen[None]):
         here = {id_.partition(".")[0] for id_ in usable} - {"app"}
         if "chat" in here:
             here.add("composer")  # which reads its keys itself
-        self._contexts = sorted(KEY_CONTEXT_HEADINGS, key=lambda context: context not in here)
+        self._contexts = sorted(
+            KEY_CONTEXT_HEADINGS, key=lambda context: context not in here
+        )
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet"):
             yield Static(markup=False)
 
     def on_resize(self) -> None:
-        self.query_one(Static).update(self._help_text(26 if self.size.width >= 90 else 16))
+        self.query_one(Static).update(
+            self._help_text(26 if self.size.width >= 90 else 16)
+        )
 
     def _help_text(self, key_width: int) -> Content:
         parts = [*self._key_lines(key_width), *_command_lines(key_width)]
@@ -109,7 +116,9 @@ class HelpScreen(ModalScreen[None]):
             for key in KEY_BINDINGS:
                 if key.context == context:
                     keys = self._keymap.get(key.id, key.keys).split(",")
-                    shown = ", ".join(format_key(k) for k in keys[: 1 + (key_width > 20) * 3])
+                    shown = ", ".join(
+                        format_key(k) for k in keys[: 1 + (key_width > 20) * 3]
+                    )
                     yield f"  {shown:<{key_width}} ", "bold"
                     yield f"{key.description}\n"
             yield "\n"

@@ -1,4 +1,6 @@
-"""The home screen: pairs, chats and downloads, their search, and what each of them opens."""
+"""The home screen: pairs, chats and downloads, their search, and what each of them
+opens.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,15 @@ _GETTING_STARTED = (
     "o opens a target and a draft model by path: any two GGUF files with the same vocabulary. "
     "/ searches the catalogue, your chats and the hub."
 )
-_NO_MATCH = "No match on this computer. ↓ selects the search on the hub; esc clears the search."
+_NO_MATCH = (
+    "No match on this computer. ↓ selects the search on the hub; esc clears the search."
+)
 
 
 class HomeScreen(CenteredLayout, Screen[None]):
-    """Enter opens an installed pair or a chat, or offers to download what is not installed."""
+    """Enter opens an installed pair or a chat, or offers to download what is not
+    installed.
+    """
 
     BINDINGS = bindings_for("home")
     AUTO_FOCUS = "#pairs"
@@ -69,7 +75,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         options: AppOptions,
         survey: Callable[[], MachineSurvey] = home_rows.survey_machine,
         downloads: DownloadManager | None = None,
-        survey_devices: Callable[[MachineSurvey], MachineSurvey] = home_rows.refine_survey,
+        survey_devices: Callable[
+            [MachineSurvey], MachineSurvey
+        ] = home_rows.refine_survey,
     ) -> None:
         """`survey` is quick; `survey_devices` refines its result and may take a second."""
         super().__init__()
@@ -82,12 +90,18 @@ class HomeScreen(CenteredLayout, Screen[None]):
         """Pairs to open once downloaded, with the wizard's settings for each."""
         self.sessions = ChatSessions(options)
         self._prepared_pairs: dict[ResolvedPair, ResolvedPair] = {}
-        """The pairs of rows that were opened, and what they were opened as: maybe with a head."""
+        """The pairs of rows that were opened, and what they were opened as: maybe with
+        a head.
+        """
         self._list = PointerList[HomeRow]("pairs", lambda row: row.key, self._draw_row)
-        self._search = SearchField(lambda: self.sessions.history, lambda: self._downloads.hub)
+        self._search = SearchField(
+            lambda: self.sessions.history, lambda: self._downloads.hub
+        )
         self._marked_hub_search = ""
         """The words of the row that searches the hub, while it is marked."""
-        self._catalog_error = ""  # The error of the user's own catalogue that was last shown.
+        self._catalog_error = (
+            ""  # The error of the user's own catalogue that was last shown.
+        )
 
     def compose(self) -> ComposeResult:
         yield TitleLine("localspec")
@@ -115,7 +129,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.fill_list()
 
     def apply_preferences(self) -> None:
-        self._downloads.apply_settings(self._options.download_limit, self._options.offline)
+        self._downloads.apply_settings(
+            self._options.download_limit, self._options.offline
+        )
         self.fill_list()
         self._start_survey()
 
@@ -131,7 +147,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def _show_error(self, error: LocalspecError) -> None:
         self.notify(problem_text(error), severity="error", markup=False)
 
-    # --- the survey -----------------------------------------------------------------------
+    # --- the survey
+    # -----------------------------------------------------------------------
 
     def _start_survey(self) -> None:
         """On a thread: installed models, free memory, and once the suggested pairs."""
@@ -144,10 +161,16 @@ class HomeScreen(CenteredLayout, Screen[None]):
             survey = replace(self._survey_models(), workers=workers)
             if last.machine_profile is not None and last.workers == workers:
                 survey = replace(last, local_models=survey.local_models)
-                self.call_later(self._survey_done, survey)  # thread-safe: it posts a message
+                # thread-safe: it posts a message
+                self.call_later(self._survey_done, survey)
                 return
             self.call_later(self._survey_done, survey)
-            for name in ("screens.chat", "dialogs.pull", "dialogs.open_files", "screens.wizard"):
+            for name in (
+                "screens.chat",
+                "dialogs.pull",
+                "dialogs.open_files",
+                "screens.wizard",
+            ):
                 import_module(f"localspec.tui.{name}")  # likely to come next
             self.call_later(self._survey_done, self._survey_devices(survey))
 
@@ -157,20 +180,25 @@ class HomeScreen(CenteredLayout, Screen[None]):
         old_hint, self._survey = self._survey.unused_gpu_hint, survey
         self.query_one(TitleLine).show_status(survey.machine_label)
         self.fill_list()
-        shows = [getattr(screen, "show_survey", None) for screen in self.app.screen_stack]
+        shows = [
+            getattr(screen, "show_survey", None) for screen in self.app.screen_stack
+        ]
         for show_survey in (listeners := [show for show in shows if show is not None]):
             show_survey(survey)
         if (hint := survey.unused_gpu_hint) and not old_hint and not listeners:
             self.notify(hint, severity="warning", markup=False, timeout=15)
         self._open_downloaded()
 
-    # --- the list -------------------------------------------------------------------------
+    # --- the list
+    # -------------------------------------------------------------------------
 
     @on(Input.Changed, "#filter")
     @on(SearchField.ResultsChanged)
     def fill_list(self) -> None:
         banner = self.query_one("#banner", Static)
-        banner.update(Content(text := app_options.format_settings_banner(self._options)))
+        banner.update(
+            Content(text := app_options.format_settings_banner(self._options))
+        )
         banner.display = bool(text)
         catalogue, error = catalog.load_valid()
         if error is not None and error.message != self._catalog_error:
@@ -181,7 +209,10 @@ class HomeScreen(CenteredLayout, Screen[None]):
         sections = home_rows.build_sections(catalogue, self._survey, *found, states)
         width, keymap = self.app.size.width, self._options.keymap
         self._list.set_sections(
-            [(home_rows.draw_heading(each, width, keymap), each.rows) for each in sections]
+            [
+                (home_rows.draw_heading(each, width, keymap), each.rows)
+                for each in sections
+            ]
         )
         # Marks the first hub result after a search; never the search itself unasked.
         row, results = self._list.highlighted_row, self._search.hub_results
@@ -196,11 +227,16 @@ class HomeScreen(CenteredLayout, Screen[None]):
         """Recent chats, or the search results while a search text is set."""
         chats = self._options.chats
         for notice in chats.take_notices() if chats else ():
-            self.notify(problem_text(notice), severity="warning", markup=False, timeout=10)
+            self.notify(
+                problem_text(notice), severity="warning", markup=False, timeout=10
+            )
         if self._search.text:
             return self._search.chat_results
-        # The history is not opened before the first survey, which opens it on its thread.
-        history = chats.history if chats is not None and self._survey.machine_label else None
+        # The history is not opened before the first survey, which opens it on its
+        # thread.
+        history = (
+            chats.history if chats is not None and self._survey.machine_label else None
+        )
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
     def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
@@ -221,7 +257,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         hint = self.query_one("#teach", Static)
         hint.update(Content(text := error or self._empty_hint()))
         hint.display = bool(text)
-        self.call_after_refresh(self._list.scroll_to_highlight)  # the hint may have shrunk the list
+        # the hint may have shrunk the list
+        self.call_after_refresh(self._list.scroll_to_highlight)
         keymap = self._options.keymap
         keys: tuple[str, ...]
         if self._search.has_focus:
@@ -239,11 +276,14 @@ class HomeScreen(CenteredLayout, Screen[None]):
         rows = self._list.rows
         if self._search.text:
             return "" if any(not row.hub_search_text for row in rows) else _NO_MATCH
-        has_own_pairs = any(row.pair is not None and not row.is_included for row in rows)
+        has_own_pairs = any(
+            row.pair is not None and not row.is_included for row in rows
+        )
         has_space = self.size.height - self._list.option_count >= 10
         return _GETTING_STARTED if has_space and not has_own_pairs else ""
 
-    # --- search ---------------------------------------------------------------------------
+    # --- search
+    # ---------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the search field, a slash is an ordinary character."""
@@ -267,7 +307,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         elif self._selected_job is None:
             self._open_selected()
 
-    # --- downloads ------------------------------------------------------------------------
+    # --- downloads
+    # ------------------------------------------------------------------------
 
     def _poll_downloads(self) -> None:
         """Redraws the download rows; a finished download starts a survey."""
@@ -278,15 +319,21 @@ class HomeScreen(CenteredLayout, Screen[None]):
             self._n_finished_downloads = n_finished
             self._start_survey()
         for index, row in enumerate(self._list.rows):
-            if row.download is not None and row.download is not states.get(row.download.job):
-                self._list.update_row(index, replace(row, download=states[row.download.job]))
+            if row.download is not None and row.download is not states.get(
+                row.download.job
+            ):
+                self._list.update_row(
+                    index, replace(row, download=states[row.download.job])
+                )
                 if index == self._list.highlighted_index:
                     self._update_hints()
 
     @property
     def _selected_job(self) -> DownloadJob | None:
         row = self._list.highlighted_row
-        return row.download.job if row is not None and row.download is not None else None
+        return (
+            row.download.job if row is not None and row.download is not None else None
+        )
 
     def action_pause(self) -> None:
         if (job := self._selected_job) is not None:
@@ -296,7 +343,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if (job := self._selected_job) is not None:
             self._downloads.queue.cancel(job)
 
-    # --- opening --------------------------------------------------------------------------
+    # --- opening
+    # --------------------------------------------------------------------------
 
     @on(OptionList.OptionSelected)
     def _open_selected(self) -> None:
@@ -343,7 +391,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def _find_session(self, pair: ResolvedPair) -> ChatSession:
         """The session of a pair that is opened.  Raises as `_prepare_pair`.
 
-        Its pair may have got a head: from here on the session is passed on, never looked up again.
+        Its pair may have got a head: from here on the session is passed on, never
+        looked up again.
         """
         prepared = self._prepare_pair(pair)
         self._prepared_pairs[pair] = prepared
@@ -363,14 +412,18 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if paths.package_data_dir() not in pair.target.parents:
             recent_pairs.save_last(*pair.portable_refs)
         given = session, self._runner, self._options, found
-        self.post_message(OpenScreen("chat.ChatScreen", given, self._engine_screen_left))
+        self.post_message(
+            OpenScreen("chat.ChatScreen", given, self._engine_screen_left)
+        )
 
     def _engine_screen_left(self, _: object) -> None:
         self._runner.close()
         self.fill_list()
 
     def _resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
-        """A saved chat opens with the pair that it was saved with, without another head."""
+        """A saved chat opens with the pair that it was saved with, without another
+        head.
+        """
         try:
             session = self.sessions.resume_chat(chat_id)
             _check_files(session.pair)
@@ -408,15 +461,23 @@ class HomeScreen(CenteredLayout, Screen[None]):
             self.fill_list()
         elif what == "rename":
             choices = PickerChoices("Rename the chat", "a title")
-            self._ask(choices, row.name, row.name, partial(self.sessions.rename_chat, chat_id))
+            self._ask(
+                choices, row.name, row.name, partial(self.sessions.rename_chat, chat_id)
+            )
         else:
             heading = "Export the chat: .md, .html, .json or .txt"
             choices = PickerChoices(heading, "the path of a new file")
             name = "-".join(re.findall(r"[\w-]+", row.name.lower()))[:40] or "chat"
-            self._ask(choices, row.name, f"{name}.md", partial(self._export_chat, chat_id))
+            self._ask(
+                choices, row.name, f"{name}.md", partial(self._export_chat, chat_id)
+            )
 
     def _ask(
-        self, choices: PickerChoices, current: str, initial: str, use: Callable[[str], None]
+        self,
+        choices: PickerChoices,
+        current: str,
+        initial: str,
+        use: Callable[[str], None],
     ) -> None:
         def on_dismiss(text: str | None) -> None:
             if text:
@@ -454,13 +515,16 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
         from localspec.tui.dialogs.open_files import OpenFilesScreen  # noqa: PLC0415  starts faster
 
-        sheet = OpenFilesScreen(self._runner, self._options, self._survey.machine_profile)
+        sheet = OpenFilesScreen(
+            self._runner, self._options, self._survey.machine_profile
+        )
         self.app.push_screen(sheet, on_dismiss)
 
     def action_open_recording(self) -> None:
         self.notify("Use the command line: localspec replay FILE", markup=False)
 
-    # --- the wizard -----------------------------------------------------------------------
+    # --- the wizard
+    # -----------------------------------------------------------------------
 
     def action_wizard(self) -> None:
         catalogue, _ = catalog.load_valid()
@@ -486,7 +550,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.post_message(OpenScreen("wizard.WizardScreen", given, on_dismiss))
 
     def _open_downloaded(self) -> None:
-        """Opens the wizard's pair once downloaded; only notifies if another screen is in front."""
+        """Opens the wizard's pair once downloaded; only notifies if another screen is
+        in front.
+        """
         if not self._pending_opens:
             return
         ready = home_rows.find_ready_pairs(catalog.load_valid()[0], self._survey)
@@ -495,7 +561,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
             if self.app.screen is self:
                 self._open_with_what_if(ready[pair_id], what_if)
             else:
-                self.notify(f"{sanitize(pair_id, multiline=False)} is downloaded.", markup=False)
+                self.notify(
+                    f"{sanitize(pair_id, multiline=False)} is downloaded.", markup=False
+                )
 
     def _open_with_what_if(self, pair: ResolvedPair, what_if: WhatIf) -> None:
         """Opens with the context and KV type chosen in the wizard, until the app exits."""

@@ -78,7 +78,9 @@ class LogScreen(ModalScreen[None]):
         self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "log"))
 
     def _poll_file(self) -> None:
-        """Reads the file again if it was replaced or has grown; keeps the scroll position."""
+        """Reads the file again if it was replaced or has grown; keeps the scroll
+        position.
+        """
         try:
             stat = self._path.stat()
             current_stat = (stat.st_ino, stat.st_size)

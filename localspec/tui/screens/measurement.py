@@ -1,4 +1,6 @@
-"""The screen of `bench` and `verify`: loads a pair, measures it, shows the command's report."""
+"""The screen of `bench` and `verify`: loads a pair, measures it, shows the command's
+report.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
-_FRAME_SECONDS = 0.25  # Minimum time between two redraws: drawing takes time from the engine.
+_FRAME_SECONDS = (
+    0.25  # Minimum time between two redraws: drawing takes time from the engine.
+)
 _INTROS = {
     "Benchmark": "Several kinds of text are completed plain and with speculation, in turns and "
     "with the same seed, at temperature 0 and 0.8. The output is the same; the speed is measured.",
@@ -96,7 +100,9 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     def _load(self) -> None:
         """An engine that is already loaded for this pair is reused."""
         self.phase, self.error = "loading", None
-        self._runner.load(self._options.build_load_request(self._pair), self.post_message)
+        self._runner.load(
+            self._options.build_load_request(self._pair), self.post_message
+        )
         self.draw()
 
     @on(EngineLoadEvent)
@@ -149,7 +155,9 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def _run_ended(self, error: LocalspecError | None) -> None:
         self.phase = "done"
-        self._progress_text = self.measurement.summary + ", stopped" * self._stop_event.is_set()
+        self._progress_text = (
+            self.measurement.summary + ", stopped" * self._stop_event.is_set()
+        )
         if error is not None:
             self._fail(EngineLoadFailed(error))
         self.draw()
@@ -160,7 +168,10 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         if self.error is not None:
             bar = "▌ "
             width = min(self.size.width, 120) - len(bar) - 3  # padding and scrollbar
-            parts = (self.error.message, "bold $error"), (screen_hint(self.error.hint), "")
+            parts = (
+                (self.error.message, "bold $error"),
+                (screen_hint(self.error.hint), ""),
+            )
             lines += [
                 Content.assemble((bar, "$error"), (line, style))
                 for text, style in parts
@@ -172,14 +183,18 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             lines += [Content.styled(first, "bold"), *map(Content, rest)]
         else:
             engine = self._runner.engine
-            status = self.measurement.format_estimate(engine.measured if engine else None)
+            status = self.measurement.format_estimate(
+                engine.measured if engine else None
+            )
             if self.phase == "loading":
                 status = f"Loading the pair …{' Starts when loaded.' * self._start_after_load}"
             intro = Content.styled(_INTROS[self.measurement.heading], "$muted")
             lines += [intro, Content(""), Content(status)]
         self.query_one("#content", Static).update(Content("\n").join(lines))
         if not self._scrolled_by_user:
-            is_at_end = self.phase == "done" and not self.measurement.begins_with_verdict
+            is_at_end = (
+                self.phase == "done" and not self.measurement.begins_with_verdict
+            )
             findings = self.query_one("#findings")
             follow = self.phase in ("running", "stopping") or is_at_end
             scroll = findings.scroll_end if follow else findings.scroll_home
@@ -187,7 +202,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         status = "stopping" if self.phase == "stopping" else self._progress_text
         self.query_one(TitleLine).show_status(sanitize(status, multiline=False))
         self._show_keys()
-        self.call_after_refresh(self._show_keys)  # only then is it known whether it scrolls
+        # only then is it known whether it scrolls
+        self.call_after_refresh(self._show_keys)
 
     def _show_keys(self) -> None:
         if self.is_attached:  # else it was left meanwhile
@@ -196,7 +212,10 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     def _key_hints(self) -> str:
         enter_hints = {"ready": "start", "done": "run again", "failed": "reload"}
         enter_hints["loading"] = "cancel start" if self._start_after_load else "start"
-        has_ended, findings = self.phase in ("done", "failed"), self.query_one("#findings")
+        has_ended, findings = (
+            self.phase in ("done", "failed"),
+            self.query_one("#findings"),
+        )
         scroll_hint = "scroll" if has_ended and findings.max_scroll_y > 0 else ""
         can_copy = has_ended and self.measurement.has_results
         labels = {
@@ -205,10 +224,14 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             "measuring.document": "copy JSON" if can_copy else "",
             "measuring.up": scroll_hint,
             "measuring.down": scroll_hint,
-            "measuring.back": {"running": "stop", "stopping": "leave now"}.get(self.phase, "back"),
+            "measuring.back": {"running": "stop", "stopping": "leave now"}.get(
+                self.phase, "back"
+            ),
             **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
         }
-        return format_footer(self._options.keymap, "measuring", "app", label_overrides=labels)
+        return format_footer(
+            self._options.keymap, "measuring", "app", label_overrides=labels
+        )
 
     def action_start(self) -> None:
         if self.phase in ("ready", "done"):
@@ -250,14 +273,19 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         elif as_json:
             copy_text(self.app, json.dumps(self.measurement.to_json(), indent=2))
         else:
-            copy_text(self.app, "\n".join(self.measurement.format_shared_report()) + "\n")
+            copy_text(
+                self.app, "\n".join(self.measurement.format_shared_report()) + "\n"
+            )
 
     def action_copy_json(self) -> None:
         self.action_copy(as_json=True)
 
 
 def make_screen(
-    command: Literal["bench", "verify"], pair_name: str, pair: ResolvedPair, *context: Any
+    command: Literal["bench", "verify"],
+    pair_name: str,
+    pair: ResolvedPair,
+    *context: Any,
 ) -> MeasurementScreen:
     is_bench = command == "bench"
     measurement = make_benchmark(pair_name, pair) if is_bench else LosslessMeasurement()

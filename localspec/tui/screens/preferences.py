@@ -38,7 +38,10 @@ class PreferenceChanged(Message):
 
 
 class PreferenceCycle(Static, can_focus=True):
-    """A setting with a few values. Read-only while an option or a variable overrides the file."""
+    """A setting with a few values.
+
+    Read-only while an option or a variable overrides the file.
+    """
 
     BINDINGS = [  # noqa: RUF012
         Binding("right,space,enter", "turn(1)", "Next value"),
@@ -68,7 +71,9 @@ class PreferenceCycle(Static, can_focus=True):
         option = self._setting.option
         words = list(option.value_type.words)
         index = words.index(option.value_type.format(self._setting.current))
-        self.post_message(PreferenceChanged(option.key, words[(index + by) % len(words)]))
+        self.post_message(
+            PreferenceChanged(option.key, words[(index + by) % len(words)])
+        )
 
 
 class PreferenceInput(Input):
@@ -137,7 +142,9 @@ def read_config(options: AppOptions) -> EffectiveConfig:
 
 
 class PreferencesScreen(CenteredLayout, Screen[None]):
-    """Valid values are saved at once; invalid ones are explained at the bottom and not saved."""
+    """Valid values are saved at once; invalid ones are explained at the bottom and not
+    saved.
+    """
 
     BINDINGS = [  # noqa: RUF012
         *bindings_for("preferences"),
@@ -152,7 +159,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         super().__init__()
         self._options, self._apply_config = options, apply_config
         self._view = read_config(options)
-        self._value_errors: dict[str, str] = {}  # By key: why the value in its field is invalid.
+        # By key: why the value in its field is invalid.
+        self._value_errors: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
         yield TitleLine("Preferences")
@@ -193,28 +201,41 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         errors.update(Content("\n".join(self._options.settings_errors)))
         errors.display = bool(self._options.settings_errors)
         n = len(self._options.keymap)
-        self.query_one(PreferenceLink).update(Content(f"{n} changed" if n else "default"))
+        self.query_one(PreferenceLink).update(
+            Content(f"{n} changed" if n else "default")
+        )
         self._update_help()
 
     def _update_help(self) -> None:
         """Help or error of the focused setting, and its line in the file."""
         setting = self._focused_value
         key = setting.option.key if setting else "keys"
-        error = self._value_errors.get(key) or next(iter(self._value_errors.values()), "")
+        error = self._value_errors.get(key) or next(
+            iter(self._value_errors.values()), ""
+        )
         help_line = self.query_one("#help-line", Static)
-        help_line.update(Content(error or (_help_text(setting) if setting else _KEYS_HELP)))
+        help_line.update(
+            Content(error or (_help_text(setting) if setting else _KEYS_HELP))
+        )
         help_line.set_class(bool(error), "-wrong")
         width = min(self.size.width - 4, 100)
         line = _config_line(setting) if setting else "[keys]"
-        path, room = sanitize(str(self._view.file.path), multiline=False), width - len(line) - 3
+        path, room = (
+            sanitize(str(self._view.file.path), multiline=False),
+            width - len(line) - 3,
+        )
         if len(path) > room:  # its end
             path = f"…{path[1 - room :]}" if room > 12 else ""
-        self.query_one("#where", Static).update(Content(f"{line}{path.rjust(width - len(line))}"))
+        self.query_one("#where", Static).update(
+            Content(f"{line}{path.rjust(width - len(line))}")
+        )
         keys = (self._change_hint(), format_footer(self._options.keymap, "preferences"))
         self.query_one(KeyLine).show_keys("  ".join(filter(None, keys)))
 
     def _change_hint(self) -> str:
-        """The keys that change the focused value; in a text field the arrows move the cursor."""
+        """The keys that change the focused value; in a text field the arrows move the
+        cursor.
+        """
         if isinstance(self.focused, PreferenceInput):
             return "enter save"
         if isinstance(self.focused, PreferenceLink):
@@ -237,7 +258,9 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             if text.strip():
                 option.value_type.parse(text)
         except (ValueError, UsageError):
-            self._value_errors[option.key] = f"{option.key} must be {option.value_type.expects}."
+            self._value_errors[option.key] = (
+                f"{option.key} must be {option.value_type.expects}."
+            )
         event.input.set_class(option.key in self._value_errors, "-wrong")
         self._update_help()
 
@@ -249,10 +272,15 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
     def _save_value(self, message: PreferenceChanged) -> None:
         key, text = message.key, message.text.strip()
         try:
-            toml_file.set_value(key, toml_file.parse_value(SETTINGS[key], text) if text else None)
+            toml_file.set_value(
+                key, toml_file.parse_value(SETTINGS[key], text) if text else None
+            )
         except LocalspecError as error:
-            hint = error.hint if not self._view.file.error else ""  # shown at the top already
-            self._value_errors[key] = sanitize(f"{error.message} {hint}", multiline=False)
+            # shown at the top already
+            hint = error.hint if not self._view.file.error else ""
+            self._value_errors[key] = sanitize(
+                f"{error.message} {hint}", multiline=False
+            )
             self._update_help()
         else:
             self._value_errors.pop(key, None)
@@ -265,10 +293,15 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             option = setting.option
             self._save_value(PreferenceChanged(option.key, ""))
             if isinstance(self.focused, PreferenceInput):
-                self.focused.value = option.value_type.format(self._view.get(option.key))
+                self.focused.value = option.value_type.format(
+                    self._view.get(option.key)
+                )
 
     def action_edit(self) -> None:
-        """Opens the file in the user's editor. Keys that are wrong there leave the old ones."""
+        """Opens the file in the user's editor.
+
+        Keys that are wrong there leave the old ones.
+        """
         try:
             with lend_terminal(self.app):
                 toml_file.open_in_editor()
@@ -276,7 +309,9 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             self.notify("Use the command line: localspec config edit", markup=False)
         except LocalspecError as error:
             text = f"{problem_text(error)} The file is {self._view.file.path}"
-            self.notify(sanitize(text, multiline=False), severity="warning", markup=False)
+            self.notify(
+                sanitize(text, multiline=False), severity="warning", markup=False
+            )
         self.reload_config()
         for problem in self._options.settings_errors[:1]:  # the top may be out of sight
             self.notify(problem, severity="warning", markup=False)
@@ -295,7 +330,9 @@ def _help_text(setting: EffectiveSetting) -> str:
     about, effect = setting.option.help, setting.option.setting.takes_effect
     if not setting.is_overridden:
         return f"{about} Changes take effect {effect}." if effect else about
-    source = "option is given" if setting.origin == "command line" else "variable is set"
+    source = (
+        "option is given" if setting.origin == "command line" else "variable is set"
+    )
     return f"{about} {setting.origin_text} overrides the file while the {source}."
 
 

@@ -27,14 +27,18 @@ _SECONDS_PER_ROUND = 0.4
 class ReplayScreen(Screen[None]):
     BINDINGS = bindings_for("replay")
 
-    def __init__(self, prompt: str, rounds: Sequence[Round], options: AppOptions) -> None:
+    def __init__(
+        self, prompt: str, rounds: Sequence[Round], options: AppOptions
+    ) -> None:
         """`prompt` stands directly before the first token."""
         super().__init__()
         self._rounds, self._options = rounds, options
         self._n_shown = 0
         self._is_playing = False
         self._token_text = TokenText(prompt)
-        self._token_text.set_marking(show_classes=True, show_marks=options.show_token_marks)
+        self._token_text.set_marking(
+            show_classes=True, show_marks=options.show_token_marks
+        )
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
@@ -50,7 +54,9 @@ class ReplayScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "replay"))
-        self._timer = self.set_interval(_SECONDS_PER_ROUND, self._play_next_round, pause=True)
+        self._timer = self.set_interval(
+            _SECONDS_PER_ROUND, self._play_next_round, pause=True
+        )
         self.query_one(TextView).blocks[:] = [BlankLine(), self._token_text]
         self._show_rounds(1)
 
@@ -60,7 +66,9 @@ class ReplayScreen(Screen[None]):
         if n_rounds < self._n_shown:
             token_text.clear()
             self._n_shown = 0
-        token_text.extend([t for r in self._rounds[self._n_shown : n_rounds] for t in r.tokens])
+        token_text.extend(
+            [t for r in self._rounds[self._n_shown : n_rounds] for t in r.tokens]
+        )
         self._n_shown = n_rounds
         last = self._rounds[n_rounds - 1]
         token_text.cursor = len(token_text.tokens) - 1
@@ -72,7 +80,9 @@ class ReplayScreen(Screen[None]):
         self.query_one(SpeculationPanel).draw(stats, position.replace("round", "ROUND"))
         self.query_one("#topic", Static).update(Content(position), layout=False)
         token = last.tokens[-1] if last.tokens else None
-        self.query_one(TokenDetails).show_token(token, last, self._options.show_token_marks)
+        self.query_one(TokenDetails).show_token(
+            token, last, self._options.show_token_marks
+        )
 
     def _play_next_round(self) -> None:
         self._show_rounds(self._n_shown + 1)

@@ -1,4 +1,6 @@
-"""The live board of `localspec serve`: its requests, and what speculation does for them."""
+"""The live board of `localspec serve`: its requests, and what speculation does for
+them.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class ServeScreen(Screen[None]):
         if not self._server.is_running:
             self._server_ended()
             return
-        self.query_one("#totals", Static).update(Content("\n".join(format_totals(self._server))))
+        self.query_one("#totals", Static).update(
+            Content("\n".join(format_totals(self._server)))
+        )
         rows = format_requests(self._server.activity, self._server.url)
         self.query_one("#rows", Static).update(Content("\n".join(rows)))
 
@@ -98,8 +102,14 @@ def format_totals(server: ServerThread) -> list[str]:
     n_answering = sum(request.state != "queued" for request in running)
     finished = activity.finished_by_state
     counts = [f"{n_answering} answering", f"{len(running) - n_answering} waiting"]
-    counts += [f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")]
-    reused = activity.reused_tokens / activity.prompt_tokens if activity.prompt_tokens else None
+    counts += [
+        f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")
+    ]
+    reused = (
+        activity.reused_tokens / activity.prompt_tokens
+        if activity.prompt_tokens
+        else None
+    )
     prompts = f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
     lines = [
         _format_model(ready),
@@ -138,8 +148,15 @@ def format_requests(activity: ServerActivity, url: str) -> list[str]:
     """The running requests in the order of the queue, then the others, latest first."""
     requests = (*activity.running, *reversed(tuple(activity.finished)))
     if not requests:
-        return ["No request yet. Set this as the base URL of a client:", "", f"    {url}/v1"]
-    return [_format_row(_HEADINGS), *(_format_row(_cells(request)) for request in requests)]
+        return [
+            "No request yet. Set this as the base URL of a client:",
+            "",
+            f"    {url}/v1",
+        ]
+    return [
+        _format_row(_HEADINGS),
+        *(_format_row(_cells(request)) for request in requests),
+    ]
 
 
 def _cells(request: RequestActivity) -> tuple[str, ...]:
@@ -160,7 +177,9 @@ def _cells(request: RequestActivity) -> tuple[str, ...]:
         f"{totals.tokens:,}" if totals.tokens else "",
         "" if rate is None else token_rate(rate),
         accepted,
-        duration(request.seconds) if request.seconds >= 10 else f"{request.seconds:.1f} s",
+        duration(request.seconds)
+        if request.seconds >= 10
+        else f"{request.seconds:.1f} s",
     )
 
 

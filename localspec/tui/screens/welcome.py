@@ -37,7 +37,9 @@ class WelcomeScreen(Screen[Literal["chat", "wizard"] | None]):
 
     BINDINGS = bindings_for("welcome")
 
-    def __init__(self, options: AppOptions, load_survey: Callable[[], MachineSurvey]) -> None:
+    def __init__(
+        self, options: AppOptions, load_survey: Callable[[], MachineSurvey]
+    ) -> None:
         """`load_survey` returns what is known so far."""
         super().__init__()
         self._options, self._survey = options, load_survey()
@@ -68,7 +70,9 @@ class WelcomeScreen(Screen[Literal["chat", "wizard"] | None]):
         if self._survey.machine_profile is not None:
             lines = list(_capability_lines(self._survey))
         muted = [Content.styled(line, "$muted") for line in lines[1:]]
-        self.query_one("#can", Static).update(Content("\n").join([Content(lines[0]), *muted]))
+        self.query_one("#can", Static).update(
+            Content("\n").join([Content(lines[0]), *muted])
+        )
         rows = (
             ("welcome.demo", *self._first_choice),
             ("welcome.wizard", "find a model", "for this computer"),
@@ -133,7 +137,10 @@ def _hardware_line(machine_profile: MachineProfile) -> str:
 def _memory_text(gpus: list[Device]) -> str:
     if any(gpu.total is None or gpu.free is None for gpu in gpus):
         return "memory unknown"
-    total, free = sum(gpu.total or 0 for gpu in gpus), sum(gpu.free or 0 for gpu in gpus)
+    total, free = (
+        sum(gpu.total or 0 for gpu in gpus),
+        sum(gpu.free or 0 for gpu in gpus),
+    )
     return f"{gib(total)}, {gib(free)} free"
 
 
@@ -142,7 +149,11 @@ def _speed_text(best: Candidate) -> str:
     if speed is None or speed.plain is None or speed.speculative is None:
         return "Its speed is known after the first run."
     speedup = fit_text.speedup_range(speed, _USE_CASE)
-    gain = f", {fit_text.speedup_text(speedup)} plain" if speedup and speedup[1] > 1.05 else ""
+    gain = (
+        f", {fit_text.speedup_text(speedup)} plain"
+        if speedup and speedup[1] > 1.05
+        else ""
+    )
     return f"Estimated speed: {fit_text.speed_text(speed.speculative)}{gain}"
 
 

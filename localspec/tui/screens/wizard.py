@@ -1,4 +1,6 @@
-"""The wizard: finds a pair for this computer in three steps: use case, shortlist, details."""
+"""The wizard: finds a pair for this computer in three steps: use case, shortlist,
+details.
+"""
 
 from __future__ import annotations
 
@@ -40,15 +42,25 @@ from localspec.tui.wizard.pair_details import (
     compare_headers,
     unlisted_candidate,
 )
-from localspec.tui.wizard.shortlist import Candidate, EstimateCache, WizardResult, WizardServices
+from localspec.tui.wizard.shortlist import (
+    Candidate,
+    EstimateCache,
+    WizardResult,
+    WizardServices,
+)
 from localspec.tui.wizard.what_if import DIALS, Dial, MachineProfiles, WhatIf
 
-_ESTIMATE_BUDGET_SECONDS = 0.005  # Time for estimates before key presses are handled again.
+_ESTIMATE_BUDGET_SECONDS = (
+    0.005  # Time for estimates before key presses are handled again.
+)
 _ESTIMATE_PAUSE_SECONDS = 0.02
 _DIAL_SETTLE_SECONDS = 0.3
 """Delay before the whole catalogue is estimated: that slows the handling of keys."""
 _SWITCH_INTERVAL = 0.0005
-"""Lets a key press interrupt the estimating thread sooner. Python's default is 0.005 s."""
+"""Lets a key press interrupt the estimating thread sooner.
+
+Python's default is 0.005 s.
+"""
 _STEP_WIDGETS = {1: ("uses",), 2: ("shortlist", "columns"), 3: ("card",)}
 """Visible in each step; the first has the keyboard."""
 _STEP_ACTIONS: Mapping[str, tuple[int, ...]] = {
@@ -84,7 +96,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._profiles = MachineProfiles(services.load_machine_profile)
         self._estimates = EstimateCache()
         self._details = PairDetails(services, self._estimates)
-        self._list = PointerList[Candidate]("shortlist", lambda c: c.pair.id, self._candidate_line)
+        self._list = PointerList[Candidate](
+            "shortlist", lambda c: c.pair.id, self._candidate_line
+        )
         self._listed_for: tuple[str, WhatIf] | None = None
         """Use case and dials of the shortlist that is shown."""
         self._settle_timer: asyncio.TimerHandle | None = None
@@ -107,7 +121,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def on_mount(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        self._shortlist_worker.submit(self._preload)  # a second, while the user reads step 1
+        # a second, while the user reads step 1
+        self._shortlist_worker.submit(self._preload)
         self._go_to_step(1)
 
     def _preload(self) -> None:
@@ -120,7 +135,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     def on_resize(self) -> None:
         self.draw()
 
-    # --- steps ----------------------------------------------------------------------------
+    # --- steps
+    # ----------------------------------------------------------------------------
 
     def _go_to_step(self, step: int) -> None:
         self.step = step
@@ -156,7 +172,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.step in _STEP_ACTIONS.get(action, (1, 2, 3))
 
-    # --- the shortlist --------------------------------------------------------------------
+    # --- the shortlist
+    # --------------------------------------------------------------------
 
     def _request_shortlist(self) -> None:
         """Computes the shortlist for the current use case and dials, on a thread."""
@@ -173,7 +190,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
         self._shortlist_worker.submit(work)
 
-    def _shortlist_ready(self, key: tuple[str, WhatIf], candidates: tuple[Candidate, ...]) -> None:
+    def _shortlist_ready(
+        self, key: tuple[str, WhatIf], candidates: tuple[Candidate, ...]
+    ) -> None:
         if key != (self._use_case, self.what_if):
             return
         self._listed_for = key
@@ -183,17 +202,25 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.draw()
 
     def _estimate(self, candidate: Candidate) -> Candidate:
-        """Adds a fit for the current dials; no change until this computer has been probed."""
+        """Adds a fit for the current dials; no change until this computer has been
+        probed.
+        """
         profile = self._profiles.get_loaded(self.what_if.gpu)
         if profile is None:
             return candidate
-        return self._estimates.estimate(candidate, profile, self._use_case, self.what_if)
+        return self._estimates.estimate(
+            candidate, profile, self._use_case, self.what_if
+        )
 
     def _refresh_estimates(self) -> None:
-        """Applies cached estimates to all rows; schedules the others if the list is visible."""
+        """Applies cached estimates to all rows; schedules the others if the list is
+        visible.
+        """
         for index, row in enumerate(self._list.rows):
             cached = self._estimates.get(row, self._use_case, self.what_if)
-            self._list.update_row(index, cached or replace(row, fit=None, no_fit_reason=""))
+            self._list.update_row(
+                index, cached or replace(row, fit=None, no_fit_reason="")
+            )
         if self.step == 2:
             if (pointed := self._list.highlighted_index) is not None:
                 self._list.update_row(pointed, self._estimate(self._list.rows[pointed]))
@@ -214,7 +241,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             if index == start:
                 self._draw_header()
 
-    # --- the dials ------------------------------------------------------------------------
+    # --- the dials
+    # ------------------------------------------------------------------------
 
     def action_turn(self, by: int) -> None:
         self._set_what_if(self.what_if.turn_dial(self._dial, by))
@@ -223,7 +251,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.what_if = what_if
         if self._settle_timer is not None:
             self._settle_timer.cancel()
-        self._settle_timer = set_reliable_timer(self, _DIAL_SETTLE_SECONDS, self._dials_settled)
+        self._settle_timer = set_reliable_timer(
+            self, _DIAL_SETTLE_SECONDS, self._dials_settled
+        )
         if self.step == 3:
             self._estimate_details()
         self._refresh_estimates()
@@ -253,9 +283,12 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
         heading, examples = "Estimate for another GPU", "4060, 7900 xtx, M4 Pro"
         choices = PickerChoices(heading, examples, lambda: names, takes_text=False)
-        self.app.push_screen(PickerScreen(choices, what_if.gpu_name(self.what_if.gpu)), on_dismiss)
+        self.app.push_screen(
+            PickerScreen(choices, what_if.gpu_name(self.what_if.gpu)), on_dismiss
+        )
 
-    # --- details of a pair ----------------------------------------------------------------
+    # --- details of a pair
+    # ----------------------------------------------------------------
 
     def _open_details(self, candidate: Candidate) -> None:
         """Shows the estimate at once, and reads the files' headers on a thread."""
@@ -267,12 +300,17 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         def work() -> None:
             headers = self._services.read_headers(pair)
             comparison = compare_headers(headers) if headers is not None else None
-            self.call_later(self._headers_read, pair, comparison, self._services.free_disk())
+            self.call_later(
+                self._headers_read, pair, comparison, self._services.free_disk()
+            )
 
         self._header_worker.submit(work)
 
     def _headers_read(
-        self, pair: CatalogPair, comparison: HeaderComparison | None, free_disk: int | None
+        self,
+        pair: CatalogPair,
+        comparison: HeaderComparison | None,
+        free_disk: int | None,
     ) -> None:
         """`comparison` is None if the headers could not be read."""
         self._details.free_disk = free_disk
@@ -287,9 +325,17 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _confirm_fit(self) -> None:
         """Replaces the estimate by a fit computed by llama.cpp, on a thread."""
-        profile, key = self._profiles.get_loaded(self.what_if.gpu), (self._use_case, self.what_if)
+        profile, key = (
+            self._profiles.get_loaded(self.what_if.gpu),
+            (self._use_case, self.what_if),
+        )
         candidate = self._details.candidate
-        if self.step != 3 or profile is None or candidate is None or (fit := candidate.fit) is None:
+        if (
+            self.step != 3
+            or profile is None
+            or candidate is None
+            or (fit := candidate.fit) is None
+        ):
             return
         if (headers := self._details.take_unconfirmed(*key)) is None:
             return
@@ -300,7 +346,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
         self._confirm_worker.submit(work)
 
-    def _fit_confirmed(self, candidate: Candidate, key: tuple[str, WhatIf], fit: FitReport) -> None:
+    def _fit_confirmed(
+        self, candidate: Candidate, key: tuple[str, WhatIf], fit: FitReport
+    ) -> None:
         self._estimates.store_confirmed(candidate, *key, fit)
         if self.step == 3:
             self._estimate_details()
@@ -344,9 +392,12 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
                 self.dismiss(WizardResult(self.what_if, pair))
 
         profile = self._profiles.get_loaded(None)
-        self.app.push_screen(OpenFilesScreen(self._runner, self._options, profile), on_dismiss)
+        self.app.push_screen(
+            OpenFilesScreen(self._runner, self._options, profile), on_dismiss
+        )
 
-    # --- drawing --------------------------------------------------------------------------
+    # --- drawing
+    # --------------------------------------------------------------------------
 
     @property
     def _list_width(self) -> int:
@@ -370,7 +421,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _draw_header(self) -> None:
         width = self.size.width - 4
-        candidate = self._details.candidate if self.step == 3 else self._list.highlighted_row
+        candidate = (
+            self._details.candidate if self.step == 3 else self._list.highlighted_row
+        )
         fit = candidate.fit if candidate is not None else None
         header = what_if.step_header(self.step, self.what_if, self._dial, fit, width)
         self.query_one("#head", Static).update(header)
@@ -397,7 +450,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             text = what_if.NO_CANDIDATE_TEXT if is_done else what_if.SEARCHING_TEXT
             lines = [Content.styled(text, "$muted")]
         elif self.step == 2:
-            max_lines = 4 if self.size.height >= 30 else 3 if self.size.height >= 20 else 1
+            max_lines = (
+                4 if self.size.height >= 30 else 3 if self.size.height >= 20 else 1
+            )
             width = min(self.size.width - 6, 110)
             lines = shortlist.reason_lines(self._list.highlighted_row, width, max_lines)
         about = self.query_one("#about", Static)

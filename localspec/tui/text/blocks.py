@@ -16,7 +16,8 @@ from localspec.symbols import TOKEN_MARKS
 from localspec.tui.text.wrapping import WrappedText
 
 StyleMap = Mapping[str, Style]
-"""Styles by the names of the widget's component classes: `muted`, `role`, `accepted`, …"""
+"""Styles by the names of the widget's component classes: `muted`, `role`, `accepted`, …
+"""
 
 
 class TextBlock(Protocol):
@@ -31,7 +32,9 @@ class TextBlock(Protocol):
 class Paragraph:
     """Wrapped text in one style; the text must be sanitized."""
 
-    def __init__(self, text: str = "", style: str = "text", line_prefix: str = "") -> None:
+    def __init__(
+        self, text: str = "", style: str = "text", line_prefix: str = ""
+    ) -> None:
         self._text, self._style, self._line_prefix = text, style, line_prefix
         self._wrapped: WrappedText | None = None
         self._width = 0
@@ -52,7 +55,9 @@ class Paragraph:
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"
         text = "".join(run.text for run in self._wrapped.lines[y])
-        prefix = [Segment(self._line_prefix, styles["error"])] if self._line_prefix else []
+        prefix = (
+            [Segment(self._line_prefix, styles["error"])] if self._line_prefix else []
+        )
         return [*prefix, Segment(text, styles[self._style])]
 
 
@@ -118,7 +123,9 @@ TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
 
 
 class TokenText:
-    """A prompt and the tokens generated after it, optionally styled by class, with a cursor."""
+    """A prompt and the tokens generated after it, optionally styled by class, with a
+    cursor.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = sanitize(prefix)
@@ -158,7 +165,9 @@ class TokenText:
 
     def line_of(self, token: int) -> int:
         """The first line of a token, at the width of the last `height`."""
-        return self._wrapped.start_lines.get(token, 0) if self._wrapped is not None else 0
+        return (
+            self._wrapped.start_lines.get(token, 0) if self._wrapped is not None else 0
+        )
 
     def _token_label(self, token: Token) -> str:
         text = sanitize(token.text)
@@ -181,7 +190,10 @@ class TokenText:
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"
-        return [Segment(run.text, self._style(run.owner, styles)) for run in self._wrapped.lines[y]]
+        return [
+            Segment(run.text, self._style(run.owner, styles))
+            for run in self._wrapped.lines[y]
+        ]
 
     def _style(self, owner: int, styles: StyleMap) -> Style:
         if owner == PREFIX_OWNER:

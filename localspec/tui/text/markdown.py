@@ -1,4 +1,5 @@
-"""Streaming Markdown: finished blocks are rendered once, the last block again at each change.
+"""Streaming Markdown: finished blocks are rendered once, the last block again at each
+change.
 
 Rich renders the blocks.  Every letter and digit is shown: a block of which Rich would drop one is
 plain text.  Links show their addresses as text and cannot be clicked.
@@ -46,16 +47,21 @@ _MAX_COLOURED_CHARACTERS = 10_000
 _MAX_COLOURING_SECONDS = 0.25  # Of CPU time, of which a usual text takes a tenth.
 _MAX_REDRAWN_CHARACTERS = 4_000
 """Of a longer open block only the end is rendered again at each change."""
-_LIST_NUMBER = re.compile(r"^(?:[\s>*+-]|\d+[.)]\s)*\d+[.)](?=\s|$)", re.M)  # counted anew
+# counted anew
+_LIST_NUMBER = re.compile(r"^(?:[\s>*+-]|\d+[.)]\s)*\d+[.)](?=\s|$)", re.M)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")  # Punctuation may be Markdown's, or shown otherwise.
+# Punctuation may be Markdown's, or shown otherwise.
+_MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")
 
 CodeBlocksBefore = tuple[int, int]
 """The id of the turn, and the number of code blocks before a block of its answer."""
 
 
 class _BoundedLexer(Lexer):  # type: ignore[misc]
-    """What another lexer finds in a limited time; the rest is plain. Some take quadratic time."""
+    """What another lexer finds in a limited time; the rest is plain.
+
+    Some take quadratic time.
+    """
 
     def __init__(self, language: str) -> None:
         super().__init__(stripnl=False, ensurenl=True)
@@ -83,7 +89,9 @@ class _PlainCodeBlock(CodeBlock):
         block.label = markdown.next_label(token.info.strip())
         return block
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
         code = str(self.text).rstrip()
         yield self.label
         if self.lexer_name == "text":
@@ -100,10 +108,19 @@ class _PlainCodeBlock(CodeBlock):
 
 
 class _RichMarkdown(Markdown):
-    elements = {**Markdown.elements, "fence": _PlainCodeBlock, "code_block": _PlainCodeBlock}  # noqa: RUF012
+    elements = {  # noqa: RUF012
+        **Markdown.elements,
+        "fence": _PlainCodeBlock,
+        "code_block": _PlainCodeBlock,
+    }
 
     def __init__(
-        self, source: str, look: MarkdownStyle, before: CodeBlocksBefore, *, coloured: bool
+        self,
+        source: str,
+        look: MarkdownStyle,
+        before: CodeBlocksBefore,
+        *,
+        coloured: bool,
     ) -> None:
         self._look, self._turn_id, self.n_code_blocks = look, *before
         self._coloured = coloured
@@ -164,13 +181,17 @@ def _render_block(
     *,
     coloured: bool = False,
 ) -> tuple[list[SegmentLine], int]:
-    """The lines without blank ones around them; the number of code blocks up to its end."""
+    """The lines without blank ones around them; the number of code blocks up to its
+    end.
+    """
     console = _build_console(look)
     text = _RichMarkdown(source, look, before, coloured=coloured)
     lines = console.render_lines(text, console.options.update(width=width), pad=False)
     if not _has_every_letter(source, lines):
         lines = _render_plain(source, width, look)
-    plain = [[Segment(s.text, _without_background(s.style)) for s in line] for line in lines]
+    plain = [
+        [Segment(s.text, _without_background(s.style)) for s in line] for line in lines
+    ]
     filled = [n for n, line in enumerate(plain) if any(s.text.strip() for s in line)]
     return plain[filled[0] : filled[-1] + 1] if filled else [], text.n_code_blocks
 
@@ -184,7 +205,9 @@ def _has_every_letter(source: str, lines: list[SegmentLine]) -> bool:
 def _render_plain(text: str, width: int, look: MarkdownStyle) -> list[SegmentLine]:
     console = _build_console(look)
     options = console.options.update(width=max(2, width))  # a wide character's cells
-    return console.render_lines(Text(text.rstrip("\n").expandtabs(4)), options, pad=False)
+    return console.render_lines(
+        Text(text.rstrip("\n").expandtabs(4)), options, pad=False
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -221,7 +244,8 @@ class MarkdownText:
         self._n_rendered = 0  # Number of finished blocks in `_lines`.
         self._n_code_blocks = 0  # In `_lines`.
         self._open_lines: list[SegmentLine] | None = None
-        self._kept_lines: list[SegmentLine] = []  # Of the first `_n_kept` characters of `_tail`.
+        # Of the first `_n_kept` characters of `_tail`.
+        self._kept_lines: list[SegmentLine] = []
         self._n_kept = 0
         self._n_parsed = 0  # Characters of `_tail` that were parsed to find its end.
         self._uncoloured: list[UncolouredBlock] = []
@@ -259,7 +283,9 @@ class MarkdownText:
             starts.append((tokens[-1].map or [0, 0])[1])  # whatever follows
         if starts and starts[-1] > 0:
             edges = [0, *sorted(set(starts))[1:]]
-            self._finished_blocks += ["\n".join(lines[a:b]) + "\n" for a, b in pairwise(edges)]
+            self._finished_blocks += [
+                "\n".join(lines[a:b]) + "\n" for a, b in pairwise(edges)
+            ]
             self._tail = "\n".join(lines[starts[-1] :])
             self._kept_lines, self._n_kept = [], 0
         self._n_parsed = len(self._tail)
@@ -269,7 +295,12 @@ class MarkdownText:
         self._discard_rendered()
 
     def _discard_rendered(self) -> None:
-        self._lines, self._n_rendered, self._n_code_blocks, self._open_lines = [], 0, 0, None
+        self._lines, self._n_rendered, self._n_code_blocks, self._open_lines = (
+            [],
+            0,
+            0,
+            None,
+        )
         self._kept_lines, self._n_kept, self._uncoloured = [], 0, []
 
     def height(self, width: int) -> int:
@@ -278,11 +309,15 @@ class MarkdownText:
             self._discard_rendered()
         for source in self._finished_blocks[self._n_rendered :]:
             before = self._turn_id, self._n_code_blocks
-            lines, self._n_code_blocks = _render_block(source, width, self._style, before)
+            lines, self._n_code_blocks = _render_block(
+                source, width, self._style, before
+            )
             first = len(self._lines) + bool(self._lines and lines)
             self._lines += self._with_blank_line(lines)
             if self._n_code_blocks > before[1]:
-                block = UncolouredBlock(source, width, self._style, before, first, len(lines))
+                block = UncolouredBlock(
+                    source, width, self._style, before, first, len(lines)
+                )
                 self._uncoloured.append(block)
         self._n_rendered = len(self._finished_blocks)
         if self._open_lines is None:
@@ -310,10 +345,15 @@ class MarkdownText:
             end = max(self._tail.rfind("\n", start), self._tail.rfind(" ", start)) + 1
             self._kept_lines += self._render_open_part(start, max(start, end))
             self._n_kept = max(start, end)
-        return [*self._kept_lines, *self._render_open_part(self._n_kept, len(self._tail))]
+        return [
+            *self._kept_lines,
+            *self._render_open_part(self._n_kept, len(self._tail)),
+        ]
 
     def _render_open_part(self, start: int, end: int) -> list[SegmentLine]:
-        """An open code fence has no syntax colours, and rows far below a table's head are plain."""
+        """An open code fence has no syntax colours, and rows far below a table's head
+        are plain.
+        """
         text, look, width = self._tail[start:end], self._style, self._width
         if (info := _unclosed_fence_info(self._tail)) is not None:
             lines: list[SegmentLine] = []

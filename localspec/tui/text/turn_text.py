@@ -12,7 +12,12 @@ from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Attachment, Turn
 from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
-from localspec.protocol.events import FinishReason, GenerationFinished, Round, TokenScore
+from localspec.protocol.events import (
+    FinishReason,
+    GenerationFinished,
+    Round,
+    TokenScore,
+)
 from localspec.protocol.round_totals import RoundTotals
 from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
@@ -41,7 +46,9 @@ _ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /thi
 @dataclass(frozen=True, slots=True)
 class Speaker:
     name: str
-    raw: bool  # A completion model: the text continues the question and is not Markdown.
+    raw: (
+        bool  # A completion model: the text continues the question and is not Markdown.
+    )
 
 
 def format_attachment(file: Attachment) -> str:
@@ -49,7 +56,9 @@ def format_attachment(file: Attachment) -> str:
 
 
 def truncate_question(text: str, *, keep_end: bool = False) -> str:
-    """Shortens a very long question to its beginning; a text that is continued, to its end."""
+    """Shortens a very long question to its beginning; a text that is continued, to its
+    end.
+    """
     if len(text) <= _LONG_QUESTION:
         return text
     n_hidden = short_count(len(text) - _SHOWN_CHARACTERS)
@@ -91,7 +100,10 @@ class TurnText:
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
         self._thinking_block = Paragraph(style="thinking")
-        self._note_block, self._speed_block = Paragraph(style="muted"), Paragraph(style="muted")
+        self._note_block, self._speed_block = (
+            Paragraph(style="muted"),
+            Paragraph(style="muted"),
+        )
         self._stack = BlockStack()
         self._arrange_blocks()
 
@@ -107,7 +119,9 @@ class TurnText:
                     Paragraph(self.question),
                     BlankLine(),
                 ]
-            blocks.append(Paragraph(sanitize(self._speaker.name, multiline=False), "speaker"))
+            blocks.append(
+                Paragraph(sanitize(self._speaker.name, multiline=False), "speaker")
+            )
             answer = self._thinking_block, self.markdown
             blocks += [self.token_text] if self._token_view else answer
         blocks += [self._speed_block] if self._token_view else []
@@ -127,10 +141,16 @@ class TurnText:
         self._update_thinking()
 
     def show_stored(self, turn: Turn, thinking_markers: tuple[str, str] | None) -> None:
-        """Shows the stored text of an answer; its events colour it, unless some are missing."""
-        for part in split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking):
+        """Shows the stored text of an answer; its events colour it, unless some are
+        missing.
+        """
+        for part in split_thinking(
+            turn.answer, thinking_markers, turn.starts_in_thinking
+        ):
             self._add_part(part)
-        self.token_text.extend([token for round_ in turn.rounds for token in round_.tokens])
+        self.token_text.extend(
+            [token for round_ in turn.rounds for token in round_.tokens]
+        )
         self.rounds = list(turn.rounds)
         ends = [event for event in turn.events if isinstance(event, GenerationFinished)]
         if ends:
@@ -163,7 +183,9 @@ class TurnText:
 
     def set_note(self, text: str) -> None:
         """A muted line below the answer; an empty one hides it."""
-        self._note_block.set_text(f"\n{sanitize(text, multiline=False)}" if text else "")
+        self._note_block.set_text(
+            f"\n{sanitize(text, multiline=False)}" if text else ""
+        )
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
         """Adds probabilities that were computed after the answer."""
@@ -180,11 +202,15 @@ class TurnText:
     def scored_rounds(self) -> list[Round]:
         """With the probabilities that were computed after the answer."""
         tokens = iter(self.token_text.tokens)
-        return [replace(r, tokens=tuple(islice(tokens, len(r.tokens)))) for r in self.rounds]
+        return [
+            replace(r, tokens=tuple(islice(tokens, len(r.tokens)))) for r in self.rounds
+        ]
 
     def round_of(self, token: int) -> Round | None:
         ends = accumulate(len(round_.tokens) for round_ in self.rounds)
-        return next((r for r, end in zip(self.rounds, ends, strict=True) if token < end), None)
+        return next(
+            (r for r, end in zip(self.rounds, ends, strict=True) if token < end), None
+        )
 
     def show_tokens(self, shown: bool, show_marks: bool) -> None:
         self._token_view = shown

@@ -22,7 +22,9 @@ def fit_to_width(text: str, width: int) -> str:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Sanitized lines, at least one; hyphens are no breaks, so that commands stay whole."""
+    """Sanitized lines, at least one; hyphens are no breaks, so that commands stay
+    whole.
+    """
     text = sanitize(text, multiline=False)
     return wrap(text, max(10, width), break_on_hyphens=False) or [""]
 
@@ -38,13 +40,15 @@ class TextRun:
 class WrappedText:
     """Lines of at most `width` cells; one word may consist of several runs.
 
-    Text is only appended, so only the last line changes; its last word may move to a new line.
+    Text is only appended, so only the last line changes; its last word may move to a
+    new line.
     """
 
     def __init__(self, width: int) -> None:
         self.width = max(1, width)
         self.lines: list[list[TextRun]] = [[]]
-        self.start_lines: dict[int, int] = {}  # The line where each owner's text begins.
+        # The line where each owner's text begins.
+        self.start_lines: dict[int, int] = {}
         self._line_width = 0
         self._word_start = 0  # Index of the current word's first run in the last line.
         self._word_width = 0
@@ -57,7 +61,8 @@ class WrappedText:
                 self._start_line()
             elif part.isspace():
                 available = self.width - self._line_width
-                self._append_run(part[:available], owner)  # spaces beyond the edge are dropped
+                # spaces beyond the edge are dropped
+                self._append_run(part[:available], owner)
                 self._word_start, self._word_width = len(self.lines[-1]), 0
             else:
                 self._append_letters(part, owner)
@@ -90,7 +95,10 @@ class WrappedText:
         owners_before = {run.owner for run in self.lines[-1]}
         self._start_line()
         for run in word:
-            if self.start_lines.get(run.owner) == last - 1 and run.owner not in owners_before:
+            if (
+                self.start_lines.get(run.owner) == last - 1
+                and run.owner not in owners_before
+            ):
                 self.start_lines[run.owner] = last
         self.lines[-1] = word
         self._line_width = self._word_width = width

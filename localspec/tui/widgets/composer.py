@@ -31,11 +31,16 @@ from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
 _MAX_LISTED = 200
-_MAX_WRAPPED_CHARACTERS = 50_000  # Longer text is not wrapped: wrapping a megabyte takes seconds.
+_MAX_WRAPPED_CHARACTERS = (
+    50_000  # Longer text is not wrapped: wrapping a megabyte takes seconds.
+)
 
 
 class CompletionList(OptionList, can_focus=False):
-    """What a command can be completed to; hidden without one. The field passes its keys on."""
+    """What a command can be completed to; hidden without one.
+
+    The field passes its keys on.
+    """
 
     def __init__(self, take: Callable[[str], None]) -> None:
         """`take` receives the chosen line."""
@@ -70,7 +75,9 @@ class CompletionList(OptionList, can_focus=False):
         elif key in ("up", "down"):
             self._is_chosen = True
             (self.action_cursor_up if key == "up" else self.action_cursor_down)()
-        elif key == "tab" or (key == "enter" and (self._is_chosen or not self._is_whole(typed))):
+        elif key == "tab" or (
+            key == "enter" and (self._is_chosen or not self._is_whole(typed))
+        ):
             self._take(self.highlighted or 0)
         else:
             return False
@@ -99,7 +106,9 @@ class MessageComposer(TextArea):
         text: str
 
     def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
-        """Earlier texts of the session are recalled; those that leave the field are added."""
+        """Earlier texts of the session are recalled; those that leave the field are
+        added.
+        """
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
         self._keymap, self._session = keymap, session
         self.cursor_blink = False
@@ -109,7 +118,8 @@ class MessageComposer(TextArea):
         self._recall_index = len(session.typed_texts)
         """Position in `_typed_texts`; its length: the message being written."""
         self._loaded_text = ""  # An earlier question, put into the field to be edited.
-        self.typed_at = float("-inf")  # When something was typed last, as `time.monotonic`.
+        # When something was typed last, as `time.monotonic`.
+        self.typed_at = float("-inf")
 
     async def _on_key(self, event: events.Key) -> None:
         """Not bindings, because those would run before letters that were typed earlier."""
@@ -120,7 +130,9 @@ class MessageComposer(TextArea):
         elif event.key in keys_for("chat.send", self._keymap):
             text = self.text
             self._remember_text()
-            self.text = ""  # at once: the next letters may follow before the screen reacts
+            self.text = (
+                ""  # at once: the next letters may follow before the screen reacts
+            )
             self.soft_wrap = True
             self.post_message(self.Submitted(text))
         elif event.key in keys_for("chat.newline", self._keymap):
@@ -169,7 +181,9 @@ class MessageComposer(TextArea):
         self.replace_text(text)
 
     def replace_text(self, text: str) -> None:
-        """Replaces all text and moves the cursor to the end; undo brings the old one back."""
+        """Replaces all text and moves the cursor to the end; undo brings the old one
+        back.
+        """
         self._update_soft_wrap(len(text))
         self.history.checkpoint()
         self.replace(text, self.document.start, self.document.end)
@@ -190,14 +204,21 @@ class MessageComposer(TextArea):
         except LocalspecError as error:
             self.notify(problem_text(error), severity="warning", markup=False)
         except OSError as error:
-            self.notify(f"The message cannot be edited: {error.strerror}.", markup=False)
+            self.notify(
+                f"The message cannot be edited: {error.strerror}.", markup=False
+            )
         else:
             self.replace_text(_clean_typed(text.rstrip("\n")))
         finally:
             path.unlink(missing_ok=True)
 
     def action_cursor_up(self, select: bool = False) -> None:
-        if not select and self._can_recall and self.cursor_at_first_line and self._recall_index > 0:
+        if (
+            not select
+            and self._can_recall
+            and self.cursor_at_first_line
+            and self._recall_index > 0
+        ):
             self._recall(self._recall_index - 1)
         else:
             super().action_cursor_up(select)
@@ -211,13 +232,17 @@ class MessageComposer(TextArea):
 
     @property
     def _can_recall(self) -> bool:
-        """Whether up and down go through the history: only if no typed text would be lost."""
+        """Whether up and down go through the history: only if no typed text would be
+        lost.
+        """
         recalled = self._typed_texts[self._recall_index : self._recall_index + 1]
         return self.text in ("", self._loaded_text, *recalled)
 
     def _recall(self, index: int) -> None:
         self._recall_index = index
-        self.replace_text(self._typed_texts[index] if index < len(self._typed_texts) else "")
+        self.replace_text(
+            self._typed_texts[index] if index < len(self._typed_texts) else ""
+        )
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
@@ -234,7 +259,10 @@ class MessageComposer(TextArea):
 
 
 def _clean_typed(text: str) -> str:
-    """Without control characters. Direction controls are sent as typed; the screen has none."""
+    """Without control characters.
+
+    Direction controls are sent as typed; the screen has none.
+    """
     pieces = _DIRECTION_CONTROLS.split(text)
     return "".join(p if n % 2 else sanitize(p) for n, p in enumerate(pieces))
 

@@ -29,7 +29,8 @@ class LogView(FollowingView, can_focus=True):
         """For each row on the screen: index of the line, start and end within it."""
         self._width = 0
         self._search_text = ""
-        self.matches: list[int] = []  # Indices of the lines that contain the search text.
+        # Indices of the lines that contain the search text.
+        self.matches: list[int] = []
         self._match_index = -1  # Index into `matches` of the current match; -1: none.
 
     def set_lines(self, lines: Iterable[str]) -> None:
@@ -72,7 +73,9 @@ class LogView(FollowingView, can_focus=True):
             self.follow_end()
 
     def find_text(self, search_text: str) -> int:
-        """Shows the last matching line, ignoring case; returns the number of matching lines."""
+        """Shows the last matching line, ignoring case; returns the number of matching
+        lines.
+        """
         self._search_text, self._match_index = search_text, -1
         self._update_matches()
         self.go_to_match(-1)
@@ -84,21 +87,35 @@ class LogView(FollowingView, can_focus=True):
             return  # a streamed log must not be searched at each line
         current = self._current_match_line()
         lower = self._search_text.lower()
-        self.matches = [n for n, line in enumerate(self.lines) if lower and lower in line.lower()]
-        self._match_index = self.matches.index(current) if current in self.matches else -1
+        self.matches = [
+            n for n, line in enumerate(self.lines) if lower and lower in line.lower()
+        ]
+        self._match_index = (
+            self.matches.index(current) if current in self.matches else -1
+        )
 
     def _current_match_line(self) -> int:
         """Index of the line with the current match; -1: none."""
-        return self.matches[self._match_index] if 0 <= self._match_index < len(self.matches) else -1
+        return (
+            self.matches[self._match_index]
+            if 0 <= self._match_index < len(self.matches)
+            else -1
+        )
 
     def go_to_match(self, by: int) -> int:
-        """Moves by `by` matches, wrapping around; returns the match number from 1, 0: no match."""
+        """Moves by `by` matches, wrapping around; returns the match number from 1, 0:
+        no match.
+        """
         if not self.matches:
             return 0
-        start = len(self.matches) if self._match_index < 0 and by < 0 else self._match_index
+        start = (
+            len(self.matches) if self._match_index < 0 and by < 0 else self._match_index
+        )
         self._match_index = (start + by) % len(self.matches)
         number = self.matches[self._match_index]
-        row = next((y for y, (n, _, _) in enumerate(self._wrapped_rows) if n == number), 0)
+        row = next(
+            (y for y, (n, _, _) in enumerate(self._wrapped_rows) if n == number), 0
+        )
         self.following = False
         middle = max(0, row - self.size.height // 2)
         self.scroll_to(y=middle, animate=False, immediate=True, force=True)
@@ -111,7 +128,10 @@ class LogView(FollowingView, can_focus=True):
         if row >= len(self._wrapped_rows):
             return Strip.blank(self.size.width, plain)
         number, start, end = self._wrapped_rows[row]
-        segments = [Segment(" ", plain), *self._highlight_matches(number, start, end, plain)]
+        segments = [
+            Segment(" ", plain),
+            *self._highlight_matches(number, start, end, plain),
+        ]
         return Strip(segments).adjust_cell_length(self.size.width, plain)
 
     def _highlight_matches(

@@ -22,7 +22,10 @@ class PointerList(OptionList, Generic[RowT]):
     """The pointer stays on its row when the rows change."""
 
     def __init__(
-        self, id_: str, key: Callable[[RowT], str], draw: Callable[[RowT, bool], Content]
+        self,
+        id_: str,
+        key: Callable[[RowT], str],
+        draw: Callable[[RowT, bool], Content],
     ) -> None:
         """`key` identifies a row; `draw` gets whether the pointer is on it."""
         super().__init__(id=id_, compact=True, markup=False)
@@ -31,14 +34,23 @@ class PointerList(OptionList, Generic[RowT]):
         self._pointed_index = 0
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        # Textual divides by what the padding leaves of the width: nothing in a tiny terminal.
+        # Textual divides by what the padding leaves of the width: nothing in a tiny
+        # terminal.
         return super().get_content_height(container, viewport, max(width, _MIN_WIDTH))
 
     def set_sections(
-        self, sections: Sequence[tuple[Content | None, Sequence[RowT]]], *, spaced: bool = True
+        self,
+        sections: Sequence[tuple[Content | None, Sequence[RowT]]],
+        *,
+        spaced: bool = True,
     ) -> None:
-        """Replaces all rows. None: no heading; `spaced`: with blank lines between sections."""
-        pointed_key = self._key(row) if (row := self.highlighted_row) is not None else None
+        """Replaces all rows.
+
+        None: no heading; `spaced`: with blank lines between sections.
+        """
+        pointed_key = (
+            self._key(row) if (row := self.highlighted_row) is not None else None
+        )
         self.rows = [row for _, rows in sections for row in rows]
         keys = [self._key(row) for row in self.rows]
         self._pointed_index = keys.index(pointed_key) if pointed_key in keys else 0
@@ -88,7 +100,10 @@ class PointerList(OptionList, Generic[RowT]):
     @on(OptionList.OptionHighlighted)
     def _move_pointer(self) -> None:
         index = self.highlighted_index
-        previous, self._pointed_index = self._pointed_index, NO_ROW if index is None else index
+        previous, self._pointed_index = (
+            self._pointed_index,
+            NO_ROW if index is None else index,
+        )
         for index in {previous, self._pointed_index}:
             if 0 <= index < len(self.rows):
                 self._redraw(index)

@@ -1,4 +1,6 @@
-"""The frame of a screen: centred columns, its title with a status, its keys and numbers."""
+"""The frame of a screen: centred columns, its title with a status, its keys and
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,14 @@ class CenteredLayout:
     because a style sheet finds a widget by the first widget class among its bases.
     """
 
-    def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
+    def process_layout(
+        self, placements: list[WidgetPlacement]
+    ) -> list[WidgetPlacement]:
         """Called at each layout; `self.size` may still be the previous size."""
         widths = [place.region.width + place.margin.width for place in placements]
         available = max(widths, default=0)
-        if isinstance(self, Screen):  # all its children may be narrower than the terminal
+        # all its children may be narrower than the terminal
+        if isinstance(self, Screen):
             available = self.app.size.width
         centered = []
         for place, width in zip(placements, widths, strict=True):
@@ -82,17 +87,26 @@ class StatusBar(Static):
         self._keys_and_numbers = ("", "")
 
     def draw(
-        self, session: ChatSession, phase: str, transcript: Transcript, *, with_speed: bool
+        self,
+        session: ChatSession,
+        phase: str,
+        transcript: Transcript,
+        *,
+        with_speed: bool,
     ) -> None:
         keymap = self._options.keymap
         if transcript.is_cursor_active:
             keys = format_footer(keymap, "tokens")
         else:
             labels = {"chat.stop": "stop" if phase == "answering" else "back"}
-            keys = format_footer(keymap, "composer", "chat", "app", label_overrides=labels)
+            keys = format_footer(
+                keymap, "composer", "chat", "app", label_overrides=labels
+            )
             if transcript.token_view:
                 send, _, others = keys.partition("  ")
-                keys = f"{send}  {key_label('chat.walk', keymap)} select token  {others}"
+                keys = (
+                    f"{send}  {key_label('chat.walk', keymap)} select token  {others}"
+                )
         numbers = _status_numbers(session, phase)
         speed = session.answer.tokens_per_second
         if with_speed and speed is not None and phase != "answering":

@@ -1,4 +1,6 @@
-"""The search field of Home: searches the saved chats while one types, and the hub on request."""
+"""The search field of Home: searches the saved chats while one types, and the hub on
+request.
+"""
 
 from __future__ import annotations
 

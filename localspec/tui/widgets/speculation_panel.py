@@ -25,7 +25,11 @@ from localspec.units import count, percent, token_rate
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
 REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
 _PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
-_STATE_STYLES = {"on": "bold $success", "probing": "bold $accent", "paused": "bold $warning"}
+_STATE_STYLES = {
+    "on": "bold $success",
+    "probing": "bold $accent",
+    "paused": "bold $warning",
+}
 _SOURCE_NAMES = {
     "model": "draft model",
     "lookup": "lookup",
@@ -33,7 +37,8 @@ _SOURCE_NAMES = {
 } | draft_heads.KIND_TITLES
 _NO_GAIN = 1.02  # A range that reaches below this shows no clear gain.
 _STRIP_SCALES = (4, 8, 16)
-"""Accepted tokens of the strip's highest bar: few values, so that bars seldom change."""
+"""Accepted tokens of the strip's highest bar: few values, so that bars seldom change.
+"""
 
 
 class SpeculationPanel(Static):
@@ -48,7 +53,9 @@ class SpeculationPanel(Static):
         if phase == "answering":
             self.draw_soon(session.stats)
         else:
-            self.draw(session.stats, _PHASE_LABELS.get(phase) or session.next_speculation)
+            self.draw(
+                session.stats, _PHASE_LABELS.get(phase) or session.next_speculation
+            )
 
     def draw_soon(self, stats: SpeculationStats) -> None:
         def refresh() -> None:
@@ -101,7 +108,9 @@ def _summary(stats: SpeculationStats, state: str) -> Iterator[Content]:
 
 def _headline(stats: SpeculationStats, state: str) -> Content:
     if state or stats.plan is None:
-        return Content.styled(state or "READY", "bold $accent" if state else "bold $muted")
+        return Content.styled(
+            state or "READY", "bold $accent" if state else "bold $muted"
+        )
     plan_state, speedup = stats.plan.state, stats.speedup
     label = "MEASURING" if plan_state == "probing" else plan_state.upper()
     gain, style = "", "$muted"
@@ -153,9 +162,13 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
         rate = format_acceptance(part.accepted, part.drafted)
         yield _two_columns(f"{rate} drafted" if part.drafted else rate, label)
     per_pass = stats.totals.tokens_per_pass
-    yield Content(f"{per_pass:.1f} tokens per target pass" if per_pass else "– tokens per pass")
+    yield Content(
+        f"{per_pass:.1f} tokens per target pass" if per_pass else "– tokens per pass"
+    )
     if totals.overlapped:
-        yield _two_columns(percent(totals.overlap_hits / totals.overlapped), "drafted in time")
+        yield _two_columns(
+            percent(totals.overlap_hits / totals.overlapped), "drafted in time"
+        )
 
 
 def _strip(stats: SpeculationStats, ascii_only: bool) -> Iterator[Content]:
@@ -186,7 +199,9 @@ def _strip_cells(event: Round, scale: int, ascii_only: bool) -> tuple[str, str, 
 
 
 def _histogram(counts: list[int]) -> Iterator[Content]:
-    """How many rounds accepted 0, 1, 2, … tokens, two per line; the last includes all above."""
+    """How many rounds accepted 0, 1, 2, … tokens, two per line; the last includes all
+    above.
+    """
     if not counts:
         return
     yield _muted("accepted tokens per round")
@@ -220,13 +235,17 @@ def _last_round(stats: SpeculationStats) -> Iterator[Content]:
         return
     last = stats.recent_rounds[-1]
     yield _muted("last round")
-    source = " + ".join(map(_format_source, last.source.split("+"))) if last.source else ""
+    source = (
+        " + ".join(map(_format_source, last.source.split("+"))) if last.source else ""
+    )
     yield Content(f"{last.drafted} drafted, {source}" if source else "nothing drafted")
     if stats.plan is not None and last.reason and last.reason != stats.plan.why:
         yield from _wrap_muted(last.reason)
 
 
-def _two_columns(left: str, right: str, style: str = "", right_style: str = "$muted") -> Content:
+def _two_columns(
+    left: str, right: str, style: str = "", right_style: str = "$muted"
+) -> Content:
     """Text at the left and right edge, so that changing numbers move nothing."""
     space = " " * max(1, PANEL_WIDTH - len(left) - len(right))
     return Content.assemble((left, style), space, (right, right_style))

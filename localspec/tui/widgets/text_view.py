@@ -1,4 +1,6 @@
-"""A scrolling view of text blocks that renders only visible lines, without child widgets."""
+"""A scrolling view of text blocks that renders only visible lines, without child
+widgets.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
-_RESIZE_DELAY = 0.08  # Seconds from a resize to wrapping again, which takes a while for long text.
+_RESIZE_DELAY = (
+    0.08  # Seconds from a resize to wrapping again, which takes a while for long text.
+)
 _NAMES = ("text", "muted", "role", "speaker", "thinking", "prefix", "error")
 _STYLE_NAMES = (*_NAMES, *TOKEN_CLASS_STYLES)
 
@@ -47,7 +51,9 @@ class FollowingView(ScrollView):
         self._set_following(new_value >= self.max_scroll_y)
 
     def watch_show_vertical_scrollbar(self, shown: bool) -> None:
-        """Textual moves only a scrollbar that is shown: a new one would stand at the top."""
+        """Textual moves only a scrollbar that is shown: a new one would stand at the
+        top.
+        """
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
@@ -72,7 +78,8 @@ class TextView(FollowingView, can_focus=False):
         if not self._width:
             return
         size = Size(self.size.width, self._blocks.height(self._width))
-        # Without a layout of the whole screen, unless the scrollbar appears or disappears.
+        # Without a layout of the whole screen, unless the scrollbar appears or
+        # disappears.
         if (size.height > self.container_size.height) != self.show_vertical_scrollbar:
             self.virtual_size = size
         elif size != self.virtual_size:
@@ -113,8 +120,11 @@ class TextView(FollowingView, can_focus=False):
         if not self._width or line >= self.virtual_size.height:
             return Strip.blank(width, plain)
         segments = [Segment(self._left_margin, plain)]
-        for style, run in groupby(self._blocks.line(line, self.text_styles), attrgetter("style")):
-            text = "".join(segment.text for segment in run)  # few long segments are faster
+        for style, run in groupby(
+            self._blocks.line(line, self.text_styles), attrgetter("style")
+        ):
+            # few long segments are faster
+            text = "".join(segment.text for segment in run)
             segments.append(Segment(text, plain + style if style else plain))
         strip = Strip(segments).adjust_cell_length(width, plain)
         selection = self.text_selection
@@ -133,7 +143,9 @@ class TextView(FollowingView, can_focus=False):
     def text_styles(self) -> dict[str, Style]:
         if not self._text_styles:
             for name in _STYLE_NAMES:
-                style = self.get_component_rich_style(f"text-view--{name}", partial=True)
+                style = self.get_component_rich_style(
+                    f"text-view--{name}", partial=True
+                )
                 self._text_styles[name] = style
             for kind, style in TOKEN_CLASS_STYLES.items():
                 self._text_styles[kind] += style
@@ -147,7 +159,9 @@ class TextView(FollowingView, can_focus=False):
     def plain_text(self) -> str:
         lines = (
             self._left_margin
-            + "".join(segment.text for segment in self._blocks.line(y, self.text_styles))
+            + "".join(
+                segment.text for segment in self._blocks.line(y, self.text_styles)
+            )
             for y in range(self.virtual_size.height)
         )
         return "\n".join(lines)
@@ -161,7 +175,9 @@ class TextView(FollowingView, can_focus=False):
         if not before.strip():  # the selection starts at the beginning of a line
             return dedent(before + text), "\n"
         first, *rest = text.split("\n")
-        return "\n".join([first, *(line.removeprefix(self._left_margin) for line in rest)]), "\n"
+        return "\n".join(
+            [first, *(line.removeprefix(self._left_margin) for line in rest)]
+        ), "\n"
 
     @property
     def _left_margin(self) -> str:

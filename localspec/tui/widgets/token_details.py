@@ -29,7 +29,9 @@ class TokenDetails(Static):
     def __init__(self) -> None:
         super().__init__(markup=False)
 
-    def show_token(self, token: Token | None, round_: Round | None, show_marks: bool) -> None:
+    def show_token(
+        self, token: Token | None, round_: Round | None, show_marks: bool
+    ) -> None:
         lines = [Content("")]
         brief = self.screen.has_class("-short")  # the strip has four lines then
         if token is not None and round_ is not None:
@@ -43,7 +45,9 @@ class TokenDetails(Static):
 
 def _quoted(text: str) -> str:
     shown = sanitize(text).replace("\n", "⏎").replace("\t", "⇥")
-    return f"“{shown}”" if shown else "end of text" if not text else "invisible characters"
+    return (
+        f"“{shown}”" if shown else "end of text" if not text else "invisible characters"
+    )
 
 
 def _token_line(token: Token, *, brief: bool) -> Content:
@@ -52,7 +56,9 @@ def _token_line(token: Token, *, brief: bool) -> Content:
     if rejected is not None:
         description = f"corrected: draft token {_quoted(rejected.text)} rejected"
         if rejected.p_draft is not None and not brief:
-            description += f" (draft probability {_format_probability(rejected.p_draft)})"
+            description += (
+                f" (draft probability {_format_probability(rejected.p_draft)})"
+            )
     text = _quoted(token.text), "bold"
     return Content.assemble(("token ", "$muted"), text, f"   {description}")
 
@@ -89,6 +95,8 @@ def _format_probability(p: float) -> str:
 def build_legend(show_marks: bool) -> Content:
     parts: list[Content | str] = []
     for kind, (label, style) in LEGEND.items():
-        mark = TOKEN_MARKS[kind] if show_marks else ("▔" if kind == "correction" else "")
+        mark = (
+            TOKEN_MARKS[kind] if show_marks else ("▔" if kind == "correction" else "")
+        )
         parts += [Content.styled(f"{label}{mark}", style), "   "]
     return Content.assemble(*parts)

@@ -34,11 +34,15 @@ from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import TextView
 
 _URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
-_MIN_URL_PART = 6  # Characters of an address on one line: fewer may be an ordinary word.
+_MIN_URL_PART = (
+    6  # Characters of an address on one line: fewer may be an ordinary word.
+)
 
 
 def find_url(text: str, part: str) -> str:
-    """The address in a text that a part of it, as on one line of the screen, belongs to."""
+    """The address in a text that a part of it, as on one line of the screen, belongs
+    to.
+    """
     part = part.strip("<>()[]\"'`.,;:!?")
     if len(part) < _MIN_URL_PART:
         return ""
@@ -64,7 +68,9 @@ class Transcript(TextView, can_focus=False):
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
         self._colour_worker = LatestOnlyWorker("colours")
-        self.show_marks = show_marks  # Marks in addition to the colours of token classes.
+        self.show_marks = (
+            show_marks  # Marks in addition to the colours of token classes.
+        )
         self.token_view = False
         self.thinking_unfolded = False
         self._cursor_turn: int | None = None  # The turn that has the cursor.
@@ -106,7 +112,8 @@ class Transcript(TextView, can_focus=False):
         markdown.colour(block, lines)
         self.refresh()
 
-    # --- turns ----------------------------------------------------------------------------
+    # --- turns
+    # ----------------------------------------------------------------------------
 
     def show_session(self, session: ChatSession) -> None:
         self.clear_turns()
@@ -142,9 +149,17 @@ class Transcript(TextView, can_focus=False):
         turn = next((turn for turn in self.turns if turn.turn_id == found.turn), None)
         if turn is not None:
             top = self._blocks.top_of(turn)
-            lines = self.plain_text.lower().split("\n")[top : top + turn.height(self._width)]
-            hits = [n for n, line in enumerate(lines) if any(word in line for word in found.terms)]
-            self.scroll_to(y=max(0, top + hits[0] - 2 if hits else top), animate=False, force=True)
+            lines = self.plain_text.lower().split("\n")[
+                top : top + turn.height(self._width)
+            ]
+            hits = [
+                n
+                for n, line in enumerate(lines)
+                if any(word in line for word in found.terms)
+            ]
+            self.scroll_to(
+                y=max(0, top + hits[0] - 2 if hits else top), animate=False, force=True
+            )
 
     def set_note(self, text: str) -> None:
         self.turns[-1].set_note(text)
@@ -168,7 +183,9 @@ class Transcript(TextView, can_focus=False):
         parts = (error.message, "error"), (screen_hint(error.hint), "text")
         self._error_blocks = [BlankLine()]
         self._error_blocks += [
-            Paragraph(sanitize(text, multiline=False), style, bar) for text, style in parts if text
+            Paragraph(sanitize(text, multiline=False), style, bar)
+            for text, style in parts
+            if text
         ]
         self._error_blocks.append(KeyHints(keys, bar))
         self._rebuild_blocks()
@@ -182,7 +199,8 @@ class Transcript(TextView, can_focus=False):
         self._error_blocks = []
         self._rebuild_blocks()
 
-    # --- views ----------------------------------------------------------------------------
+    # --- views
+    # ----------------------------------------------------------------------------
 
     def show_tokens(self, shown: bool) -> None:
         """Switches the token view; it takes the keyboard if there is an answer."""
@@ -208,7 +226,11 @@ class Transcript(TextView, can_focus=False):
     def on_click(self, event: events.Click) -> None:
         """Opens the address that is clicked, also if it is broken over several lines."""
         line = self.render_line(event.y).text
-        words = (word for word in re.finditer(r"\S+", line) if word.start() <= event.x < word.end())
+        words = (
+            word
+            for word in re.finditer(r"\S+", line)
+            if word.start() <= event.x < word.end()
+        )
         for word in words:
             for turn in self.turns:
                 url = find_url(f"{turn.question}\n{turn.token_text.answer}", word[0])
@@ -217,7 +239,8 @@ class Transcript(TextView, can_focus=False):
                     self.notify(f"Opening {url}", markup=False)
                     return
 
-    # --- the cursor -----------------------------------------------------------------------
+    # --- the cursor
+    # -----------------------------------------------------------------------
 
     @property
     def is_cursor_active(self) -> bool:
@@ -243,7 +266,9 @@ class Transcript(TextView, can_focus=False):
         self.post_message(self.TokenSelected(None, None))
 
     def _move_cursor(self, turn_index: int, token_index: int) -> None:
-        """Moves to a token of a turn (-1: its last); does nothing if there is no such turn."""
+        """Moves to a token of a turn (-1: its last); does nothing if there is no such
+        turn.
+        """
         turn = self.turns[turn_index] if 0 <= turn_index < len(self.turns) else None
         if turn is None or not (tokens := turn.token_text.tokens):
             return
@@ -284,7 +309,9 @@ class Transcript(TextView, can_focus=False):
         cursor = turn.token_text.cursor or 0
         ends = accumulate((len(r.tokens) for r in turn.rounds), initial=0)
         starts = [start for start in ends if start < len(turn.token_text.tokens)]
-        index = bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
+        index = (
+            bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
+        )
         if 0 <= index < len(starts):
             self._move_cursor(self._cursor_turn, starts[index])
         else:
@@ -299,7 +326,9 @@ class Transcript(TextView, can_focus=False):
         self._restyle_turns()
 
     def on_blur(self) -> None:
-        """With another field, for example after a click or f6, the keys are those of typing."""
+        """With another field, for example after a click or f6, the keys are those of
+        typing.
+        """
         if self.is_cursor_active and self.screen.focused not in (None, self):
             self.action_leave()
 
@@ -309,9 +338,7 @@ class Transcript(TextView, can_focus=False):
 
 
 _LOADING_HINT = "Loading the model. You can already type."
-_CHAT_HINT = (
-    "Type a message and press enter.\n\nf2: token view. f4: settings and system prompt. f1: help."
-)
+_CHAT_HINT = "Type a message and press enter.\n\nf2: token view. f4: settings and system prompt. f1: help."
 _CHAT_EXAMPLES = (
     "Press enter for an example, and again to send it:\n\n"
     + "\n".join(f"    {title}" for title in examples.TITLES)
@@ -339,4 +366,6 @@ class EmptyChatHint(Static):
         elif loaded is not None:
             hint = _COMPLETION_HINT.format(example=session.example_beginning)
         # The examples are last: a short terminal cuts off what is below.
-        self.update(Content("\n\n".join(filter(None, (hint, session.settings_summary, tasks)))))
+        self.update(
+            Content("\n\n".join(filter(None, (hint, session.settings_summary, tasks))))
+        )

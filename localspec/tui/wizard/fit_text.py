@@ -9,7 +9,12 @@ from localspec.sanitize import sanitize
 from localspec.units import gib
 
 _GIB = 1 << 30
-VERDICT_LABELS = {"fits": "fits", "tight": "tight", "no": "too big", "unknown": "unknown"}
+VERDICT_LABELS = {
+    "fits": "fits",
+    "tight": "tight",
+    "no": "too big",
+    "unknown": "unknown",
+}
 
 
 def range_text(value_range: FloatRange, digits: int | None = None) -> str:
@@ -51,7 +56,9 @@ def model_text(model: CatalogModel) -> str:
 
 
 def pair_name(pair: CatalogPair) -> str:
-    """Its id, without what is said twice: gemma-4-e4b+mtp; the target's alone for prompt lookup."""
+    """Its id, without what is said twice: gemma-4-e4b+mtp; the target's alone for
+    prompt lookup.
+    """
     own = own_id(pair.target.id)
     name = pair.id.replace("+lookup", "").replace(f"{own}+{own}-", f"{own}+")
     return sanitize(name, multiline=False)
@@ -60,7 +67,9 @@ def pair_name(pair: CatalogPair) -> str:
 def licence_text(pair: CatalogPair, unknown: str = "?") -> str:
     """The licences of both models, without repetition."""
     models = [model for model in (pair.target, pair.draft) if model]
-    licences = [(model.licence or unknown).removesuffix(" (repository)") for model in models]
+    licences = [
+        (model.licence or unknown).removesuffix(" (repository)") for model in models
+    ]
     return sanitize(", ".join(dict.fromkeys(licences)), multiline=False)
 
 
@@ -70,7 +79,9 @@ def verdict_text(fit: FitReport) -> str:
     if fit.verdict == "unknown" or tightest.headroom is None:
         return "how much memory is free is unknown"
     if fit.verdict == "no":
-        device_fit = next(each for each in (*fit.device_fits, fit.host) if each.verdict == "no")
+        device_fit = next(
+            each for each in (*fit.device_fits, fit.host) if each.verdict == "no"
+        )
         name = "this computer" if device_fit.device.kind == "cpu" else "the GPU"
         free = gib(device_fit.device.free or 0)
         return f"does not fit: needs {gib(device_fit.needed)}, {name} has {free} free"

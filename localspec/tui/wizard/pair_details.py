@@ -1,4 +1,6 @@
-"""The wizard's details page of a pair: memory, speed, reasons, and checks before the download."""
+"""The wizard's details page of a pair: memory, speed, reasons, and checks before the
+download.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,12 @@ from localspec.units import gb, gib
 
 _LABEL_WIDTH = 12
 _MAX_BAR_WIDTH = 64
-_USE_CASE_LABELS = {"chat": "chat", "code": "code", "writing": "stories", "documents": "documents"}
+_USE_CASE_LABELS = {
+    "chat": "chat",
+    "code": "code",
+    "writing": "stories",
+    "documents": "documents",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
     is_short, is_spacious = height < 16, height >= 19
     inner, pair = width - _LABEL_WIDTH, page.candidate.pair
-    given = dict.fromkeys((page.candidate.draft_reason, *page.candidate.reasons))  # each once
+    # each once
+    given = dict.fromkeys((page.candidate.draft_reason, *page.candidate.reasons))
     why = " · ".join(filter(None, given))
     reasons = wrap_words(why, inner)[: 4 if is_spacious else 2] if why else []
     blocks = [
@@ -98,10 +106,14 @@ def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     yield Content.styled(text[:width], "$muted")
 
 
-def _memory_lines(page: DetailsPage, width: int, *, short: bool, tall: bool) -> Iterator[Content]:
-    """A bar for each device that is used, three at most, or for the host if no other is.
+def _memory_lines(
+    page: DetailsPage, width: int, *, short: bool, tall: bool
+) -> Iterator[Content]:
+    """A bar for each device that is used, three at most, or for the host if no other
+    is.
 
-    Devices that share the host's memory have one bar with it, unless one is itself too small.
+    Devices that share the host's memory have one bar with it, unless one is itself too
+    small.
     """
     fit = page.candidate.fit
     if fit is None:
@@ -109,7 +121,9 @@ def _memory_lines(page: DetailsPage, width: int, *, short: bool, tall: bool) -> 
         return
     bar_width = min(_MAX_BAR_WIDTH, width)
     gpus = [each for each in fit.device_fits if each.target.total or each.draft.total]
-    is_pool = bool(fit.host.sharing) and all(each.verdict == "fits" for each in fit.host.sharing)
+    is_pool = bool(fit.host.sharing) and all(
+        each.verdict == "fits" for each in fit.host.sharing
+    )
     if is_pool:
         gpus = [each for each in gpus if each not in fit.host.sharing]
     devices = [*gpus[:3], *([fit.host] if is_pool or not gpus else [])]
@@ -141,11 +155,16 @@ def _speed_lines(page: DetailsPage, width: int, *, short: bool) -> Iterator[Cont
     if speed.plain is None:
         yield Content(f"unknown: {sanitize(speed.explanation, multiline=False)}")
         return
-    yield Content.assemble(("plain          ", "$muted"), fit_text.speed_text(speed.plain))
+    yield Content.assemble(
+        ("plain          ", "$muted"), fit_text.speed_text(speed.plain)
+    )
     yield Content.assemble(
         ("speculative    ", "$muted"),
         (f"{fit_text.speed_text(speed.speculative):<14}", "bold"),
-        (f"{'  ' if is_wide else ' '}{_speedup_text(page.use_case, speed, width - 33)}", "$muted"),
+        (
+            f"{'  ' if is_wide else ' '}{_speedup_text(page.use_case, speed, width - 33)}",
+            "$muted",
+        ),
     )
     pair, devices = page.candidate.pair, [each.device for each in fit.device_fits]
     kind = "" if pair.draft_kind == "lookup" else pair.draft_kind
@@ -170,12 +189,20 @@ def _speedup_text(use_case: str, speed: SpeedEstimate, width: int) -> str:
 
 
 def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
-    """The command that judges the installed drafts; any model may draft where there is none."""
+    """The command that judges the installed drafts; any model may draft where there is
+    none.
+    """
     if not page.is_downloaded:
         return
     drafts, target = page.comparable_drafts, page.candidate.pair.target.id
-    why = "which draft suits what you write" if drafts else "a model of another family, by text"
-    command = " ".join(("localspec pair test", target, *(drafts or ("MODEL",)), "lookup"))
+    why = (
+        "which draft suits what you write"
+        if drafts
+        else "a model of another family, by text"
+    )
+    command = " ".join(
+        ("localspec pair test", target, *(drafts or ("MODEL",)), "lookup")
+    )
     yield from (Content.styled(line, "$muted") for line in wrap_words(f"{why}:", width))
     yield from map(Content, wrap_words(command, width))
 
@@ -189,7 +216,9 @@ def _check_lines(checks: Iterable[PreDownloadCheck], width: int) -> Iterator[Con
         text = sanitize(check.text, multiline=False)
         if len(text) > width - 4:
             text = text[: width - 5] + "…"
-        cell = Content.assemble((f"{sign} ", style), (text, "" if check.passed else style))
+        cell = Content.assemble(
+            (f"{sign} ", style), (text, "" if check.passed else style)
+        )
         if line and line.cell_length + 3 + cell.cell_length > width:
             yield line
             line = Content("")
@@ -211,7 +240,10 @@ def render_bar(device_fit: DeviceFit, width: int) -> Content:
     start = 0
     for sign, style, n_cells in zip(MEMORY_PARTS, _PART_STYLES, cells, strict=True):
         n_fitting = max(0, min(n_cells, free - start))
-        segments += [(sign * n_fitting, style), (sign * (n_cells - n_fitting), "$error")]
+        segments += [
+            (sign * n_fitting, style),
+            (sign * (n_cells - n_fitting), "$error"),
+        ]
         start += n_cells
     segments.append(("·" * max(0, free - start), "$muted"))
     segments.append(("╱" * (width - max(free, start)), "$muted"))
@@ -220,11 +252,16 @@ def render_bar(device_fit: DeviceFit, width: int) -> Content:
 
 def _bar_total(device_fit: DeviceFit) -> int:
     """Bytes for the full width: the device's memory, or what is needed if that is more."""
-    return max(device_fit.device.total or device_fit.device.free or 0, device_fit.needed, 1)
+    return max(
+        device_fit.device.total or device_fit.device.free or 0, device_fit.needed, 1
+    )
 
 
 def _cell_counts(parts: Iterable[int], total: int, width: int) -> list[int]:
-    """Cells of each part. A non-empty part gets at least one cell, taken from the largest."""
+    """Cells of each part.
+
+    A non-empty part gets at least one cell, taken from the largest.
+    """
     cells = [max(1, round(part * width / total)) if part else 0 for part in parts]
     while sum(cells) > width:
         cells[cells.index(max(cells))] -= 1
@@ -235,17 +272,22 @@ def render_scale(device_fit: DeviceFit, width: int) -> str:
     """Above the bar: zero, free memory, and total memory."""
     device = device_fit.device
     total = _bar_total(device_fit)
-    total_text = fit_text.gib_text(device.total or total) if total == device.total else ""
+    total_text = (
+        fit_text.gib_text(device.total or total) if total == device.total else ""
+    )
     free = f"{fit_text.gib_text(device.free)} free" if device.free is not None else ""
     free_column = min(round((device.free or 0) * width / total), width)
-    if total_text and free_column > width - len(total_text) - 1:  # both labels would overlap
+    # both labels would overlap
+    if total_text and free_column > width - len(total_text) - 1:
         free = f"{fit_text.gib_text(device.free or 0)} free of {total_text}"
         total_text = ""
         free_column = width
     line = "0 GiB"
     if free:
         line = f"{line}{free.rjust(max(len(free) + 1, free_column - len(line)))}"
-    return f"{line}{total_text.rjust(max(0, width - len(line)))}" if total_text else line
+    return (
+        f"{line}{total_text.rjust(max(0, width - len(line)))}" if total_text else line
+    )
 
 
 def render_legend(device_fit: DeviceFit, width: int) -> Content:
@@ -281,7 +323,9 @@ class HeaderComparison:
     """The headers of a pair's files, and whether they are compatible."""
 
     subject: PairShapes
-    verdict: CompatibilityResult | None = None  # None without a draft, or from the catalogue.
+    verdict: CompatibilityResult | None = (
+        None  # None without a draft, or from the catalogue.
+    )
 
     @property
     def is_from_files(self) -> bool:
@@ -294,7 +338,9 @@ def compare_headers(subject: PairShapes) -> HeaderComparison:
     target, draft = subject.headers or (None, None)
     if target is None or draft is None:
         return HeaderComparison(subject)
-    return HeaderComparison(subject, pair_compatibility.check_compatibility(target, draft))
+    return HeaderComparison(
+        subject, pair_compatibility.check_compatibility(target, draft)
+    )
 
 
 def check_before_download(
@@ -327,7 +373,11 @@ def _compatibility_check(
 ) -> PreDownloadCheck:
     head = draft_heads.KIND_TITLES.get(pair.draft_kind)
     if verdict is None:
-        later = f"{head} head: compared with its target" if head else "vocabularies: compared"
+        later = (
+            f"{head} head: compared with its target"
+            if head
+            else "vocabularies: compared"
+        )
         return PreDownloadCheck(None, f"{later} before the download")
     if verdict.verdict == "cross-vocabulary":
         return PreDownloadCheck(True, verdict.summary)
@@ -358,12 +408,18 @@ class PairDetails:
             return None
         comparison = self._comparisons.get(self.candidate.pair.id)
         key = (self.candidate.pair.id, use_case, what_if)
-        if comparison is None or not comparison.is_from_files or key in self._confirmation_tried:
+        if (
+            comparison is None
+            or not comparison.is_from_files
+            or key in self._confirmation_tried
+        ):
             return None
         self._confirmation_tried.add(key)
         return comparison.subject
 
-    def set_headers(self, pair: CatalogPair, comparison: HeaderComparison | None) -> None:
+    def set_headers(
+        self, pair: CatalogPair, comparison: HeaderComparison | None
+    ) -> None:
         """`comparison` is None if the headers could not be read."""
         self._comparisons[pair.id] = comparison
         if comparison is not None and comparison.is_from_files:
@@ -375,7 +431,9 @@ class PairDetails:
             return None
         pairs = pairs_of_same_target(self.candidate.pair, self._services.catalogue)
         ids = [pair.id for pair in pairs]
-        index = ids.index(self.candidate.pair.id) if self.candidate.pair.id in ids else -1
+        index = (
+            ids.index(self.candidate.pair.id) if self.candidate.pair.id in ids else -1
+        )
         return pairs[(index + 1) % len(pairs)] if len(pairs) > 1 else None
 
     def next_target(self, candidates: Sequence[Candidate]) -> CatalogPair | None:
@@ -386,20 +444,29 @@ class PairDetails:
         ids = [candidate.pair.target.id for candidate in candidates]
         index = ids.index(current) if current in ids else -1
         after = [*candidates[index + 1 :], *candidates[: index + 1]]
-        return next((each.pair for each in after if each.pair.target.id != current), None)
+        return next(
+            (each.pair for each in after if each.pair.target.id != current), None
+        )
 
     def build_page(self, candidate: Candidate, use_case: str) -> DetailsPage:
         pair, comparison = candidate.pair, self._comparisons.get(candidate.pair.id)
-        subject = comparison.subject if comparison else self._estimates.find_subject(pair)
+        subject = (
+            comparison.subject if comparison else self._estimates.find_subject(pair)
+        )
         fit_basis = "estimated from the catalogue"
-        if candidate.fit is not None and candidate.fit.memory_estimate.method == "exact":
+        if (
+            candidate.fit is not None
+            and candidate.fit.memory_estimate.method == "exact"
+        ):
             fit_basis = "exact, from the files' headers"
         elif comparison is not None and comparison.is_from_files:
             fit_basis = "from the files' headers"
         return DetailsPage(
             candidate=candidate,
             use_case=use_case,
-            checks=tuple(check_before_download(pair, candidate.fit, subject, comparison)),
+            checks=tuple(
+                check_before_download(pair, candidate.fit, subject, comparison)
+            ),
             is_downloaded=pair.id in self._services.ready_pairs,
             free_disk=self.free_disk,
             fit_basis=fit_basis,

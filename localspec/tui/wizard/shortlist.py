@@ -39,7 +39,9 @@ class Candidate:
 
     pair: CatalogPair
     total_bytes: int  # Of both files.
-    fit: FitReport | None = None  # None if not estimated yet, or if the model shape is unknown.
+    fit: FitReport | None = (
+        None  # None if not estimated yet, or if the model shape is unknown.
+    )
     reasons: tuple[str, ...] = ()
     draft_reason: str = ""
     no_fit_reason: str = ""
@@ -49,10 +51,15 @@ class Candidate:
 def suggest_candidates(
     machine_profile: MachineProfile, use_case: str, what_if: WhatIf, catalogue: Catalog
 ) -> tuple[Candidate, ...]:
-    """The best pair of each target that fits. Takes about a second: call it on a thread."""
+    """The best pair of each target that fits.
+
+    Takes about a second: call it on a thread.
+    """
     criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
     best_by_target: dict[str, Candidate] = {}
-    for suggestion in suggestions.suggest(machine_profile, criteria, catalogue=catalogue):
+    for suggestion in suggestions.suggest(
+        machine_profile, criteria, catalogue=catalogue
+    ):
         target = suggestion.pair.target
         if target.repo is not None:  # the bundled demo is not suggested
             own_id = catalog.own_id(target.id)
@@ -63,11 +70,17 @@ def suggest_candidates(
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     """Leaves out reasons that the table shows as a bar or a number."""
     fit = suggestion.fit
-    has_speed = fit is not None and fit.speed.speculative is not None and fit.verdict != "no"
+    has_speed = (
+        fit is not None and fit.speed.speculative is not None and fit.verdict != "no"
+    )
     n_shown = 1 + has_speed
     others = suggestion.reasons[n_shown:]
-    reasons = tuple(each for each in others if not each.startswith(("no draft", "prompt lookup")))
-    no_fit_reason = "" if suggestion.fit else f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
+    reasons = tuple(
+        each for each in others if not each.startswith(("no draft", "prompt lookup"))
+    )
+    no_fit_reason = (
+        "" if suggestion.fit else f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
+    )
     return Candidate(
         suggestion.pair,
         suggestion.bytes,
@@ -79,7 +92,9 @@ def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     )
 
 
-def pairs_of_same_target(pair: CatalogPair, catalogue: Catalog) -> tuple[CatalogPair, ...]:
+def pairs_of_same_target(
+    pair: CatalogPair, catalogue: Catalog
+) -> tuple[CatalogPair, ...]:
     """With the same quantisation of it."""
     others = catalog.pairs_for(catalogue, pair.target)
     return tuple(other.with_target(pair.target) for other in others)
@@ -93,14 +108,18 @@ class EstimateCache:
         self._subjects: dict[str, PairShapes] = {}
         """By pair id; more accurate than the catalogue's shapes."""
 
-    def store(self, use_case: str, what_if: WhatIf, candidates: tuple[Candidate, ...]) -> None:
+    def store(
+        self, use_case: str, what_if: WhatIf, candidates: tuple[Candidate, ...]
+    ) -> None:
         """Skips pairs whose headers were read since: their estimates are better."""
         for candidate in candidates:
             if candidate.pair.id not in self._subjects:
                 self._estimates[candidate.pair.id, use_case, what_if] = candidate
 
     def use_headers(self, pair: CatalogPair, headers: PairShapes) -> None:
-        """Replaces the catalogue's shape by the files' headers; drops the pair's estimates."""
+        """Replaces the catalogue's shape by the files' headers; drops the pair's
+        estimates.
+        """
         self._subjects[pair.id] = headers
         for key in [key for key in self._estimates if key[0] == pair.id]:
             del self._estimates[key]
@@ -108,33 +127,49 @@ class EstimateCache:
     def find_subject(self, pair: CatalogPair) -> PairShapes | None:
         return self._subjects.get(pair.id) or pair_shapes.from_catalog(pair)
 
-    def get(self, candidate: Candidate, use_case: str, what_if: WhatIf) -> Candidate | None:
+    def get(
+        self, candidate: Candidate, use_case: str, what_if: WhatIf
+    ) -> Candidate | None:
         return self._estimates.get((candidate.pair.id, use_case, what_if))
 
     def store_confirmed(
         self, candidate: Candidate, use_case: str, what_if: WhatIf, fit: FitReport
     ) -> None:
-        self._estimates[candidate.pair.id, use_case, what_if] = replace(candidate, fit=fit)
+        self._estimates[candidate.pair.id, use_case, what_if] = replace(
+            candidate, fit=fit
+        )
 
     def estimate(
-        self, candidate: Candidate, machine_profile: MachineProfile, use_case: str, what_if: WhatIf
+        self,
+        candidate: Candidate,
+        machine_profile: MachineProfile,
+        use_case: str,
+        what_if: WhatIf,
     ) -> Candidate:
         """Takes a few milliseconds if not cached."""
         estimate = self.get(candidate, use_case, what_if) or self._compute(
             candidate, machine_profile, use_case, what_if
         )
-        estimate = replace(estimate, reasons=candidate.reasons, draft_reason=candidate.draft_reason)
+        estimate = replace(
+            estimate, reasons=candidate.reasons, draft_reason=candidate.draft_reason
+        )
         self._estimates[candidate.pair.id, use_case, what_if] = estimate
         return estimate
 
     def _compute(
-        self, candidate: Candidate, machine_profile: MachineProfile, use_case: str, what_if: WhatIf
+        self,
+        candidate: Candidate,
+        machine_profile: MachineProfile,
+        use_case: str,
+        what_if: WhatIf,
     ) -> Candidate:
         criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
         shapes = self._subjects.get(candidate.pair.id)
         try:
             pair = candidate.pair
-            found = suggestions.assess_pair(pair, machine_profile, criteria, shapes=shapes)
+            found = suggestions.assess_pair(
+                pair, machine_profile, criteria, shapes=shapes
+            )
         except LocalspecError as error:
             reason = sanitize(error.message, multiline=False)
             return replace(candidate, fit=None, no_fit_reason=reason)
@@ -143,7 +178,12 @@ class EstimateCache:
         return _candidate_from_suggestion(found)
 
 
-VERDICT_STYLES = {"fits": "$success", "tight": "$warning", "no": "$error", "unknown": "$muted"}
+VERDICT_STYLES = {
+    "fits": "$success",
+    "tight": "$warning",
+    "no": "$error",
+    "unknown": "$muted",
+}
 _FIT_WIDTH, _SPEED_WIDTH, _SIZE_WIDTH = 8, 14, 12
 
 
@@ -185,7 +225,12 @@ def heading_line(width: int) -> Content:
 
 
 def candidate_line(
-    candidate: Candidate, use_case: str, *, is_downloaded: bool, width: int, pointed: bool
+    candidate: Candidate,
+    use_case: str,
+    *,
+    is_downloaded: bool,
+    width: int,
+    pointed: bool,
 ) -> Content:
     columns = ShortlistColumns.for_width(width)
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
@@ -201,7 +246,9 @@ def candidate_line(
     )
 
 
-def _fit_cells(candidate: Candidate, columns: ShortlistColumns) -> Iterator[tuple[str, str]]:
+def _fit_cells(
+    candidate: Candidate, columns: ShortlistColumns
+) -> Iterator[tuple[str, str]]:
     fit, labels = candidate.fit, fit_text.VERDICT_LABELS
     if fit is None:
         judged = labels.get(candidate.size_verdict, "?")
@@ -234,13 +281,19 @@ def _speed_cells(
     yield _right(fit_text.speed_text(speed.plain), columns.plain), "$muted"
 
 
-def reason_lines(candidate: Candidate | None, width: int, max_lines: int) -> list[Content]:
+def reason_lines(
+    candidate: Candidate | None, width: int, max_lines: int
+) -> list[Content]:
     if candidate is None:
         return []
     reasons = [candidate.no_fit_reason] if candidate.no_fit_reason else []
     reasons += [fit_text.verdict_text(candidate.fit)] if candidate.fit else []
     reasons += candidate.reasons
-    if candidate.fit and candidate.fit.speed.explanation and candidate.fit.verdict != "no":
+    if (
+        candidate.fit
+        and candidate.fit.speed.explanation
+        and candidate.fit.verdict != "no"
+    ):
         reasons.append(f"speed: {candidate.fit.speed.explanation}")
     lines = wrap_words(" · ".join(reasons), width)
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]
@@ -248,7 +301,9 @@ def reason_lines(candidate: Candidate | None, width: int, max_lines: int) -> lis
 
 @dataclass(frozen=True, slots=True)
 class WizardResult:
-    """The chosen pair: `ready_pair` to open it now, or `pair` if it is being downloaded."""
+    """The chosen pair: `ready_pair` to open it now, or `pair` if it is being
+    downloaded.
+    """
 
     what_if: WhatIf
     ready_pair: ResolvedPair | None = None
@@ -277,8 +332,13 @@ class WizardServices:
         return suggest_candidates(machine_profile, use_case, what_if, self.catalogue)
 
     def read_headers(self, pair: CatalogPair) -> PairShapes | None:
-        """From the disk, or from the hub if needed and reachable; None if they cannot be read."""
-        from localspec.models.hub.cancellation import CancelToken, OperationCancelledError  # noqa: PLC0415  takes 200 ms
+        """From the disk, or from the hub if needed and reachable; None if they cannot
+        be read.
+        """
+        from localspec.models.hub.cancellation import (  # noqa: PLC0415
+            CancelToken,
+            OperationCancelledError,
+        )
         from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
         self._stop = stop = CancelToken()

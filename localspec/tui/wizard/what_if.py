@@ -59,7 +59,9 @@ class MachineProfiles:
         if gpu is None:
             return self._this_machine
         if gpu not in self._by_gpu:
-            self._by_gpu[gpu] = machine_profile.with_catalog_gpu(self._this_machine, gpu)
+            self._by_gpu[gpu] = machine_profile.with_catalog_gpu(
+                self._this_machine, gpu
+            )
         return self._by_gpu[gpu]
 
     def get_loaded(self, gpu: GpuSpec | None) -> MachineProfile | None:
@@ -71,7 +73,9 @@ class MachineProfiles:
 def list_gpus() -> tuple[GpuSpec, ...]:
     """One entry per memory size, in the file's order."""
     gpus = gpu_catalog.load()
-    return tuple(replace(gpu, vram_gib=(size,)) for gpu in gpus for size in gpu.vram_gib)
+    return tuple(
+        replace(gpu, vram_gib=(size,)) for gpu in gpus for size in gpu.vram_gib
+    )
 
 
 def gpu_name(gpu: GpuSpec | None) -> str:
@@ -84,10 +88,17 @@ def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _
     return choices[(index + by) % len(choices)]
 
 
-def dials_line(what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int) -> Content:
-    """The three dials; the active one is between ‹ and ›. `fit` provides the automatic values."""
+def dials_line(
+    what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int
+) -> Content:
+    """The three dials; the active one is between ‹ and ›.
+
+    `fit` provides the automatic values.
+    """
     settings = fit.load.target_settings if fit else None
-    context = fit_text.context_text(what_if.ctx or (settings.n_ctx if settings else None))
+    context = fit_text.context_text(
+        what_if.ctx or (settings.n_ctx if settings else None)
+    )
     kv = what_if.kv or (settings.kv_type if settings else "auto")
     is_labelled, is_wide = width >= 48, width >= 74
     values: dict[Dial, str] = {
@@ -135,7 +146,9 @@ def step_header(
     """The step's title; at the right the dials, if the step has any."""
     title = f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"
     if step == 1:
-        return Content.assemble((title, "bold"), ("   What will you use it for?", "$muted"))
+        return Content.assemble(
+            (title, "bold"), ("   What will you use it for?", "$muted")
+        )
     dials = dials_line(what_if, dial, fit, width - len(title) - 2)
     gap = " " * max(2, width - len(title) - dials.cell_length)
     return Content.assemble((title, "bold"), gap, dials)

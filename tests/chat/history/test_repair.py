@@ -24,7 +24,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, An
     path = tmp_path_factory.mktemp("whole") / "chats" / "chats.sqlite"
     with closing(ChatHistory.open(path)) as known:
         for n in range(CHATS):
-            put(known, *[(f"question {n}.{m}", f"answer {n}.{m} " * 20) for m in range(3)])
+            put(
+                known,
+                *[(f"question {n}.{m}", f"answer {n}.{m} " * 20) for m in range(3)],
+            )
         known.search("answer")
         chats = said(known)
     assert not path.with_name("chats.sqlite-wal").exists()
@@ -41,7 +44,10 @@ def laid(tmp_path: Path, body: bytes) -> Path:
 
 
 def works(path: Path, body: bytes) -> dict[int, Any]:
-    """Open a damaged file: writing works, the damaged copy remains. Returns what was recovered."""
+    """Open a damaged file: writing works, the damaged copy remains.
+
+    Returns what was recovered.
+    """
     with closing(ChatHistory.open(path)) as known:
         place = put(known, ("after", "all"))
         found = said(known)
@@ -57,18 +63,27 @@ def works(path: Path, body: bytes) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_cut_anywhere(step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
+def test_cut_anywhere(
+    step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
     body, chats = whole
     best = 0
     for cut in range(0, len(body), step):
         found = works(laid(tmp_path, body[:cut]), body[:cut])
-        wrong = [turn for id_, turns in found.items() for turn in turns if turn not in chats[id_]]
+        wrong = [
+            turn
+            for id_, turns in found.items()
+            for turn in turns
+            if turn not in chats[id_]
+        ]
         assert len(wrong) <= 1, cut  # the turn that was cut
         best = max(best, len(found))
     assert best >= CHATS - 2  # a cut near the end loses little
 
 
-def test_a_page_costs_its_own_chats(whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
+def test_a_page_costs_its_own_chats(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
     body, chats = whole
     for page in range(1, len(body) // 4096):
         harmed = body[: page * 4096] + b"\xff" * 4096 + body[(page + 1) * 4096 :]
@@ -83,17 +98,22 @@ def test_a_file_that_is_none(body: bytes, tmp_path: Path) -> None:
     assert works(laid(tmp_path, body), body) == {}
 
 
-def test_a_file_damaged_while_open(whole: tuple[bytes, dict[int, Any]], tmp_path: Path) -> None:
+def test_a_file_damaged_while_open(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
     path = laid(tmp_path, whole[0])
     with closing(ChatHistory.open(path)) as known:
         known.list_chats()
         with path.open("r+b") as file:
             file.seek(4096)
             file.write(b"\xff" * (len(whole[0]) - 4096))
-        with closing(ChatHistory.open(path)) as other:  # it detects the damage and repairs the file
+        # it detects the damage and repairs the file
+        with closing(ChatHistory.open(path)) as other:
             assert other.take_notices()
         put(known, ("after", "all"))  # switches to the new file
-        assert ("after", "all") in [turn for turns in said(known).values() for turn in turns]
+        assert ("after", "all") in [
+            turn for turns in said(known).values() for turn in turns
+        ]
 
 
 CALLS = ("open", "link", "replace", "unlink")

@@ -40,33 +40,46 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
     talk.edit_turn(talk.turns[0].id, "hello\ud83d there\0")
     add_events(talk, answer("hm</think>", "Hello", thinking=True))
     talk.ask("read", [Attachment("a.py", "import os")])
-    settings = ChatSettings().with_value("temperature", "0.3").with_value("max_tokens", "99")
+    settings = (
+        ChatSettings().with_value("temperature", "0.3").with_value("max_tokens", "99")
+    )
     with closing(ChatHistory.open(path)) as first:
         place = first.save_chat(None, about(talk, settings), talk.all_turns)
     with closing(ChatHistory.open(path)) as second:
         kept = second.load_chat(place.chat_id)
-    assert (kept.location, kept.settings, kept.list_entry.pair) == (place, settings, PAIR)
+    assert (kept.location, kept.settings, kept.list_entry.pair) == (
+        place,
+        settings,
+        PAIR,
+    )
     again = kept.conversation
     assert (again.seed, again.system, again.head) == (talk.seed, talk.system, talk.head)
-    assert (
-        again.all_turns[2].question == "hello\ufffd there\0"
-    )  # a lone surrogate is not a character
+    # a lone surrogate is not a character
+    assert again.all_turns[2].question == "hello\ufffd there\0"
     assert [t.events for t in again.all_turns] == [t.events for t in talk.all_turns]
-    assert [t.attachments for t in again.all_turns] == [t.attachments for t in talk.all_turns]
-    assert [(t.id, t.parent, t.attempt, t.answer, t.finish_reason) for t in again.all_turns] == [
+    assert [t.attachments for t in again.all_turns] == [
+        t.attachments for t in talk.all_turns
+    ]
+    assert [
+        (t.id, t.parent, t.attempt, t.answer, t.finish_reason) for t in again.all_turns
+    ] == [
         (t.id, t.parent, t.attempt, t.answer, t.finish_reason) for t in talk.all_turns
     ]
     assert again.derive_seed() == talk.derive_seed()
     with closing(ChatHistory.open(path)) as third:
         turns = third.load_chat(place.chat_id, with_events=False).conversation.all_turns
-        assert [turn.answer for turn in turns] == [turn.answer for turn in talk.all_turns]
+        assert [turn.answer for turn in turns] == [
+            turn.answer for turn in talk.all_turns
+        ]
         assert not any(turn.rounds for turn in turns) and turns[2].starts_in_thinking
         for missing in (third.load_chat, third.find_entry):
             with pytest.raises(NotFoundError, match="no chat 9"):
                 missing(9)
 
 
-def test_the_last_used_comes_first(history: ChatHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_used_comes_first(
+    history: ChatHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = put(history, ("one", "1")), put(history, ("two", "2"))
     monkeypatch.setattr(time, "time", lambda: 5.0)  # the clock was set back
     third = put(history, ("three", "3"))
@@ -78,12 +91,16 @@ def test_the_last_used_comes_first(history: ChatHistory, monkeypatch: pytest.Mon
     assert history.find_last_id() == first.chat_id
 
 
-def test_a_tree_that_makes_no_sense_is_one_again(history: ChatHistory, path: Path) -> None:
+def test_a_tree_that_makes_no_sense_is_one_again(
+    history: ChatHistory, path: Path
+) -> None:
     place = put(history, ("one", "1"), ("two", "2"), ("three", "3"))
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("UPDATE turns SET parent = 99, reason = 7 WHERE id = 2")
         other.execute("UPDATE turns SET attached = '[1', answer = x'ff' WHERE id = 3")
-        other.execute("UPDATE chats SET head = 77, settings = '{\"exact\": 5}', seed = 'x'")
+        other.execute(
+            "UPDATE chats SET head = 77, settings = '{\"exact\": 5}', seed = 'x'"
+        )
     kept = history.load_chat(place.chat_id)
     assert [turn.question for turn in kept.conversation.turns] == ["two", "three"]
     assert kept.settings == ChatSettings()
@@ -133,13 +150,14 @@ def test_the_index_is_whole(
     for talk in TALKS:
         put(history, talk)
     quickly = history.search(text)
-    monkeypatch.setattr(
-        SearchIndex, "find_candidates", lambda *_: None
-    )  # like an SQLite without FTS5
+    # like an SQLite without FTS5
+    monkeypatch.setattr(SearchIndex, "find_candidates", lambda *_: None)
     assert history.search(text) == quickly
 
 
-def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(history: ChatHistory) -> None:
+def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(
+    history: ChatHistory,
+) -> None:
     put(history, TALKS[0])
     with closing(history.open_again()) as other:
         assert words_of(other, "fib") == words_of(history, "fib")
@@ -154,7 +172,9 @@ def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(history: ChatHisto
 
 
 @pytest.mark.parametrize("harm", [b"no database at all" * 99, b""])
-def test_a_damaged_index_is_made_anew(harm: bytes, history: ChatHistory, path: Path) -> None:
+def test_a_damaged_index_is_made_anew(
+    harm: bytes, history: ChatHistory, path: Path
+) -> None:
     put(history, TALKS[0])
     assert history.search("fib")
     path.with_name("words.sqlite").write_bytes(harm)
@@ -186,7 +206,9 @@ def test_nothing_is_left_of_what_was_removed(history: ChatHistory, path: Path) -
     assert put(history, ("new", "1")).chat_id > place.chat_id  # ids are not reused
 
 
-def test_a_reader_keeps_traces_and_that_is_said(history: ChatHistory, path: Path) -> None:
+def test_a_reader_keeps_traces_and_that_is_said(
+    history: ChatHistory, path: Path
+) -> None:
     place = put(history, ("Xylophonsonate", "1"))
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -198,7 +220,10 @@ def test_a_reader_keeps_traces_and_that_is_said(history: ChatHistory, path: Path
 
 def test_an_open_chat_stays(history: ChatHistory, path: Path) -> None:
     kept, open_ = put(history, ("a", "b")), put(history, ("c", "d"))
-    with closing(ChatHistory.open(path)) as other, closing(other.acquire_lock(open_.chat_id)):
+    with (
+        closing(ChatHistory.open(path)) as other,
+        closing(other.acquire_lock(open_.chat_id)),
+    ):
         with pytest.raises(InUseError, match="another window"):
             history.acquire_lock(open_.chat_id)
         with pytest.raises(InUseError):
@@ -261,7 +286,9 @@ def test_another_version_is_read_and_never_written(path: Path) -> None:
 
 
 @posix
-def test_somebody_elses_folder_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_somebody_elses_folder_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A link to a folder of another user, who could read the chats."""
     theirs = path.parent.with_name("theirs")
     theirs.mkdir(parents=True)

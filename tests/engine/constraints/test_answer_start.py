@@ -13,13 +13,31 @@ from localspec.models.chat_template.thinking_tags import make_parser
 from tests.support.fake_models import ToyGrammar
 
 MARKERS = (
-    *("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
+    *(
+        "<|start|>",
+        "<|channel|>",
+        "<|constrain|>",
+        "<|message|>",
+        "<|end|>",
+        "<|call|>",
+    ),
     *("<|begin|>", "<|think|>", "<|content|>"),
 )
 PIECES = (
     *MARKERS,
     *("{", "}", "Sorry", " no", ""),
-    *("assistant", "analysis", "commentary", "final", "fin", "al", "json", " json", " ", "Hm."),
+    *(
+        "assistant",
+        "analysis",
+        "commentary",
+        "final",
+        "fin",
+        "al",
+        "json",
+        " json",
+        " ",
+        "Hm.",
+    ),
     *(" to", "to", "=", "functions", ".f", "</", "think>", "think>x", "<", "|"),
 )
 CROSSING = ("<|message|>Sorry", "<|message|>{")
@@ -47,7 +65,9 @@ def constraint(
     pieces = list(TOKENS)
     tokens = HeaderTokens(len(pieces), lambda token: pieces[token].encode())
     parser = make_parser(tags, is_open)
-    return OutputConstraint(AnswerStart(GRAMMAR, parser, tokens, has_tools=has_tools), 0)
+    return OutputConstraint(
+        AnswerStart(GRAMMAR, parser, tokens, has_tools=has_tools), 0
+    )
 
 
 def allowed_after(state: GrammarState | None) -> set[str]:
@@ -119,7 +139,11 @@ def test_a_marker_without_a_token_may_be_spelled() -> None:
 @pytest.mark.parametrize("thought", ["", THOUGHT.removesuffix("<|start|>assistant")])
 def test_an_answer_without_a_header_follows_the_grammar_too(thought: str) -> None:
     asked, begun = constraint(), split(thought)
-    assert allowed_after(asked.state_after([], begun)) == {"<|start|>", "<|channel|>", "{"}
+    assert allowed_after(asked.state_after([], begun)) == {
+        "<|start|>",
+        "<|channel|>",
+        "{",
+    }
     assert allowed_after(asked.state_after([], [*begun, OPEN])) == {"}"}
     with pytest.raises(NoAllowedTokenError):
         asked.state_after([], [*begun, TOKENS["Sorry"]])
@@ -192,9 +216,13 @@ def test_a_draft_is_cut_at_the_first_wrong_token_of_the_answer(header: str) -> N
         assert asked.count_allowed(begun[:n], whole[n:]) == len(begun) - n
 
 
-@pytest.mark.parametrize("given", ["<|channel|>final no<|message|>", "Sorry", " <|channel|>final"])
+@pytest.mark.parametrize(
+    "given", ["<|channel|>final no<|message|>", "Sorry", " <|channel|>final"]
+)
 def test_a_text_that_is_given_may_differ_from_what_could_be_drafted(given: str) -> None:
-    """As the end of a thinking part does in some vocabularies, and an older answer's header."""
+    """As the end of a thinking part does in some vocabularies, and an older answer's
+    header.
+    """
     asked, begun = constraint(), split(given)
     assert asked.count_allowed([], begun) < len(begun)
     asked.commit(begun)

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.constraints.grammars import MAX_CHARS, Grammars, _TokenizerInterface
+from localspec.engine.constraints.grammars import (
+    MAX_CHARS,
+    Grammars,
+    _TokenizerInterface,
+)
 from localspec.engine.constraints.one_of import outline_alternatives
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.model import LlamaVocab
@@ -54,7 +58,11 @@ SCHEMAS: tuple[tuple[Any, tuple[str, ...], tuple[str, ...]], ...] = (
     (
         FLAT,
         ('{"age": -3, "quote": null}', r'{"name": "ab", "age": 1204, "quote": "a\"b"}'),
-        ('{"age": 1205, "quote": null}', '{"age": 1}', '{"name": "", "age": 1, "quote": null}'),
+        (
+            '{"age": 1205, "quote": null}',
+            '{"age": 1}',
+            '{"name": "", "age": 1, "quote": null}',
+        ),
     ),
     (
         {"$defs": {"tree": TREE}, "$ref": "#/$defs/tree"},
@@ -78,7 +86,9 @@ def vocabulary_of(path: Path) -> Iterator[LlamaVocab]:
 @pytest.fixture(scope="module", params=["demo", "target"])
 def vocabulary(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[LlamaVocab]:
     """A byte-level BPE, and an SPM vocabulary with byte tokens."""
-    with vocabulary_of(DEMO if request.param == "demo" else zoo[request.param]) as vocabulary:
+    with vocabulary_of(
+        DEMO if request.param == "demo" else zoo[request.param]
+    ) as vocabulary:
         yield vocabulary
 
 
@@ -121,18 +131,38 @@ ws    ::= [ \t\n]*
 """
 GRAMMARS = (
     # grammar, texts of it, texts that are not
-    (JSON_GRAMMAR, ('{"a": [1, 2.5e3, "x\\n\\u00e9é"], "b": {}}\n', "{}"), ('{"a":01}', "[]")),
+    (
+        JSON_GRAMMAR,
+        ('{"a": [1, 2.5e3, "x\\n\\u00e9é"], "b": {}}\n', "{}"),
+        ('{"a":01}', "[]"),
+    ),
     (ARITHMETIC, ("1 = 2\n\n", "(a_1 +b)*3=x\n"), ("1=2", "1+=2\n")),
     ('root ::= word "ab"\nword ::= [a-z]*', ("ab", "abab"), ("ba",)),
-    ('root ::= word "ab" | "(" root ")"\nword ::= [a-z]*', ("abab", "((ab))"), ("(ab",)),
+    (
+        'root ::= word "ab" | "(" root ")"\nword ::= [a-z]*',
+        ("abab", "((ab))"),
+        ("(ab",),
+    ),
     ('root ::= [a-z] [a-z] "c" | "ab" "d"', ("abc", "abd", "xyc"), ("xyd",)),
     ('root ::= ("a"{2}){2,3}', ("aaaa", "aaaaaa"), ("aaaaa", "aa")),
     ('root ::= ("a"+ "b"?)* "c"{0,1}', ("", "aabac"), ("b", "acc")),
-    (r'root ::= "\u0041\x42\U0001F600" [\u00e9\U0001F601-\U0001F603]+', ("AB😀é😂",), ("AB😀😀",)),
+    (
+        r'root ::= "\u0041\x42\U0001F600" [\u00e9\U0001F601-\U0001F603]+',
+        ("AB😀é😂",),
+        ("AB😀😀",),
+    ),
     (r'root ::= [a&&b~~-]+ [^\]"\\-] [+--]', ("a&~-x,", "bc-"), ("c-", "a]-", "a--x")),
     (r'root ::= "it' + "'" + r's \"\\/\t" . [/]', ("it" + "'" + 's "\\/\t\n/',), ("",)),
-    ('my-rule ::= "a"\nmyRule ::= "b"\nstart ::= my-rule\nroot ::= start myRule', ("ab",), ("ba",)),
-    ("root ::= ( | x ) x\nx ::= \"\" | 'y'".replace("'", '"'), ("", "y", "yy"), ("yyy",)),
+    (
+        'my-rule ::= "a"\nmyRule ::= "b"\nstart ::= my-rule\nroot ::= start myRule',
+        ("ab",),
+        ("ba",),
+    ),
+    (
+        "root ::= ( | x ) x\nx ::= \"\" | 'y'".replace("'", '"'),
+        ("", "y", "yy"),
+        ("yyy",),
+    ),
     ('root ::=\n  # a comment\n  "a"\n  | "é漢"\n', ("a", "é漢"), ("é",)),
     ('root ::= root "a" | "b"', ("baa",), ("ab",)),
 )
@@ -159,7 +189,10 @@ def test_a_grammar_or_a_schema_allows_its_texts_and_no_others(
     for grammar, schema, allowed, others in given:
         for text in (*allowed, *others):
             state, tokens = grammars.start(grammar, schema), spell(text, vocabulary)
-            assert is_text_of(state, tokens, vocabulary) == (text in allowed), (schema, text)
+            assert is_text_of(state, tokens, vocabulary) == (text in allowed), (
+                schema,
+                text,
+            )
 
 
 def test_tokens_tested_alone_are_those_of_the_whole_mask(
@@ -190,7 +223,9 @@ def test_control_tokens_are_never_text_and_a_state_is_not_changed_by_what_follow
     first = state.allowed_tokens().tolist()
     state.advance(first[0])
     assert state.allowed_tokens().tolist() == first
-    forbidden = next(token for token in range(vocabulary.n_tokens) if token not in first)
+    forbidden = next(
+        token for token in range(vocabulary.n_tokens) if token not in first
+    )
     with pytest.raises(GrammarError):
         state.advance(forbidden)
 
@@ -225,7 +260,9 @@ HOSTILE_SCHEMAS: tuple[Any, ...] = (
     {"$defs": {"a": [True]}, "$ref": "#/$defs/a/" + "9" * 5000},
     chain(  # keywords beside $ref
         24,
-        lambda ref: {"properties": {key: {"$ref": ref, "minProperties": 0} for key in "xy"}},
+        lambda ref: {
+            "properties": {key: {"$ref": ref, "minProperties": 0} for key in "xy"}
+        },
         {"type": "object"},
     ),
     chain(
@@ -240,7 +277,9 @@ HOSTILE_SCHEMAS: tuple[Any, ...] = (
     ),
     chain(
         24,
-        lambda ref: {"anyOf": [{"$ref": ref, "minimum": 1}, {"$ref": ref, "maximum": 9}]},
+        lambda ref: {
+            "anyOf": [{"$ref": ref, "minimum": 1}, {"$ref": ref, "maximum": 9}]
+        },
         {"type": "integer"},
     ),
     {"type": "number", "multipleOf": 1234567},
@@ -253,8 +292,12 @@ HOSTILE_GRAMMARS = (
     'root ::= r\nr ::= r r | [^0-9] | r r r | s | ""\ns ::= r s | r',
     "root ::= root",
     'root ::= ((("a"{2000}){2000}){2000}){2000}',
-    "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(60)) + 'r60 ::= "a"',
-    "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(3000)) + 'r3000 ::= "a"',
+    "root ::= r0\n"
+    + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(60))
+    + 'r60 ::= "a"',
+    "root ::= r0\n"
+    + "".join(f"r{i} ::= r{i + 1}\n" for i in range(3000))
+    + 'r3000 ::= "a"',
 )
 
 
@@ -295,8 +338,12 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.timeout(60)  # compiled without limits, hostile ones take minutes and all memory
-@pytest.mark.parametrize(("grammar", "schema", "reason"), UNUSABLE, ids=range(len(UNUSABLE)))
+@pytest.mark.timeout(
+    60
+)  # compiled without limits, hostile ones take minutes and all memory
+@pytest.mark.parametrize(
+    ("grammar", "schema", "reason"), UNUSABLE, ids=range(len(UNUSABLE))
+)
 def test_what_cannot_be_honoured_is_refused_in_one_short_sentence(
     grammar: str, schema: str, reason: str, demo: Grammars
 ) -> None:
@@ -310,23 +357,34 @@ def test_definitions_may_name_each_other_without_end(
     vocabulary: LlamaVocab, grammars: Grammars
 ) -> None:
     plain = {"properties": {key: {"$ref": "#", "description": key} for key in "xy"}}
-    schema = chain(40, lambda ref: {"type": "object", "properties": {"k": {"$ref": ref}}}, plain)
+    schema = chain(
+        40, lambda ref: {"type": "object", "properties": {"k": {"$ref": ref}}}, plain
+    )
     for text in ("{}", '{"k": {"k": {}}}'):
         state = grammars.start("", json.dumps(schema))
         assert is_text_of(state, spell(text, vocabulary), vocabulary)
 
 
 def pet(kind: str) -> dict[str, Any]:
-    return {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+    return {
+        "type": "object",
+        "properties": {"kind": {"const": kind}},
+        "required": ["kind"],
+    }
 
 
-def test_one_of_is_exact_and_true_is_anything(vocabulary: LlamaVocab, grammars: Grammars) -> None:
+def test_one_of_is_exact_and_true_is_anything(
+    vocabulary: LlamaVocab, grammars: Grammars
+) -> None:
     for schema, text in (
         ({"oneOf": [{"type": "string"}, {"type": ["integer", "null"]}]}, '"abc"'),
         ({"oneOf": [{"enum": ["a", 1]}, {"const": "b"}, {"type": "array"}]}, '"b"'),
         ({"oneOf": [pet("cat"), pet("dog")]}, '{"kind": "dog"}'),
         (True, "[1, {}]"),
-        ({"items": {"uniqueItems": False, "propertyNames": {"type": "string"}}}, '[{"a": 1}]'),
+        (
+            {"items": {"uniqueItems": False, "propertyNames": {"type": "string"}}},
+            '[{"a": 1}]',
+        ),
         ({"properties": {"uniqueItems": {"const": False}}}, '{"uniqueItems": false}'),
     ):
         state = grammars.start("", json.dumps(schema))
@@ -339,7 +397,9 @@ def test_one_of_is_exact_and_true_is_anything(vocabulary: LlamaVocab, grammars: 
         [{"$ref": "#"}, {"$ref": "#"}],
     ):
         with pytest.raises(GrammarError, match="oneOf overlap"):
-            grammars.start("", json.dumps({"properties": {"a": {"oneOf": overlapping}}}))
+            grammars.start(
+                "", json.dumps({"properties": {"a": {"oneOf": overlapping}}})
+            )
 
 
 NAMES = list("abcdefgh")
@@ -387,7 +447,9 @@ def test_alternatives_that_references_multiply_are_refused_in_little_memory(
 
 
 def model(kind: str, child: str = "") -> dict[str, Any]:
-    """A class of Pydantic with a field that tells it from others, and perhaps a union of them."""
+    """A class of Pydantic with a field that tells it from others, and perhaps a union
+    of them.
+    """
     properties: dict[str, Any] = {
         "kind": {"const": kind, "title": "Kind", "type": "string"},
         "size": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
@@ -398,7 +460,12 @@ def model(kind: str, child: str = "") -> dict[str, Any]:
     if child:
         properties["child"] = discriminated_union(child)
         required.append("child")
-    return {"properties": properties, "required": required, "title": kind, "type": "object"}
+    return {
+        "properties": properties,
+        "required": required,
+        "title": kind,
+        "type": "object",
+    }
 
 
 def discriminated_union(prefix: str) -> dict[str, Any]:
@@ -436,7 +503,9 @@ def test_unions_of_20_models_within_unions_of_20_models_are_accepted(
 def test_long_alternatives_are_compared_as_short_ones_are(
     vocabulary: LlamaVocab, grammars: Grammars
 ) -> None:
-    """Their outlines are longer than a schema may be, so the child process compares them."""
+    """Their outlines are longer than a schema may be, so the child process compares
+    them.
+    """
     words = {"enum": [f"word {i}" for i in range(20)]}
     alternatives = []
     for i in range(120):

@@ -11,7 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.engine.constraints.output_constraint import ConstrainedDrafter, OutputConstraint
+from localspec.engine.constraints.output_constraint import (
+    ConstrainedDrafter,
+    OutputConstraint,
+)
 from localspec.engine.drafters import NoDrafter
 from localspec.engine.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.engine.sampling import compute_distribution
@@ -19,7 +22,14 @@ from localspec.engine.verifiers import make_verifier
 from localspec.errors import GrammarError
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from tests.engine import laws
-from tests.engine.laws import DRAFTERS, MODES, Case, certain_case, constrained, tables_case
+from tests.engine.laws import (
+    DRAFTERS,
+    MODES,
+    Case,
+    certain_case,
+    constrained,
+    tables_case,
+)
 from tests.support.fake_models import (
     GREEDY,
     PLAIN,
@@ -34,7 +44,9 @@ from tests.support.fake_models import (
     table,
 )
 
-GRAMMAR = ToyGrammar({0: {0: 1, 1: 2}, 1: {1: 2, 2: 3}, 2: {2: 0}, 3: {0: 3, 1: 1, 2: 0}})
+GRAMMAR = ToyGrammar(
+    {0: {0: 1, 1: 2}, 1: {1: 2, 2: 3}, 2: {2: 0}, 3: {0: 3, 1: 1, 2: 0}}
+)
 """Over three tokens: one, two or all of them, by what came before."""
 WIDE = ToyGrammar({0: {1: 1, 2: 0, 4: 2, 5: 0}, 1: {0: 0}, 2: {0: 1, 3: 0, 5: 2}})
 """Over six tokens."""
@@ -65,7 +77,9 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("mode", MODES[1:])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_every_answer_has_the_masked_targets_probability(case: Case, mode: VerifyMode) -> None:
+def test_every_answer_has_the_masked_targets_probability(
+    case: Case, mode: VerifyMode
+) -> None:
     laws.exactly_the_targets_law(case, mode)
 
 
@@ -75,7 +89,9 @@ def test_every_draft_gives_the_text_of_plain_decoding(sampling: SamplingParams) 
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, laws.SAMPLED])
-def test_every_drafter_gives_the_text_of_plain_decoding(sampling: SamplingParams) -> None:
+def test_every_drafter_gives_the_text_of_plain_decoding(
+    sampling: SamplingParams,
+) -> None:
     for make in DRAFTERS.values():
         what = job(laws.PROMPT, 24, sampling=sampling, draft_length=3)
         judge = make_verifier("coupled", sampling.seed)
@@ -97,7 +113,10 @@ class Watched:
         self._drafter, self._constraint = drafter, constraint
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         draft = self._drafter.propose(tokens, limit)
         state = self._constraint.state_after(tokens)
@@ -107,7 +126,9 @@ class Watched:
 
 
 def test_no_draft_leaves_the_grammar() -> None:
-    """The draft model is masked too, so that nothing of its drafts is rejected for sure."""
+    """The draft model is masked too, so that nothing of its drafts is rejected for
+    sure.
+    """
     case = tables_case(n=12, draft_length=4, grammar=GRAMMAR)
     for seed in range(5):
         what, judge = constrained(case.what, GRAMMAR), make_verifier("coupled", seed)
@@ -132,7 +153,9 @@ def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
         drafter = ConstrainedDrafter(ConstantDrafter(guess), what.constraint)
         draft = drafter.propose([0, 1, 0], limit)
         assert draft.tokens == expected
-        assert draft.source == ("constant+grammar" if expected == [1, 2] else "constant")
+        assert draft.source == (
+            "constant+grammar" if expected == [1, 2] else "constant"
+        )
     what.constraint.commit([0, 1, 0, 1])
     forced = ConstrainedDrafter(NoDrafter(), what.constraint).propose([0, 1, 0, 1], 4)
     assert (forced.tokens, forced.source) == ([2], "grammar")
@@ -140,7 +163,10 @@ def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
 
 def test_an_end_token_ends_the_answer_and_where_no_token_fits_is_an_error() -> None:
     what = job([0, 1], 9, sampling=PLAIN, draft_length=2, ends=[2])
-    once, judge = ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}}), make_verifier("coupled", 0)
+    once, judge = (
+        ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}}),
+        make_verifier("coupled", 0),
+    )
     for guess in np.ndindex(3, 3):
         drafter = ConstantDrafter(guess)
         got = run(TableModel(table(3, 3)), drafter, judge, constrained(what, once))
@@ -173,7 +199,8 @@ class Allowing:
 
 def mask_is_exact(seed: int, share: float, sampling: SamplingParams) -> None:
     rng = np.random.default_rng(seed)
-    row = np.array((rng.normal(scale=3, size=700) * 8).round() / 8, np.float32)  # with ties
+    # with ties
+    row = np.array((rng.normal(scale=3, size=700) * 8).round() / 8, np.float32)
     allowed = (rng.random(700) < share).nonzero()[0]
     if not len(allowed):
         return
@@ -181,9 +208,14 @@ def mask_is_exact(seed: int, share: float, sampling: SamplingParams) -> None:
     masked = np.full_like(row, -np.inf)
     masked[allowed] = row[allowed]
     expected = compute_distribution(masked, sampling, recent)
-    got = compute_distribution(row, sampling, recent, Allowing(rng.permutation(allowed)))
-    assert dict(zip(got.ids.tolist(), got.probs.tolist(), strict=True)) == pytest.approx(
-        dict(zip(expected.ids.tolist(), expected.probs.tolist(), strict=True)), abs=1e-12
+    got = compute_distribution(
+        row, sampling, recent, Allowing(rng.permutation(allowed))
+    )
+    assert dict(
+        zip(got.ids.tolist(), got.probs.tolist(), strict=True)
+    ) == pytest.approx(
+        dict(zip(expected.ids.tolist(), expected.probs.tolist(), strict=True)),
+        abs=1e-12,
     )
 
 
@@ -229,7 +261,9 @@ class RecordingPolicy:
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, GREEDY])
-def test_a_draft_is_sure_of_the_only_token_that_is_allowed(sampling: SamplingParams) -> None:
+def test_a_draft_is_sure_of_the_only_token_that_is_allowed(
+    sampling: SamplingParams,
+) -> None:
     """Else drafting would stop where the grammar helps most."""
     forced = ToyGrammar({0: {2: 1}, 1: {0: 1, 1: 0}})
     for seed in range(10):

@@ -37,7 +37,9 @@ WORTH = {
 MISJUDGED = {
     "wide passes are dearer": World(steady(0.3), truly=lambda n: 1.5),
     "a plain pass is cheaper": World(steady(0.2), curve=STEEP, believed=2.5),
-    "a plain pass is cheaper, and little to gain": World(steady(0.3), c=0.2, believed=2.5),
+    "a plain pass is cheaper, and little to gain": World(
+        steady(0.3), c=0.2, believed=2.5
+    ),
     "the host takes its time": World(steady(0.5), host=lambda width: 0.15 * width),
 }
 """Than what was measured before: something else was running, say."""
@@ -50,7 +52,9 @@ def test_where_nothing_pays_it_costs_next_to_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("world", MISJUDGED.values(), ids=MISJUDGED)
 def test_wrong_measurements_cost_little(world: World) -> None:
-    """A plain pass is looked at now and then: nothing else shows that drafting is slower."""
+    """A plain pass is looked at now and then: nothing else shows that drafting is
+    slower.
+    """
     plain = 1 + world.host(1)
     assert mean(world.adaptive(400) * plain for _ in range(4)) >= 0.95
 
@@ -58,7 +62,8 @@ def test_wrong_measurements_cost_little(world: World) -> None:
 @pytest.mark.parametrize("world", WORTH.values(), ids=WORTH)
 def test_it_comes_near_the_best_fixed_length(world: World) -> None:
     best = world.best_fixed()
-    if world.curve is CLIFF:  # it takes a thousand tokens of probes to find that drafting pays
+    # it takes a thousand tokens of probes to find that drafting pays
+    if world.curve is CLIFF:
         speedups = [replace(world, seed=seed).adaptive(12_000) for seed in range(2)]
         assert mean(speedups) >= 0.95 * best
     else:
@@ -84,11 +89,15 @@ def test_knowing_which_tokens_are_easy_beats_every_fixed_length() -> None:
     assert mean(world.adaptive(1000) for _ in range(3)) > 1.05 * world.best_fixed()
 
 
-@pytest.mark.parametrize("sure", [steady(0.4), mixed(0.1, 0.95, 0.4)], ids=["weak", "mixed"])
+@pytest.mark.parametrize(
+    "sure", [steady(0.4), mixed(0.1, 0.95, 0.4)], ids=["weak", "mixed"]
+)
 def test_a_width_is_held_where_changing_it_is_dear(
     sure: Callable[[np.random.Generator], float],
 ) -> None:
-    """On a worker: its graph is sent again, so ending a draft early costs more than a long one."""
+    """On a worker: its graph is sent again, so ending a draft early costs more than a
+    long one.
+    """
     priced, unpriced = (
         mean(
             World(sure, change=1.0, prices_changes=knows, seed=seed).adaptive(1500)
@@ -122,7 +131,9 @@ def test_a_draft_that_is_given_up_for_its_reading_is_not_said_to_be_measured() -
 
 
 def test_a_long_text_is_read_where_the_gain_covers_what_reading_costs() -> None:
-    """One rule for CPU and GPU: measured times decide, the device only until there are any."""
+    """One rule for CPU and GPU: measured times decide, the device only until there are
+    any.
+    """
     for on_gpu, accepted in itertools.product((False, True), (0, 1, 2)):
         world = World(steady(0.5), on_gpu=on_gpu)
         controller, stats = world.controller(), world.stats
@@ -177,11 +188,18 @@ def test_states_are_told_once_and_with_their_reason() -> None:
 
 
 def copying(
-    rounds: int, text: Sequence[int], n_prompt: int = 4, curve: dict[str, float] | None = None
+    rounds: int,
+    text: Sequence[int],
+    n_prompt: int = 4,
+    curve: dict[str, float] | None = None,
 ) -> tuple[SpeculationPlan, float]:
-    """The plan of a controller without a draft model over a text that is known; tokens a round."""
+    """The plan of a controller without a draft model over a text that is known; tokens
+    a round.
+    """
     costs = PassCosts(MeasuredCosts(10.0, curve or {"1": 1.0, "8": 1.3}))
-    controller = SpeculationController(None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt)
+    controller = SpeculationController(
+        None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt
+    )
     tokens, n = list(text[:n_prompt]), 0
     while len(tokens) < len(text) and n < rounds:
         n += 1
@@ -194,7 +212,9 @@ def copying(
     return state(controller), (len(tokens) - n_prompt) / n
 
 
-def test_copies_are_used_where_a_text_repeats_itself_and_left_alone_where_it_does_not() -> None:
+def test_copies_are_used_where_a_text_repeats_itself_and_left_alone_where_it_does_not() -> (
+    None
+):
     plan, rate = copying(200, [1, 2, 3, 4, 5, 6, 7, 8, 9] * 60)
     assert (plan.state, plan.why) == ("on", "prompt lookup finds repeated text")
     assert rate > 5
@@ -207,7 +227,9 @@ def test_copies_are_used_where_a_text_repeats_itself_and_left_alone_where_it_doe
 
 
 def test_an_edit_is_copied_again_soon_behind_a_copy_that_was_rejected() -> None:
-    """With passes as dear as in the app on two cores, where the rejected copy takes the budget."""
+    """With passes as dear as in the app on two cores, where the rejected copy takes the
+    budget.
+    """
     given = [*range(60), *range(100, 120)]
     edit = [*range(16), 200, 201, *range(18, 60)]
     dear = {"1": 1.0, "2": 1.85, "4": 2.9, "8": 4.85, "16": 6.3}

@@ -10,12 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.control.overlapped_drafter import IsStopped, OverlapPolicy, ThreadWorker
+from localspec.engine.control.overlapped_drafter import (
+    IsStopped,
+    OverlapPolicy,
+    ThreadWorker,
+)
 from localspec.engine.control.pass_costs import PassCosts
 from localspec.engine.prefix_cache import BranchCache, PrefixCache
 from localspec.engine.protocols import DecodeInterrupted, Draft, Logits
 from localspec.engine.session import Session
-from localspec.engine.speculative_loop import GenerationJob, RoundResult, speculative_decode
+from localspec.engine.speculative_loop import (
+    GenerationJob,
+    RoundResult,
+    speculative_decode,
+)
 from localspec.engine.verifiers import make_verifier
 from localspec.errors import EngineError, UsageError
 from localspec.protocol.events import Overlap, RoundTimes
@@ -34,7 +42,12 @@ from tests.support.fake_models import (
     run,
 )
 from tests.support.long_cases import LONG
-from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width, say
+from tests.support.sessions import (
+    SETTINGS,
+    loaded,
+    require_same_logits_at_every_width,
+    say,
+)
 from tests.support.zoo import Zoo
 
 FANS = (1, 3, 5)
@@ -48,7 +61,11 @@ class LikeTarget(BranchingModel):
 
 
 def answer(
-    what: GenerationJob, fan: int = 0, n_checks: int = 1000, draft: int = 1, target: int = 1
+    what: GenerationJob,
+    fan: int = 0,
+    n_checks: int = 1000,
+    draft: int = 1,
+    target: int = 1,
 ) -> Run:
     verifier, model = make_verifier("coupled", SEED), LikeTarget(draft)
     if not fan:
@@ -64,7 +81,9 @@ def answer(
 @pytest.mark.parametrize("fan", FANS)
 def test_every_draft_is_the_same_as_without_overlap(fan: int) -> None:
     penalised = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=4)
-    for sampling, length, seed in product((GREEDY, SAMPLED, penalised), (1, 2, 3, 5), (1, 2)):
+    for sampling, length, seed in product(
+        (GREEDY, SAMPLED, penalised), (1, 2, 3, 5), (1, 2)
+    ):
         what = job(PROMPT, 24, sampling=sampling, draft_length=length)
         expected = answer(what, draft=seed)
         for n_checks in (0, 1, 2, 4, 1000):
@@ -77,9 +96,15 @@ def test_branches_leave_their_cells_to_a_text_that_fills_the_context() -> None:
     for seed, fan, n_ctx in product((2, 3, 4), FANS, (30, 37)):
         what = job(PROMPT, 60, sampling=replace(SAMPLED, seed=seed), draft_length=3)
         verifier = make_verifier("coupled", seed)
-        plain = model_drafter(LikeTarget(seed, n_ctx=n_ctx), verifier, what.sampling, len(PROMPT))
-        ahead = overlapped_drafter(LikeTarget(seed, n_ctx=n_ctx), verifier, what, fan=fan)
-        drafts = [run(HistoryModel(1), each, verifier, what).drafts for each in (plain, ahead)]
+        plain = model_drafter(
+            LikeTarget(seed, n_ctx=n_ctx), verifier, what.sampling, len(PROMPT)
+        )
+        ahead = overlapped_drafter(
+            LikeTarget(seed, n_ctx=n_ctx), verifier, what, fan=fan
+        )
+        drafts = [
+            run(HistoryModel(1), each, verifier, what).drafts for each in (plain, ahead)
+        ]
         assert drafts[0] == drafts[1]
 
 
@@ -117,20 +142,33 @@ class FailingDraft(FailingPasses, LikeTarget):
 
 
 def disturbed_answers(seed: int) -> None:
-    """Answers that are stopped, cancelled, edited or fail, with jobs of any length and order; then
-    the drafts of one answer are those of a fresh pair."""
+    """Answers that are stopped, cancelled, edited or fail, with jobs of any length and
+    order; then the drafts of one answer are those of a fresh pair.
+    """
     rng = Random(seed)
-    target, draft = FailingPasses(1, n_batch=8), FailingDraft(rng.choice((1, 2)), n_batch=8)
+    target, draft = (
+        FailingPasses(1, n_batch=8),
+        FailingDraft(rng.choice((1, 2)), n_batch=8),
+    )
     target_cache, draft_cache = PrefixCache(target), BranchCache(draft)
-    worker = ScheduledWorker(lambda: (rng.random() < 0.5, rng.choice((0, 1, 2, 3, 5, 99))))
+    worker = ScheduledWorker(
+        lambda: (rng.random() < 0.5, rng.choice((0, 1, 2, 3, 5, 99)))
+    )
     text = list(PROMPT)
     for _ in range(4):
         what = _random_job(text, rng)
         drafter = overlapped_drafter(
-            draft_cache, make_verifier("coupled", SEED), what, worker, fan=rng.choice(FANS)
+            draft_cache,
+            make_verifier("coupled", SEED),
+            what,
+            worker,
+            fan=rng.choice(FANS),
         )
         loop = speculative_decode(
-            target_cache, drafter, make_verifier("coupled", SEED), drafter.join_job(what)
+            target_cache,
+            drafter,
+            make_verifier("coupled", SEED),
+            drafter.join_job(what),
         )
         target.fails_at = rng.randrange(1, 12) if rng.random() < 0.2 else -1
         draft.fails_at = rng.randrange(1, 30) if rng.random() < 0.3 else -1
@@ -141,14 +179,19 @@ def disturbed_answers(seed: int) -> None:
         assert isinstance(loop, Generator)
         loop.close()
         target.fails_at = draft.fails_at = -1
-        text = text[: rng.randrange(3, len(text) + 1)] + rng.choices(range(5), k=rng.randrange(3))
+        text = text[: rng.randrange(3, len(text) + 1)] + rng.choices(
+            range(5), k=rng.randrange(3)
+        )
     what = replace(_random_job(text, rng), cancelled=lambda: False)
     drafter = overlapped_drafter(
         draft_cache, make_verifier("coupled", SEED), what, worker, fan=rng.choice(FANS)
     )
     got = run(target_cache, drafter, make_verifier("coupled", SEED), what)
     fresh = model_drafter(
-        LikeTarget(draft._seed), make_verifier("coupled", SEED), what.sampling, len(what.prompt)
+        LikeTarget(draft._seed),
+        make_verifier("coupled", SEED),
+        what.sampling,
+        len(what.prompt),
     )
     expected = run(HistoryModel(1), fresh, make_verifier("coupled", SEED), what)
     assert got.drafts == expected.drafts
@@ -159,11 +202,19 @@ def _random_job(text: list[int], rng: Random) -> GenerationJob:
     sampling = rng.choice((GREEDY, SAMPLED))
     cancelled = Stop(rng.randrange(40)) if rng.random() < 0.3 else lambda: False
     draft_length = rng.choice((1, 2, 3, 5))
-    return job(text[-60:], 25, sampling=sampling, draft_length=draft_length, cancelled=cancelled)
+    return job(
+        text[-60:],
+        25,
+        sampling=sampling,
+        draft_length=draft_length,
+        cancelled=cancelled,
+    )
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(40), pytest.param(range(40, 500), marks=LONG)], ids=["40", "460 more"]
+    "seeds",
+    [range(40), pytest.param(range(40, 500), marks=LONG)],
+    ids=["40", "460 more"],
 )
 def test_the_next_answer_is_as_from_a_fresh_pair(seeds: range) -> None:
     for seed in seeds:
@@ -178,7 +229,11 @@ def overlapped_rounds(
 ) -> list[bool]:
     """In which rounds a policy overlaps; the times are without overlap, and with it."""
     usual = MeasuredCosts(verify_ms[0], {"1": 1.0, "4": 1.0, "8": 1.0})
-    policy, rounds, was_overlapped = OverlapPolicy(PassCosts(usual)), list[bool](), False
+    policy, rounds, was_overlapped = (
+        OverlapPolicy(PassCosts(usual)),
+        list[bool](),
+        False,
+    )
     for _ in range(n):
         drafting, overlap = draft_ms[was_overlapped], OVERLAPS[was_overlapped]
         draft = Draft([7] * 3, None, "model", drafting / 1e3, overlap=overlap)
@@ -199,7 +254,9 @@ def test_auto_does_not_overlap_where_it_loses() -> None:
     slowed = overlapped_rounds(100, (60.0, 78.0), (24.0, 12.0))
     assert 0 < sum(slowed[:24]) <= 12
     assert not any(slowed[24:100])
-    assert not any(overlapped_rounds(100, (300.0, 300.0), (6.0, 0.0))), "too little to gain"
+    assert not any(overlapped_rounds(100, (300.0, 300.0), (6.0, 0.0))), (
+        "too little to gain"
+    )
 
 
 class AtOnce(ThreadWorker):

@@ -1,4 +1,6 @@
-"""What is learnt of a pair: acceptance, throughput, and how often a draft is tried again."""
+"""What is learnt of a pair: acceptance, throughput, and how often a draft is tried
+again.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ def test_chances_are_learnt_and_a_place_never_reached_is_like_the_one_before() -
         assert acceptance.model.probability(bucket) == pytest.approx(chance, abs=0.12)
     for _ in range(80):
         acceptance.record_model_token(0, 1.0)
-    assert acceptance.mean_probability(8) == pytest.approx(acceptance.mean_probability(0))
+    assert acceptance.mean_probability(8) == pytest.approx(
+        acceptance.mean_probability(0)
+    )
     assert acceptance.mean_probability(0) > 0.9
 
 
@@ -37,7 +41,9 @@ def test_counts_outlive_their_process() -> None:
         assert again.mean_probability(place) == pytest.approx(
             acceptance.mean_probability(place), abs=0.01
         )
-    assert again.model.probability(3) == pytest.approx(acceptance.model.probability(3), abs=0.01)
+    assert again.model.probability(3) == pytest.approx(
+        acceptance.model.probability(3), abs=0.01
+    )
 
 
 def test_the_rate_is_never_below_plain_decoding() -> None:
@@ -60,7 +66,10 @@ def test_tries_are_spaced_by_what_they_cost() -> None:
 
 
 def test_temperatures_are_counted_apart() -> None:
-    keys = {stats_key(SamplingParams(temperature=t), "coupled") for t in (0.0, 0.3, 0.8, 1.5)}
+    keys = {
+        stats_key(SamplingParams(temperature=t), "coupled")
+        for t in (0.0, 0.3, 0.8, 1.5)
+    }
     assert len(keys) == 4
     greedy = SamplingParams(temperature=0)
     assert stats_key(greedy, "coupled") == stats_key(greedy, "rejection")

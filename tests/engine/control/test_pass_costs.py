@@ -1,4 +1,6 @@
-"""Costs of passes: between the measured widths, and as they are learnt from what is run."""
+"""Costs of passes: between the measured widths, and as they are learnt from what is
+run.
+"""
 
 import pytest
 
@@ -30,7 +32,9 @@ def test_a_cliff_at_two_rows_is_not_thought_to_go_on() -> None:
     assert costs.verify_ms[4] == pytest.approx(25.0 + 2 * 3.5)
 
 
-def test_one_wild_time_moves_little_and_a_first_pass_that_catches_up_not_the_next_ones() -> None:
+def test_one_wild_time_moves_little_and_a_first_pass_that_catches_up_not_the_next_ones() -> (
+    None
+):
     costs = PassCosts(SHOWN)
     costs.record_pass(1, 10_000.0)
     assert costs.plain_ms == pytest.approx(12)
@@ -43,7 +47,9 @@ def test_one_wild_time_moves_little_and_a_first_pass_that_catches_up_not_the_nex
     assert costs.draft_passes_ms(3) == pytest.approx(3.6, rel=0.02)
 
 
-def test_what_passes_of_another_width_cost_is_priced_until_their_graph_is_there() -> None:
+def test_what_passes_of_another_width_cost_is_priced_until_their_graph_is_there() -> (
+    None
+):
     costs = PassCosts(SHOWN, settling=2)
     assert costs.change_ms == pytest.approx(0.9)  # as on a card that was measured
     costs.change_ms = 3.0
@@ -54,7 +60,8 @@ def test_what_passes_of_another_width_cost_is_priced_until_their_graph_is_there(
     assert costs.verify_loss(3) == pytest.approx(1.4 + 0.9 - 1)
     costs.record_pass(4, 17.0)
     assert costs.last_change_ms == pytest.approx(3)
-    assert costs.verify_ms[1:5] == pytest.approx([10, 12, 13, 14])  # dear, whatever its width
+    # dear, whatever its width
+    assert costs.verify_ms[1:5] == pytest.approx([10, 12, 13, 14])
     assert costs.verify_curve() == pytest.approx(SHOWN.curve)
     costs.start_answer()
     for ms in (16.0, 43.0):  # after a prompt, a graph is made anew
@@ -76,10 +83,22 @@ def test_nothing_measured_starts_from_the_first_pass() -> None:
 @pytest.mark.parametrize(
     ("curve", "wide"),
     [
-        ({"1": 1, "2": 2.04, "4": 2.52, "5": 3.12, "8": 3.31}, {12: 4.49, 17: 5.59}),  # Q8_0
-        ({"1": 1, "2": 1.7, "4": 2.42, "5": 2.97, "8": 3.84}, {12: 5.16, 17: 7.32}),  # Q4_1
-        ({"1": 1, "2": 1.27, "4": 1.68, "5": 2.22, "8": 2.58}, {12: 3.28, 17: 4.69}),  # Q4_K_M
-        ({"1": 1, "2": 1.66, "4": 1.96, "5": 2.0, "8": 2.44}, {12: 2.85, 17: 3.45}),  # BF16
+        (
+            {"1": 1, "2": 2.04, "4": 2.52, "5": 3.12, "8": 3.31},
+            {12: 4.49, 17: 5.59},
+        ),  # Q8_0
+        (
+            {"1": 1, "2": 1.7, "4": 2.42, "5": 2.97, "8": 3.84},
+            {12: 5.16, 17: 7.32},
+        ),  # Q4_1
+        (
+            {"1": 1, "2": 1.27, "4": 1.68, "5": 2.22, "8": 2.58},
+            {12: 3.28, 17: 4.69},
+        ),  # Q4_K_M
+        (
+            {"1": 1, "2": 1.66, "4": 1.96, "5": 2.0, "8": 2.44},
+            {12: 2.85, 17: 3.45},
+        ),  # BF16
     ],
 )
 def test_wider_passes_than_timed_cost_what_they_do_on_a_cpu(

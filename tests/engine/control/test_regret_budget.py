@@ -24,12 +24,20 @@ FAIR = [1.0, *(0.7 + 0.3 * w for w in range(1, 19))]
 ADVERSARIAL: dict[str, Callable[[], World]] = {
     "turns bad": lambda: World(turning(0.95, 0.02, every=60)),
     "back and forth": lambda: World(turning(0.9, 0.05, every=7)),
-    "turns bad behind a cliff": lambda: World(turning(0.95, 0.0, every=100), c=0.05, curve=CLIFF),
+    "turns bad behind a cliff": lambda: World(
+        turning(0.95, 0.0, every=100), c=0.05, curve=CLIFF
+    ),
     "a confident liar": lambda: World(steady(0.02), curve=STEEP, honest=lambda _: 0.95),
     "never accepted": lambda: World(steady(0.0)),
-    "much dearer": lambda: World(steady(0.7), curve=STEEP, truly=lambda n: 1.0 + 2 * (n > 100)),
-    "the host takes its time": lambda: World(steady(0.5), host=lambda width: 0.15 * width),
-    "never measured, a dear draft": lambda: World(steady(0.4), c=0.5, told=False, curve=STEEP),
+    "much dearer": lambda: World(
+        steady(0.7), curve=STEEP, truly=lambda n: 1.0 + 2 * (n > 100)
+    ),
+    "the host takes its time": lambda: World(
+        steady(0.5), host=lambda width: 0.15 * width
+    ),
+    "never measured, a dear draft": lambda: World(
+        steady(0.4), c=0.5, told=False, curve=STEEP
+    ),
     "never measured, a cliff": lambda: World(steady(0.45), told=False, curve=CLIFF),
     "noise": lambda: World(steady(0.3), curve=STEEP, noise=0.2),
     "every change of the width is dear": lambda: World(
@@ -52,7 +60,9 @@ def test_the_time_lost_is_within_the_budget_at_every_moment(name: str) -> None:
             world.run(controller, 400, 16, controller)
             for tokens, lost in world.regret:
                 total = lost_before + lost
-                assert total <= 0.03 * (tokens_before + tokens) + won + SURPRISE.get(name, 1.0)
+                assert total <= 0.03 * (tokens_before + tokens) + won + SURPRISE.get(
+                    name, 1.0
+                )
                 won = max(won, -total)
             tokens_before += world.regret[-1][0]
             lost_before += world.regret[-1][1]
@@ -75,7 +85,11 @@ SHORT_ANSWERS: dict[str, tuple[World, int, int]] = {
     # The draft, number of answers, and how many may be dear.
     "weak": (World(steady(0.45), c=0.08, curve=WIDE_IS_DEAR, noise=0.0), 20, 0),
     # Reading 40 tokens costs a head on a CPU 8 passes, and little is accepted.
-    "reads": (World(steady(0.1), c=0.14, curve=FAIR, prompt=40, reading=0.2, noise=0.0), 12, 1),
+    "reads": (
+        World(steady(0.1), c=0.14, curve=FAIR, prompt=40, reading=0.2, noise=0.0),
+        12,
+        1,
+    ),
     # As much, and what is accepted does not cover it in answers as short as these.
     **{
         f"reads, {accepted}": (
@@ -91,7 +105,9 @@ SHORT_ANSWERS: dict[str, tuple[World, int, int]] = {
 @pytest.mark.parametrize("told", [True, False], ids=["measured", "never measured"])
 @pytest.mark.parametrize("name", SHORT_ANSWERS)
 def test_short_answers_of_a_draft_that_does_not_pay(name: str, told: bool) -> None:
-    """Hardly ever is one slower by more than the budget: a trial is not repeated for a guess."""
+    """Hardly ever is one slower by more than the budget: a trial is not repeated for a
+    guess.
+    """
     world, n, n_dear = SHORT_ANSWERS[name]
     for seed in range(4):
         speedups = in_processes(replace(world, told=told, seed=seed), n)
@@ -113,9 +129,13 @@ def test_an_answer_does_not_pay_for_what_others_won() -> None:
 
 
 def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
-    """Once the draft is proven and its reading measured; before, the budget covers an estimate."""
+    """Once the draft is proven and its reading measured; before, the budget covers an
+    estimate.
+    """
     for seed in range(4):
-        world = World(steady(0.45), c=0.08, curve=FAIR, prompt=150, reading=0.03, seed=seed)
+        world = World(
+            steady(0.45), c=0.08, curve=FAIR, prompt=150, reading=0.03, seed=seed
+        )
         assert min(in_processes(world, 24)[12:]) >= 0.965
         world.sure = steady(0.9)
         world.stats = PairStats()
@@ -123,13 +143,17 @@ def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
 
 
 def test_a_good_draft_behind_a_long_prompt_is_proven_by_the_second_answer() -> None:
-    """Reading the prompt costs 4.5 passes; a single lost draft does not end it for an answer.
+    """Reading the prompt costs 4.5 passes; a single lost draft does not end it for an
+    answer.
 
-    One in ten good drafts loses its first trial; answers this short cannot afford another.
+    One in ten good drafts loses its first trial; answers this short cannot afford
+    another.
     """
     later = []
     for seed in range(8):
-        world = World(steady(0.9), c=0.08, curve=FAIR, prompt=150, reading=0.03, seed=seed)
+        world = World(
+            steady(0.9), c=0.08, curve=FAIR, prompt=150, reading=0.03, seed=seed
+        )
         later.append(in_processes(world, 20)[1:])
     proven = [speedups for speedups in later if speedups[0] > 1.1]
     assert len(proven) >= 6
@@ -139,7 +163,9 @@ def test_a_good_draft_behind_a_long_prompt_is_proven_by_the_second_answer() -> N
 
 def test_a_head_that_reads_only_the_end_of_a_text_is_priced_by_that() -> None:
     """Once it has gained; one that was never tried is not, since its price is a guess."""
-    world = World(steady(0.9), c=0.08, curve=FAIR, prompt=2000, reading=0.03, max_unread=100)
+    world = World(
+        steady(0.9), c=0.08, curve=FAIR, prompt=2000, reading=0.03, max_unread=100
+    )
     assert mean(in_processes(world, 6)) == pytest.approx(1.0, abs=0.01)
     world.prompt = 50
     in_processes(world, 6)
@@ -148,14 +174,18 @@ def test_a_head_that_reads_only_the_end_of_a_text_is_priced_by_that() -> None:
 
 
 def test_the_second_process_begins_where_the_first_ended() -> None:
-    good = in_processes(World(steady(0.75), c=0.05, curve=[1 + 0.12 * w for w in range(18)]), 8)
+    good = in_processes(
+        World(steady(0.75), c=0.05, curve=[1 + 0.12 * w for w in range(18)]), 8
+    )
     assert mean(good[1:]) > 1.1 * good[0]
     bad = World(steady(0.0), c=0.3)
     in_processes(bad, 6)
     assert bad.regret[-1][1] == 0, "tried again in every process"
 
 
-def test_the_budget_covers_what_was_won_and_a_little_risk_for_what_should_gain() -> None:
+def test_the_budget_covers_what_was_won_and_a_little_risk_for_what_should_gain() -> (
+    None
+):
     budget = RegretBudget()
     assert not budget.can_afford(0.1) and budget.can_afford(1.5, gains=True)
     for _ in range(100):
@@ -190,7 +220,9 @@ def test_what_copies_won_pays_for_no_trial_of_a_draft_model() -> None:
     assert budget.can_afford(3.0, is_trial=True), "and what the draft itself won"
     for _ in range(20):
         budget.record_round(9, 2.0, is_copy=True)
-    assert budget.can_afford(1.0, is_trial=True), "won beyond the cap counts for neither"
+    assert budget.can_afford(1.0, is_trial=True), (
+        "won beyond the cap counts for neither"
+    )
     assert not budget.can_afford(40.0)
 
 

@@ -1,4 +1,6 @@
-"""Simulations for the controller: a draft model of known acceptance, passes of known cost."""
+"""Simulations for the controller: a draft model of known acceptance, passes of known
+cost.
+"""
 
 import itertools
 import sys
@@ -18,9 +20,23 @@ from localspec.protocol.wire import MeasuredCosts
 FLAT = [1.0, *(1 + 0.04 * w for w in range(18))]
 """Like a GPU's verify curve: one more row costs little."""
 H100 = [1.0, 1.0, 1.16, 1.33, 1.5, 1.69, 1.9, 2.1, *(2.3 + 0.15 * w for w in range(11))]
-"""A model of 7.5 B in Q4_K, its passes launched as graphs: without, each costs 0.26 more."""
+"""A model of 7.5 B in Q4_K, its passes launched as graphs: without, each costs 0.26
+more.
+"""
 STEEP = [1.0, *(1 + 0.35 * w for w in range(18))]
-CLIFF = [1.0, 1.0, 2.3, 2.5, 2.7, 2.9, 3.0, 3.1, 3.2, 5.0, *(5.1 + 0.1 * w for w in range(8))]
+CLIFF = [
+    1.0,
+    1.0,
+    2.3,
+    2.5,
+    2.7,
+    2.9,
+    3.0,
+    3.1,
+    3.2,
+    5.0,
+    *(5.1 + 0.1 * w for w in range(8)),
+]
 """Expensive at two rows, then nearly flat to eight: Q8_0 on a CPU."""
 
 
@@ -29,7 +45,9 @@ class World:
     """Consecutive answers, in units of one plain pass (10 ms)."""
 
     sure: Callable[[np.random.Generator], float]
-    """Draws the acceptance probability of the next draft token, which is also its confidence."""
+    """Draws the acceptance probability of the next draft token, which is also its
+    confidence.
+    """
     c: float = 0.1
     curve: Sequence[float] = field(default_factory=lambda: FLAT)
     told: bool = True
@@ -49,13 +67,15 @@ class World:
     prompt: int = 3
     """Tokens before an answer."""
     reading: float = 0.0
-    """Cost of the draft model reading a token of the text, in one-token target passes."""
+    """Cost of the draft model reading a token of the text, in one-token target passes.
+    """
     max_unread: int = sys.maxsize
     """The most tokens of a text that it reads."""
     change: float = 0.0
     """Extra cost of the first `settling` passes of another width than the last one."""
     settling: int = 1
-    """1 on a worker, to which a graph is sent again; 2 on a GPU that captures graphs."""
+    """1 on a worker, to which a graph is sent again; 2 on a GPU that captures graphs.
+    """
     prices_changes: bool = True
     """Whether the controller knows that there may be such a cost."""
 
@@ -66,10 +86,15 @@ class World:
         self._read_to = 0
         self.stats = PairStats()
         self.regret: list[tuple[int, float]] = []
-        """After every round of the last run: tokens, and one-token passes lost by drafting."""
+        """After every round of the last run: tokens, and one-token passes lost by
+        drafting.
+        """
 
     def propose(
-        self, tokens: Sequence[int], limit: int, stop_policy: DraftStopPolicy | None = None
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         """The draft model; acceptance is decided while drafting."""
         self.stands, self.passes = [], 0
@@ -78,7 +103,9 @@ class World:
         for _ in range(limit):
             self.passes += 1
             chance = self.sure(self._rng)
-            if stop_policy is not None and not stop_policy.should_draft_token(self.honest(chance)):
+            if stop_policy is not None and not stop_policy.should_draft_token(
+                self.honest(chance)
+            ):
                 break
             self.stands.append(bool(self._rng.random() < chance))
             if stop_policy is not None and not stop_policy.should_continue(7):
@@ -90,7 +117,9 @@ class World:
         return float(np.exp(self._rng.normal() * self.noise))
 
     def costs(self) -> PassCosts:
-        curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {"1": 1.0}
+        curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {
+            "1": 1.0
+        }
         t1, c = 10.0 * self.believed, self.c / self.believed
         return self.priced(MeasuredCosts(t1, curve, c) if self.told else None)
 
@@ -112,7 +141,11 @@ class World:
         return RoundResult(draft, kept, new, times, len(draft.tokens) + 1)
 
     def run(
-        self, drafter: Drafter, n: int, length: int, controller: SpeculationController | None
+        self,
+        drafter: Drafter,
+        n: int,
+        length: int,
+        controller: SpeculationController | None,
     ) -> float:
         ms, tokens, lost, last_width, n_alike = 0.0, [1] * self.prompt, 0.0, 0, 0
         self.regret, self._read_to = [], 0
@@ -124,7 +157,9 @@ class World:
             n_alike, last_width = n_alike * (width == last_width) + 1, width
             is_dear = n_alike <= self.settling
             verify += 10.0 * self.change * is_dear
-            times = RoundTimes(draft.decode_seconds * 1e3, verify, 10.0 * self.host(width))
+            times = RoundTimes(
+                draft.decode_seconds * 1e3, verify, 10.0 * self.host(width)
+            )
             result = self.result(draft, times)
             tokens += result.tokens
             if controller is not None:
@@ -159,5 +194,7 @@ def turning(*chances: float, every: int) -> Callable[[np.random.Generator], floa
     return lambda _: chances[next(drawn) // every % len(chances)]
 
 
-def mixed(low: float, high: float, share: float) -> Callable[[np.random.Generator], float]:
+def mixed(
+    low: float, high: float, share: float
+) -> Callable[[np.random.Generator], float]:
     return lambda rng: high if rng.random() < share else low

@@ -10,7 +10,9 @@ ROOM = 9
 
 
 @pytest.mark.parametrize("first_position", [0, 1])
-def test_a_head_that_does_not_read_along_reads_the_end_of_the_text(first_position: int) -> None:
+def test_a_head_that_does_not_read_along_reads_the_end_of_the_text(
+    first_position: int,
+) -> None:
     """Also after the text is cut, within what it has read and before that, and goes on."""
     head = FakeHead(1)
     runner = HeadRunner(head, "eagle3", ROOM, first_position)
@@ -25,12 +27,21 @@ def test_a_head_that_does_not_read_along_reads_the_end_of_the_text(first_positio
 
     read(5 * ROOM + 4)
     assert not head.memory, "nothing is read before a draft"
-    assert [runner.count_new(each) for each in ([*text, 1, 2], text[:3], [7, *text])] == [
+    assert [
+        runner.count_new(each) for each in ([*text, 1, 2], text[:3], [7, *text])
+    ] == [
         2,
         0,
         len(text) + 1,
     ]
-    for cut, more in ((0, 0), (2, 3), (2, 0), (2 * ROOM, 5), (3, ROOM - 1), (1, 3 * ROOM)):
+    for cut, more in (
+        (0, 0),
+        (2, 3),
+        (2, 0),
+        (2 * ROOM, 5),
+        (3, ROOM - 1),
+        (1, 3 * ROOM),
+    ):
         if cut:
             del text[runner.limit_truncation(len(text) - cut) :]
             runner.on_truncate(len(text))

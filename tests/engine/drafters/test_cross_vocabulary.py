@@ -1,4 +1,6 @@
-"""A draft of another vocabulary reads the target's text, whatever bytes the target writes."""
+"""A draft of another vocabulary reads the target's text, whatever bytes the target
+writes.
+"""
 
 import random
 from collections.abc import Iterator
@@ -7,12 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from localspec.engine.drafters.cross_vocabulary import DraftText, SpelledVocabulary, VocabularyMap
+from localspec.engine.drafters.cross_vocabulary import (
+    DraftText,
+    SpelledVocabulary,
+    VocabularyMap,
+)
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.session import Session
 from localspec.engine.verifiers import make_verifier
 from localspec.models.gguf import reader, tokenizer
-from localspec.protocol.wire import ChatMessage, ContextSettings, GenerateCommand, SamplingParams
+from localspec.protocol.wire import (
+    ChatMessage,
+    ContextSettings,
+    GenerateCommand,
+    SamplingParams,
+)
 from tests.engine.laws import MODES, PROMPT, SAMPLED
 from tests.support.fake_models import GREEDY, HistoryModel
 from tests.support.fake_vocabularies import DRAFT, TARGET, crossed, vocabulary
@@ -46,7 +57,9 @@ def spm_and_bpe(zoo: Zoo) -> Iterator[tuple[SpelledVocabulary, SpelledVocabulary
     other.close()
 
 
-def test_the_bytes_of_every_token_are_llama_cpps_and_controls_are_not_shared(zoo: Zoo) -> None:
+def test_the_bytes_of_every_token_are_llama_cpps_and_controls_are_not_shared(
+    zoo: Zoo,
+) -> None:
     other, unused = spelled(zoo["target"])
     unused.close()
     for path in (DEMO / "demo-target.gguf", zoo["chatty"]):
@@ -59,7 +72,9 @@ def test_the_bytes_of_every_token_are_llama_cpps_and_controls_are_not_shared(zoo
         model.close()
 
 
-def read_in_steps(text: DraftText, tokens: list[int], rng: random.Random) -> Iterator[int]:
+def read_in_steps(
+    text: DraftText, tokens: list[int], rng: random.Random
+) -> Iterator[int]:
     at = 0
     while at < len(tokens):
         at = min(len(tokens), at + rng.randint(1, 6))
@@ -70,7 +85,9 @@ def read_in_steps(text: DraftText, tokens: list[int], rng: random.Random) -> Ite
 def test_a_text_is_read_as_it_grows(
     spm_and_bpe: tuple[SpelledVocabulary, SpelledVocabulary], reverse: bool
 ) -> None:
-    """At every step the draft's tokens stand for the text, and what it says is unchanged is."""
+    """At every step the draft's tokens stand for the text, and what it says is
+    unchanged is.
+    """
     target, draft = spm_and_bpe[::-1] if reverse else spm_and_bpe
     rng = random.Random(0)
     for text in TEXTS * 4:
@@ -95,7 +112,9 @@ def test_a_word_that_would_begin_with_another_space_is_spelled_without() -> None
     adding = replace(plain, tokenize=lambda text: plain.tokenize(b" " + text))
     for text in (b"ab", b" ab", b"a", b"b a"):
         assert adding.join(adding.spell(text)) == text
-    changing = replace(plain, tokenize=lambda text: plain.tokenize(text.replace(b"a", b"b")))
+    changing = replace(
+        plain, tokenize=lambda text: plain.tokenize(text.replace(b"a", b"b"))
+    )
     assert changing.spell(b"ba") == []
 
 
@@ -126,7 +145,10 @@ def unlike(zoo: Zoo) -> Iterator[Session]:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_text_is_the_targets(unlike: Session, mode: str) -> None:
     for i, text in enumerate(TEXTS):
-        samplings = [GREEDY, SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=i)]
+        samplings = [
+            GREEDY,
+            SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=i),
+        ]
         for sampling in samplings[: 1 + (mode == "coupled")]:
             asked = {"sampling": sampling, "verify": mode, "max_tokens": 40}
             (got,) = say_like_plain(unlike, "crossvocab", text, (4,), **asked)
@@ -152,7 +174,9 @@ def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
         assert draft is not None and session._draft is not None
         prompt = draft.prompt(GenerateCommand(messages=question))
         assert prompt is not None
-        shown = b"".join(session._draft.vocabulary.token_text(token) for token in prompt)
+        shown = b"".join(
+            session._draft.vocabulary.token_text(token) for token in prompt
+        )
         assert shown.endswith(b"<|im_start|>assistant\n") or b"assistant" in shown
         assert draft.prompt(GenerateCommand("Say it")) is None
     with loaded(zoo["chatty"], DEMO / "demo-draft.gguf") as without_template:
@@ -163,7 +187,9 @@ def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
 
 def test_a_text_the_draft_cannot_spell_is_not_drafted() -> None:
     model = HistoryModel(0, n_vocab=2)
-    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2, (TARGET, ("a", "c")))
+    drafter = crossed(
+        model, make_verifier("coupled", 0), GREEDY, 2, (TARGET, ("a", "c"))
+    )
     assert drafter.propose([0, 1], 3).tokens == []
     assert model.memory == []
 

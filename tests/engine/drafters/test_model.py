@@ -37,7 +37,9 @@ def said(text: list[int], n: int) -> list[int]:
 
 
 def test_what_it_has_not_read_rides_along() -> None:
-    """One llama_decode a token, also after a round of which it knows all but the last two."""
+    """One llama_decode a token, also after a round of which it knows all but the last
+    two.
+    """
     model = HistoryModel(1)
     run(HistoryModel(1), greedy(model), COUPLED, job(PROMPT, 13, draft_length=3))
     assert model.reads == [6, 1, 1, 2, 1, 1, 2, 1, 1]
@@ -47,7 +49,9 @@ def test_what_it_has_not_read_rides_along() -> None:
     assert model.reads == [4, 4, 3, 1, 1], "a long text is read in batches"
 
 
-@pytest.mark.parametrize(("n_ctx", "n_tokens"), [(4, 0), (5, 0), (6, 1), (7, 2), (30, 4)])
+@pytest.mark.parametrize(
+    ("n_ctx", "n_tokens"), [(4, 0), (5, 0), (6, 1), (7, 2), (30, 4)]
+)
 def test_it_drafts_no_further_than_its_context(n_ctx: int, n_tokens: int) -> None:
     model = HistoryModel(1, n_ctx=n_ctx)
     draft = greedy(model).propose(PROMPT, 4)
@@ -65,12 +69,18 @@ def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
     assert all(own.probs.sum() == pytest.approx(1) for own in draft.distributions)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, replace(SAMPLED, repeat_penalty=1.3)])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, SAMPLED, replace(SAMPLED, repeat_penalty=1.3)]
+)
 def test_tokens_that_the_draft_lacks_change_nothing(sampling: SamplingParams) -> None:
-    """A target may say what its draft's vocabulary, up to 128 tokens shorter, does not have."""
+    """A target may say what its draft's vocabulary, up to 128 tokens shorter, does not
+    have.
+    """
     what = job([1, 2, 3, 1, 2], 20, sampling=sampling, draft_length=3)
     verifier = make_verifier("coupled", sampling.seed)
     expected = plain(HistoryModel(1), verifier, what).tokens
     assert {4, 5} & set(expected)
-    drafter = model_drafter(HistoryModel(2, n_vocab=4), verifier, sampling, 5, n_vocab=6)
+    drafter = model_drafter(
+        HistoryModel(2, n_vocab=4), verifier, sampling, 5, n_vocab=6
+    )
     assert run(HistoryModel(1), drafter, verifier, what).tokens == expected

@@ -21,7 +21,9 @@ Open = Callable[..., LlamaContext]
 def opened(zoo: Zoo) -> Iterator[Open]:
     with ExitStack() as models:
 
-        def open_(name: str, *, outputs: int = OUTPUTS, **settings: Any) -> LlamaContext:
+        def open_(
+            name: str, *, outputs: int = OUTPUTS, **settings: Any
+        ) -> LlamaContext:
             role = ModelRole(replace(SETTINGS, **settings), outputs, 16)
             return models.enter_context(closing(LlamaContext(zoo[name], role)))
 

@@ -37,7 +37,9 @@ def test_rows_of_different_passes_do_not_mix(opened: Open) -> None:
     model, twin = opened("target"), opened("target")
     for width in (1, 3, 1, 6, 3, 1):
         tokens = list(range(model.n_past, model.n_past + width))
-        np.testing.assert_array_equal(model.decode(tokens, width), twin.decode(tokens, width))
+        np.testing.assert_array_equal(
+            model.decode(tokens, width), twin.decode(tokens, width)
+        )
         assert model.decode([5], 1).shape == (1, model.n_vocab)
         model.truncate(model.n_past - 1)
 
@@ -51,7 +53,8 @@ def test_settings_are_read_back(opened: Open) -> None:
     plain.close()  # and once more at the end of the test
     assert opened("target", n_ctx=None).n_ctx == 1024, "what it was trained with"
     assert opened("vast", n_ctx=None).n_ctx == 8192, "and at most this"
-    wide = opened("target", outputs=17, n_ubatch=1)  # smaller than a verify pass: raised
+    # smaller than a verify pass: raised
+    wide = opened("target", outputs=17, n_ubatch=1)
     assert wide.n_batch >= 17
     assert len(wide.decode([5] * 17, 17)) == 17
 
@@ -70,21 +73,26 @@ def test_settings_are_read_back(opened: Open) -> None:
 def test_a_wrong_guess_leaves_no_trace(
     opened: Open, zoo: Zoo, name: str, swa_full: bool, kept: int
 ) -> None:
-    """A twin is never told a wrong token: every kept row equals its row, up to a full context.
+    """A twin is never told a wrong token: every kept row equals its row, up to a full
+    context.
 
-    Random guesses of which a random part is kept, or (`kept`) the widest, nearly all of it wrong:
-    a window that is not full has 256 slots, and the text goes round them four times.
+    Random guesses of which a random part is kept, or (`kept`) the widest, nearly all of
+    it wrong: a window that is not full has 256 slots, and the text goes round them four
+    times.
     """
     is_exact, widest = name != "sliding-f32", 17
     if is_exact:
         require_same_logits_at_every_width(zoo[name])
     n_ctx = 256 if is_exact else 1024
-    model, twin = (opened(name, outputs=widest, n_ctx=n_ctx, swa_full=swa_full) for _ in range(2))
+    model, twin = (
+        opened(name, outputs=widest, n_ctx=n_ctx, swa_full=swa_full) for _ in range(2)
+    )
     rng = np.random.default_rng(kept)
     while model.n_past < model.n_ctx:
         width = min(widest, model.n_ctx - model.n_past)
         width = width if kept else int(rng.integers(1, width + 1))
-        n = min(width, kept) or int(rng.integers(1, width + 1))  # at least the token it knew
+        # at least the token it knew
+        n = min(width, kept) or int(rng.integers(1, width + 1))
         tokens = [int(token) for token in rng.integers(3, model.n_vocab, width)]
         rows, past = model.decode(tokens, width)[:n].copy(), model.n_past - width + n
         model.truncate(past)
@@ -125,10 +133,22 @@ REFUSALS: list[tuple[str, dict[str, Any], type[LocalspecError], str, str]] = [
     ("target", {"n_ctx": -1}, UsageError, "out of range", ""),
     ("target", {"n_ctx": 8 * 1024 + 1}, UsageError, "out of range", ""),
     # The file claims a trained context of 2^31 - 1: the file is no limit, memory is.
-    ("vast", {"n_ctx": 2**31 - 1, "n_gpu_layers": 0}, DoesNotFitError, "needs about", ""),
+    (
+        "vast",
+        {"n_ctx": 2**31 - 1, "n_gpu_layers": 0},
+        DoesNotFitError,
+        "needs about",
+        "",
+    ),
     ("target", {"tensor_split": (-1.0, 2.0)}, UsageError, "Invalid tensor split", ""),
     ("target", {"tensor_split": (1.0,) * 1000}, UsageError, "Invalid tensor split", ""),
-    ("target", {"tensor_split": (float("nan"),)}, UsageError, "Invalid tensor split", ""),
+    (
+        "target",
+        {"tensor_split": (float("nan"),)},
+        UsageError,
+        "Invalid tensor split",
+        "",
+    ),
     ("target", KEYS, UsageError, "Cannot create a context for target.gguf", "--kv f16"),
     ("vocabulary-only", {}, ModelFileError, "'token_embd.weight' not found", ""),
     ("future", {}, ModelFileError, "unknown model architecture", ""),

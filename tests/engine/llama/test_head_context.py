@@ -1,4 +1,6 @@
-"""Passes of heads: what llama.cpp cannot take is refused before, and rows are the right ones."""
+"""Passes of heads: what llama.cpp cannot take is refused before, and rows are the right
+ones.
+"""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,11 +22,15 @@ STATES = np.random.default_rng(0).standard_normal((4, 192)).astype(np.float32)
 @pytest.fixture
 def head(zoo: Zoo, opened: Open) -> Iterator[HeadContext]:
     target = opened("deep")
-    with closing(HeadContext(zoo["eagle3"], SETTINGS, target, target_width=3 * 64)) as head:
+    with closing(
+        HeadContext(zoo["eagle3"], SETTINGS, target, target_width=3 * 64)
+    ) as head:
         yield head
 
 
-def test_rows_are_of_the_last_tokens_and_encoding_changes_no_memory(head: HeadContext) -> None:
+def test_rows_are_of_the_last_tokens_and_encoding_changes_no_memory(
+    head: HeadContext,
+) -> None:
     """llama.cpp gives the first rows where only the last is wanted: all are asked for."""
     states = head.encode(STATES)
     every = head.decode([5, 6, 7, 8], 4, states).copy()
@@ -42,8 +48,12 @@ def test_a_token_that_the_head_does_not_know_harms_nothing(head: HeadContext) ->
     np.testing.assert_array_equal(padding, head.decode([0], 1, STATES[:1, :64]))
 
 
-def test_positions_along_several_axes_are_those_along_one(zoo: Zoo, tmp_path: Path) -> None:
-    """M-RoPE, as heads of such targets have it: a text has the same position on each axis."""
+def test_positions_along_several_axes_are_those_along_one(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    """M-RoPE, as heads of such targets have it: a text has the same position on each
+    axis.
+    """
     model = head_models.block()
     model.keys["rope.dimension_sections"] = [16, 0, 0, 0]
     rows = []

@@ -29,7 +29,9 @@ def test_states_are_of_every_token_of_the_last_pass_and_in_the_order_of_the_laye
     target.decode([5, 6, 7], 1)
     together = source.states(3)
     low, middle, high = np.split(together, 3, axis=1)
-    np.testing.assert_array_equal(reversed_.states(3), np.concatenate([high, middle, low], axis=1))
+    np.testing.assert_array_equal(
+        reversed_.states(3), np.concatenate([high, middle, low], axis=1)
+    )
     target.truncate(0)
     alone = []
     for token in (5, 6, 7):
@@ -66,4 +68,6 @@ def test_on_a_build_without_the_functions_a_pair_runs_plain_and_says_so(
         assert f"cannot run {kind} heads: it lacks llama_" in notice.message
         assert "--draft none" in notice.hint
         assert session.ready.draft is None
-        assert set(say(session, "the one ", max_tokens=20).speculation["by_source"]) <= {"lookup"}
+        assert set(
+            say(session, "the one ", max_tokens=20).speculation["by_source"]
+        ) <= {"lookup"}

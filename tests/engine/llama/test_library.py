@@ -1,4 +1,6 @@
-"""llama.cpp's layout is checked before it is used; its log lines and return codes become errors."""
+"""llama.cpp's layout is checked before it is used; its log lines and return codes
+become errors.
+"""
 
 import importlib.util
 import sys
@@ -10,14 +12,21 @@ import pytest
 from localspec.engine.llama import library
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import LOG
-from localspec.errors import LocalspecError, ModelFileError, OutOfMemoryError, UsageError
+from localspec.errors import (
+    LocalspecError,
+    ModelFileError,
+    OutOfMemoryError,
+    UsageError,
+)
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from tests.support.run_command import ROOT, localspec
 from tests.support.sessions import SETTINGS
 from tests.support.zoo import Zoo
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+pytestmark = pytest.mark.skipif(
+    sys.platform == "win32", reason="links need a right there"
+)
 
 
 def beside(folder: Path, old: str, new: str) -> dict[str, str]:
@@ -38,7 +47,11 @@ def beside(folder: Path, old: str, new: str) -> dict[str, str]:
     ("old", "new", "message"),
     [
         ('        ("n_outputs_max", ctypes.c_uint32),\n', "", "of different releases"),
-        ("def llama_log_set(", "def llama_log_set_as_it_was(", "has no attribute 'llama_log_set'"),
+        (
+            "def llama_log_set(",
+            "def llama_log_set_as_it_was(",
+            "has no attribute 'llama_log_set'",
+        ),
     ],
     ids=["lacks-a-field", "lacks-a-function"],
 )
@@ -66,14 +79,49 @@ def said(*lines: str) -> None:
 
 
 LOAD_ERRORS: list[tuple[str, type[LocalspecError], str, str]] = [
-    ("ggml_cuda_buffer: cudaMalloc failed: out of memory", OutOfMemoryError, "", "smaller"),
-    ("llama_model_load: mmap failed: Cannot allocate memory", OutOfMemoryError, "", "smaller"),
-    ("alloc_tensor_range: unable to allocate CPU buffer", OutOfMemoryError, "", "smaller"),
-    ("load: tensor 'x' data is not within the file bounds", ModelFileError, "", "incomplete"),
-    ("gguf_init_from_file: failed to read key-value pairs", ModelFileError, "", "incomplete"),
+    (
+        "ggml_cuda_buffer: cudaMalloc failed: out of memory",
+        OutOfMemoryError,
+        "",
+        "smaller",
+    ),
+    (
+        "llama_model_load: mmap failed: Cannot allocate memory",
+        OutOfMemoryError,
+        "",
+        "smaller",
+    ),
+    (
+        "alloc_tensor_range: unable to allocate CPU buffer",
+        OutOfMemoryError,
+        "",
+        "smaller",
+    ),
+    (
+        "load: tensor 'x' data is not within the file bounds",
+        ModelFileError,
+        "",
+        "incomplete",
+    ),
+    (
+        "gguf_init_from_file: failed to read key-value pairs",
+        ModelFileError,
+        "",
+        "incomplete",
+    ),
     ("load: unknown model architecture: 'x'", ModelFileError, "", "newer llama.cpp"),
-    ("load: missing tensor 'output.weight'", ModelFileError, "", "not a complete model"),
-    ("check_dims: tensor 'a.weight' not found", ModelFileError, "", "not a complete model"),
+    (
+        "load: missing tensor 'output.weight'",
+        ModelFileError,
+        "",
+        "not a complete model",
+    ),
+    (
+        "check_dims: tensor 'a.weight' not found",
+        ModelFileError,
+        "",
+        "not a complete model",
+    ),
     ("something never seen before", ModelFileError, "", "Download it again"),
     ("", ModelFileError, "gave no reason", "Download it again"),
     (
@@ -82,14 +130,21 @@ LOAD_ERRORS: list[tuple[str, type[LocalspecError], str, str]] = [
         "--main-gpu 1 is not there: llama.cpp finds 1 GPU",
         "doctor",
     ),
-    ("load: device Vulkan0 does not support split buffers", UsageError, "cannot split rows", ""),
+    (
+        "load: device Vulkan0 does not support split buffers",
+        UsageError,
+        "cannot split rows",
+        "",
+    ),
 ]
 
 
 @pytest.mark.parametrize(
     ("line", "kind", "message", "hint"), LOAD_ERRORS, ids=range(len(LOAD_ERRORS))
 )
-def test_a_load_that_failed(line: str, kind: type[LocalspecError], message: str, hint: str) -> None:
+def test_a_load_that_failed(
+    line: str, kind: type[LocalspecError], message: str, hint: str
+) -> None:
     LOG.lines.append((INFO, "out of memory is only talked about"))
     said(*[line] * bool(line))
     error = library.load_error(PATH)
@@ -139,7 +194,9 @@ def test_a_real_file_cut_short(tmp_path: Path, share: float) -> None:
     whole = (package_data_dir() / "demo" / "demo-draft.gguf").read_bytes()
     path = tmp_path / "cut.gguf"
     path.write_bytes(whole[: int(share * len(whole))])
-    with pytest.raises(ModelFileError, match=r"cut\.gguf cannot be loaded: ") as failure:
+    with pytest.raises(
+        ModelFileError, match=r"cut\.gguf cannot be loaded: "
+    ) as failure:
         LlamaContext(path, ModelRole(SETTINGS, 1, 0))
     assert "incomplete" in failure.value.hint
 

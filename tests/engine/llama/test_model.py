@@ -57,7 +57,9 @@ def test_pieces_are_the_text_again(words: LlamaVocab, bpe: LlamaVocab) -> None:
     for text in TEXTS:
         assert b"".join(map(bpe.piece, bpe.tokenize(text))).decode() == text
         if "<s>" not in text:
-            assert b"".join(map(words.piece, words.tokenize(text))).decode() == " " + text
+            assert (
+                b"".join(map(words.piece, words.tokenize(text))).decode() == " " + text
+            )
     text = "def f(x):\n    return x\n" * 20_000
     assert sum(len(bpe.piece(token)) for token in bpe.tokenize(text)) == len(text)
 
@@ -69,10 +71,14 @@ def test_special_tokens_are_recognised_and_a_first_one_is_added(
     assert (first, words.token_text(the)) == (BOS, "▁the".encode())
     assert words.tokenize("the</s>")[-1] == EOS
     assert (words.tokenize(""), bpe.tokenize("")) == ([BOS], [])
-    assert words.piece(words.tokenize("a\udcff")[-1]) == b"?", "a surrogate is no character"
+    assert words.piece(words.tokenize("a\udcff")[-1]) == b"?", (
+        "a surrogate is no character"
+    )
 
 
-def test_an_eos_that_a_file_adds_ends_no_prompt(words: LlamaVocab, tmp_path: Path) -> None:
+def test_an_eos_that_a_file_adds_ends_no_prompt(
+    words: LlamaVocab, tmp_path: Path
+) -> None:
     """Fine-tunes keep tokenizer.ggml.add_eos_token from training."""
     path = replace(tinygguf.llama(0), add_eos=True).write(tmp_path / "eos.gguf")
     with vocabulary(path) as adding:
@@ -95,7 +101,10 @@ RUNS: dict[str, str] = {
     "ideographs": "".join(random.Random(5).choices("的一是不了人我在有他", k=9_000)),
     "marks": "नमस्तेदुनिया" * 700,
     "emoji": "🙂" * 3_000,
-    "in a text": "Hello world. " * 300 + "Z" * 20_000 + " and then <|endoftext|>\n" + "q" * 9_000,
+    "in a text": "Hello world. " * 300
+    + "Z" * 20_000
+    + " and then <|endoftext|>\n"
+    + "q" * 9_000,
 }
 
 
@@ -105,13 +114,19 @@ def pre_tokenizer(
 ) -> Iterator[LlamaVocab]:
     """The demo's vocabulary with another pre-tokenizer.
 
-    `llama-bpe` counts digits in threes, and has a BOS, `afmoe` counts them from the right; to
-    `bloom` all but spaces is one word.
+    `llama-bpe` counts digits in threes, and has a BOS, `afmoe` counts them from the
+    right; to `bloom` all but spaces is one word.
     """
     data = DEMO.read_bytes()
-    length = "llama.rope.dimension_count"  # a key that may be missing: all stays in its place
-    for old, new in ((length, length[: 31 - len(request.param)]), ("gpt-2", request.param)):
-        before, after = (struct.pack("<Q", len(text)) + text.encode() for text in (old, new))
+    # a key that may be missing: all stays in its place
+    length = "llama.rope.dimension_count"
+    for old, new in (
+        (length, length[: 31 - len(request.param)]),
+        ("gpt-2", request.param),
+    ):
+        before, after = (
+            struct.pack("<Q", len(text)) + text.encode() for text in (old, new)
+        )
         assert before in data
         data = data.replace(before, after, 1)
     path: Path = tmp_path_factory.mktemp("pre") / "model.gguf"
@@ -120,7 +135,9 @@ def pre_tokenizer(
         yield found
 
 
-def test_a_long_run_has_the_tokens_that_it_has_in_one_piece(pre_tokenizer: LlamaVocab) -> None:
+def test_a_long_run_has_the_tokens_that_it_has_in_one_piece(
+    pre_tokenizer: LlamaVocab,
+) -> None:
     whole = dict[str, list[int]]()
 
     def tokenize() -> None:

@@ -1,4 +1,6 @@
-"""A draft with a trimmed vocabulary reads as its source does, and has the rows of its tokens."""
+"""A draft with a trimmed vocabulary reads as its source does, and has the rows of its
+tokens.
+"""
 
 from collections import Counter
 from contextlib import closing
@@ -65,7 +67,9 @@ def test_its_rows_are_those_of_its_source(name: str, tmp_path: Path) -> None:
 
         def compare(expected: np.ndarray, found: np.ndarray) -> None:
             # The height of a matrix may decide in which order its rows are added up.
-            np.testing.assert_allclose(found[:, kept], expected[:, kept], rtol=0, atol=atol)
+            np.testing.assert_allclose(
+                found[:, kept], expected[:, kept], rtol=0, atol=atol
+            )
             assert np.isneginf(found[:, others]).all()
 
         tokens = [1, 2, 90, int(others[-1]), 7, int(kept[-1]), 300]
@@ -79,7 +83,9 @@ def test_its_rows_are_those_of_its_source(name: str, tmp_path: Path) -> None:
 
 
 def test_it_drafts_its_tokens_and_the_text_is_the_targets(zoo: Zoo) -> None:
-    """The same drafts as its source's as far as that drafts kept tokens; no control tokens."""
+    """The same drafts as its source's as far as that drafts kept tokens; no control
+    tokens.
+    """
     source = zoo["cousin"]
     draft = trimmed(source)
     with closing(TrimmedDraftContext(draft, ROLE, reader.read(draft))) as context:
@@ -96,7 +102,11 @@ def test_it_drafts_its_tokens_and_the_text_is_the_targets(zoo: Zoo) -> None:
 
 def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
     draft = trimmed(zoo["cousin"])
-    for target, words in (("padded", ""), ("renamed", "trimmed"), ("reordered", "trimmed")):
+    for target, words in (
+        ("padded", ""),
+        ("renamed", "trimmed"),
+        ("reordered", "trimmed"),
+    ):
         try:
             with loaded(zoo[target], draft):
                 assert not words

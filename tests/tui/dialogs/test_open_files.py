@@ -48,7 +48,9 @@ async def test_files_of_ones_own_with_their_fit(zoo: Zoo, tmp_path: Path) -> Non
     """Of a draft model, of a head elsewhere, and of a layer of the model's own."""
     target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
     (tmp_path / "elsewhere").mkdir()
-    head = head_models.quantised(head_models.eagle3()).write(tmp_path / "elsewhere" / "head.gguf")
+    head = head_models.quantised(head_models.eagle3()).write(
+        tmp_path / "elsewhere" / "head.gguf"
+    )
     inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
     async with shown(wizards.stock(tmp_path), "1", "o") as wizard:
         screen = wizard.top(OpenFilesScreen)

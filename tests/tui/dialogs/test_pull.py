@@ -23,12 +23,16 @@ async def looked_at(pilot: Pilot[Any]) -> None:
     await surveyed(pilot)
     await pilot.press("slash", *"qwen3-8b", "tab", "enter")
     await wait_until(pilot, lambda: "esc back" in painted(pilot.app.screen))
-    await wait_until(pilot, lambda: "Contacting the hub" not in painted(pilot.app.screen))
+    await wait_until(
+        pilot, lambda: "Contacting the hub" not in painted(pilot.app.screen)
+    )
     await settled(pilot)
 
 
 @pytest.mark.pictures
-@pytest.mark.parametrize(("what", "draft"), [("fits", "cousin"), ("refused", "renamed")])
+@pytest.mark.parametrize(
+    ("what", "draft"), [("fits", "cousin"), ("refused", "renamed")]
+)
 def test_picture(
     snap_compare: Callable[..., bool],
     what: str,

@@ -31,7 +31,8 @@ def thinking() -> Chat:
     return Chat(ScriptedEngine(thought, ready=ready(thinking=("<think>", "</think>"))))
 
 
-# --- composing --------------------------------------------------------------------------------
+# --- composing
+# --------------------------------------------------------------------------------
 
 
 async def test_the_title_names_the_copy_that_answers() -> None:
@@ -45,21 +46,29 @@ async def test_the_title_names_the_copy_that_answers() -> None:
 
 async def test_a_paste_of_a_megabyte_is_sent_whole_and_shown_cut() -> None:
     async with Chat() as chat:
-        chat.app.post_message(events.Paste(("some words of a line, " * 4 + "red\n") * 11_500))
+        chat.app.post_message(
+            events.Paste(("some words of a line, " * 4 + "red\n") * 11_500)
+        )
         await chat.wait(lambda: len(chat.typed) > 1_000_000)
         await chat.press("x", "enter")
         await chat.until("ready")
         assert len(chat.questions[0]) > 1_000_000 and chat.questions[0].endswith("x")
-        assert "more characters" in chat.shown and HELLO in chat.shown and not chat.typed
+        assert (
+            "more characters" in chat.shown and HELLO in chat.shown and not chat.typed
+        )
 
 
 @pytest.mark.parametrize("by", ["keys", "paste"])
-async def test_what_is_typed_is_stored_and_sent_and_what_is_pasted_is_clean(by: str) -> None:
+async def test_what_is_typed_is_stored_and_sent_and_what_is_pasted_is_clean(
+    by: str,
+) -> None:
     text = "می\u200cروم 👩\u200d💻 \u200fשלום\u200e \u061c日本\u3000語 a\u00a0b \u202ea"
     engine = ScriptedEngine(said)
     async with Chat(engine) as chat:
         if by == "paste":
-            chat.app.post_message(events.Paste(f"def f():\r\n    pass\r\x1b[31m{text}\n"))
+            chat.app.post_message(
+                events.Paste(f"def f():\r\n    pass\r\x1b[31m{text}\n")
+            )
             text = f"def f():\n    pass\n{text}\n"
         else:
             for character in text:
@@ -82,7 +91,9 @@ async def test_a_lone_surrogate_is_sent_and_nothing_written_is_not() -> None:
             assert "Nothing to send yet." in chat.shown and len(chat.questions) == 1
 
 
-async def test_enter_in_an_empty_chat_writes_one_example_after_the_other_and_sends_none() -> None:
+async def test_enter_in_an_empty_chat_writes_one_example_after_the_other_and_sends_none() -> (
+    None
+):
     async with Chat() as chat:
         for example in (*EXAMPLES, EXAMPLES[0]):
             chat.screen.composer.replace_text("")
@@ -93,7 +104,9 @@ async def test_enter_in_an_empty_chat_writes_one_example_after_the_other_and_sen
         assert chat.questions == [EXAMPLES[0]]
 
 
-async def test_up_brings_back_what_escape_and_editing_took_from_the_message_box() -> None:
+async def test_up_brings_back_what_escape_and_editing_took_from_the_message_box() -> (
+    None
+):
     engine = ScriptedEngine(said)
     async with Chat(engine) as chat:
         chat.screen.composer.replace_text("a long thought\nof two lines")
@@ -105,7 +118,10 @@ async def test_up_brings_back_what_escape_and_editing_took_from_the_message_box(
         await chat.press("f5")
         await chat.until("ready")
         first, again = engine.asked
-        assert first.messages == again.messages and first.sampling.seed != again.sampling.seed
+        assert (
+            first.messages == again.messages
+            and first.sampling.seed != again.sampling.seed
+        )
         chat.screen.composer.replace_text("half a thought")
         await chat.press("f6")
         assert chat.typed == "one"
@@ -113,7 +129,8 @@ async def test_up_brings_back_what_escape_and_editing_took_from_the_message_box(
         assert chat.typed == "half a thought"
 
 
-# --- leaving ----------------------------------------------------------------------------------
+# --- leaving
+# ----------------------------------------------------------------------------------
 
 
 async def test_escape_leaves_at_once_only_where_it_is_meant(
@@ -142,7 +159,9 @@ async def test_escape_leaves_at_once_only_where_it_is_meant(
 
 
 async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
-    """After Esc while the model loads, with what was queued; after another chat of the pair."""
+    """After Esc while the model loads, with what was queued; after another chat of the
+    pair.
+    """
     async with demo_chat() as one:
         await one.send("the first chat")
         await one.send("/new")
@@ -165,7 +184,9 @@ async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
 
 async def test_what_is_typed_survives_the_engine() -> None:
     gate = Gate()
-    dying = ScriptedEngine(lambda: [*list(said())[:-1], gate, EngineExit("signal 9", (), "")])
+    dying = ScriptedEngine(
+        lambda: [*list(said())[:-1], gate, EngineExit("signal 9", (), "")]
+    )
     again = ScriptedEngine(said)
     async with Chat(dying, again) as chat:
         await chat.begin("one")
@@ -179,7 +200,8 @@ async def test_what_is_typed_survives_the_engine() -> None:
         assert chat.typed == "two" and chat.questions == ["one"]
 
 
-# --- asking -----------------------------------------------------------------------------------
+# --- asking
+# -----------------------------------------------------------------------------------
 
 
 async def test_what_is_sent_while_it_loads_goes_out_afterwards() -> None:
@@ -213,7 +235,10 @@ TOO_LARGE = DoesNotFitError(
 
 async def test_what_seems_not_to_fit_can_be_loaded_all_the_same() -> None:
     async with Chat(TOO_LARGE, ScriptedEngine(said)) as chat:
-        assert "This fits: a context of 4096" in chat.shown and "--anyway" not in chat.shown
+        assert (
+            "This fits: a context of 4096" in chat.shown
+            and "--anyway" not in chat.shown
+        )
         await chat.send("/anyway")
         await chat.until("ready")
         assert [wish.skip_memory_check for wish in chat.opening.wishes] == [False, True]
@@ -233,10 +258,13 @@ async def test_only_one_answer_at_a_time() -> None:
         await chat.sees("stopped in")
 
 
-# --- reading ----------------------------------------------------------------------------------
+# --- reading
+# ----------------------------------------------------------------------------------
 
 
-async def test_thinking_is_folded_until_it_is_asked_for_and_never_copied(copied: list[str]) -> None:
+async def test_thinking_is_folded_until_it_is_asked_for_and_never_copied(
+    copied: list[str],
+) -> None:
     """Command, settings sheet and key change the same setting of the chat."""
     async with thinking() as chat:
         await chat.send("hi")
@@ -256,7 +284,10 @@ async def test_thinking_is_folded_until_it_is_asked_for_and_never_copied(copied:
 async def test_what_is_odd_about_an_answer_is_said_once() -> None:
     def endless() -> Script:
         totals = {"timings": {}, "thinking": {"tokens": 3, "open": True}}
-        return [*answer(["<think>", "on ", "and "])[:-1], GenerationFinished("length", "", totals)]
+        return [
+            *answer(["<think>", "on ", "and "])[:-1],
+            GenerationFinished("length", "", totals),
+        ]
 
     def circle() -> Script:
         return answer(words("round and round we go. " * 40))
@@ -271,7 +302,9 @@ async def test_what_is_odd_about_an_answer_is_said_once() -> None:
 
 async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
     gate = Gate()
-    async with Chat(ScriptedEngine(lambda: [*list(long())[:-1], gate, *long()])) as chat:
+    async with Chat(
+        ScriptedEngine(lambda: [*list(long())[:-1], gate, *long()])
+    ) as chat:
         await chat.begin("hi")
         await chat.sees("line 199")
         await chat.press("ctrl+home")
@@ -285,7 +318,9 @@ async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
         await chat.wait(lambda: not chat.screen.transcript.following)
 
 
-async def test_the_speed_of_an_answer_is_in_the_status_bar_where_there_is_no_panel() -> None:
+async def test_the_speed_of_an_answer_is_in_the_status_bar_where_there_is_no_panel() -> (
+    None
+):
     def timed() -> Script:
         timings = {"tokens_per_second": 41.5, "first_token_ms": 12.0}
         return [*[*said()][:-1], GenerationFinished("eog", "", {"timings": timings})]
@@ -302,7 +337,8 @@ async def test_tab_leads_to_the_tokens_and_back() -> None:
         screen = chat.screen
         await chat.send("hi")
         await chat.press("tab")
-        assert screen.composer.has_focus and not screen.transcript.is_cursor_active  # none is shown
+        # none is shown
+        assert screen.composer.has_focus and not screen.transcript.is_cursor_active
         await chat.press("f2", "escape")
         assert screen.composer.has_focus and "tab select token" in chat.shown
         await chat.press("tab")
@@ -312,7 +348,8 @@ async def test_tab_leads_to_the_tokens_and_back() -> None:
         assert screen.composer.has_focus
 
 
-# --- commands ---------------------------------------------------------------------------------
+# --- commands
+# ---------------------------------------------------------------------------------
 
 AFTER = {
     "rename Wheels": "This chat is not saved yet.",
@@ -330,7 +367,9 @@ AFTER = {
 
 
 async def test_each_command_shows_what_it_did() -> None:
-    """Those that are not in docs/quality/habits.md: see tests/tui/test_slash_handlers.py."""
+    """Those that are not in docs/quality/habits.md: see
+    tests/tui/test_slash_handlers.py.
+    """
     async with Chat() as chat:
         for command, shown in AFTER.items():
             if not chat.questions:
@@ -344,7 +383,8 @@ async def test_each_command_shows_what_it_did() -> None:
                 await chat.press("escape")
 
 
-# --- a full context ----------------------------------------------------------------------------
+# --- a full context
+# ----------------------------------------------------------------------------
 
 
 def growing(*scripts: object) -> ScriptedEngine:
@@ -372,7 +412,9 @@ async def test_a_summary_stands_for_them() -> None:
         assert first.role == "system" and "They greeted." in first.content
 
 
-async def test_the_oldest_turns_are_left_out_once_or_always_but_not_against_ones_will() -> None:
+async def test_the_oldest_turns_are_left_out_once_or_always_but_not_against_ones_will() -> (
+    None
+):
     engine = growing()
     async with Chat(engine) as chat:
         await full(chat)
@@ -402,7 +444,8 @@ async def test_quitting_does_not_wait_for_the_choice() -> None:
     assert question is not None and question.decision == "stop"
 
 
-# --- copying and the mouse ---------------------------------------------------------------------
+# --- copying and the mouse
+# ---------------------------------------------------------------------
 
 CODE = """\
 First:
@@ -494,14 +537,19 @@ async def test_the_terminal_copies_and_marked_lines_have_no_margin(
         if text.startswith(prefix)
     )
     assert whole.startswith("```python\ndef f(x):\n    return x\n")
-    assert [line.rstrip() for line in marked.splitlines()] == ["def f(x):", "    return x"]
+    assert [line.rstrip() for line in marked.splitlines()] == [
+        "def f(x):",
+        "    return x",
+    ]
 
 
 async def test_a_click_on_a_key_hint_is_the_key() -> None:
     async with Chat() as chat:
         chat.screen.composer.replace_text("hello")
         line = chat.screen.query_one(StatusBar)
-        await chat.pilot.click(StatusBar, offset=(line.render_line(0).text.index("send"), 0))
+        await chat.pilot.click(
+            StatusBar, offset=(line.render_line(0).text.index("send"), 0)
+        )
         await chat.wait(lambda: chat.questions == ["hello"])
         await chat.until("ready")
         await chat.press("f4")
@@ -523,7 +571,9 @@ async def test_a_click_on_an_address_opens_it(monkeypatch: pytest.MonkeyPatch) -
         rows = [n for n, line in enumerate(lines) if "long-path" in line]
         assert len(rows) > 1
         for row in rows[:2]:
-            await chat.pilot.click(Transcript, offset=(lines[row].index("long-path"), row))
+            await chat.pilot.click(
+                Transcript, offset=(lines[row].index("long-path"), row)
+            )
         row = next(n for n, line in enumerate(lines) if line.strip() == "hi")
         await chat.pilot.click(Transcript, offset=(lines[row].index("hi"), row))
         assert opened == [address] * 2

@@ -12,7 +12,10 @@ async def test_an_invalid_setting_changes_nothing() -> None:
         await chat.press("f4", *"2", "full_stop", *"5x", "enter")
         await chat.sees("temperature cannot be '2.5x'")
         field = chat.top(ChatSettingsScreen).focused
-        assert isinstance(field, Input) and (field.name, field.value) == ("temperature", "0.8")
+        assert isinstance(field, Input) and (field.name, field.value) == (
+            "temperature",
+            "0.8",
+        )
         await chat.press(*"2x", "escape")  # half typed when the sheet closes
         assert chat.on_top and "Not changed: temperature cannot be '2x'" in chat.shown
         assert chat.screen.session.settings == before

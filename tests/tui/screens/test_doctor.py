@@ -30,8 +30,18 @@ LINE = (
     "https://wheels.example/whl/cu125 --only-binary llama-cpp-python llama-cpp-python==0.3.36"
 )
 WELL = (
-    Finding("versions", "engine", "ok", "localspec 0.1.0, Python 3.11.7, llama-cpp-python 0.3.36"),
-    Finding("library", "engine", "ok", "~/venv/lib/llama_cpp/lib/libllama.so can use the CPU only"),
+    Finding(
+        "versions",
+        "engine",
+        "ok",
+        "localspec 0.1.0, Python 3.11.7, llama-cpp-python 0.3.36",
+    ),
+    Finding(
+        "library",
+        "engine",
+        "ok",
+        "~/venv/lib/llama_cpp/lib/libllama.so can use the CPU only",
+    ),
     Finding("memory", "devices", "ok", "8 cores: 24.0 GiB of 31.3 GiB memory free"),
     Finding("room", "disk", "ok", "65.5 GB free for models"),
     Finding("unicode", "terminal", "ok", "Unicode"),
@@ -61,7 +71,9 @@ SICK: dict[str, Any] = {
 class Patient:
     """A computer that is mended by what is done to it; `done` says what was."""
 
-    def __init__(self, command: str = "print('collecting')", *, gate: bool = False) -> None:
+    def __init__(
+        self, command: str = "print('collecting')", *, gate: bool = False
+    ) -> None:
         self.done: list[str] = []
         self.gate = threading.Event()
         if not gate:
@@ -71,11 +83,19 @@ class Patient:
         repairs = (
             (RepairAction("install it", f"Run this?\n\n{LINE}", commands=commands),),
             (RepairAction("rename it", "Rename it?", self._rename),),
-            (RepairAction("remove them", "Remove 2 unfinished downloads, 4.1 GB?", self._refuse),),
+            (
+                RepairAction(
+                    "remove them",
+                    "Remove 2 unfinished downloads, 4.1 GB?",
+                    self._refuse,
+                ),
+            ),
             (),
         )
         sick = zip(SICK.items(), repairs, strict=True)
-        self._sick = [Finding(*[*h.split(), *words, *repair]) for (h, words), repair in sick]
+        self._sick = [
+            Finding(*[*h.split(), *words, *repair]) for (h, words), repair in sick
+        ]
 
     def _rename(self) -> str:
         self.done.append("config-damaged")
@@ -92,9 +112,13 @@ class Patient:
         yield from (one for one in (*self._sick, *WELL) if one.area == area)
 
 
-def app(patient: Patient, runner: EngineRunner | None = None, **options: Any) -> LocalspecApp:
+def app(
+    patient: Patient, runner: EngineRunner | None = None, **options: Any
+) -> LocalspecApp:
     wanted, engines = AppOptions(seed=1, **options), runner or EngineRunner()
-    return LocalspecApp(wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look))
+    return LocalspecApp(
+        wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look)
+    )
 
 
 class DoctorDriver(AppDriver):
@@ -217,8 +241,12 @@ async def test_what_a_loaded_model_uses_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("where", ["home", "chat"])
-async def test_f9_from_everywhere_and_back(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.doctor.checks.AREAS", {"disk": lambda: iter(WELL[3:4])})
+async def test_f9_from_everywhere_and_back(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "localspec.doctor.checks.AREAS", {"disk": lambda: iter(WELL[3:4])}
+    )
     running = scenes.home() if where == "home" else scenes.chat(scenes.spoken)
     async with running.run_test(size=(80, 24)) as pilot:
         shown, before = DoctorDriver(pilot), pilot.app.screen
@@ -240,5 +268,7 @@ async def having(pilot: Pilot[Any], *keys: str) -> None:
         await shown.press(key)
     if keys:
         await shown.sees("Done.")
-        shown.doctor.query_one(LogView).set_lines(["$ python -m pip install …", "collecting"])
+        shown.doctor.query_one(LogView).set_lines(
+            ["$ python -m pip install …", "collecting"]
+        )
         await settled(pilot)

@@ -45,7 +45,9 @@ MODELS = tuple(
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10)])
 async def test_the_pointer_is_always_on_the_screen(size: tuple[int, int]) -> None:
-    app = scenes.home(None, scenes.Still(), lambda: MachineSurvey(scenes.MACHINE, MODELS))
+    app = scenes.home(
+        None, scenes.Still(), lambda: MachineSurvey(scenes.MACHINE, MODELS)
+    )
     async with app.run_test(size=size) as pilot:
         await scenes.surveyed(pilot)
         rows: PointerList[HomeRow] = app.screen.query_one(PointerList)
@@ -72,7 +74,9 @@ async def test_home_by_mouse_alone() -> None:
         assert one.is_on(ChatScreen)
 
 
-async def test_a_search_marks_rows_without_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_marks_rows_without_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Arrows move while one types; enter opens what is marked."""
 
     def refuse(*_: object) -> None:
@@ -116,7 +120,9 @@ async def home_with(target: Path) -> AsyncIterator[HomeDriver]:
         yield driver
 
 
-async def test_a_model_that_got_its_head_opens_the_same_chat_again(tmp_path: Path) -> None:
+async def test_a_model_that_got_its_head_opens_the_same_chat_again(
+    tmp_path: Path,
+) -> None:
     async with home_with(write_target_with_head(tmp_path)) as one:
         await one.press("end")
         await one.open()
@@ -138,13 +144,19 @@ def test_a_recent_pair_is_known_by_its_files(tmp_path: Path) -> None:
     session = sessions.for_pair(opened)
     assert sessions.for_pair(recent) is session
     sessions = ChatSessions(AppOptions())
-    session = sessions.for_pair(replace(opened, default_draft="the model's own MTP layer"))
+    session = sessions.for_pair(
+        replace(opened, default_draft="the model's own MTP layer")
+    )
     assert sessions.for_pair(recent) is not session
 
 
 async def test_a_preset_is_used_where_the_last_model_has_a_head(tmp_path: Path) -> None:
-    """The last run was without a draft; the chat that opens gets the head and the preset."""
-    (tmp_path / "config.toml").write_text('[presets.poet]\nsystem = "Answer in verse."\n')
+    """The last run was without a draft; the chat that opens gets the head and the
+    preset.
+    """
+    (tmp_path / "config.toml").write_text(
+        '[presets.poet]\nsystem = "Answer in verse."\n'
+    )
     target = write_target_with_head(tmp_path)
     recent_pairs.save_last(str(target), "none")
     async with home_app() as one:
@@ -156,7 +168,9 @@ async def test_a_preset_is_used_where_the_last_model_has_a_head(tmp_path: Path) 
         assert session.conversation.system == "Answer in verse."
 
 
-async def test_the_wizards_context_is_used_where_its_model_gets_a_head(tmp_path: Path) -> None:
+async def test_the_wizards_context_is_used_where_its_model_gets_a_head(
+    tmp_path: Path,
+) -> None:
     """Also where the pair is resolved again, by another name."""
     target = write_target_with_head(tmp_path)
     async with home_app() as one:
@@ -171,7 +185,9 @@ async def test_the_wizards_context_is_used_where_its_model_gets_a_head(tmp_path:
 
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
     """No download of 19 GB at 3 tok/s comes first."""
-    slow = replace(NO_CARD, hardware=from_devices((), DeviceSpeed(30.0, 1.0, 0.3, "cpu")))
+    slow = replace(
+        NO_CARD, hardware=from_devices((), DeviceSpeed(30.0, 1.0, 0.3, "cpu"))
+    )
     found = suggest_candidates(slow, "chat", WhatIf(), catalog.load())
     here = MachineSurvey(scenes.MACHINE, machine_profile=slow, candidates=found)
     async with scenes.home(survey=lambda: here).run_test(size=(120, 40)) as pilot:
@@ -194,4 +210,6 @@ def test_picture_of_a_search(
         hub.gated["org/Qwen3"] = "token"
         downloads = DownloadManager(HubClient(hub.url, token=False))
         steps = seeing("12 downloads", "slash", *"qwen3", "up", "enter")
-        assert snap_compare(scenes.home(downloads=downloads, survey=with_room), run_before=steps)
+        assert snap_compare(
+            scenes.home(downloads=downloads, survey=with_room), run_before=steps
+        )

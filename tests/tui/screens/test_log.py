@@ -48,7 +48,9 @@ async def opened(size: tuple[int, int] = (80, 24)) -> AsyncIterator[LogDriver]:
         yield driver
 
 
-async def test_an_empty_log_says_what_would_be_there_and_where(copied: list[str]) -> None:
+async def test_an_empty_log_says_what_would_be_there_and_where(
+    copied: list[str],
+) -> None:
     async with opened((120, 24)) as tail:
         await tail.sees("messages while a model loads")
         assert str(paths.data_dir() / "engine.log") in tail.shown
@@ -82,7 +84,9 @@ async def test_it_follows_its_end_until_one_scrolls_away() -> None:
         await tail.sees("line 155")
 
 
-async def test_a_log_that_was_begun_anew_is_read_anew_and_the_others_are_a_tab_away() -> None:
+async def test_a_log_that_was_begun_anew_is_read_anew_and_the_others_are_a_tab_away() -> (
+    None
+):
     path = write(numbered(30))
     write("ZeroDivisionError: of something\n", "crash.log")
     async with opened() as tail:
@@ -132,7 +136,9 @@ async def test_only_the_end_of_a_large_log_is_read() -> None:
 
 
 async def test_what_is_written_there_is_harmless() -> None:
-    write("\x1b[31mred\x1b[0m \x1b]0;title\x07and \u202eback\n\x9b2Jnothing\t|\n[bold]markup\n")
+    write(
+        "\x1b[31mred\x1b[0m \x1b]0;title\x07and \u202eback\n\x9b2Jnothing\t|\n[bold]markup\n"
+    )
     async with opened() as tail:
         assert tail.view.lines[0] == "red and \ufffdback"
         assert "nothing" in tail.view.lines[1] and "\x9b" not in tail.view.lines[1]
@@ -141,7 +147,9 @@ async def test_what_is_written_there_is_harmless() -> None:
 
 SAID = "".join(
     f"2026-01-01 10:00:{n % 60:02} 4242 "
-    + (f"llama_model_loader: - kv {n:3}: tokenizer.ggml.key_{n} arr[str,151936] = a, b, c, …\n")
+    + (
+        f"llama_model_loader: - kv {n:3}: tokenizer.ggml.key_{n} arr[str,151936] = a, b, c, …\n"
+    )
     for n in range(80)
 )
 

@@ -35,10 +35,20 @@ SIZE, LARGE = (100, 40), (120, 60)
 PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
 NAME = "qwen3-8b+qwen3-0.6b"
 READY = EngineReady(
-    {"llama_cpp_python": "0.3.36"}, PAIR.target.name, "qwen3-0.6b-q8_0.gguf", ("CPU",), {}, {}, 1.0
+    {"llama_cpp_python": "0.3.36"},
+    PAIR.target.name,
+    "qwen3-0.6b-q8_0.gguf",
+    ("CPU",),
+    {},
+    {},
+    1.0,
 )
-COSTS = MeasuredCosts(24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087)
-DEAD = EngineExit("oom-gpu", ("cudaMalloc failed",), Hint("Try a smaller {ctx}, or {draft=none}."))
+COSTS = MeasuredCosts(
+    24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087
+)
+DEAD = EngineExit(
+    "oom-gpu", ("cudaMalloc failed",), Hint("Try a smaller {ctx}, or {draft=none}.")
+)
 
 
 @dataclass
@@ -93,14 +103,18 @@ def late(request: GenerateCommand, place: int) -> int:
     return (honest(request, place) + wrong) % 8
 
 
-def bench(*engines: Measurable, gate: Gate | None = None, **options: Any) -> LocalspecApp:
+def bench(
+    *engines: Measurable, gate: Gate | None = None, **options: Any
+) -> LocalspecApp:
     benchmark = Benchmark(make_benchmark(NAME, PAIR).request, engines[0].clock)
     return _app(benchmark, EngineRunner(Opening(engines, gate=gate)), **options)
 
 
 def verify(*engines: Scripted | LocalspecError) -> LocalspecApp:
     """With the same of everything each time."""
-    effort = VerifyEffort(seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=240)
+    effort = VerifyEffort(
+        seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=240
+    )
     return _app(LosslessMeasurement(effort), EngineRunner(Opening(engines)))
 
 
@@ -109,13 +123,17 @@ def _app(
 ) -> LocalspecApp:
     wanted = AppOptions(seed=1, **options)
     return LocalspecApp(
-        wanted, runner, lambda: MeasurementScreen(measurement, NAME, PAIR, runner, wanted)
+        wanted,
+        runner,
+        lambda: MeasurementScreen(measurement, NAME, PAIR, runner, wanted),
     )
 
 
 def chatting(*engines: Measurable) -> LocalspecApp:
     options, runner = AppOptions(seed=1), EngineRunner(Opening(engines))
-    return LocalspecApp(options, runner, lambda: ChatScreen(ChatSession(PAIR, 1), runner, options))
+    return LocalspecApp(
+        options, runner, lambda: ChatScreen(ChatSession(PAIR, 1), runner, options)
+    )
 
 
 class MeasurementDriver(AppDriver):
@@ -140,7 +158,9 @@ class MeasurementDriver(AppDriver):
         measurement = self.measuring.measurement
         assert isinstance(measurement, Benchmark)
         await self.is_in("running")
-        await self.wait(lambda: len(engine.requests) == n and len(measurement.runs) == n - 1)
+        await self.wait(
+            lambda: len(engine.requests) == n and len(measurement.runs) == n - 1
+        )
 
 
 @asynccontextmanager
@@ -151,7 +171,8 @@ async def opened(
         yield MeasurementDriver(pilot)
 
 
-# --- bench ------------------------------------------------------------------------------------
+# --- bench
+# ------------------------------------------------------------------------------------
 
 
 async def test_nothing_begins_by_itself_and_not_before_it_can() -> None:
@@ -172,7 +193,9 @@ async def test_nothing_begins_by_itself_and_not_before_it_can() -> None:
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
-async def test_a_key_stops_within_the_answer_and_keeps_what_was_measured(key: str) -> None:
+async def test_a_key_stops_within_the_answer_and_keeps_what_was_measured(
+    key: str,
+) -> None:
     gate = Gate()
     engine = Measurable(gates={7: gate})
     async with opened(bench(engine), LARGE) as lab:
@@ -181,7 +204,9 @@ async def test_a_key_stops_within_the_answer_and_keeps_what_was_measured(key: st
         await lab.sees("7 of 60 answers, about", "low–high accept tok/pass same")
         (code,) = (row for row in lab.report.rows if row.name == "code")
         assert code.speedup and code.acceptance_rate
-        await lab.sees(f"{code.speedup.median:.2f}×", f"{100 * code.acceptance_rate:.0f} %")
+        await lab.sees(
+            f"{code.speedup.median:.2f}×", f"{100 * code.acceptance_rate:.0f} %"
+        )
         assert "Interrupted" not in lab.shown
         await lab.press(key)
         await lab.sees("stopping")
@@ -206,7 +231,8 @@ async def test_it_shows_what_the_command_prints_and_copies_card_and_document(
         await lab.sees("plain over all workloads; best: ", "c copy j copy JSON")
         printed = lab.measuring.measurement.format_report()
         assert (
-            "one pass 24 ms · verifying 8 tokens costs 1.3 passes · a draft token 0.09" in printed
+            "one pass 24 ms · verifying 8 tokens costs 1.3 passes · a draft token 0.09"
+            in printed
         )
         # `painted` leaves out the thinnest part of a bar, as it does frames.
         await lab.sees(*(" ".join(line.replace("▏", "").split()) for line in printed))
@@ -232,7 +258,9 @@ async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -
         assert len(lab.report.trials) == 30
 
 
-async def test_a_chat_gets_its_engine_back_and_loads_anew_what_was_left_in_the_middle() -> None:
+async def test_a_chat_gets_its_engine_back_and_loads_anew_what_was_left_in_the_middle() -> (
+    None
+):
     first, second = Measurable(gates={63: Gate()}), Measurable()
     app = chatting(first, second)
     async with opened(app) as lab:
@@ -255,7 +283,8 @@ async def test_a_chat_gets_its_engine_back_and_loads_anew_what_was_left_in_the_m
         assert app.runner.engine is second
 
 
-# --- verify: the same screen -------------------------------------------------------------------
+# --- verify: the same screen
+# -------------------------------------------------------------------
 
 
 async def checked(app: LocalspecApp, *keys: str) -> tuple[str, LosslessMeasurement]:
@@ -281,11 +310,18 @@ async def test_it_differs_and_says_where(copied: list[str]) -> None:
 
 
 async def test_a_pair_that_cannot_be_loaded() -> None:
-    message, hint = "The model does not fit into the memory.", "Take a smaller context, or less."
-    async with opened(verify(OutOfMemoryError(message, hint), checkable()), (36, 20)) as lab:
+    message, hint = (
+        "The model does not fit into the memory.",
+        "Take a smaller context, or less.",
+    )
+    async with opened(
+        verify(OutOfMemoryError(message, hint), checkable()), (36, 20)
+    ) as lab:
         await lab.is_in("failed")
         await lab.sees("memory", "less.")
-        lines = [strip.text.strip() for strip in lab.app.screen._compositor.render_strips()]
+        lines = [
+            strip.text.strip() for strip in lab.app.screen._compositor.render_strips()
+        ]
         start = lines.index("▌ The model does not fit into the")
         wrapped = ["▌ memory.", "▌ Take a smaller context, or", "▌ less."]
         assert lines[start + 1 : start + 4] == wrapped
@@ -294,7 +330,8 @@ async def test_a_pair_that_cannot_be_loaded() -> None:
         await lab.sees("Lossless")
 
 
-# --- pictures ---------------------------------------------------------------------------------
+# --- pictures
+# ---------------------------------------------------------------------------------
 
 BENCHED = 25
 

@@ -41,7 +41,9 @@ class Preferences(AppDriver):
         return tomllib.loads(path.read_text()) if path.exists() else {}
 
     async def go(self, key: str) -> None:
-        self.app.screen.set_focus(next(w for w in self.app.screen.focus_chain if w.name == key))
+        self.app.screen.set_focus(
+            next(w for w in self.app.screen.focus_chain if w.name == key)
+        )
         await self.pilot.pause()
 
 
@@ -52,7 +54,10 @@ def started_before() -> None:
 
 @asynccontextmanager
 async def preferences(
-    text: str | None = None, flags: dict[str, str] | None = None, *, notifications: bool = False
+    text: str | None = None,
+    flags: dict[str, str] | None = None,
+    *,
+    notifications: bool = False,
 ) -> AsyncIterator[Preferences]:
     if text is not None:
         paths.config_file().write_text(text)
@@ -70,7 +75,9 @@ async def preferences(
 async def test_each_value_has_its_words_its_keys_and_where_it_comes_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a text field the arrows move the cursor; what an option sets cannot be changed."""
+    """In a text field the arrows move the cursor; what an option sets cannot be
+    changed.
+    """
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "3")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     flags = {"HF_HUB_OFFLINE": "--offline"}
@@ -84,7 +91,9 @@ async def test_each_value_has_its_words_its_keys_and_where_it_comes_from(
             "keyboard shortcuts default",
         ):
             await page.sees(words)
-        assert str(paths.config_file())[-20:] in page.shown and "←→ change" in page.shown
+        assert (
+            str(paths.config_file())[-20:] in page.shown and "←→ change" in page.shown
+        )
         for key in ("answers.temperature", "keys", "network.offline"):
             await page.go(key)
             assert "←→ change" not in page.shown
@@ -154,9 +163,13 @@ async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not(
         if key == "downloads.limit":
             assert page.options.download_limit == 2.5e6
         if key == "run.workers":  # for the next model
-            request = page.options.build_load_request(ResolvedPair(Path("t"), Path("d")))
+            request = page.options.build_load_request(
+                ResolvedPair(Path("t"), Path("d"))
+            )
             assert request.load.target_settings.workers == ("a:50052", "b:50052")
-            assert request.load.draft_settings.workers == () and request.can_skip_workers
+            assert (
+                request.load.draft_settings.workers == () and request.can_skip_workers
+            )
         await page.press("down", "delete", "tab")  # all of it is selected
         assert page.file == {section: {}} and page.options.download_limit is None
         await page.go(key)
@@ -167,7 +180,9 @@ async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not(
 
 
 async def test_unknown_keys_are_said_and_a_damaged_file_is_left_alone() -> None:
-    async with preferences("[screen]\ntehme = 'x'\n[keys]\n'chat.sned' = 'f9'\n") as page:
+    async with preferences(
+        "[screen]\ntehme = 'x'\n[keys]\n'chat.sned' = 'f9'\n"
+    ) as page:
         await page.sees("unknown setting screen.tehme; did you mean screen.theme?")
         await page.sees("did you mean keys.chat.send?")
         await page.press("escape")
@@ -184,7 +199,8 @@ async def test_unknown_keys_are_said_and_a_damaged_file_is_left_alone() -> None:
         await page.press("f10", "right")
         await page.sees("Nothing was changed")
         assert paths.config_file().read_text() == damaged
-        paths.config_file().write_text("[screen]\ntheme = 'high-contrast'\n")  # mended elsewhere
+        # mended elsewhere
+        paths.config_file().write_text("[screen]\ntheme = 'high-contrast'\n")
         await page.press("right", "escape")
         await settled(pilot)
         assert page.file["screen"]["theme"] != "high-contrast"  # the next after it
@@ -231,7 +247,9 @@ async def test_keys_of_the_file_count_when_the_editor_is_left_unless_they_are_wr
         await page.press("enter")
         page.app.clear_notifications()
         assert edited == [paths.config_file()] and "1 changed" in page.shown
-        await page.wait(lambda: not any(why in page.shown for why in WRONG_KEYS.values()))
+        await page.wait(
+            lambda: not any(why in page.shown for why in WRONG_KEYS.values())
+        )
         await page.press("escape")
         await page.reaches(HomeScreen)
         await settled(page.pilot)
@@ -296,7 +314,9 @@ async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too(
         await page.press("f10")
         assert page.is_on(PreferencesScreen)
         await page.press("f10")  # one is enough
-        assert len([one for one in page.app.screen_stack if one is page.app.screen]) == 1
+        assert (
+            len([one for one in page.app.screen_stack if one is page.app.screen]) == 1
+        )
         await page.go("keys")
         await page.press("enter")
         await page.go("chats.keep")

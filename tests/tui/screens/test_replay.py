@@ -13,7 +13,10 @@ def unscored() -> Script:
     """As an engine answers without being asked for probabilities."""
     for event in said():
         if isinstance(event, Round):
-            plain = (replace(t, p_target=None, rank=None, alternatives=()) for t in event.tokens)
+            plain = (
+                replace(t, p_target=None, rank=None, alternatives=())
+                for t in event.tokens
+            )
             event = replace(event, tokens=tuple(plain))  # noqa: PLW2901
         yield event
 
@@ -30,7 +33,9 @@ async def test_replay_has_the_probabilities_that_the_token_view_computed() -> No
 
 
 @pytest.mark.parametrize(("chats", "space"), [(True, " "), (False, "")])
-async def test_replay_keeps_question_and_answer_of_a_chat_apart(chats: bool, space: str) -> None:
+async def test_replay_keeps_question_and_answer_of_a_chat_apart(
+    chats: bool, space: str
+) -> None:
     async with Chat(ScriptedEngine(said, ready=ready(chats=chats))) as chat:
         await chat.send("Count to 20.")
         await chat.press("f7", "end")

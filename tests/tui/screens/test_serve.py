@@ -11,7 +11,11 @@ from localspec.protocol.events import (
     RoundTimes,
     Token,
 )
-from localspec.serve.request_metrics import RequestActivity, RequestState, ServerActivity
+from localspec.serve.request_metrics import (
+    RequestActivity,
+    RequestState,
+    ServerActivity,
+)
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -32,7 +36,9 @@ class FakeServer:
     ready: EngineReady | None = READY
     is_running: bool = True
 
-    def answer(self, n_rounds: int, state: RequestState = "done", route: str = "chat") -> None:
+    def answer(
+        self, n_rounds: int, state: RequestState = "done", route: str = "chat"
+    ) -> None:
         """A whole answer: rounds of three draft tokens, of which two are accepted."""
         request = self.begin(route)
         self.add(request, Prefill(40, 1200, 40))
@@ -56,14 +62,18 @@ class FakeServer:
         request.began = BEGAN
         return request
 
-    def add(self, request: RequestActivity, event: Prefill | Round | GenerationFinished) -> None:
+    def add(
+        self, request: RequestActivity, event: Prefill | Round | GenerationFinished
+    ) -> None:
         request.add(event)
         self.activity.add(event)
 
 
 def board(server: FakeServer) -> LocalspecApp:
     options = AppOptions()
-    return LocalspecApp(options, EngineRunner(), lambda: ServeScreen(cast(Any, server), options))
+    return LocalspecApp(
+        options, EngineRunner(), lambda: ServeScreen(cast(Any, server), options)
+    )
 
 
 def busy() -> FakeServer:

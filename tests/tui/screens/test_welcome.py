@@ -29,16 +29,26 @@ from tests.models import packagefile
 from tests.support import scenes, wizards
 from tests.support.app_driver import AppDriver
 from tests.support.scenes import settled
-from tests.support.scripted_engine import Opening, ScriptedEngine, answer, painted, wait_until
+from tests.support.scripted_engine import (
+    Opening,
+    ScriptedEngine,
+    answer,
+    painted,
+    wait_until,
+)
 from tests.support.wizards import CARD, CPU, GIB, NO_CARD
 from tests.support.zoo import Zoo
 
-SMALLER = replace(CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", total=6 * GIB)
+SMALLER = replace(
+    CARD, name="CUDA1", description="NVIDIA GeForce GTX 1660", total=6 * GIB
+)
 COMPUTERS = {
     "no-gpu": NO_CARD,
     "one-card": wizards.PLACE,
     "several-cards": MachineProfile(
-        (CARD, replace(CARD, name="CUDA1")), CPU, from_devices((CARD, CARD), TYPICAL_CPU_SPEED)
+        (CARD, replace(CARD, name="CUDA1")),
+        CPU,
+        from_devices((CARD, CARD), TYPICAL_CPU_SPEED),
     ),
 }
 
@@ -60,7 +70,9 @@ def app(
 
 
 async def told(pilot: Pilot[Any]) -> None:
-    await wait_until(pilot, lambda: "Checking this computer" not in painted(pilot.app.screen))
+    await wait_until(
+        pilot, lambda: "Checking this computer" not in painted(pilot.app.screen)
+    )
     await settled(pilot)
 
 
@@ -86,7 +98,9 @@ def test_it_is_not_due_where_somebody_was(trace: str, tmp_path: Path) -> None:
 
 async def test_it_is_shown_once_and_escape_leads_home(tmp_path: Path) -> None:
     for first in (WelcomeScreen, HomeScreen):
-        async with app(lambda: survey(tmp_path, "one-card")).run_test(size=(80, 24)) as pilot:
+        async with app(lambda: survey(tmp_path, "one-card")).run_test(
+            size=(80, 24)
+        ) as pilot:
             await settled(pilot)
             assert isinstance(pilot.app.screen, first)
             await pilot.press("escape")
@@ -102,7 +116,9 @@ async def test_where_nothing_can_be_written_it_is_shown_all_the_same(
     async with app(lambda: survey(tmp_path, "no-gpu")).run_test(size=(60, 15)) as pilot:
         await told(pilot)
         assert isinstance(pilot.app.screen, WelcomeScreen)
-        assert pilot.app.screen.max_scroll_y == 0 and "skip" in painted(pilot.app.screen)
+        assert pilot.app.screen.max_scroll_y == 0 and "skip" in painted(
+            pilot.app.screen
+        )
         await pilot.press("escape")
         await settled(pilot)
         assert isinstance(pilot.app.screen, HomeScreen)
@@ -112,7 +128,9 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
     tmp_path: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
-    screens = app(lambda: MachineSurvey("8 cores", local_models=inventory.list_models()))
+    screens = app(
+        lambda: MachineSurvey("8 cores", local_models=inventory.list_models())
+    )
     async with screens.run_test(size=(80, 24)) as pilot:
         shown = AppDriver(pilot)
         await settled(pilot)
@@ -129,11 +147,15 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
         await settled(pilot)
 
 
-@pytest.mark.parametrize(("key", "screen"), [("enter", ChatScreen), ("w", WizardScreen)])
+@pytest.mark.parametrize(
+    ("key", "screen"), [("enter", ChatScreen), ("w", WizardScreen)]
+)
 async def test_the_demo_and_the_wizard_are_one_key_away(
     key: str, screen: type, tmp_path: Path
 ) -> None:
-    async with app(lambda: survey(tmp_path, "one-card")).run_test(size=(80, 24)) as pilot:
+    async with app(lambda: survey(tmp_path, "one-card")).run_test(
+        size=(80, 24)
+    ) as pilot:
         shown = AppDriver(pilot)
         await told(pilot)
         await shown.press(key)
@@ -149,19 +171,26 @@ def test_what_this_computer_can_do_and_what_is_unknown(tmp_path: Path) -> None:
     assert line == "2 × NVIDIA GeForce RTX 4070, together 24.0 GiB, 21.8 GiB free"
     assert room == "Runs models of about 15 billion parameters: phi-4"
     seen = survey(tmp_path, "one-card")
-    strange = replace(wizards.PLACE, devices=(Device("Vulkan0", "\x1b[31mcard"), SMALLER))
+    strange = replace(
+        wizards.PLACE, devices=(Device("Vulkan0", "\x1b[31mcard"), SMALLER)
+    )
     line, _, pace = welcome._capability_lines(
         replace(seen, machine_profile=strange, candidates=seen.candidates[2:])
     )
     assert line == "card and 1 more, together memory unknown"
     assert pace == "Its speed is known after the first run."
-    assert "only the demo" in list(welcome._capability_lines(replace(seen, candidates=())))[1]
+    assert (
+        "only the demo"
+        in list(welcome._capability_lines(replace(seen, candidates=())))[1]
+    )
     idle = replace(seen, machine_profile=NO_CARD, unused_gpu_hint="a card is here")
     *_, pace = welcome._capability_lines(idle)
     assert pace == "This llama.cpp build cannot use your GPU: f9 fixes that."
 
 
-async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(tmp_path: Path) -> None:
+async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(
+    tmp_path: Path,
+) -> None:
     gate = threading.Event()
 
     def closer(seen: MachineSurvey) -> MachineSurvey:
@@ -177,4 +206,5 @@ async def test_it_waits_for_nothing_and_what_is_found_out_is_put_in(tmp_path: Pa
         gate.set()
         await told(pilot)
         await wait_until(pilot, lambda: "RTX 4070" in painted(pilot.app.screen))
-        assert "cannot be used" not in painted(pilot.app.screen)  # it is said in other words
+        # it is said in other words
+        assert "cannot be used" not in painted(pilot.app.screen)

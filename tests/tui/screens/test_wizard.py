@@ -1,4 +1,6 @@
-"""The wizard: three steps by keys alone, dials that answer at once, and what it ends with."""
+"""The wizard: three steps by keys alone, dials that answer at once, and what it ends
+with.
+"""
 
 import threading
 from collections.abc import AsyncIterator
@@ -74,11 +76,14 @@ async def test_a_dial_changes_price_and_speed_at_once(tmp_path: Path) -> None:
             held.wait(60)
         return wizards.candidates(*asked)
 
-    async with shown(wizards.stock(tmp_path, suggest=slow), "1", "enter", "tab") as wizard:
+    async with shown(
+        wizards.stock(tmp_path, suggest=slow), "1", "enter", "tab"
+    ) as wizard:
         await wizard.sees("‹ context 16k ›")
         await wizard.press("right")
         assert wizard.top(WizardScreen).what_if.ctx == 2048
-        await wizard.sees("‹ context 2k ›", "fits with context 2k")  # though the list is not there
+        # though the list is not there
+        await wizard.sees("‹ context 2k ›", "fits with context 2k")
         await wizard.press("left", "left")
         await wizard.sees("‹ context 128k ›")
         await wizard.press("tab", "right", "right")
@@ -121,12 +126,15 @@ async def test_what_is_unknown_or_too_big(name: str, tmp_path: Path) -> None:
 
 
 async def test_another_card_by_its_name(tmp_path: Path) -> None:
-    async with shown(wizards.stock(tmp_path, suggest=suggest_candidates), "1", "g") as wizard:
+    async with shown(
+        wizards.stock(tmp_path, suggest=suggest_candidates), "1", "g"
+    ) as wizard:
         assert wizard.is_on(PickerScreen)
         await wizard.press(*"3060")
         await wizard.sees("RTX 3060, 12 GiB", "RTX 3060 Ti, 8 GiB")
         await wizard.press("down", "enter")
-        await wizard.sees("‹ RTX 3060, 8 GiB ›", "240 GB/s (RTX 3060)")  # it reads more slowly
+        # it reads more slowly
+        await wizard.sees("‹ RTX 3060, 8 GiB ›", "240 GB/s (RTX 3060)")
         await wizard.press("g", *"no such card", "enter", "escape")
         await wizard.sees("‹ RTX 3060, 8 GiB ›")
         await wizard.press("g")
@@ -168,7 +176,9 @@ async def test_a_pair_that_is_here_names_the_command_that_compares_its_drafts(
         await wizard.sees("localspec pair test qwen3-8b qwen3-0.6b qwen3-1.7b lookup")
 
 
-async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: Zoo) -> None:
+async def test_headers_refine_what_the_catalogue_estimated(
+    tmp_path: Path, zoo: Zoo
+) -> None:
     """They come later, from a thread; the pair on the screen may be another by then."""
     gate = threading.Event()
 
@@ -178,17 +188,25 @@ async def test_headers_refine_what_the_catalogue_estimated(tmp_path: Path, zoo: 
         part = pair_shapes.member("chatty", "file", about, zoo["chatty"])
         return PairShapes(part, part) if pair.draft else None
 
-    async with shown(wizards.stock(tmp_path, read_headers=read_headers), "1", "enter") as wizard:
-        await wizard.sees("estimated from the catalogue", "compared before the download")
+    async with shown(
+        wizards.stock(tmp_path, read_headers=read_headers), "1", "enter"
+    ) as wizard:
+        await wizard.sees(
+            "estimated from the catalogue", "compared before the download"
+        )
         gate.set()
         await wizard.sees("from the files' headers", "vocabularies match", "target 0.0")
         await wizard.press("t")
         await wizard.sees("phi-4", "estimated from the catalogue")
 
 
-async def test_what_headers_say_is_asked_of_llama_once(tmp_path: Path, zoo: Zoo) -> None:
+async def test_what_headers_say_is_asked_of_llama_once(
+    tmp_path: Path, zoo: Zoo
+) -> None:
     asked: list[FitReport] = []
-    part = pair_shapes.member("chatty", "file", reader.read(zoo["chatty"]), zoo["chatty"])
+    part = pair_shapes.member(
+        "chatty", "file", reader.read(zoo["chatty"]), zoo["chatty"]
+    )
 
     def confirm(fit: FitReport, found: PairShapes, place: MachineProfile) -> FitReport:
         asked.append(fit)
@@ -224,7 +242,9 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
     home = scenes.home(None, DownloadManager(), lambda: survey, opening=opening)
     async with home.run_test(size=(110, 36)) as pilot:
         wizard = AppDriver(pilot)
-        await wizard.sees("Fits this computer, not downloaded", "w wizard", "29–36 tok/s")
+        await wizard.sees(
+            "Fits this computer, not downloaded", "w wizard", "29–36 tok/s"
+        )
         await wizard.press("w")
         await wizard.sees("New pair · 1 of 3")
         await wizard.press("1")

@@ -99,7 +99,8 @@ def test_however_it_is_cut_it_looks_the_same_and_no_line_is_too_wide(
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(
-        st.sampled_from(BLOCKS) | st.text("ab<>[]()!|`~*_#&;:-+.\\/\"' \n1é€漢🙂", max_size=40),
+        st.sampled_from(BLOCKS)
+        | st.text("ab<>[]()!|`~*_#&;:-+.\\/\"' \n1é€漢🙂", max_size=40),
         min_size=1,
         max_size=6,
     ),
@@ -107,7 +108,9 @@ def test_however_it_is_cut_it_looks_the_same_and_no_line_is_too_wide(
     st.integers(4, 90),
 )
 @example(["```\n漢"], [], 4)
-def test_every_visible_character_is_shown(blocks: list[str], cuts: list[int], width: int) -> None:
+def test_every_visible_character_is_shown(
+    blocks: list[str], cuts: list[int], width: int
+) -> None:
     text, rest, chunks = "".join(blocks), "".join(blocks), list[str]()
     for cut in cuts:
         chunks.append(rest[:cut])
@@ -123,7 +126,9 @@ def test_every_visible_character_is_shown(blocks: list[str], cuts: list[int], wi
     assert finished._n_code_blocks == n_blocks, "a click copies another block"
 
 
-@pytest.mark.parametrize("line", ["- item **bold**\n", "| a | b |\n", "word ", "x = 1\n", "> q\n"])
+@pytest.mark.parametrize(
+    "line", ["- item **bold**\n", "| a | b |\n", "word ", "x = 1\n", "> q\n"]
+)
 def test_a_token_in_a_long_block_costs_no_more_than_in_a_short_one(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +165,9 @@ def test_code_is_coloured_afterwards_and_moves_nothing() -> None:
     assert len({str(s.style) for y in range(len(plain)) for s in prose.line(y, {})}) > 4
 
 
-def test_code_that_takes_a_lexer_long_is_coloured_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_takes_a_lexer_long_is_coloured_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     code = "int a = 1;\n" * 200 + "a " * 2000 + "\nint b = 2;"
     prose = MarkdownText(LOOK)
     prose.write(f"```java\n{code}\n```\n")
@@ -168,7 +175,9 @@ def test_code_that_takes_a_lexer_long_is_coloured_in_part(monkeypatch: pytest.Mo
     plain, (block,) = lines(prose, 60), prose.take_uncoloured()
     styles = [{str(s.style) for line in block.render()[:9] for s in line}]
     monkeypatch.setattr(markdown, "_MAX_COLOURING_SECONDS", 0)
-    styles.append({str(s.style) for line in block.render()[9:] for s in line if s.text.strip()})
+    styles.append(
+        {str(s.style) for line in block.render()[9:] for s in line if s.text.strip()}
+    )
     prose.colour(block, block.render())
     assert lines(prose, 60) == plain
     assert len(styles[0]) > 3 and len(styles[1]) == 1
@@ -181,15 +190,37 @@ def test_other_languages_are_not_coloured(language: str) -> None:
     prose.finish()
     prose.height(80)
     for block in prose.take_uncoloured():
-        styles = {str(s.style) for line in block.render()[1:] for s in line if s.text.strip()}
+        styles = {
+            str(s.style) for line in block.render()[1:] for s in line if s.text.strip()
+        }
         assert len(styles) == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("language", sorted(markdown._COLOURED_LANGUAGES))
 def test_no_text_keeps_a_lexer_busy(language: str) -> None:
-    openings = ("<", "'", '"', "/", "${", "f'", "/*", "<a ", "a(", "#{", "- ", "a:", "`", "(", "\\")
-    for opening, unit in product(openings, ("a", " ", "\\", "(", "{", "<", "\n", "a ", "${a}")):
+    openings = (
+        "<",
+        "'",
+        '"',
+        "/",
+        "${",
+        "f'",
+        "/*",
+        "<a ",
+        "a(",
+        "#{",
+        "- ",
+        "a:",
+        "`",
+        "(",
+        "\\",
+    )
+    for opening, unit in product(
+        openings, ("a", " ", "\\", "(", "{", "<", "\n", "a ", "${a}")
+    ):
         lexer = get_lexer_by_name(language, stripnl=False)
         tokens = lexer.get_tokens(opening + unit * 2_000)
-        assert sum(len(text) for _, text in tokens) >= 2_000, "the test's time is the limit"
+        assert sum(len(text) for _, text in tokens) >= 2_000, (
+            "the test's time is the limit"
+        )

@@ -39,7 +39,11 @@ def new_text(turn: Turn, raw: bool, view: bool) -> TurnText:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(st.text("ab <>*`\n#1-漢\u200d", min_size=1, max_size=12), min_size=1, max_size=12),
+    st.lists(
+        st.text("ab <>*`\n#1-漢\u200d", min_size=1, max_size=12),
+        min_size=1,
+        max_size=12,
+    ),
     st.booleans(),
     st.booleans(),
     st.booleans(),
@@ -62,7 +66,9 @@ def test_an_answer_looks_the_same_streamed_stored_and_without_its_events(
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_events_that_are_another_text_colour_nothing(raw: bool) -> None:
-    turn = replace(Turn("q", id=1).with_events(list(answer(["one", " two"]))), answer="one three")
+    turn = replace(
+        Turn("q", id=1).with_events(list(answer(["one", " two"]))), answer="one three"
+    )
     text = new_text(turn, raw, True)
     text.show_stored(turn, None)
     assert not text.rounds and "onethree" in shown(text)

@@ -8,7 +8,9 @@ from rich.cells import cell_len
 from localspec.tui.text.wrapping import WrappedText
 
 TEXTS = st.lists(
-    st.text(st.sampled_from("ab cd\n\t漢字é👍 .,-"), max_size=9), min_size=1, max_size=20
+    st.text(st.sampled_from("ab cd\n\t漢字é👍 .,-"), max_size=9),
+    min_size=1,
+    max_size=20,
 )
 
 

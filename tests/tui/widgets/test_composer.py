@@ -27,7 +27,9 @@ def is_open(chat: Chat) -> bool:
 
 
 async def typed(chat: Chat, text: str) -> None:
-    await chat.press(*("slash" if c == "/" else "space" if c == " " else c for c in text))
+    await chat.press(
+        *("slash" if c == "/" else "space" if c == " " else c for c in text)
+    )
 
 
 async def test_a_slash_lists_the_commands_and_enter_takes_one() -> None:
@@ -58,7 +60,9 @@ async def test_a_path_is_completed_folder_by_folder(folder: Path) -> None:
         await chat.press("tab")
         assert chat.typed == "/read src/" and is_open(chat)
         await chat.press("tab", "enter")
-        assert [file.name for file in chat.screen.session.pending_attachments] == ["main.py"]
+        assert [file.name for file in chat.screen.session.pending_attachments] == [
+            "main.py"
+        ]
         await typed(chat, "/read notes.txt")
         assert is_open(chat)  # there is a longer one, too
         await chat.press("enter")
@@ -72,7 +76,9 @@ async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> Non
         await typed(chat, "/save no")
         assert is_open(chat)
         await chat.press(".", "t", "x", "t", "enter")
-        assert (folder / "no.txt").exists() and (folder / "notes.txt").read_text() == "seven\n"
+        assert (folder / "no.txt").exists() and (
+            folder / "notes.txt"
+        ).read_text() == "seven\n"
 
 
 async def test_escape_closes_the_list_and_up_goes_through_earlier_messages() -> None:
@@ -96,7 +102,9 @@ async def test_the_mouse_takes_a_completion() -> None:
         assert chat.typed == "/stats" and chat.screen.composer.has_focus
 
 
-async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: Path) -> None:
+async def test_a_message_and_its_files_are_counted_against_what_is_left(
+    folder: Path,
+) -> None:
     (folder / "long.txt").write_text("word " * 8000)
     async with Chat(ScriptedEngine(long)) as chat:
         await typed(chat, "four")
@@ -110,7 +118,9 @@ async def test_a_message_and_its_files_are_counted_against_what_is_left(folder: 
         assert size > 40_000 / 9.5, "as many bytes a token as in the answer"
 
 
-pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor")]
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor")
+]
 
 
 async def test_undo_and_redo_also_of_what_was_replaced() -> None:
@@ -132,7 +142,9 @@ async def test_the_message_is_written_in_the_editor_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     editor = tmp_path / "editor.sh"
-    editor.write_text('#!/bin/sh\nprintf "%s\\n\\033[31mand more\\n" "$(cat "$1")" > "$1"\n')
+    editor.write_text(
+        '#!/bin/sh\nprintf "%s\\n\\033[31mand more\\n" "$(cat "$1")" > "$1"\n'
+    )
     editor.chmod(0o755)
     monkeypatch.setenv("VISUAL", str(editor))
     monkeypatch.setattr(LocalspecApp, "suspend", lambda _: nullcontext())

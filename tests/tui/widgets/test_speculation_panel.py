@@ -39,7 +39,10 @@ def round_(
 
 def rounds(n: int, drafted: int, accepted: int, source: str = "model") -> list[Round]:
     """The first reads the prompt and is not counted."""
-    return [round_(0, 0, 0, ms=500.0), *(round_(i, drafted, accepted, source) for i in range(1, n))]
+    return [
+        round_(0, 0, 0, ms=500.0),
+        *(round_(i, drafted, accepted, source) for i in range(1, n)),
+    ]
 
 
 def stats(*events: Event, measured: MeasuredCosts | None = None) -> SpeculationStats:
@@ -102,7 +105,9 @@ GLANCES: dict[str, tuple[list[Event], str]] = {
 @pytest.mark.parametrize("name", GLANCES)
 def test_what_a_glance_says(name: str) -> None:
     events, words = GLANCES[name]
-    assert words in shown(*events, measured=STEEP if name == "nothing pays here" else MEASURED)
+    assert words in shown(
+        *events, measured=STEEP if name == "nothing pays here" else MEASURED
+    )
 
 
 def test_what_is_not_known_is_not_said() -> None:
@@ -123,7 +128,9 @@ def panel_of(chat: Chat) -> str:
 
 
 async def test_the_panel_leaves_the_chat_its_room() -> None:
-    """In a window that became narrow it would cover the chat; it comes back with the room."""
+    """In a window that became narrow it would cover the chat; it comes back with the
+    room.
+    """
     async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)))) as chat:
         await chat.press("f3")
         await chat.send("hi")
@@ -169,20 +176,28 @@ async def test_one_key_turns_speculation_on_and_off(name: str) -> None:
             if i + 1 < len(turns):
                 await chat.press("ctrl+s")
                 state = "OFF" if turns[i + 1][2] == "off" else "ON"
-                await chat.sees(f"{state} FROM THE NEXT ANSWER", f"spec: {turns[i + 1][2]}")
+                await chat.sees(
+                    f"{state} FROM THE NEXT ANSWER", f"spec: {turns[i + 1][2]}"
+                )
             if i == 0 and name == "auto":
                 await chat.sees("With speculation 100 tok/s, plain 50.0 tok/s.")
-        assert [request.spec for request in engine.asked] == [spec for *_, spec in turns]
+        assert [request.spec for request in engine.asked] == [
+            spec for *_, spec in turns
+        ]
 
 
 async def test_how_plain_speed_becomes_known_and_stays_for_a_new_chat() -> None:
-    engine = ScriptedEngine(said(OFF, rounds(40, 0, 0)), said(ON, rounds(9, 4, 2)), measured=None)
+    engine = ScriptedEngine(
+        said(OFF, rounds(40, 0, 0)), said(ON, rounds(9, 4, 2)), measured=None
+    )
     async with Chat(engine) as chat:
         await chat.press("f3")
         await chat.send("hi")
         await chat.send("/clear")
         await chat.send("hi")
-        assert panel_of(chat).startswith("ON 2.0× plain speed with speculation 100 tok/s")
+        assert panel_of(chat).startswith(
+            "ON 2.0× plain speed with speculation 100 tok/s"
+        )
     async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)), measured=None)) as chat:
         await chat.press("f3")
         await chat.send("hi")

@@ -18,7 +18,13 @@ KINDS: tuple[TokenClass, ...] = get_args(TokenClass)
 
 def without_colour(style: Style) -> tuple[bool, ...]:
     """The parts of a style that do not depend on colour."""
-    lines = (style.underline, style.underline2, style.overline, style.italic, style.bold)
+    lines = (
+        style.underline,
+        style.underline2,
+        style.overline,
+        style.italic,
+        style.bold,
+    )
     return tuple(map(bool, (*lines, style.reverse)))
 
 
@@ -30,9 +36,15 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
         await asking(CODE, "f2")(pilot)
         transcript = pilot.app.screen.transcript  # type: ignore[attr-defined]
         looks = {kind: without_colour(transcript.text_styles[kind]) for kind in KINDS}
-        drawn = [s for strip in pilot.app.screen._compositor.render_strips() for s in strip]
+        drawn = [
+            s for strip in pilot.app.screen._compositor.render_strips() for s in strip
+        ]
         legend = {
-            kind: next(without_colour(s.style or Style()) for s in drawn[::-1] if words in s.text)
+            kind: next(
+                without_colour(s.style or Style())
+                for s in drawn[::-1]
+                if words in s.text
+            )
             for kind, (words, _) in LEGEND.items()
         }
     for one, other in combinations(KINDS, 2):
@@ -42,14 +54,18 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
 
 
 @pytest.mark.parametrize("keys", [("f2",), ("f4",)])
-async def test_the_ansi_theme_has_only_the_terminals_own_colours(keys: tuple[str, ...]) -> None:
+async def test_the_ansi_theme_has_only_the_terminals_own_colours(
+    keys: tuple[str, ...],
+) -> None:
     """Its sixteen and its default, also in code, sheets and selections."""
     app = scenes.chat(scenes.spoken, theme=ANSI)
     async with app.run_test(size=(120, 40)) as pilot:
         await asking(scenes.QUESTION, *keys)(pilot)
         await scenes.settled(pilot)
         strips = pilot.app.screen._compositor.render_strips()
-        styles = {s.style for strip in strips for s in strip if s.style and s.text.strip()}
+        styles = {
+            s.style for strip in strips for s in strip if s.style and s.text.strip()
+        }
         own = {ColorType.DEFAULT, ColorType.STANDARD}
         others = {
             (colour.name, s.text)

@@ -1,4 +1,6 @@
-"""The card of a pair: bars of memory, and draft heads: description, fit, automatic detection."""
+"""The card of a pair: bars of memory, and draft heads: description, fit, automatic
+detection.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -77,17 +79,23 @@ async def test_headers_say_what_a_draft_is_and_why_it_does_not_fit(
     def refine(pair: CatalogPair) -> PairShapes | None:
         if target == DSPARK:
             return of_the_hub(target, draft, zoo) if pair.id == PAIR else None
-        parts = [pair_shapes.member(n, "hub", reader.read(zoo[n])) for n in (target, draft)]
+        parts = [
+            pair_shapes.member(n, "hub", reader.read(zoo[n])) for n in (target, draft)
+        ]
         return pair_shapes.join(*parts)
 
     keys = "ddd" if target == DSPARK else ""
-    async with shown(stock(tmp_path, read_headers=refine), "1", "enter", *keys) as wizard:
+    async with shown(
+        stock(tmp_path, read_headers=refine), "1", "enter", *keys
+    ) as wizard:
         await wizard.sees(*words)
 
 
 def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
     target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
-    head = head_models.quantised(head_models.eagle3()).write(tmp_path / "eagle3-deep.gguf")
+    head = head_models.quantised(head_models.eagle3()).write(
+        tmp_path / "eagle3-deep.gguf"
+    )
     choice = launch.with_default_draft(launch.ResolvedPair(target, None))
     assert choice.draft == head
     assert (
@@ -102,14 +110,16 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     assert ChatSession(itself).pair_name == "deep + deep", "it has no MTP layer"
     note = AppOptions().build_load_request(own).draft_note
     assert note == "Drafting with the model's own MTP layer."
-    assert home_rows._format_size(own) == home_rows._format_size(replace(own, draft=None)), (
-        "one file"
-    )
+    assert home_rows._format_size(own) == home_rows._format_size(
+        replace(own, draft=None)
+    ), "one file"
     named = launch.ResolvedPair(target, head)
     assert AppOptions().build_load_request(named).draft_note == ""
     wanted = ChatSessions(AppOptions(spec="eagle3"))
     assert wanted.for_pair(named).settings.spec == "eagle3"
-    assert wanted.for_pair(own).settings.spec == "auto", "a preference is for pairs that have it"
+    assert wanted.for_pair(own).settings.spec == "auto", (
+        "a preference is for pairs that have it"
+    )
 
 
 @pytest.mark.parametrize("width", [24, 46, 64])
@@ -121,9 +131,12 @@ def test_a_bar_has_as_many_cells_as_it_was_given(width: int) -> None:
         assert drawn.cell_length == width
         assert len(pair_details.render_scale(room, width)) <= width
         signs = set(MEMORY_PARTS) & set(drawn.plain)
-        assert len(signs) >= (3 if gib else 2), drawn.plain  # what is small is seen as well
+        # what is small is seen as well
+        assert len(signs) >= (3 if gib else 2), drawn.plain
         assert drawn.plain.translate(ASCII_TRANSLATION).isascii()
-    room = DeviceFit(replace(CARD, free=None, total=None), 0, DeviceMemory(GIB), DeviceMemory())
+    room = DeviceFit(
+        replace(CARD, free=None, total=None), 0, DeviceMemory(GIB), DeviceMemory()
+    )
     assert pair_details.render_bar(room, width).cell_length == width
     assert pair_details.render_scale(room, width) == "0 GiB"
 
@@ -132,9 +145,16 @@ def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
     one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), wizards.catalogue(tmp_path))
     assert one.fit is not None and one.fit.device_fits
     gpu = replace(one.fit.device_fits[0], device=replace(CARD, unified=True))
-    pool = replace(one.fit, device_fits=(gpu,), host=replace(one.fit.host, sharing=(gpu,)))
+    pool = replace(
+        one.fit, device_fits=(gpu,), host=replace(one.fit.host, sharing=(gpu,))
+    )
     page = pair_details.DetailsPage(replace(one, fit=pool), "chat", ())
     lines = [line.plain for line in pair_details.render_page(page, 100, 30)]
     (legend,) = [line for line in lines if " KV " in line]
-    assert f"target {fit_text.gib_text(gpu.target.weights + pool.host.target.weights)}" in legend
-    assert not any("of this computer's memory" in line for line in lines), "it is in the bar"
+    assert (
+        f"target {fit_text.gib_text(gpu.target.weights + pool.host.target.weights)}"
+        in legend
+    )
+    assert not any("of this computer's memory" in line for line in lines), (
+        "it is in the bar"
+    )

@@ -26,12 +26,17 @@ def stock(tmp_path: Path) -> WizardServices:
     return wizards.stock(tmp_path)
 
 
-def test_prices_are_made_once_and_again_when_headers_come(stock: WizardServices, zoo: Zoo) -> None:
+def test_prices_are_made_once_and_again_when_headers_come(
+    stock: WizardServices, zoo: Zoo
+) -> None:
     prices, what = EstimateCache(), WhatIf(ctx=2048)
     pair = stock.catalogue.pairs["qwen3-8b+qwen3-0.6b"]
     one = Candidate(pair, 1)
     first = prices.estimate(one, PLACE, "chat", what)
-    assert first.fit is not None and prices.estimate(one, PLACE, "chat", what).fit is first.fit
+    assert (
+        first.fit is not None
+        and prices.estimate(one, PLACE, "chat", what).fit is first.fit
+    )
     part = pair_shapes.member("chatty", "file", reader.read_model(zoo["chatty"]))
     prices.use_headers(pair, PairShapes(part, part))
     second = prices.estimate(one, PLACE, "chat", what)
@@ -51,15 +56,25 @@ def test_what_has_no_shape_is_judged_anew_for_another_card(tmp_path: Path) -> No
     assert there.size_verdict == "no" and "more than" in there.no_fit_reason
 
 
-def test_lines_fit_their_window_and_keep_their_columns_apart(stock: WizardServices) -> None:
+def test_lines_fit_their_window_and_keep_their_columns_apart(
+    stock: WizardServices,
+) -> None:
     one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
     assert one.fit is not None
     fast = wizards.speed(replace(wizards.PRICES[one.pair.id], plain=(143, 238)))
     for fit in (one.fit, replace(one.fit, speed=fast)):
         for width in (56, 76, 108, 116, 150):
             line = shortlist.candidate_line(
-                replace(one, fit=fit), "chat", is_downloaded=False, width=width, pointed=True
+                replace(one, fit=fit),
+                "chat",
+                is_downloaded=False,
+                width=width,
+                pointed=True,
             )
             assert line.cell_length <= width
             assert shortlist.heading_line(width).cell_length <= width
-            assert width != 116 or fit is one.fit or "2.0–2.4× 143–238 tok/s " in line.plain
+            assert (
+                width != 116
+                or fit is one.fit
+                or "2.0–2.4× 143–238 tok/s " in line.plain
+            )

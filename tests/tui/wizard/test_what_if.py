@@ -18,6 +18,8 @@ def test_every_card_is_one_place_and_none_costs_a_look_at_this_computer() -> Non
     places.load(None)
     for card in list_gpus():
         device = places.load(card).devices[0]
-        assert device.simulated and gpu_name(card).partition(",")[0] in device.description
+        assert (
+            device.simulated and gpu_name(card).partition(",")[0] in device.description
+        )
     assert len(looks) == 1
     assert places.get_loaded(None) is PLACE
