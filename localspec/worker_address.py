@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 
 DEFAULT_PORT = 50052  # As of llama.cpp's ggml-rpc-server.
 MAX_WORKERS = 2  # Three or more deadlock in llama.cpp.
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerAddress:
+class WorkerAddress(Struct, frozen=True):
     host: str
     port: int = DEFAULT_PORT
 

@@ -11,10 +11,10 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import chdir
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from textual.app import App
 from textual.pilot import Pilot
 

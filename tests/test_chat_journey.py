@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 if sys.platform == "win32":
     pytest.skip("POSIX signals and terminals", allow_module_level=True)

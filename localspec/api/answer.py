@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypedDict, cast
 
+from msgspec import Struct
+
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
 from localspec.errors import LocalspecError, OptionHint, render_hint
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import (
     EngineReady,
     Event,
@@ -54,8 +55,7 @@ class AnswerSpeculation(TypedDict):
     paused_rounds: int  # Rounds without draft tokens.
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """One streamed token, with the text that it completes.
 
     The text is empty while a character is incomplete or a stop string may begin. Text
@@ -74,8 +74,7 @@ class Piece:
         return self.text
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Answer:
+class Answer(Struct, frozen=True):
     """A model's answer.
 
     `str()` returns the text; the fields are those of `run --json`.

@@ -8,8 +8,10 @@ import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypedDict, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.chat.conversation import Conversation
@@ -18,7 +20,6 @@ from localspec.config.option_types import SWITCH
 from localspec.config.options import OPTIONS, RETIRED
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import EngineReady
@@ -195,8 +196,7 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
 # ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRequest:
+class AnswerRequest(Struct, frozen=True):
     """A text or a chat to answer."""
 
     pair: ResolvedPair

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from msgspec import Struct
+
 from localspec.bench import report_text, results
 from localspec.bench.measurement import (
     AnswerCancelled,
@@ -16,7 +18,6 @@ from localspec.bench.measurement import (
 )
 from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.launch import Engine
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 from localspec.units import count, duration
 
@@ -26,8 +27,7 @@ _TIME_BUDGET_SECONDS = 40.0
 _MAX_ROUNDS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class BenchEstimate:
+class BenchEstimate(Struct, frozen=True):
     answers: int
     rounds: int
     seconds: float  # A lower bound: plain passes only, without reading the prompts.

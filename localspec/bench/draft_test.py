@@ -5,13 +5,13 @@ and speed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from localspec.bench.measurement import record_answer
 from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
 from localspec.launch import Engine
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     DraftScore,
@@ -23,16 +23,14 @@ from localspec.protocol.wire import (
 DRAFT_LENGTHS = tuple(range(1, 9))
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRates:
+class DraftRates(Struct, frozen=True):
     """What a draft reaches with one draft length."""
 
     totals: RoundTotals
     tokens_per_second: float
 
 
-@dataclass(frozen=True, slots=True)
-class DraftJudgement:
+class DraftJudgement(Struct, frozen=True):
     """A draft by its name and kind, with its rates by draft length."""
 
     name: str

@@ -8,8 +8,10 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.bench.measurement import (
     AnswerCancelled,
@@ -27,7 +29,6 @@ from localspec.bench.verify_report import (
 )
 from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.wire import (
     GenerateCommand,
@@ -74,8 +75,7 @@ SpeculationVariant = tuple[str, int | None]
 """`--spec`, and a fixed draft length."""
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyEffort:
+class VerifyEffort(Struct, frozen=True):
     seconds_per_part: float = 20.0  # A slow machine does the minimum and takes longer.
     tokens_per_answer: int = 64
     prompts: Sequence[str] = VERIFY_PROMPTS

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from localspec.engine_process import exit_causes
 from localspec.errors import EngineError
 from localspec.launch import Engine
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, GenerationFinished, Round, Token
 from localspec.protocol.wire import GenerateCommand
 
 
-@dataclass(frozen=True, slots=True)
-class MeasurementProgress:
+class MeasurementProgress(Struct, frozen=True):
     text: str
     is_step: bool = False  # Begins a part of the measurement.
 
@@ -45,8 +45,7 @@ class AnswerCancelled(Exception):  # noqa: N818  not an error
     """The person cancelled the measurement."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedAnswer:
+class RecordedAnswer(Struct, frozen=True):
     request: GenerateCommand
     rounds: tuple[Round, ...]
     # Seconds from the request to each round, by the parent's clock.

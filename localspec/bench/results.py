@@ -8,10 +8,11 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from statistics import geometric_mean, median
 from typing import Any
+
+from msgspec import Struct, to_builtins
 
 from localspec.bench.measurement import RecordedAnswer
 from localspec.bench.workloads import BenchRequest, BenchRun, BenchTask
@@ -20,7 +21,6 @@ from localspec.fit.speedup_model import (
     SpeculationCosts,
     best_draft_length,
 )
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import cpu_and_ram
 from localspec.protocol.events import EngineReady
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
@@ -37,23 +37,20 @@ _MIN_COPIED_SHARE = 0.7
 _MIN_TOKENS = 8  # The speed of a shorter answer is not meaningful.
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedupSpread:
+class SpeedupSpread(Struct, frozen=True):
     median: float
     min: float
     max: float
 
 
-@dataclass(frozen=True, slots=True)
-class LatencyPercentiles:
+class LatencyPercentiles(Struct, frozen=True):
     """Milliseconds between tokens."""
 
     p50: float
     p99: float
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One prompt answered plain and speculative; `left_out` is the reason not to count
     it.
     """
@@ -75,8 +72,7 @@ class Trial:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadResult:
+class WorkloadResult(Struct, frozen=True):
     """A workload at one temperature, over the trials that count, or over all if none
     counts.
     """
@@ -118,8 +114,7 @@ class WorkloadResult:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MeanSpeedup:
+class MeanSpeedup(Struct, frozen=True):
     """Geometric mean of the speed-ups of the workloads that count."""
 
     temperature: float
@@ -127,8 +122,7 @@ class MeanSpeedup:
     workloads: int
 
 
-@dataclass(frozen=True, slots=True)
-class BenchReport:
+class BenchReport(Struct, frozen=True):
     """A complete benchmark, or the part done before an interruption."""
 
     pair: str
@@ -186,7 +180,7 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
         "draft": report.draft,
         "spec": report.spec,
         "why": report.why,
-        "machine": asdict(report.machine),
+        "machine": to_builtins(report.machine),
         "cost": {
             "c": costs.c if costs else None,
             "verify_curve": costs.curve if costs else {},
@@ -196,7 +190,7 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
         "max_tokens": report.max_tokens,
         "rounds": report.rounds,
         "workloads": [_workload_to_json(row) for row in report.rows],
-        "means": [_round_floats(asdict(mean)) for mean in report.means],
+        "means": [_round_floats(to_builtins(mean)) for mean in report.means],
         "speedup": _round_floats(report.speedup),
         "trials": len(report.trials),
         "left_out": report.left_out,
@@ -205,7 +199,7 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
 
 
 def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
-    body = asdict(row)
+    body = to_builtins(row)
     best = body.pop("best") or {}
     body["theory"] = {
         "best": best.get("speedup"),
@@ -213,7 +207,7 @@ def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
         "draft_length": best.get("gamma"),
     }
     body["trials"] = [
-        asdict(trial) | {"speedup": trial.speedup} for trial in row.trials
+        to_builtins(trial) | {"speedup": trial.speedup} for trial in row.trials
     ]
     body |= {"identical": row.identical == len(row.trials), "counted": row.counted}
     rounded: dict[str, Any] = _round_floats(body)
@@ -231,8 +225,7 @@ def _round_floats(value: Any) -> Any:
 # --- From runs to results.
 
 
-@dataclass(frozen=True, slots=True)
-class _PairedRuns:
+class _PairedRuns(Struct, frozen=True):
     task: BenchTask
     plain: RecordedAnswer
     speculative: RecordedAnswer
@@ -455,8 +448,7 @@ def _4grams(items: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:
 _TRADEMARK = re.compile(r"\((?:R|TM)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class BenchMachine:
+class BenchMachine(Struct, frozen=True):
     cpu: str
     cores: int | None  # Physical cores.
     memory: int | None

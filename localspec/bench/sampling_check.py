@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 from itertools import count, repeat
 
+from msgspec import Struct, field
+
 from localspec.bench.measurement import RecordedAnswer
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import ReplayResult, VerifyMode
 
@@ -34,8 +34,7 @@ _MIN_TOKENS_PER_BIN = (
 _MAX_BINS = 20
 
 
-@dataclass(slots=True)
-class TokenSample:
+class TokenSample(Struct):
     """Tokens drawn with one verification method, each as its transform in [0, 1)."""
 
     verify: VerifyMode

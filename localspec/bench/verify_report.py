@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, field
 from typing import Any, Literal
+
+from msgspec import Struct, field, to_builtins
 
 from localspec.bench.measurement import RecordedAnswer
 from localspec.bench.sampling_check import (
@@ -13,7 +14,6 @@ from localspec.bench.sampling_check import (
     SIGNIFICANCE_LEVEL,
     TokenSample,
 )
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import VerifyMode
@@ -23,8 +23,7 @@ from localspec.units import count, percent
 LosslessVerdict = Literal["lossless", "divergent"]
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(Struct, frozen=True):
     """The first token of a speculative answer that its passes alone do not give."""
 
     prompt: int
@@ -39,8 +38,7 @@ class Divergence:
     """
 
 
-@dataclass(slots=True)
-class ComparisonTotals:
+class ComparisonTotals(Struct):
     """Speculative answers, compared with their own passes and with plain decoding."""
 
     prompts: int = 0
@@ -67,8 +65,7 @@ class ComparisonTotals:
         self.divergences += other.divergences
 
 
-@dataclass
-class VerifyReport:
+class VerifyReport(Struct):
     greedy: ComparisonTotals = field(default_factory=ComparisonTotals)
     seeded: ComparisonTotals = field(default_factory=ComparisonTotals)
     by_mode: dict[VerifyMode, TokenSample] = field(default_factory=dict)
@@ -118,7 +115,7 @@ def report_to_json(report: VerifyReport, ready: EngineReady) -> dict[str, Any]:
 
 
 def _totals_to_json(totals: ComparisonTotals) -> dict[str, Any]:
-    body: dict[str, Any] = asdict(totals)
+    body: dict[str, Any] = to_builtins(totals)
     for divergence in body["divergences"]:
         if token := divergence["speculative"]:
             divergence["speculative"] = {"id": token["id"], "text": token["text"]}

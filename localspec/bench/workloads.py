@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
+from msgspec import Struct
 
 from localspec.bench.measurement import RecordedAnswer
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import GenerateCommand, SamplingParams
 from localspec.sanitize import sanitize
 
@@ -18,8 +18,7 @@ Arm = Literal["plain", "speculative"]
 _BASE_SEED = 20_000  # Fixed seeds make two benchmarks comparable.
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(Struct, frozen=True):
     name: str
     title: str
     prompts: tuple[str, ...]
@@ -49,8 +48,7 @@ def load(names: Sequence[str] = ()) -> list[Workload]:
     return [workload for name, workload in known.items() if not names or name in names]
 
 
-@dataclass(frozen=True, slots=True)
-class BenchTask:
+class BenchTask(Struct, frozen=True):
     """One text to complete, at one temperature, with one seed."""
 
     workload: str
@@ -65,8 +63,7 @@ class BenchTask:
         return _BASE_SEED + 100 * self.round_index + self.prompt_index
 
 
-@dataclass(frozen=True, slots=True)
-class BenchRequest:
+class BenchRequest(Struct, frozen=True):
     """What to measure; `spec` and `why` as `run` would use for this pair."""
 
     name: str
@@ -116,8 +113,7 @@ class BenchRequest:
         return runs
 
 
-@dataclass(frozen=True, slots=True)
-class BenchRun:
+class BenchRun(Struct, frozen=True):
     task: BenchTask
     arm: Arm
     answer: RecordedAnswer

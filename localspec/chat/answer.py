@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.chat.conversation import Turn
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import (
     AnswerPart,
     make_parser,
@@ -27,8 +28,7 @@ from localspec.protocol.events import (
 from localspec.protocol.round_totals import RoundTotals
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDelta:
+class AnswerDelta(Struct, frozen=True):
     """An event, and the text that it adds to an answer."""
 
     event: Event

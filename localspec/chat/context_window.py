@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import units
 from localspec.chat import settings
@@ -20,7 +22,6 @@ from localspec.chat.speculation_stats import SpeculationStats
 from localspec.engine_process import exit_causes
 from localspec.errors import LocalspecError, PromptTooLongError
 from localspec.launch import Engine
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import (
     EngineExit,
     Event,
@@ -53,8 +54,7 @@ def check_answer(engine: Engine, event: Event, is_stopped: Callable[[], bool]) -
         engine.stop()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOptions:
+class RequestOptions(Struct, frozen=True):
     settings: ChatSettings
     loaded: LoadedModel
     probabilities: bool = False
@@ -81,8 +81,7 @@ def build_count(
     return CountCommand(conversation.prompt_text(dropped), prior_messages=messages)
 
 
-@dataclass(frozen=True, slots=True)
-class ContextOverflow:
+class ContextOverflow(Struct, frozen=True):
     """A context that is full, or too full for a useful answer."""
 
     used: int  # Tokens of the prompt and of the answer so far.

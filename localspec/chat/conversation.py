@@ -7,9 +7,10 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import (
     Event,
@@ -24,14 +25,12 @@ SUMMARY_HEADING = "Summary of the earlier conversation:"
 """First line of the system note that replaces dropped turns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     name: str
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A question and its answer so far.
 
     `question` is empty if a text was only continued.
@@ -96,8 +95,7 @@ class Turn:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedTurns:
+class DroppedTurns(Struct, frozen=True):
     """The oldest turns of a path, which are no longer sent to the model."""
 
     turns: int = 0

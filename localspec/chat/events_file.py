@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import types
-from dataclasses import is_dataclass
 from functools import cache
+from inspect import isclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.protocol.events import (
@@ -152,7 +154,7 @@ def _matches_type(value: Any, annotation: Any) -> bool:
         return isinstance(value, kind) and all(
             _matches_type(item, part) for item in items
         )
-    if is_dataclass(annotation):
+    if isclass(annotation) and issubclass(annotation, Struct):
         return type(value) is annotation and all(
             _matches_type(getattr(value, name), part)
             for name, part in _field_types(type(value)).items()

@@ -8,10 +8,11 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from localspec.chat.conversation import Conversation, Turn, format_question
 from localspec.chat.history import ChatListEntry, ChatLocation, ChatPair, SavedChat
@@ -188,7 +189,7 @@ def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
         | {
             "seed": conversation.seed,
             "system": conversation.system,
-            "settings": asdict(chat.settings),
+            "settings": to_builtins(chat.settings),
             "path": [turn.id for turn in conversation.turns],
             "turns": [
                 _turn_json(turn, chat, with_events) for turn in conversation.all_turns
@@ -208,7 +209,7 @@ def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]
         "attempt": turn.attempt,
         "model": turn.model,
         "question": turn.question,
-        "attached": [asdict(file) for file in turn.attachments],
+        "attached": [to_builtins(file) for file in turn.attachments],
         "thinking": "".join(part.text for part in parts if part.is_thinking),
         "answer": "".join(part.text for part in parts if not part.is_thinking),
         "finish_reason": turn.finish_reason,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import config
 from localspec.chat.settings import (
@@ -16,12 +18,10 @@ from localspec.chat.settings import (
 )
 from localspec.config import toml_file
 from localspec.errors import NotFoundError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(Struct, frozen=True):
     name: str
     values: Mapping[str, Any]
     """As in the file: `system`, `ctx`, and the settings that `/set` knows."""

@@ -13,8 +13,9 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.chat import export
@@ -512,7 +513,7 @@ class ChatSession:
         self.settings = settings
 
     def change_settings(self, **fields: object) -> None:
-        self.settings = replace(self.settings, **fields)  # type: ignore[arg-type]
+        self.settings = replace(self.settings, **fields)
 
     def save_metadata(self) -> None:
         self.recorder.settings = self.settings

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import launch, paths
 from localspec.chat import presets
@@ -16,7 +18,6 @@ from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_conte
 from localspec.chat.slash_commands import COMMANDS_BY_NAME, CommandCall
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_effort import resolve_effort
 from localspec.sanitize import sanitize
 from localspec.units import count, short_count, token_rate
@@ -24,8 +25,7 @@ from localspec.units import count, short_count, token_rate
 _MAX_TEXT_LENGTH = 60
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     message: str  # What was done, as one line of sanitized text.
     input_text: str | None = (
         None  # A question to put into the input field, to be edited.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from localspec import speculation_methods
 from localspec.chat.conversation import Conversation
@@ -13,7 +15,6 @@ from localspec.config import options
 from localspec.config.option_types import Option
 from localspec.config.options import OPTIONS
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, maker_sampling
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
@@ -29,8 +30,7 @@ CHAT_SETTING_FIELDS: Mapping[str, Option] = {
 """By name, in screen order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatSettings:
+class ChatSettings(Struct, frozen=True):
     """Settings of the next turn. None means automatic."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -141,8 +141,7 @@ ANSWER_OPTIONS = {
 """The options that have a value in `ChatSettings`, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
+class LoadedModel(Struct, frozen=True):
     n_ctx: int
     template: str | None = (
         None  # `own`, a built-in one's name; None: a text-completion model.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 
+from msgspec import Struct
+
 from localspec.chat.settings import CHAT_SETTING_FIELDS
-from localspec.lazy_dataclass import dataclass
 from localspec.speculation_methods import SPECS
 
 
-@dataclass(frozen=True, slots=True)
-class SlashCommand:
+class SlashCommand(Struct, frozen=True):
     name: str
     help: str
     argument: str = ""  # The argument as shown; in brackets if it is optional.
@@ -27,14 +27,12 @@ class SlashCommand:
         return bool(self.argument) and not self.argument.startswith("[")
 
 
-@dataclass(frozen=True, slots=True)
-class CommandCall:
+class CommandCall(Struct, frozen=True):
     name: str  # The command's main name, even if an alias was typed.
     argument: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownCommand:
+class UnknownCommand(Struct, frozen=True):
     text: str
     suggestion: str = ""  # The most similar command, or empty.
 

@@ -5,12 +5,12 @@ sources.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from math import sqrt
+
+from msgspec import Struct, field
 
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.fit import speedup_model
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
@@ -26,8 +26,7 @@ _KNOWN_WITHIN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Speedup:
+class Speedup(Struct, frozen=True):
     """Speed relative to plain decoding, with a 95 % range."""
 
     value: float
@@ -91,8 +90,7 @@ def format_acceptance(accepted: int, drafted: int) -> str:
     return f"{percent(accepted / drafted)} of {drafted:,}"
 
 
-@dataclass(slots=True)
-class SpeculationStats:
+class SpeculationStats(Struct):
     """Statistics of a chat: totals over all answers, the others of the current or last
     one.
     """

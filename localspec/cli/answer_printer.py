@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from msgspec import Struct
 
 from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
 from localspec.cli import global_options, speculation_text, terminal
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import (
     EngineReady,
@@ -35,8 +35,7 @@ _SHOWN_NOTICES = (EXACT_NOTICE, HEAD_NOTICE)
 _LONG_PREFILL_TOKENS = 512  # Prefill progress is shown from this many tokens.
 
 
-@dataclass(frozen=True, slots=True)
-class OutputStyle:
+class OutputStyle(Struct, frozen=True):
     plain: bool = False  # Words only: no symbols, no colours, no redrawn lines.
     colour: bool = False
     quiet: bool = False

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TextIO
 
 import click
+from msgspec import Struct
 
 from localspec import launch
 from localspec.chat import session_commands, slash_commands
@@ -28,7 +29,6 @@ from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine, conversion
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.units import short_count
 
@@ -42,8 +42,7 @@ _CONTEXT_FULL_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatLaunchOptions:
+class ChatLaunchOptions(Struct, frozen=True):
     """What is needed to load the pair, at the start and after a crash."""
 
     build_load_request: Callable[[ChatSession], SettingsRequest]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec.structs import replace
 
 from localspec import config, paths
 from localspec.cli import global_options

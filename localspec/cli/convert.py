@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from localspec.bench import workloads
 from localspec.cli import global_options, shell_completion, terminal
@@ -148,7 +148,7 @@ def _report(
             "type": converted.type,
             "bytes": converted.size,
             "source": {"type": source.header.quantization, "bytes": source.header.size},
-            "comparison": converted.comparison and asdict(converted.comparison),
+            "comparison": converted.comparison and to_builtins(converted.comparison),
         }
         terminal.echo_json(facts)
         return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 
 import click
+from msgspec import to_builtins
 
 from localspec.cli import convert, global_options, terminal
 from localspec.cli.terminal import ProgressLine, echo
@@ -78,7 +78,7 @@ def _time_types(as_json: bool) -> int:
         progress.show(f"{speed.name} timed")
     progress.clear()
     if as_json:
-        terminal.echo_json({"types": [asdict(speed) for speed in speeds]})
+        terminal.echo_json({"types": [to_builtins(speed) for speed in speeds]})
     for line in () if as_json else convert.format_types(speeds):
         echo(line)
     return 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.cli import global_options, options, shell_completion
@@ -117,7 +118,7 @@ def _show(
     reported = published.find_nearest(subject.target.name, devices, kind)
     if as_json:
         document = fit_to_json(advice, savings, subject)
-        echo_json(document | {"published": asdict(reported) if reported else None})
+        echo_json(document | {"published": to_builtins(reported) if reported else None})
         return
     for line in format_fit(advice, savings, subject, plain=global_options.is_plain()):
         echo(line)
@@ -348,8 +349,8 @@ def _device_to_json(device_fit: DeviceFit) -> dict[str, Any]:
         "free": device_fit.device.free,
         "total_memory": device_fit.device.total,
         "reserve": device_fit.reserve,
-        "target": asdict(device_fit.target),
-        "draft": asdict(device_fit.draft),
+        "target": to_builtins(device_fit.target),
+        "draft": to_builtins(device_fit.draft),
         "output": device_fit.output,
         "overhead": device_fit.overhead,
         "total": device_fit.total,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
+from msgspec.structs import fields
 
 from localspec import launch, speculation_methods
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings

@@ -5,18 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from msgspec import Struct, to_builtins
 
 from localspec import launch
 from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
 from localspec.fit import machine_profile, suggestions
-from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, draft_heads, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
@@ -113,8 +112,7 @@ _PHASE_TEXT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PullOptions:
+class PullOptions(Struct, frozen=True):
     yes: bool = False
     dry_run: bool = False
     quiet: bool = False
@@ -348,7 +346,7 @@ def search_command(
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
         repos = [
-            asdict(r) | {"updated": r.updated and r.updated.isoformat()}
+            to_builtins(r) | {"updated": r.updated and r.updated.isoformat()}
             for r in repositories
         ]
         terminal.echo_json({"repos": repos})

@@ -10,12 +10,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 import click
 from click.core import ParameterSource
+from msgspec.structs import replace
 
 from localspec import config, launch
 from localspec.chat import presets

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from msgspec import Struct
+
 from localspec.chat import copying, presets
 from localspec.chat.session import ChatSession
 from localspec.chat.session_commands import parse_switch, shorten_line, shorten_question
@@ -19,7 +21,6 @@ from localspec.cli.answer_printer import OutputStyle
 from localspec.cli.speculation_text import AnswerStats
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import model_lookup
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
@@ -36,8 +37,7 @@ KEY_HELP = (
 )
 
 
-@dataclass
-class LinearChatView:
+class LinearChatView(Struct):
     """How the linear chat shows its session."""
 
     session: ChatSession

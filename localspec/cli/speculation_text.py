@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.speculation_stats import Speedup, format_acceptance, measure_speedup
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round, SpeculationPlan, Token, TokenClass
 from localspec.sanitize import sanitize
 from localspec.symbols import TOKEN_MARKS, draw_bar
@@ -167,8 +167,7 @@ def format_answer_summary(answer: GeneratedAnswer) -> str:
     return f"{', '.join(parts)}. {end}"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerStats:
+class AnswerStats(Struct, frozen=True):
     answer: GeneratedAnswer
     plain_tokens_per_second: float | None
     """Tokens per second without speculation; None until it is measured."""

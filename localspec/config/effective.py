@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from localspec import paths
 from localspec.config import toml_file
@@ -16,7 +17,6 @@ from localspec.config.option_types import Option
 from localspec.config.options import SETTINGS, TABLES, find_nearest_key
 from localspec.config.toml_file import ConfigFile
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 Origin = Literal["command line", "environment", "config.toml", "default"]
@@ -26,8 +26,7 @@ OPTION_PREFIX = "LOCALSPEC_OPTION_"
 _MAX_SHOWN_LENGTH = 40
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveSetting:
+class EffectiveSetting(Struct, frozen=True):
     option: Option
     current: Any
     origin: Origin = "default"
@@ -41,8 +40,7 @@ class EffectiveSetting:
         return self.origin in ("command line", "environment")
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveConfig:
+class EffectiveConfig(Struct, frozen=True):
     """All settings. Invalid values fall back to the default, or to the safer option."""
 
     file: ConfigFile

@@ -8,20 +8,19 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
+from msgspec import Struct, field
+
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.worker_address import parse_addresses
 
 MAX_INT = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
+class ValueType(Struct, frozen=True):
     """`read`, `check` and `parse` raise ValueError, or UsageError to say more."""
 
     hint: str  # The possible values, for people.
@@ -304,8 +303,7 @@ FrontEnd = Literal["command", "python", "chat", "request"]
 EVERYWHERE: tuple[FrontEnd, ...] = get_args(FrontEnd)
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """An option's key in config.toml, and its row in the preferences."""
 
     key: str  # `table.name`, as in `config set`.
@@ -321,8 +319,7 @@ class Setting:
     """Used if the value is set but invalid, so that a typo does not reduce privacy."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRange:
+class RequestRange(Struct, frozen=True):
     """The numbers of a request, where they are not those of the type."""
 
     low: float
@@ -331,8 +328,7 @@ class RequestRange:
     """Numbers that stand for another, such as llama.cpp's -1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     name: str
     """Python's argument, the request's field, `/set NAME`, a preset's key; with dashes
     the flag.

@@ -7,9 +7,10 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
+
+from msgspec.structs import replace
 
 from localspec.config.option_types import (
     FOLDER,

@@ -14,15 +14,15 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct, field
 
 from localspec import paths
 from localspec.config.option_types import FOLDER, Option
 from localspec.config.options import SETTINGS
 from localspec.errors import NotFoundError, StorageError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _KEY_LINE = re.compile(r"""\s*(\[)?\s*((?:"[^"]*"|'[^']*'|[\w.\s-]+)+?)\s*(?(1)\
 _Table = MutableMapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(Struct, frozen=True):
     path: Path
     text: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)

@@ -12,11 +12,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import urlsplit
+
+from msgspec.structs import replace
 
 from localspec import __version__, config, paths
 from localspec.chat.history import schema

@@ -6,12 +6,13 @@ import getpass
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.machine import llama_cpp_builds
 from localspec.sanitize import sanitize
 from localspec.units import count
@@ -66,8 +67,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
 """By level and finding id: the consequence for the user, in one sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
+class CommandLine(Struct, frozen=True):
     argv: tuple[str, ...]
     environ: tuple[tuple[str, str], ...] = ()  # Added to the environment.
 
@@ -80,8 +80,7 @@ class CommandLine:
         return " ".join([*settings, llama_cpp_builds.quote_command(self.argv)])
 
 
-@dataclass(frozen=True, slots=True)
-class RepairAction:
+class RepairAction(Struct, frozen=True):
     """A repair that localspec can do, after the person confirms it."""
 
     name: str  # One or two words, shown after a key: remove them.
@@ -97,8 +96,7 @@ class RepairAction:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     id: str  # Stable, for programs: cpu-only-build.
     area: str  # A key of checks.AREAS; empty before its check is done.
     level: Level  # `error`: localspec cannot work until this is fixed.

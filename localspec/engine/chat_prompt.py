@@ -7,13 +7,14 @@ import itertools
 import json
 from collections.abc import Container, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.engine.thinking_budget import ThinkingBudget, make_byte_parser
 from localspec.errors import Hint, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
 from localspec.models.chat_template.thinking_effort import (
     ThinkingControl,
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
     from localspec.engine.llama.model import LlamaVocab
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """The text of a prompt, with what its chat template implies for the answer."""
 
     text: str

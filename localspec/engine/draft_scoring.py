@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.engine.protocols import Drafter, HiddenStateListener, Logits, Verifier
 from localspec.engine.sampling import compute_distribution
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ differently than in the narrow passes of a run.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredAnswer:
+class ScoredAnswer(Struct, frozen=True):
     """An answer of the target, with what its draft tokens would have been drawn with."""
 
     prompt: list[int]

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from localspec import speculation_methods
 from localspec.engine import drafters
 from localspec.engine.constraints.output_constraint import (
@@ -24,7 +26,6 @@ from localspec.engine.llama.context import LlamaContext
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
 from localspec.engine.prefix_cache import BranchCache
 from localspec.engine.protocols import Drafter, Verifier
-from localspec.lazy_dataclass import dataclass
 from localspec.models.draft_heads import KIND_TITLES
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import (
@@ -38,8 +39,7 @@ from localspec.protocol.wire import (
 _BLOCK_HEADS = ("dspark", "dflash")
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDrafter:
+class AnswerDrafter(Struct, frozen=True):
     drafter: Drafter
     controller: SpeculationController | None  # If it chooses source and length.
     overlapped: OverlappedDrafter | None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import Prompt, PromptBuilder
@@ -310,7 +312,8 @@ class LoadedPair:
     def ready_event(self, load: LoadCommand, load_ms: float) -> EngineReady:
         def effective(settings: Any, model: AnyContext) -> dict[str, Any]:
             sizes = {"n_ctx": model.n_ctx, "n_ubatch": model.n_batch}
-            return asdict(settings) | sizes | {"n_threads": model.n_threads}
+            values: dict[str, Any] = to_builtins(settings)
+            return values | sizes | {"n_threads": model.n_threads}
 
         draft = self.draft
         # An MTP layer of the target's own file shares the target's model.

@@ -7,8 +7,9 @@ from __future__ import annotations
 import codecs
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from localspec.engine.speculative_loop import LoopEnd, RoundResult
 from localspec.engine.thinking_budget import ThinkingBudget

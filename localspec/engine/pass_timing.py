@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from localspec.engine.protocols import LanguageModel
-from localspec.lazy_dataclass import dataclass
 
 WIDTHS = (1, 4, 2, 8, 5)
 """The most informative first: a slow model runs out of time. llama.cpp may change
@@ -21,8 +21,7 @@ _THREAD_REPEATS = 4
 _FASTER_RATIO = 0.95  # Another number of threads must reduce the time to this share.
 
 
-@dataclass
-class PassTimes:
+class PassTimes(Struct):
     """Milliseconds of target passes by width, argmax of each row included, and of draft
     passes.
     """
@@ -92,8 +91,7 @@ class ThreadedModel(LanguageModel, Protocol):
     def set_n_threads(self, n: int, n_batch: int) -> None: ...
 
 
-@dataclass
-class ThreadTimes:
+class ThreadTimes(Struct):
     """Milliseconds of passes of all models by thread count: one token wide, and wider."""
 
     narrow: dict[int, list[float]]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import field
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct, field
+
 from localspec.engine.protocols import BranchingModel, LanguageModel, Logits
-from localspec.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from localspec.engine.llama.context import LlamaContext
@@ -137,8 +137,7 @@ class PrefixCache:
         return rows
 
 
-@dataclass(slots=True)
-class Branch:
+class Branch(Struct):
     """A supposed continuation of the text: the outcome of a round, and draft tokens
     after it.
     """
@@ -290,8 +289,7 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int], start: int = 0) -> 
 MIN_TOKENS = 256  # Fewer are not worth a copy of the whole cache.
 
 
-@dataclass(frozen=True, slots=True)
-class SavedCache:
+class SavedCache(Struct, frozen=True):
     tokens: tuple[int, ...]
     state: Any
     n_bytes: int

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Overlap
 
 Logits = NDArray[np.float32]
@@ -20,8 +19,7 @@ HiddenStates = NDArray[np.float32]
 """Hidden states, shape (tokens, width)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """A distribution over tokens: ids in any order, with their probabilities (above 0,
     sum 1).
     """
@@ -35,8 +33,7 @@ class Distribution:
         return float(self.probs[hits[0]]) if len(hits) else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """Draft tokens and the distributions they were drawn from; None if they were not
     sampled.
     """
@@ -260,8 +257,7 @@ class Verifier(Protocol):
         """
 
 
-@dataclass(slots=True)
-class DraftWait:
+class DraftWait(Struct):
     """How long a round waited for a draft pass that ran beside the target's."""
 
     seconds: float = 0.0

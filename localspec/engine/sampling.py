@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
 from localspec.engine.protocols import Distribution, GrammarState, Logits
 from localspec.errors import EngineError, GrammarError
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import DRY_WINDOW, SamplingParams
 
 
@@ -181,8 +180,7 @@ _MAX_LOG = 88.7228391  # The logarithm of the largest float32.
 _MAX_LOSS = 1e30  # More would make a logit infinite.
 
 
-@dataclass(frozen=True, slots=True)
-class VocabularySampling(SamplingParams):
+class VocabularySampling(SamplingParams, frozen=True):
     """Parameters that know the bytes of tokens, which DRY needs."""
 
     piece: Callable[[int], bytes] = lambda _: b""

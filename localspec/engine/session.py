@@ -6,9 +6,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from localspec.engine import draft_scoring, drafters
 from localspec.engine.chat_prompt import Prompt

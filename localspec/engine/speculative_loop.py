@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
+from msgspec import Struct
+
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import (
@@ -21,7 +23,6 @@ from localspec.engine.protocols import (
 from localspec.engine.sampling import compute_distribution
 from localspec.engine.thinking_budget import ThinkingBudget
 from localspec.engine.token_probabilities import TokenProbabilities
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import FinishReason, Prefill, RoundTimes
 from localspec.protocol.wire import SamplingParams
 
@@ -30,8 +31,7 @@ TokenScorer = Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities,
 _NO_OVERLAP = nullcontext(DraftWait())
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationJob:
+class GenerationJob(Struct, frozen=True):
     """The input of one answer."""
 
     prompt: list[int]
@@ -53,8 +53,7 @@ class GenerationJob:
     """Entered around each target pass that verifies a draft."""
 
 
-@dataclass(slots=True)
-class RoundResult:
+class RoundResult(Struct):
     """One round: the draft, how many of its tokens were accepted, and the emitted
     tokens.
 
@@ -69,8 +68,7 @@ class RoundResult:
     probabilities: tuple[TokenProbabilities, ...] = ()  # One per token, if requested.
 
 
-@dataclass(frozen=True, slots=True)
-class LoopEnd:
+class LoopEnd(Struct, frozen=True):
     reason: FinishReason
 
 

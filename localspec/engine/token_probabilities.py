@@ -9,17 +9,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from localspec.engine.protocols import Draft, Logits
 from localspec.engine.sampling import top_k_ids
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Alternative
 
 N_ALTERNATIVES = 3  # Default number of the target's next-best tokens that are reported.
 
 
-@dataclass(frozen=True, slots=True)
-class TokenProbabilities:
+class TokenProbabilities(Struct, frozen=True):
     """One position of an answer: emitted token, rejected draft token, likeliest others.
 
     None has its text yet.

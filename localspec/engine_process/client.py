@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import child_process, errors
 from localspec.engine_process import exit_causes
 from localspec.engine_process.engine_log import EngineLog, read_batches
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
@@ -26,8 +27,7 @@ _SingleReply = (
 ReplyT = TypeVar("ReplyT", bound=_SingleReply)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineTimeouts:
+class EngineTimeouts(Struct, frozen=True):
     """Seconds without progress before a process counts as hung."""
 
     handshake: float = 30

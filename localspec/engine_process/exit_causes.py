@@ -9,7 +9,8 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from localspec import errors
 from localspec.engine_process import engine_log

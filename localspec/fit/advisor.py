@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise, product
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.errors import Hint, UsageError
 from localspec.fit import machine_profile, placement, verdict
@@ -16,7 +18,6 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST, reserve_bytes
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
@@ -59,8 +60,7 @@ _SMALL_UBATCH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsRequest:
+class SettingsRequest(Struct, frozen=True):
     """Settings requested by the user; None means automatic."""
 
     load: LoadCommand
@@ -82,8 +82,7 @@ class SettingsRequest:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySaving:
+class MemorySaving(Struct, frozen=True):
     """A single settings change that saves memory."""
 
     change: str  # For people, such as "context 4,096".
@@ -93,8 +92,7 @@ class MemorySaving:
     fit: FitReport
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsAdvice:
+class SettingsAdvice(Struct, frozen=True):
     fit: FitReport
     explanation: str
     exact_note: str = ""  # What exact mode does, if it was asked for.

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from math import isfinite
 from operator import mul
 from statistics import geometric_mean
 from typing import TypeGuard
+
+from msgspec.structs import replace
 
 from localspec.fit import speed
 from localspec.fit.shape import ModelShape

@@ -8,11 +8,11 @@ devices.  tests/fit/test_memory.py compares the sum with llama.cpp's own.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.fit.placement import ContextParams, LayerPlacement
 from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
-from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.parser import GGML_TYPES
 
 _F32, _F16 = 0, 1
@@ -59,8 +59,7 @@ def layer_cache_bytes(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _DeviceBuffers:
+class _DeviceBuffers(Struct, frozen=True):
     shape: ModelShape
     params: ContextParams
     placed: LayerPlacement

@@ -5,12 +5,13 @@ GPU.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec import paths
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import (
     conversion_process,
     device_detection,
@@ -27,8 +28,7 @@ from localspec.units import gib
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class MachineProfile:
+class MachineProfile(Struct, frozen=True):
     devices: tuple[Device, ...]  # GPUs, real or simulated.
     cpu: Device
     hardware: HardwareSpeed

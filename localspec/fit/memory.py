@@ -8,13 +8,14 @@ with an error, or llama.cpp's count of a load without data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec.fit import compute, placement
 from localspec.fit.placement import ContextParams, LayerPlacement
 from localspec.fit.shape import ModelShape
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
 from localspec.models.gguf.parser import GGML_TYPES
@@ -43,8 +44,7 @@ devices.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryByDevice:
+class MemoryByDevice(Struct, frozen=True):
     """Bytes of one model on all devices."""
 
     on: Mapping[str, DeviceMemory]  # By device name; unused devices may be missing.
@@ -57,8 +57,7 @@ class MemoryByDevice:
         return self.on.get(device, DeviceMemory())
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryEstimate:
+class MemoryEstimate(Struct, frozen=True):
     """Memory of a pair before it is loaded."""
 
     target: MemoryByDevice

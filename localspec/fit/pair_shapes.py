@@ -7,10 +7,12 @@ spread evenly over the layers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.errors import LocalspecError, NotFoundError
 from localspec.fit import shape
@@ -23,7 +25,6 @@ from localspec.fit.shape import (
     is_repacked,
     refuse_inconsistent,
 )
-from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.catalog_entries import CatalogShape
@@ -39,8 +40,7 @@ ShapeSource = Literal["file", "hub", "shape"]
 """A local file; a hub file of which only the header was fetched; the catalogue."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairMember:
+class PairMember(Struct, frozen=True):
     name: str
     source: ShapeSource
     shape: ModelShape
@@ -53,8 +53,7 @@ class PairMember:
         return str(self.path or self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class PairShapes:
+class PairShapes(Struct, frozen=True):
     """A pair, or a target without a draft."""
 
     target: PairMember

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.fit.shape import LayerShape, ModelShape
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.device import HOST, Device
 from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
@@ -17,8 +18,7 @@ from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
 
-@dataclass(frozen=True, slots=True)
-class ContextParams:
+class ContextParams(Struct, frozen=True):
     n_ctx: int
     n_ctx_swa: int  # KV cells of sliding-window layers.
     n_ubatch: int
@@ -107,8 +107,7 @@ _MAX_COPIES = (
 )
 
 
-@dataclass(frozen=True)
-class LayerPlacement:
+class LayerPlacement(Struct, frozen=True):
     """Backends are numbered: GPUs first, the CPU last."""
 
     backend_names: tuple[str, ...]

@@ -7,12 +7,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import ModelFileError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
 from localspec.models.gguf.architectures import ASSISTANT, HYBRID, RECURRENT, ROLLBACK
@@ -59,8 +60,7 @@ _REPACKED_TYPES = {
 """Types that ggml repacks for the CPU's instructions, in a separate buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
+class LayerShape(Struct, frozen=True):
     """One layer: bytes of weights, and numbers per token."""
 
     weights: int  # Without experts.
@@ -90,8 +90,7 @@ class LayerShape:
         return max(1.0, self.n_head / max(1, self.n_head_kv))
 
 
-@dataclass(frozen=True, eq=False)
-class ModelShape:
+class ModelShape(Struct, frozen=True, eq=False, dict=True):
     """Bytes of weights, and numbers per token or sequence."""
 
     architecture: str

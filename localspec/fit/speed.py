@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from math import hypot, inf
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec.fit import placement, speedup_model
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog, llama_params
 from localspec.machine.cpu_and_ram import read_cpu_name, typical_ram
 from localspec.machine.device import HOST, Device
@@ -100,8 +101,7 @@ _TEMPERATURE_LOSS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpeed:
+class DeviceSpeed(Struct, frozen=True):
     bandwidth: float | None
     """Peak GB/s; None if unknown: then models on this device have no speed estimate."""
     efficiency: float = 0.75  # Share of the bandwidth reached.
@@ -174,8 +174,7 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
     return replace(TYPICAL_CPU_SPEED, bandwidth=bandwidth, basis=basis)
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareSpeed:
+class HardwareSpeed(Struct, frozen=True):
     """Speeds of all devices of a machine."""
 
     devices: tuple[Device, ...]  # Devices that layers can be offloaded to.
@@ -250,8 +249,7 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
     return DeviceSpeed(*own, basis=basis)
 
 
-@dataclass(slots=True)
-class DeviceReads:
+class DeviceReads(Struct):
     """Bytes read for one token on one device."""
 
     dense: float = 0.0  # Weights that every token reads.
@@ -272,8 +270,7 @@ class DeviceReads:
         return self.dense + self.experts
 
 
-@dataclass(frozen=True, slots=True)
-class PassReads:
+class PassReads(Struct, frozen=True):
     """What one token of a model reads."""
 
     shape: ModelShape
@@ -402,8 +399,7 @@ def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) ->
     return ms
 
 
-@dataclass(frozen=True, slots=True)
-class UseCase:
+class UseCase(Struct, frozen=True):
     """The kind of text, the temperature and the context that a speed applies to."""
 
     workload: str = "chat"
@@ -411,14 +407,12 @@ class UseCase:
     context: int = 1024  # Tokens in the context while answering.
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadSpeed:
+class WorkloadSpeed(Struct, frozen=True):
     speedup: FloatRange
     tokens_per_second: FloatRange
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedEstimate:
+class SpeedEstimate(Struct, frozen=True):
     """Ranges in tokens per second; None if unknown, with the reason in `explanation`."""
 
     plain: FloatRange | None = None

@@ -12,12 +12,12 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculationCosts:
+class SpeculationCosts(Struct, frozen=True):
     """In one-token passes of the target."""
 
     c: float  # One draft token.
@@ -37,8 +37,7 @@ class SpeculationCosts:
         return max(speedups, default=1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class BestDraftLength:
+class BestDraftLength(Struct, frozen=True):
     gamma: int
     speedup: float
 

@@ -13,8 +13,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes, verdict
@@ -29,7 +31,6 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from localspec.machine.device import reserve_bytes
@@ -72,16 +73,14 @@ _KIND_ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SuggestionCriteria:
+class SuggestionCriteria(Struct, frozen=True):
     """The use to suggest for, None for any, and the settings that the user has chosen."""
 
     use: str | None = None
     wishes: SettingsRequest = field(default=SettingsRequest(LoadCommand("")))
 
 
-@dataclass(frozen=True, slots=True)
-class PairSuggestion:
+class PairSuggestion(Struct, frozen=True):
     """A pair, the size of its files, and the reasons for its rank."""
 
     pair: CatalogPair

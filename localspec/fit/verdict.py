@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.fit import memory
 from localspec.fit.machine_profile import MachineProfile
@@ -11,7 +13,6 @@ from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.shape import ModelShape, refuse_inconsistent
 from localspec.fit.speed import SpeedEstimate, UseCase, estimate_speed
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import memory_probe
 from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
 from localspec.machine.memory_probe import ProbeError
@@ -45,8 +46,7 @@ def judge(needed: float, free: int | None, reserve: int) -> FitVerdict:
     return "fits" if needed <= free - reserve else "tight"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFit:
+class DeviceFit(Struct, frozen=True):
     """Memory of a pair on one device, in bytes."""
 
     device: Device
@@ -108,8 +108,7 @@ class DeviceFit:
         return judge(self.needed, self.device.free, self.reserve)
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Struct, frozen=True):
     """Memory and speed of a pair with its settings."""
 
     load: LoadCommand

@@ -16,9 +16,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from localspec import data_files
 from localspec.errors import EngineError, LocalspecError, StorageError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import conversion_process, installed_llama_cpp
 from localspec.machine.conversion_process import OnProcessStart, TypeSpeed
 from localspec.models import draft_heads
@@ -61,8 +62,7 @@ Request = Mapping[str, Any]
 Progress = tuple[str, float]  # What is done, and the share of it that is.
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """A copy beside its source, as computed by `engine.conversion_child.compare`."""
 
     tokens: int
@@ -76,8 +76,7 @@ class Comparison:
     copy_read_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonTrial:
+class ComparisonTrial(Struct, frozen=True):
     """How a copy is compared with its source, and what it must reach to be kept."""
 
     texts: Sequence[str]  # The source continues them.
@@ -85,8 +84,7 @@ class ComparisonTrial:
     max_divergence: float = inf  # Nats.
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedModel:
+class ConvertedModel(Struct, frozen=True):
     path: Path
     type: str
     size: int
@@ -94,8 +92,7 @@ class ConvertedModel:
     is_kept: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A model's file that can be converted."""
 
     path: Path
@@ -284,8 +281,7 @@ def _last(
 # --- The packaged model's copy
 
 
-@dataclass(frozen=True, slots=True)
-class PackagedCopy:
+class PackagedCopy(Struct, frozen=True):
     """The copy of a packaged model that CPUs compute faster, made or not."""
 
     source: Source

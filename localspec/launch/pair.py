@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec import speculation_methods
 from localspec.errors import LocalspecError, ModelFileError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import (
     catalog,
     draft_heads,
@@ -25,8 +26,7 @@ from localspec.sanitize import sanitize
 _MAX_DOWNLOADS = 2  # A target and its draft.
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedPair:
+class ResolvedPair(Struct, frozen=True):
     """The files of a pair, and the catalogue's settings for it."""
 
     target: Path
@@ -37,7 +37,7 @@ class ResolvedPair:
     """Defaults from the catalogue; the user's own settings override them."""
     default_draft: str = ""
     """What the draft is if nobody named it, such as "the model's own MTP layer"."""
-    requested_refs: tuple[str, str] | None = field(default=None, compare=False)
+    requested_refs: tuple[str, str] | None = None
     """The model reference, and the draft: a reference, `auto` or `none`."""
     ignored_draft: str = ""
     """A second draft, as earlier versions could use: it is not loaded, and a notice

@@ -7,9 +7,11 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from localspec import config, paths
 from localspec.config import SETTINGS, EffectiveConfig
@@ -32,7 +34,6 @@ from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import FitReport
 from localspec.launch import conversion
 from localspec.launch.pair import ResolvedPair
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.device import HOST
@@ -64,8 +65,7 @@ _SAVE_INTERVAL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
+class LoadOptions(Struct, frozen=True):
     """None: chosen to fit this machine."""
 
     ctx: int | None = None

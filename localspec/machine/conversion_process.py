@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+from msgspec import Struct
+
 from localspec import child_process, data_files
 from localspec.errors import EngineError, LocalspecError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
@@ -52,8 +53,7 @@ IdleTask = Callable[[OnProcessStart], None]
 """Work that nobody waits for, in a process that it hands to its argument."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeSpeed:
+class TypeSpeed(Struct, frozen=True):
     """Milliseconds of a pass over `TIMED_WEIGHTS` weights of one type, by its width in
     tokens.
     """

@@ -15,7 +15,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from localspec.sanitize import sanitize
 
 CGROUP_DIR = Path("/sys/fs/cgroup")
@@ -28,8 +29,7 @@ _CGROUP_FILES = (
 _MIN_LOAD_SECONDS = 0.05  # CPU times advance in steps of a hundredth of a second.
 
 
-@dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(Struct, frozen=True):
     """In bytes."""
 
     available: int  # Available to new programs without swapping.
@@ -194,8 +194,7 @@ class OtherCpuLoad:
         return total - idle - sum(each.user + each.system for each in own), total
 
 
-@dataclass(frozen=True, slots=True)
-class CpuCores:
+class CpuCores(Struct, frozen=True):
     """Numbers of cores; `performance` equals `physical` where all are alike or it is
     unknown.
     """

@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from dataclasses import replace
 from operator import add, attrgetter
 from typing import Literal
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 # Name for all buffers in system memory, including pinned, mapped and repacked ones.
 HOST = "CPU"
@@ -22,8 +22,7 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """Memory in bytes, None if unknown."""
 
     name: str  # As in ggml: CUDA0, Vulkan1, Metal, CPU.
@@ -58,8 +57,7 @@ def reserve_bytes(device: Device) -> int:
     return max(least, (device.total or 0) // 20)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """Bytes of one model on one device."""
 
     weights: int = 0

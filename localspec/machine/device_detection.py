@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.machine import cpu_and_ram, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory
 from localspec.machine.device import Device
@@ -45,15 +46,13 @@ VISIBLE_DEVICES_VARIABLES = (
 """Environment variables that choose among devices; an empty one hides all."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineDevices:
+class MachineDevices(Struct, frozen=True):
     devices: tuple[Device, ...]  # GPUs, the largest first.
     cpu: Device
     note: str = ""  # Why no GPU was found where one was expected; empty otherwise.
 
 
-@dataclass(frozen=True, slots=True)
-class DriverGpu:
+class DriverGpu(Struct, frozen=True):
     """A GPU as its driver reports it.  Memory in bytes; None is unknown."""
 
     source: str  # NVML or sysfs.

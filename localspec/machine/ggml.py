@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
 
 KINDS = ("cpu", "gpu", "igpu", "accel")
 """ggml_backend_dev_type, by number; later types have no memory."""
@@ -45,8 +45,7 @@ class GgmlTypeTraits(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class GgmlLibrary:
+class GgmlLibrary(Struct, frozen=True):
     """Functions of ggml as attributes, without the prefix `ggml_`; AttributeError if
     missing.
 

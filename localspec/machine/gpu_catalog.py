@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import NotFoundError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.device import Device
 from localspec.sanitize import sanitize
 
@@ -44,8 +45,7 @@ _OPTIONAL_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSpec:
+class GpuSpec(Struct, frozen=True):
     """A GPU as it is sold."""
 
     name: str

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
 
 BACKENDS = ("cpu", "cuda", "rocm", "vulkan", "metal")
 ENV_VARIABLE = "LOCALSPEC_BACKEND"
@@ -30,8 +30,7 @@ _NVRM = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 RunCommand = Callable[[Sequence[str]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class SystemHardware:
+class SystemHardware(Struct, frozen=True):
     """Hardware and drivers of a computer, detected from files and nvidia-smi."""
 
     system: str  # Linux, Darwin, Windows.
@@ -46,8 +45,7 @@ class SystemHardware:
     has_vulkan: bool = False  # Has a Vulkan driver.
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaCppBuild:
+class LlamaCppBuild(Struct, frozen=True):
     backend: str
     reason: str
     wheel_index: str | None = None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import EngineError, Hint, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
@@ -52,8 +53,7 @@ class _TensorBuftOverride(ctypes.Structure):
     _fields_ = [("pattern", ctypes.c_char_p), ("buft", ctypes.c_void_p)]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRole:
+class ModelRole(Struct, frozen=True):
     """How to load one model of a pair."""
 
     settings: ContextSettings
@@ -98,8 +98,7 @@ def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaModelParams:
+class LlamaModelParams(Struct, frozen=True):
     params: Any  # llama_model_params.
     keep_alive: tuple[Any, ...]
     """Arrays that `params` points to; keep them until the model is loaded."""

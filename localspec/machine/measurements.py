@@ -14,11 +14,11 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field, to_builtins
+
 from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.protocol.json_dataclasses import from_json
@@ -50,8 +50,7 @@ def is_trusted(costs: MeasuredCosts) -> bool:
     return costs.other_load is not None and costs.other_load <= MAX_OTHER_LOAD
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReads:
+class ModelReads(Struct, frozen=True):
     """What one model of a measured pair reads.  Field names are stored as JSON keys."""
 
     read: int  # Bytes of weights per token.
@@ -60,24 +59,21 @@ class ModelReads:
     moe: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PairReads:
+class PairReads(Struct, frozen=True):
     """What a pair's costs depend on, used to estimate other pairs."""
 
     target: ModelReads
     draft: ModelReads | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryMeasurement:
+class MemoryMeasurement(Struct, frozen=True):
     """Bytes by device, estimated before a load and measured after it."""
 
     predicted: Mapping[str, int]
     used: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class PairMeasurement:
+class PairMeasurement(Struct, frozen=True):
     """Everything stored for one pair with its settings."""
 
     key: str
@@ -116,8 +112,7 @@ _INTERVAL = ValueRange(least=1, most=2**53)
 _BYTES = ValueRange(least=0, most=2**60)
 
 
-@dataclass(frozen=True, slots=True)
-class SavedGains:
+class SavedGains(Struct, frozen=True):
     """The gains of the draft model in `SavedPairStats`; earlier versions stored none."""
 
     gain: float = 0.0
@@ -130,8 +125,7 @@ class SavedGains:
 _Counts = dict[str, tuple[float, float]]  # Accepted and drafted tokens by bucket.
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPairStats:
+class SavedPairStats(Struct, frozen=True):
     """The form of `PairStats.saved`, which is stored in `MeasuredCosts.survival`."""
 
     model: _Counts = field(default_factory=dict)
@@ -174,12 +168,12 @@ class MeasurementStore:
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
     ) -> bool:
         """Returns False if writing failed.  Without `reads` the stored ones remain."""
-        about = {} if reads is None else {"about": asdict(reads)}
-        return self._write(key, {"measured": asdict(measured), **about})
+        about = {} if reads is None else {"about": to_builtins(reads)}
+        return self._write(key, {"measured": to_builtins(measured), **about})
 
     def write_memory(self, key: str, memory: MemoryMeasurement) -> bool:
         """Returns False if writing failed."""
-        return self._write(key, {"memory": asdict(memory)})
+        return self._write(key, {"memory": to_builtins(memory)})
 
     def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
         try:
@@ -348,7 +342,7 @@ def make_key(load: LoadCommand) -> str:
         )
         return {
             name: value
-            for name, value in asdict(settings).items()
+            for name, value in to_builtins(settings).items()
             if name not in left_out
         }
 

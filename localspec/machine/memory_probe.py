@@ -12,12 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
+
 from localspec import child_process
-from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import data_size, serialize_header
@@ -37,8 +38,7 @@ class ProbeError(Exception):
     """llama.cpp cannot be run or rejects the model; the message has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaCppInfo:
+class LlamaCppInfo(Struct, frozen=True):
     """The installed llama.cpp and its devices."""
 
     devices: tuple[Mapping[str, Any], ...]
@@ -50,8 +50,7 @@ class LlamaCppInfo:
     """Functions that heads need and this build does not export."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelBuffers:
+class ModelBuffers(Struct, frozen=True):
     """What llama.cpp counts of one model in a load without data, in bytes."""
 
     compute: Mapping[str, int]
@@ -62,8 +61,7 @@ class ModelBuffers:
     kv: int  # KV cache and recurrent states on all devices.
 
 
-@dataclass(frozen=True, slots=True)
-class PairBuffers:
+class PairBuffers(Struct, frozen=True):
     target: ModelBuffers
     draft: ModelBuffers | None
 
@@ -123,7 +121,7 @@ def _count_request(
     )
     return {
         "op": "count",
-        "load": asdict(files),
+        "load": to_builtins(files),
         "head": kind.replace("model", ""),
         "separate": draft is not None
         and not draft_heads.is_own_mtp_layer(target, draft),

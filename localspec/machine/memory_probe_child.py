@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from localspec import child_process
 from localspec.errors import UsageError

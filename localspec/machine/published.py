@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.models.catalog import own_id
@@ -22,8 +23,7 @@ _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
 _MAX_DISTANCE = math.log(1.5)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRow:
+class PublishedRow(Struct, frozen=True):
     """A measurement that somebody published; None and empty are not stated."""
 
     model: str  # Its id in the catalogue.

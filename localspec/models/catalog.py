@@ -7,9 +7,10 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from localspec import paths
 from localspec.errors import NotFoundError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.catalog_entries import (
     CatalogModel,
     CatalogPair,
@@ -24,8 +25,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """Entries by id, in file order."""
 
     models: Mapping[str, CatalogModel]

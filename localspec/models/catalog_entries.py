@@ -5,12 +5,13 @@ pairs.
 from __future__ import annotations
 
 import re
-from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from localspec import paths
-from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf import architectures
 from localspec.models.reference import parse_file_name
 
@@ -30,8 +31,7 @@ _ARCHITECTURES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogShape:
+class CatalogShape(Struct, frozen=True, kw_only=True):
     """0 or empty: the model has no such part."""
 
     architecture: str  # In llama.cpp's spelling.
@@ -145,8 +145,7 @@ class CatalogShape:
                 raise ValueError(contradiction)
 
 
-@dataclass(frozen=True, slots=True)
-class MakerSampling:
+class MakerSampling(Struct, frozen=True):
     """What the makers of a model suggest, as names and values of sampling parameters."""
 
     id: str
@@ -156,8 +155,7 @@ class MakerSampling:
     """For answers that begin with thinking."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogModel:
+class CatalogModel(Struct, frozen=True):
     """A model file of a repository, or a bundled one; None is unknown."""
 
     id: str
@@ -189,7 +187,7 @@ class CatalogModel:
     sampling: MakerSampling | None = None
     note: str = ""
     type: str = ""  # Its quantisation, if only that is known of the file.
-    files: tuple[CatalogModel, ...] = field(default=(), compare=False)
+    files: tuple[CatalogModel, ...] = ()
     """The same model in other quantisations; their ids are `id:TYPE`."""
 
     @property
@@ -234,8 +232,7 @@ def quantization_of(file: str) -> str:
     return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True)
-class PairSettings:
+class PairSettings(Struct, frozen=True):
     """A pair's recommended settings; None means the program's default."""
 
     draft_max: int | None = None
@@ -244,8 +241,7 @@ class PairSettings:
     sampling: MakerSampling | None = None  # Of the target.
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogPair:
+class CatalogPair(Struct, frozen=True):
     id: str
     title: str
     target: CatalogModel

@@ -6,15 +6,15 @@ names the entry and the key.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import yaml
+from msgspec.structs import replace
 
 from localspec.errors import UsageError
 from localspec.models import reference
@@ -440,7 +440,7 @@ def _read_use_cases(value: object) -> tuple[str, ...]:
 
 _SHAPE_READERS: dict[str, Reader] = {"source": _read_text} | {
     field.name: _shape_value_reader(field.name, field.type)
-    for field in dataclasses.fields(CatalogShape)
+    for field in msgspec.structs.fields(CatalogShape)
     if field.name != "architecture"
 }
 _SETTINGS_READERS: dict[str, Reader] = {

@@ -5,7 +5,8 @@ What a file's header says of them: EAGLE-3, MTP, DFlash and DSpark.
 
 from __future__ import annotations
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from localspec.models import reference
 from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header
@@ -31,8 +32,7 @@ HEAD_DESCRIPTIONS = {
 """One line about each kind of head."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockFormat:
+class BlockFormat(Struct, frozen=True):
     """The block format of a DFlash or DSpark head."""
 
     # Rows of a block.  With more rows llama.cpp silently skips the Markov matrices.

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from localspec import paths
 from localspec.errors import NotFoundError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files import inventory
@@ -36,8 +37,7 @@ class NotDownloadedError(NotFoundError):
         self.pull_reference = pull_reference
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedModel:
+class ResolvedModel(Struct, frozen=True):
     name: str  # A reference that resolves to it.
     source: Path | HubReference
     catalog_model: CatalogModel | None = None
@@ -78,8 +78,7 @@ class ResolvedModel:
         return path
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True):
     """A resolved reference: a model, or a pair of the catalogue."""
 
     name: str

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from msgspec import Struct
+
 from localspec.errors import Hint, IncompatiblePairError, LocalspecError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, reference
 from localspec.models.gguf import architectures, reader, tokenizer
 from localspec.models.gguf.header import Header
@@ -28,8 +29,7 @@ FIRST_COMPARED_TOKEN = 5
 _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
 
 
-@dataclass(frozen=True, slots=True)
-class CompatibilityResult:
+class CompatibilityResult(Struct, frozen=True):
     """The verdict, the rule that decided it, and the first token that differs."""
 
     verdict: Literal[

@@ -8,8 +8,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 from localspec.errors import AccessDeniedError, ChecksumError, OfflineError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import draft_heads, pair_compatibility, reference
 from localspec.models.catalog import CatalogModel
 from localspec.models.gguf import reader
@@ -24,8 +25,7 @@ from localspec.models.reference import HubReference, RepoFile
 from localspec.units import gb
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
+class PlannedFile(Struct, frozen=True):
     """One file of a model, and how much of it is already downloaded."""
 
     job: DownloadJob
@@ -34,8 +34,7 @@ class PlannedFile:
     origin: str = ""  # The application whose folder holds `path`.
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedModel:
+class PlannedModel(Struct, frozen=True):
     """One model: its files and metadata.
 
     Without `files` the model is already downloaded.
@@ -64,16 +63,14 @@ class PlannedModel:
         return sum(file.job.file.size - file.present_bytes for file in self.files)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedPair:
+class PlannedPair(Struct, frozen=True):
     target: PlannedModel
     draft: PlannedModel
     compatibility: CompatibilityResult
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PullPlan:
+class PullPlan(Struct, frozen=True):
     """All requested models, each once, and the requested pairs."""
 
     models: tuple[PlannedModel, ...]

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from msgspec import Struct
+
 from localspec.errors import ModelFileError, NotFoundError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.units import join_first
 
@@ -38,8 +39,7 @@ _MAX_DEPTH = 8
 _MAX_LENGTH = 4096  # Characters of a reference.
 
 
-@dataclass(frozen=True, slots=True)
-class RepoFile:
+class RepoFile(Struct, frozen=True):
     path: str
     size: int
     digest: str = ""
@@ -52,8 +52,7 @@ class RepoFile:
         return self.digest if len(self.digest) == 64 else None
 
 
-@dataclass(frozen=True, slots=True)
-class HubReference:
+class HubReference(Struct, frozen=True):
     """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's
     default.
 
@@ -66,8 +65,7 @@ class HubReference:
     revision: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NameReference:
+class NameReference(Struct, frozen=True):
     """The id of a catalogue entry, or a part of it; `tag` selects another quantisation."""
 
     name: str
@@ -148,8 +146,7 @@ def is_safe_gguf_path(path: str) -> bool:
     return path.endswith(".gguf") and is_safe_path(path)
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFileName:
+class GgufFileName(Struct, frozen=True):
     """The parts of a file name: stem, quantisation, and split number and count."""
 
     stem: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import json.encoder
-from dataclasses import field, fields
 from typing import Any, Literal
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 SCHEMA_VERSION = 1
 _MAX_DRAFTED = 100_000  # More draft tokens in a round are no number of ours.
@@ -26,8 +26,7 @@ was drafted then could be used.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Alternative:
+class Alternative(Struct, frozen=True):
     """A token that was not emitted. `p` and `rank` are the target's; `p_draft` is None
     unless it is the rejected draft token of a draft model.
     """
@@ -41,8 +40,7 @@ class Alternative:
     piece: str | None = None  # As in `Token`.
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScore:
+class TokenScore(Struct, frozen=True):
     """Probabilities of one token of a finished answer; fields as in `Token`."""
 
     p_target: float
@@ -50,8 +48,7 @@ class TokenScore:
     alternatives: tuple[Alternative, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """One emitted token. `text` is empty while its last character is incomplete.
 
     The other fields are None unless probabilities were requested: softmax of the raw
@@ -72,8 +69,7 @@ class Token:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTimes:
+class RoundTimes(Struct, frozen=True):
     """Milliseconds of a round: in the draft's llama_decode, in the target's, outside
     both.
     """
@@ -87,8 +83,7 @@ class RoundTimes:
         return self.draft + self.verify + self.host
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """A message for the user."""
 
     level: Literal["info", "warning", "error"]
@@ -97,8 +92,7 @@ class Notice:
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineReady:
+class EngineReady(Struct, frozen=True):
     """The pair is loaded.
 
     `settings` are the effective ones; memory in bytes, None if unknown.
@@ -114,8 +108,7 @@ class EngineReady:
     notices: tuple[Notice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(Struct, frozen=True):
     """Prompt tokens in the KV cache so far, of how many, and how many of them were
     reused.
     """
@@ -126,8 +119,7 @@ class Prefill:
     thinking: bool = False  # Whether the answer begins inside a thinking part.
 
 
-@dataclass(frozen=True, slots=True)
-class SpeculationPlan:
+class SpeculationPlan(Struct, frozen=True):
     """The state of speculation and its reason.
 
     `speedup` is over plain decoding, None if not measured; `until` is the round of the
@@ -140,8 +132,7 @@ class SpeculationPlan:
     until: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """One round of draft, verify, accept and commit; `source` is None if nothing was
     drafted.
     """
@@ -156,8 +147,7 @@ class Round:
     overlap: Overlap = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationFinished:
+class GenerationFinished(Struct, frozen=True):
     """The end of an answer.
 
     `tail` is the text that was held back in the UTF-8 or stop buffer.
@@ -169,8 +159,7 @@ class GenerationFinished:
     stop: str = ""  # The stop string that ended it.
 
 
-@dataclass(frozen=True, slots=True)
-class EngineExit:
+class EngineExit(Struct, frozen=True):
     """The engine process exited: the cause, its last log lines, and a hint."""
 
     how: str

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from functools import cache, partial
+from inspect import isclass
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 _Convert = Callable[[Any], Any]
 """Checks a JSON value and returns that of the field.
@@ -81,7 +83,7 @@ def _make_converter(hint: Any) -> _Convert:
         return partial(_convert_row, [_make_converter(part) for part in parts])
     if origin in (dict, Mapping):
         return partial(_convert_object, _make_converter(parts[1]))
-    if is_dataclass(hint):
+    if isclass(hint) and issubclass(hint, Struct):
         return partial(from_json, hint)
     raise TypeError(f"JSON has no values of the type {hint!r}")
 

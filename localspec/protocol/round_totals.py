@@ -5,15 +5,14 @@ vLLM.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field
+
 from localspec.protocol.events import Round
 
 
-@dataclass(slots=True)
-class DraftTotals:
+class DraftTotals(Struct):
     """Draft tokens of some rounds, of one source, or at one position of the drafts."""
 
     rounds: int = 0  # Rounds with a draft.
@@ -34,7 +33,6 @@ class DraftTotals:
         return self.accepted / self.drafted if self.drafted else None
 
 
-@dataclass(slots=True)
 class RoundTotals(DraftTotals):
     """Sums over the rounds of one answer, or of several."""
 

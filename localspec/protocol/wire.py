@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, field
 from typing import Any, Literal, get_args
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field, to_builtins
+
 from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
@@ -36,8 +36,7 @@ DEFAULT_DRAFT_LENGTH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(Struct, frozen=True):
     """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1
     are off.
 
@@ -88,8 +87,7 @@ class SamplingParams:
         return max(window, DRY_WINDOW) if self.has_dry else window
 
 
-@dataclass(frozen=True, slots=True)
-class ContextSettings:
+class ContextSettings(Struct, frozen=True):
     """llama.cpp's parameters of a model and its context.
 
     None: chosen for this machine.
@@ -122,8 +120,7 @@ class ContextSettings:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredCosts:
+class MeasuredCosts(Struct, frozen=True):
     """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 
     `t1_ms` is a target pass of one token, host time included; `curve` the verify curve
@@ -142,8 +139,7 @@ class MeasuredCosts:
     other_load: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadCommand:
+class LoadCommand(Struct, frozen=True):
     """Load a target, and a draft model or head if one is given."""
 
     target: str
@@ -167,8 +163,7 @@ class LoadCommand:
     snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A call of a tool in an answer; `arguments` is a JSON object, as text."""
 
     id: str
@@ -176,8 +171,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
+class ChatMessage(Struct, frozen=True):
     """One message of a chat; the roles are `system`, `user`, `assistant` and `tool`."""
 
     role: str
@@ -193,8 +187,7 @@ class ChatMessage:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class GenerateCommand:
+class GenerateCommand(Struct, frozen=True):
     """Answer a chat, or complete `text` if there are no `messages`."""
 
     text: str = ""
@@ -267,15 +260,13 @@ class GenerateCommand:
         return CountCommand(*prompt, self.tools, self.effort)
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeCommand:
+class ProbeCommand(Struct, frozen=True):
     """Measure pass costs on this machine; answered with `MeasuredCosts`."""
 
     seconds: float = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayCommand:
+class ReplayCommand(Struct, frozen=True):
     """Decode an answer with the target alone, without drafting; answered with
     `ReplayResult`.
 
@@ -291,8 +282,7 @@ class ReplayCommand:
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
 
-@dataclass(frozen=True, slots=True)
-class CountCommand:
+class CountCommand(Struct, frozen=True):
     """Count the tokens of a text, or of a chat's prompt; answered with `CountResult`."""
 
     text: str = ""
@@ -304,8 +294,7 @@ class CountCommand:
     effort: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizeCommand:
+class TokenizeCommand(Struct, frozen=True):
     """Tokenize a text; answered with `TokenizeResult`."""
 
     text: str
@@ -314,8 +303,7 @@ class TokenizeCommand:
     pieces: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InspectCommand(CountCommand):
+class InspectCommand(CountCommand, frozen=True):
     """Score each token of a finished answer, which stays in memory; `InspectResult`
     lines.
     """
@@ -323,8 +311,7 @@ class InspectCommand(CountCommand):
     tokens: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreDraftCommand:
+class ScoreDraftCommand(Struct, frozen=True):
     """Compare a draft with the answer `tokens` to `request`; answered with
     `DraftScore`.
     """
@@ -334,8 +321,7 @@ class ScoreDraftCommand:
     drafter: Literal["model", "lookup"] = "model"
 
 
-@dataclass(frozen=True, slots=True)
-class StopCommand:
+class StopCommand(Struct, frozen=True):
     """Stop all commands sent so far; handled before queued commands."""
 
 
@@ -352,16 +338,14 @@ EngineCommand = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HelloReply:
+class HelloReply(Struct, frozen=True):
     """The engine process's first line."""
 
     protocol: int
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class HeartbeatReply(Struct, frozen=True):
     """Sent every second during a command, or while one waits: seconds since the last
     progress.
     """
@@ -372,8 +356,7 @@ class HeartbeatReply:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FailureReply:
+class FailureReply(Struct, frozen=True):
     """A command failed with an error for the user."""
 
     code: str
@@ -382,13 +365,11 @@ class FailureReply:
     hint_template: str = ""  # Of an `errors.Hint`.
 
 
-@dataclass(frozen=True, slots=True)
-class DoneReply:
+class DoneReply(Struct, frozen=True):
     """A command completed."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(Struct, frozen=True):
     """For each token of a replayed answer, the target's choice and probabilities.
 
     `best` is the token that the seed's Gumbel noise samples, as in `coupled`; at
@@ -403,8 +384,7 @@ class ReplayResult:
     above: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RenderResult:
+class RenderResult(Struct, frozen=True):
     """A chat's prompt text, notices, and the template: `own` or a built-in's name."""
 
     text: str
@@ -414,27 +394,23 @@ class RenderResult:
     """What the template writes after the last message: the end of `text`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountResult:
+class CountResult(Struct, frozen=True):
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizeResult:
+class TokenizeResult(Struct, frozen=True):
     tokens: tuple[int, ...]
     pieces: tuple[str, ...] = ()
     """The bytes of each token, one character per byte (Latin-1), if requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class InspectResult:
+class InspectResult(Struct, frozen=True):
     """Scores of the next tokens of an answer."""
 
     places: tuple[events.TokenScore, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftScore:
+class DraftScore(Struct, frozen=True):
     """For each place of an answer, tokens in a draft, and how many of them are
     accepted.
     """
@@ -486,7 +462,9 @@ _OLDER_NAMES = {
 def encode_command(number: int, command: EngineCommand) -> bytes:
     """One line of JSON, with a line feed."""
     body = {"v": PROTOCOL_VERSION, "id": number, "cmd": _COMMAND_NAMES[type(command)]}
-    return json.dumps(body | asdict(command), separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps(body | to_builtins(command), separators=(",", ":")).encode() + b"\n"
+    )
 
 
 def decode_command(line: bytes) -> tuple[int, EngineCommand]:
@@ -506,7 +484,7 @@ def encode_output(number: int, output: EngineOutput) -> bytes:
     """As `encode_command`."""
     if isinstance(output, CommandReply):
         body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
-        line = json.dumps(body | asdict(output), separators=(",", ":"))
+        line = json.dumps(body | to_builtins(output), separators=(",", ":"))
     else:
         line = events.encode(output)
     return f'{{"re":{number},{line[1:]}\n'.encode()

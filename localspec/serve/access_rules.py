@@ -13,19 +13,18 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from localspec.lazy_dataclass import dataclass
 from localspec.serve.api_error import ApiError
 from localspec.serve.json_fields import error_response
 
 _OPEN_PATHS = ("/health", "/v1/health")  # Answered without a key.
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRules:
+class AccessRules(Struct, frozen=True):
     host: str = "127.0.0.1"  # The address that the server is bound to.
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()

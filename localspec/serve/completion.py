@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import field, replace
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.context_window import check_answer
 from localspec.errors import PromptTooLongError
 from localspec.launch import Engine
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.models.chat_template.tool_calls import (
     ThinkingCallFinder,
@@ -60,8 +61,7 @@ _FINISH_REASONS: dict[FinishReason, str] = {
 }
 
 
-@dataclass(slots=True)
-class AnswerText:
+class AnswerText(Struct):
     """Text that was added to a choice, and its tokens."""
 
     content: str = ""

@@ -11,16 +11,15 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import Any
 
 import uvicorn
+from msgspec import Struct, field
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UsageError
 from localspec.launch.engine_host import EngineHost
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineReady
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.engine_queue import MAX_WAITING, EngineQueue
@@ -37,8 +36,7 @@ _MAX_CONNECTIONS = 1000
 _BACKLOG = 512
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ServerOptions(Struct, frozen=True):
     models: tuple[ServedModel, ...]  # Of several, the first is loaded at the start.
     rules: AccessRules = field(default_factory=AccessRules)
     port: int = DEFAULT_PORT

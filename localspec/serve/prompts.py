@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import (
     ForcedCall,
     ToolCallParser,
@@ -36,8 +37,7 @@ _WRONG_CHOICE = (
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class InfillInput:
+class InfillInput(Struct, frozen=True):
     prefix: str
     suffix: str
     prompt: str = ""  # Text after the prefix, before the cursor.
@@ -45,8 +45,7 @@ class InfillInput:
     files: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptInput:
+class PromptInput(Struct, frozen=True):
     """The prompt of one answer: messages, a text, or tokens."""
 
     messages: tuple[ChatMessage, ...] = ()
@@ -216,8 +215,7 @@ def parse_text(part: Any, param: str) -> str:
 # --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTools:
+class OfferedTools(Struct, frozen=True):
     """Tools that the model may call, or has to."""
 
     format: ToolFormat

@@ -7,11 +7,12 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import field, replace
 from typing import Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from localspec.chat.answer import GeneratedAnswer
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round
 from localspec.protocol.round_totals import RoundTotals
 
@@ -19,8 +20,7 @@ RequestState = Literal["queued", "reading", "answering", "done", "cancelled", "f
 _KEPT_REQUESTS = 200
 
 
-@dataclass(slots=True)
-class RequestActivity:
+class RequestActivity(Struct):
     """One request that uses the engine. Times are of `time.monotonic`."""
 
     number: int

@@ -6,9 +6,11 @@ import json
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import field, replace
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec.chat.settings import ChatSettings
 from localspec.config.option_types import (
@@ -19,7 +21,6 @@ from localspec.config.option_types import (
     RequestRange,
 )
 from localspec.config.options import RETIRED, select
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_effort import EFFORTS
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.serve.api_error import invalid, unsupported
@@ -39,8 +40,7 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionOptions:
+class CompletionOptions(Struct, frozen=True):
     """How to answer: for one request, and the same in all its choices but for the seed."""
 
     settings: ChatSettings  # The server's own, with what the request changes.

@@ -6,15 +6,16 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec import __version__
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.launch import Engine, ResolvedPair
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
@@ -82,8 +83,7 @@ def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
 NOT_LOADED = EngineReady({}, "", None, (), {}, {}, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class ServedModel:
+class ServedModel(Struct, frozen=True):
     """What the server knows about a pair."""
 
     name: str  # The `id` of /v1/models.

@@ -12,6 +12,7 @@ import traceback
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 
@@ -29,7 +30,6 @@ from textual.widget import Widget
 
 from localspec import config, paths
 from localspec.config import EffectiveConfig
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Round
 from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.chat.settings import OverflowPolicy
 from localspec.config import EffectiveConfig
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import LoadOptions, ResolvedPair
-from localspec.lazy_dataclass import dataclass
 from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.tui import key_bindings, terminal, themes
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
 
 
-@dataclass(slots=True)
-class AppOptions:
+class AppOptions(Struct):
     """Shared by all screens; mutable, so that changed preferences apply at once."""
 
     ascii_only: bool = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from msgspec import to_builtins
 from textual.content import Content
 
 from localspec import data_files
@@ -96,7 +96,9 @@ class DownloadManager:
         Has no effect while no download has changed its phase.
         """
         states = self.states()
-        jobs = [asdict(s.job) for s in states if s.phase not in ("done", "cancelled")]
+        jobs = [
+            to_builtins(s.job) for s in states if s.phase not in ("done", "cancelled")
+        ]
         if states and jobs != self._saved_jobs:
             self._saved_jobs = jobs
             data_files.write_json(_UNFINISHED_FILE, jobs)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from textual.message import Message
 
 from localspec import launch, serve
@@ -18,7 +20,6 @@ from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
 from localspec.launch.engine_host import EngineHost, EngineJob
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
 from localspec.protocol.wire import InspectCommand
 from localspec.sanitize import sanitize
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 PostMessage = Callable[[Message], object]  # Thread-safe: a widget's `post_message`.
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerEnded:
+class AnswerEnded(Struct, frozen=True):
     error: LocalspecError | None  # Why the answer failed.
     engine_died: bool  # Whether the engine process has exited.
 

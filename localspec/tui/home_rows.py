@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.content import Content
 
 from localspec.chat import presets
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc import preflight
 from localspec.models import catalog, draft_heads, model_lookup, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
@@ -40,8 +40,7 @@ _DEFAULT_USE = "chat"  # The use that speed estimates on Home are for.
 _MAX_MATCHES = 20
 
 
-@dataclass(frozen=True, slots=True)
-class HomeRow:
+class HomeRow(Struct, frozen=True):
     """A pair to open, a saved chat, a pair or repository to download, or a download."""
 
     name: str
@@ -68,15 +67,13 @@ class HomeRow:
         return self.name if self.chat_id is None else f"chat {self.chat_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class HomeSection:
+class HomeSection(Struct, frozen=True):
     heading: str
     rows: tuple[HomeRow, ...]
     binding_id: str = ""  # A key for all these rows, shown beside the heading.
 
 
-@dataclass(frozen=True, slots=True)
-class PickerChoices:
+class PickerChoices(Struct, frozen=True):
     """What a dialog asks for: one of some names, or a text."""
 
     heading: str
@@ -86,8 +83,7 @@ class PickerChoices:
     takes_text: bool = True  # Whether a text that is no name can be chosen.
 
 
-@dataclass(frozen=True, slots=True)
-class MachineSurvey:
+class MachineSurvey(Struct, frozen=True):
     """What is known of this computer; it takes a while, so Home is drawn first."""
 
     machine_label: str = ""

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal
 
+from msgspec import Struct
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, key_to_character
-
-from localspec.lazy_dataclass import dataclass
 
 KeyContext = Literal[
     "app", "home", "wizard", "composer", "chat", "tokens", "replay",
@@ -18,8 +17,7 @@ KeyContext = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class KeyBinding:
+class KeyBinding(Struct, frozen=True):
     """One action in one context.  Without a footer label, only the help shows it."""
 
     id: str

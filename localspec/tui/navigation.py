@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from textual.message import Message
-
-from localspec.lazy_dataclass import dataclass
 
 
 @dataclass(eq=False)

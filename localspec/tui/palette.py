@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from msgspec import Struct
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall, SlashCommand
-from localspec.lazy_dataclass import dataclass
 from localspec.tui import slash_handlers, themes
 from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, key_label
 
@@ -65,8 +65,7 @@ _SAME_AS_KEY = {
 """Slash commands that the palette already has as a key or as settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class PaletteEntry:
+class PaletteEntry(Struct, frozen=True):
     title: str
     help: str
     words: str

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from localspec import data_files, launch, paths
 from localspec.chat import export

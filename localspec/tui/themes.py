@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 from textual.theme import BUILTIN_THEMES, Theme
 
-from localspec.lazy_dataclass import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class MarkdownStyle:
+class MarkdownStyle(Struct, frozen=True):
     accent: str
     muted: str
     code_theme: str  # A Pygments style.

@@ -26,10 +26,11 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import geometric_mean, median
 
+from msgspec.structs import replace
 from pair import TOLERANCE, quantize
 from programs import generate_answer, loaded_engine, measured_costs
 from turns import table

@@ -24,10 +24,10 @@ import json
 import re
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import programs
+from msgspec.structs import replace
 from programs import BenchError, Case, Settings
 from prompts import prompts_of
 from turns import table

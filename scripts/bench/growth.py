@@ -25,6 +25,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from localspec.engine.llama.library import C
@@ -35,8 +36,7 @@ Stored = NDArray[Any]
 HEAD = 64
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """A llama-architecture network with heads of 64."""
 
     n_embd: int

@@ -43,11 +43,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 
+from msgspec.structs import replace
 from programs import (
     PLAIN,
     Case,

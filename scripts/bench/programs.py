@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec import Struct
 
 from localspec.bench.results import distinct_4grams
 from localspec.chat.answer import GeneratedAnswer
@@ -72,8 +73,7 @@ def conditions() -> str:
     )
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Settings for all programs; None leaves each program its own default."""
 
     target: str
@@ -94,8 +94,7 @@ class Settings:
         return os.path.exists(self.program(name))
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     name: str
     prompt: str
     temperature: float = 0.0

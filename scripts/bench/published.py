@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from turns import table
 
 from localspec.errors import LocalspecError

@@ -25,10 +25,10 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 
+from msgspec.structs import replace
 from programs import (
     BenchError,
     Case,

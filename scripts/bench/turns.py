@@ -5,9 +5,11 @@ from __future__ import annotations
 import string
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import geometric_mean, median
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from programs import BenchError, Case, Run, ShortAnswerError
 
 PLAIN_NAME = "localspec plain"
@@ -36,8 +38,7 @@ class Sample:
         return f"{where}, {self.contestant}: {self.run.speed:.1f} tok/s"
 
 
-@dataclass
-class Measurement:
+class Measurement(Struct):
     """Runs the contestants in turns.
 
     A contestant that fails is left out from then on.

@@ -4,9 +4,9 @@ JSON.
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.bench import results, workloads
 from localspec.bench.workloads import BenchRequest, BenchRun, Workload

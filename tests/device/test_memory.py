@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.machine.device import Device
 from localspec.models.catalog_entries import CatalogShape

@@ -3,10 +3,10 @@
 import io
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.doctor import checks
 from localspec.doctor.findings import Finding

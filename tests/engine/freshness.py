@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from localspec.engine.drafters import DrafterInputs
 from localspec.engine.drafters import make as make_drafter

@@ -15,12 +15,13 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, replace
 from itertools import count, islice
 from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.engine.constraints.output_constraint import (
     ConstrainedDrafter,
@@ -274,8 +275,7 @@ def every_draft_same_as_plain(
 # -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A pair small enough to enumerate all its answers."""
 
     what: GenerationJob

@@ -1,10 +1,10 @@
 """What a draft is judged to reach is what it reaches when it is run."""
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.bench import draft_test
 from localspec.engine import draft_scoring

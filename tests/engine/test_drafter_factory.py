@@ -5,12 +5,13 @@ worse, which only its rows show, and which of its tokens are accepted.
 """
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch, speculation_methods
 from localspec.engine.session import Session

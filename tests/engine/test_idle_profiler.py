@@ -4,10 +4,10 @@ programs.
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine import idle_profiler, pass_timing
 from localspec.engine import session as session_module

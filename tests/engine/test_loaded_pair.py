@@ -1,8 +1,7 @@
 """What a loaded pair tells of itself, and which drafts a target refuses."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.llama import context
 from localspec.errors import UsageError

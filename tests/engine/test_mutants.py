@@ -8,11 +8,12 @@ same bug in its new words.
 import inspect
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine import sampling, speculative_loop, token_probabilities, verifiers
 from localspec.engine.constraints.output_constraint import (

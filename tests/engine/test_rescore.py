@@ -1,11 +1,11 @@
 """Decoding a finished answer again: its passes and its probabilities."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.rescore import rescore

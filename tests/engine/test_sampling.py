@@ -7,13 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.library import C
@@ -154,7 +154,7 @@ def test_the_law_is_llama_cpps_chain(
     recent += recent[-9:] * int(rng.integers(3))
 
     def theirs(**changed: float) -> dict[int, float]:
-        return chain(vocabulary, row, replace(given, **changed), recent)  # type: ignore[arg-type]
+        return chain(vocabulary, row, replace(given, **changed), recent)
 
     def nudged(by: float) -> set[int]:
         """At the edge of a filter the last bits decide, and either side would be right."""

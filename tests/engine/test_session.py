@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.session import Session
 from localspec.errors import EngineError, GrammarError, PromptTooLongError, UsageError

@@ -3,10 +3,10 @@ is whole.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.drafters import NoDrafter
 from localspec.engine.prefix_cache import PrefixCache

@@ -2,10 +2,10 @@
 follows.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.session import Session
 from localspec.protocol.events import Event, Notice, Round

@@ -1,10 +1,10 @@
 """Each way of verifying draws from the target's own law: enumerated, and by chance."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.drafters.lookup import LookupDrafter
 from localspec.engine.protocols import (

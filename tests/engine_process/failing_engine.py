@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+
+from msgspec.structs import fields
 
 from localspec import child_process
 from localspec.engine.__main__ import CommandServer

@@ -3,11 +3,11 @@ offered.
 """
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.errors import UsageError
 from localspec.fit import machine_profile, pair_shapes

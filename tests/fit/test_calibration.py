@@ -1,12 +1,12 @@
 """fit/calibration.py: speeds of synthetic machines are recovered from their passes."""
 
-from dataclasses import replace
 from functools import partial
 from math import nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from localspec.fit.calibration import calibrate, summarize_reads
 from localspec.fit.speed import (

@@ -4,11 +4,11 @@ published logs.
 
 import platform
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.engine.llama.head_context import BlockHeadContext
@@ -61,7 +61,7 @@ def cards(count: int, backend: str = "CUDA") -> list[Device]:
 
 
 def load_command(path: str, **settings: object) -> LoadCommand:
-    return LoadCommand(path, target_settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    return LoadCommand(path, target_settings=replace(SETTINGS, **settings))
 
 
 def total(estimate: MemoryEstimate) -> int:
@@ -275,7 +275,7 @@ def counted(
 def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> None:
     target, head = headshapes.pair(kind)
     base = replace(HEAD_SETTINGS, n_ctx=8192, n_ubatch=512, kv_type="q8_0")
-    load = head_load((Path("t"), Path("d")), replace(base, **settings))  # type: ignore[arg-type]
+    load = head_load((Path("t"), Path("d")), replace(base, **settings))
     estimate, exact = counted(load, (target, head))
     assert 0.98 * total(exact) <= total(estimate) <= 1.1 * total(exact)
     assert abs(estimate.of(HOST).total - exact.of(HOST).total) <= estimate.error

@@ -1,8 +1,7 @@
 """fit/shape.py: headers with inconsistent numbers are refused with a message."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, pair_shapes

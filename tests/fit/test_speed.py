@@ -2,11 +2,10 @@
 speeds.
 """
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsAdvisor

@@ -1,12 +1,12 @@
 """fit/suggestions.py: which pairs are suggested, from the shipped catalogue alone."""
 
 import socket
-from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields, replace
 
 from localspec import launch
 from localspec.config import SETTINGS

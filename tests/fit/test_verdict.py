@@ -2,9 +2,8 @@
 loads.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.cli import fit as fit_command

@@ -1,9 +1,9 @@
 """The pairs that were opened lately, and the one of the last run."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch, paths
 from localspec.errors import NotFoundError

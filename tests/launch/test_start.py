@@ -2,9 +2,9 @@
 
 from collections import deque
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch, paths
 from localspec.errors import DoesNotFitError

@@ -7,11 +7,12 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from localspec import paths
 from localspec.engine.control.controller import SpeculationController
@@ -231,7 +232,7 @@ def use_record(record: PairMeasurement, hardware: HardwareSpeed) -> None:
 def test_a_whole_row_is_read_as_it_was_written(rows: Rows) -> None:
     record = rows.read()
     assert record.measured is not None
-    assert json.loads(json.dumps(asdict(record.measured))) == ROW
+    assert json.loads(json.dumps(to_builtins(record.measured))) == ROW
     assert (record.reads, record.memory) == (READS, MEMORY)
     use_record(record, machine_profile.detect().hardware)
 
@@ -274,7 +275,7 @@ def test_what_is_no_row_is_dropped(rows: Rows, text: bytes) -> None:
 
 
 def test_reads_and_memory_that_cannot_be_used_are_dropped(rows: Rows) -> None:
-    reads, memory = asdict(READS), asdict(MEMORY)
+    reads, memory = to_builtins(READS), to_builtins(MEMORY)
     for body in (
         reads | {"target": reads["target"] | {"read": "x"}},
         reads | {"target": reads["target"] | {"read": 10**400}},
@@ -336,7 +337,11 @@ def test_whatever_is_read_of_a_damaged_row_can_be_used(rows: Rows) -> None:
 
 
 def test_estimates_can_use_whatever_is_read_of_damaged_rows(rows: Rows) -> None:
-    whole = {"measured": ROW, "about": asdict(READS), "memory": asdict(MEMORY)}
+    whole = {
+        "measured": ROW,
+        "about": to_builtins(READS),
+        "memory": to_builtins(MEMORY),
+    }
     encoded = {table: json.dumps(body).encode() for table, body in whole.items()}
     hardware = machine_profile.detect().hardware
     dice = random.Random(9)

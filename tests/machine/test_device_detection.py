@@ -2,12 +2,12 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.machine import device_detection, installed_llama_cpp, memory_probe
 from localspec.machine.cpu_and_ram import HostMemory

@@ -4,11 +4,11 @@ shows.
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.llama.library import LOG, C
 from localspec.machine import llama_params

@@ -2,10 +2,10 @@
 
 import os
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch, paths
 from localspec.errors import EngineError

@@ -3,10 +3,11 @@ allocates.
 """
 
 import sys
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.machine import memory_probe
 from localspec.machine.device import HOST, BufferLog, DeviceMemory
@@ -27,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_command(path: Path, **settings: object) -> LoadCommand:
-    return LoadCommand(str(path), target_settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    return LoadCommand(str(path), target_settings=replace(SETTINGS, **settings))
 
 
 def count(load: LoadCommand) -> PairBuffers:

@@ -5,12 +5,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from localspec.errors import EngineError, InUseError, UsageError
 from localspec.fit import machine_profile, placement
@@ -73,7 +74,7 @@ def worker(status: wire.WorkerStatus) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         stream = connection.makefile("rb")
         assert stream.readline() == wire.GREETING
-        connection.sendall(json.dumps(asdict(status)).encode() + b"\n")
+        connection.sendall(json.dumps(to_builtins(status)).encode() + b"\n")
         while line := stream.readline():
             if line == wire.DATA:
                 stream.read(wire.DATA_BYTES)

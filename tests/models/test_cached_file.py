@@ -11,13 +11,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir
+from msgspec.structs import replace
 
 from localspec.errors import ChecksumError, OfflineError, StorageError
 from localspec.models.hub.client import HubClient

@@ -1,10 +1,10 @@
 """Every way in which a network or a hub may fail, against a fake hub."""
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import errors
 from localspec.models.hub.cancellation import CancelToken, RetryableError

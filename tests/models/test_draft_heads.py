@@ -3,11 +3,11 @@ opens them.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.errors import IncompatiblePairError, ModelFileError

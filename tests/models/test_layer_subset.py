@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFReader
+from msgspec.structs import replace
 
 from localspec.chat.history import ChatHistory
 from localspec.errors import UsageError

@@ -6,11 +6,11 @@ functions.
 """
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.llama.library import C
 from localspec.models import pair_compatibility

@@ -2,9 +2,8 @@
 catalogue.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from localspec import paths
 from localspec.chat.settings import ChatSettings

@@ -2,10 +2,10 @@
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.errors import AccessDeniedError, ChecksumError, StorageError
 from localspec.models import model_lookup, pull_plan
@@ -31,7 +31,7 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
 
 def model(**known: object) -> ModelRequest:
-    entry = replace(CatalogModel("tiny", "Tiny", REPO, FILE), **known)  # type: ignore[arg-type]
+    entry = replace(CatalogModel("tiny", "Tiny", REPO, FILE), **known)
     return ModelRequest("tiny", model_lookup.from_catalog(entry))
 
 

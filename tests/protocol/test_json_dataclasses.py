@@ -1,15 +1,16 @@
 """Objects of JSON become dataclasses, or an error that names the field."""
 
 import json
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import Any, Literal, get_args
 
 import pytest
+from localspec.lazy_dataclass import dataclass
+from msgspec import to_builtins
 
 from localspec.chat.conversation import DroppedTurns
 from localspec.chat.history.records import ChatPair
 from localspec.chat.settings import ChatSettings
-from localspec.lazy_dataclass import dataclass
 from localspec.machine.rpc.wire import WorkerStatus
 from localspec.protocol.json_dataclasses import _converters, from_json
 from localspec.protocol.wire import CommandReply, EngineCommand
@@ -53,7 +54,7 @@ WHOLE = Sample(
 
 
 def test_an_object_is_read_as_it_was_written() -> None:
-    assert from_json(Sample, json.loads(json.dumps(asdict(WHOLE)))) == WHOLE
+    assert from_json(Sample, json.loads(json.dumps(to_builtins(WHOLE)))) == WHOLE
     assert from_json(Sample, {"name": "x", "unknown": 1}) == Sample("x")
 
 

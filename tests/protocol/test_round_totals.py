@@ -1,6 +1,6 @@
 """Totals are sums over rounds, and rates None where there is nothing to divide by."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from localspec.protocol.events import Overlap, Round, RoundTimes, Token
 from localspec.protocol.round_totals import RoundTotals

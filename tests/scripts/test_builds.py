@@ -4,12 +4,12 @@ one.
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import bootstrap
 import builds
 import pytest
+from msgspec.structs import replace
 
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware

@@ -6,11 +6,12 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from openai import OpenAI
 
 from localspec.chat.settings import ChatSettings

@@ -1,10 +1,10 @@
 """Answers in the JSON of each API, as the official `openai` client reads them."""
 
-from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
+from msgspec.structs import replace
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 

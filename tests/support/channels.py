@@ -1,7 +1,8 @@
 """Tiny models that answer in messages on channels, as gpt-oss does."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.support import tinygguf
 from tests.support.tinygguf import Model

@@ -7,10 +7,12 @@ rules of the backends. Bytes by device: weights, KV cache, compute buffers.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from localspec.fit.memory import MemoryByDevice, MemoryEstimate
 from localspec.machine.device import Device, DeviceMemory

@@ -3,10 +3,10 @@ the skill.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
+from msgspec.structs import replace
 
 from tests.support import tinygguf
 from tests.support.tinygguf import Model, RandomTensors, Shape

@@ -2,10 +2,9 @@
 vocabulary.
 """
 
-from dataclasses import replace
-
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from localspec.models.gguf.parser import TensorInfo

@@ -1,7 +1,9 @@
 """Opens a head with its target, outside a session."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from localspec.engine.drafters.autoregressive_head import HeadRunner
 from localspec.engine.drafters.block_head import BlockHeadRunner

@@ -1,7 +1,9 @@
 """Headers of published heads, beside targets of tests/support/families.py; no data."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from localspec.models.gguf import writer
 from localspec.models.gguf.header import Header
@@ -69,7 +71,7 @@ def header(name: str) -> Header:
     keys = {f"{arch}.{key}": value for key, value in numbers.items()}
     keys |= {"general.architecture": arch, "tokenizer.ggml.mask_token_id": 5}
     tensors = synthetic_header.place_tensors(_rows(head, embd, target))
-    found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)  # type: ignore[arg-type]
+    found = replace(target, architecture=arch, name=name, keys=keys, tensors=tensors)
     return replace(
         found, size=len(writer.serialize_header(found)) + writer.data_size(found)
     )

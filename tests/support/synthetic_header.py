@@ -8,7 +8,8 @@ tensor_type_fallback).
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf.header import Header

@@ -3,7 +3,6 @@ itself.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter, TokenType
 from gguf.quants import quantize
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 LETTERS = tuple(map(chr, range(33, 127)))
@@ -32,8 +32,7 @@ WORDS = (
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Struct, frozen=True):
     n_embd: int = 64
     n_layer: int = 2
     n_head: int = 4
@@ -42,8 +41,7 @@ class Shape:
     n_ctx: int = 1024
 
 
-@dataclass
-class Model:
+class Model(Struct):
     """The contents of one file; tests modify it before `write`."""
 
     arch: str

@@ -3,10 +3,11 @@ formulas.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.screen import Screen
 
 from localspec.fit.machine_profile import MachineProfile
@@ -75,8 +76,7 @@ pairs:
 """
 
 
-@dataclass(frozen=True)
-class Price:
+class Price(Struct, frozen=True):
     """GiB of the card, and tokens a second."""
 
     target: float

@@ -7,10 +7,10 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen

@@ -4,11 +4,11 @@ Home.
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.chat import copying

@@ -9,12 +9,13 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
 from localspec.chat.settings import ChatSettings
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_dataclasses import from_json, parse_object
@@ -31,8 +32,7 @@ TURN_COLUMNS = (
 LIST_COLUMNS = "id, title, pair, turns, created, updated"
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPair:
+class ChatPair(Struct, frozen=True):
     """The pair that answers, by the references that open it again."""
 
     model: str  # A reference or a path.
@@ -41,8 +41,7 @@ class ChatPair:
     thinking: tuple[str, str] | None = None  # The markers before and after thinking.
 
 
-@dataclass(frozen=True, slots=True)
-class ChatLocation:
+class ChatLocation(Struct, frozen=True):
     """A chat's id with the id of its database: in another database the chat's id is not
     valid.
     """
@@ -51,8 +50,7 @@ class ChatLocation:
     chat_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChatMetadata:
+class ChatMetadata(Struct, frozen=True):
     title: str
     seed: int
     system: str
@@ -64,8 +62,7 @@ class ChatMetadata:
     system_since: int = 0  # As in `Conversation`.
 
 
-@dataclass(frozen=True, slots=True)
-class ChatListEntry:
+class ChatListEntry(Struct, frozen=True):
     id: int
     title: str
     pair: ChatPair
@@ -76,16 +73,14 @@ class ChatListEntry:
     updated: float
 
 
-@dataclass(frozen=True, slots=True)
-class SavedChat:
+class SavedChat(Struct, frozen=True):
     location: ChatLocation
     list_entry: ChatListEntry
     conversation: Conversation
     settings: ChatSettings
 
 
-@dataclass(frozen=True, slots=True)
-class SearchHit:
+class SearchHit(Struct, frozen=True):
     """A search result: a match in a turn, or in the title if `turn` is None."""
 
     list_entry: ChatListEntry

@@ -10,16 +10,16 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from localspec import data_files
 from localspec.chat.history import schema
-from localspec.lazy_dataclass import dataclass
 
 _LOCK_TIMEOUT = 20.0  # Seconds to wait for another process that repairs the same file.
 _MAX_ROWID_GAP = 1_000_000  # The most row ids to try one by one across a damaged part.
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryRepair:
+class HistoryRepair(Struct, frozen=True):
     damaged_copy: Path  # The damaged file, unchanged.
     recovered_chats: int
 

@@ -8,8 +8,9 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import Struct, to_builtins
 
 from localspec import data_files, paths
 from localspec.chat.conversation import Conversation, Turn
@@ -23,7 +24,6 @@ from localspec.chat.history.records import (
     SearchHit,
 )
 from localspec.errors import InUseError, LocalspecError, NotFoundError
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Event, Notice
 
 _EXCERPT_MARGIN = (
@@ -31,8 +31,7 @@ _EXCERPT_MARGIN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RemovalResult:
+class RemovalResult(Struct, frozen=True):
     chats: int
     wiped: bool  # False if another process prevented overwriting the deleted data.
 
@@ -420,11 +419,14 @@ def _write_chat(
     values = {
         "system": records.replace_surrogates(metadata.system),
         "settings": json.dumps(
-            asdict(metadata.settings) | {records.SYSTEM_SINCE: metadata.system_since}
+            to_builtins(metadata.settings)
+            | {records.SYSTEM_SINCE: metadata.system_since}
         ),
-        "pair": json.dumps(asdict(metadata.pair)),
+        "pair": json.dumps(to_builtins(metadata.pair)),
         "head": metadata.head,
-        "cut": json.dumps(asdict(metadata.dropped)) if metadata.dropped.turns else "",
+        "cut": json.dumps(to_builtins(metadata.dropped))
+        if metadata.dropped.turns
+        else "",
         "turns": metadata.turn_count,
         "updated": time.time(),
         "touched": clock,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from localspec.engine.constraints.answer_start import AnswerStart
 from localspec.engine.prefix_cache import common_prefix_length

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from localspec.engine.control.expected_gain import ExpectedGain, GainStopPolicy
 from localspec.engine.control.pair_stats import PairStats, match_bucket

@@ -7,10 +7,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field
+
 from localspec.protocol.wire import DEFAULT_DRAFT_LENGTH, SamplingParams, VerifyMode
 
 _WINDOW = 96.0  # Draft tokens that a rate remembers, roughly: older ones decay.
@@ -168,8 +168,7 @@ _LONG_READING = 32
 _MIN_PROBE_INTERVAL, _MAX_PROBE_INTERVAL = 4, 128
 
 
-@dataclass(slots=True)
-class PairStats:
+class PairStats(Struct):
     """Statistics of a pair under one verification method and temperature class."""
 
     acceptance: AcceptanceStats = field(default_factory=AcceptanceStats)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.protocols import (
@@ -19,7 +21,6 @@ from localspec.engine.protocols import (
     HiddenStateListener,
     Verifier,
 )
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.wire import SamplingParams
 from localspec.speculation_methods import DRAFTERS, WITHOUT_DRAFT
 
@@ -38,8 +39,7 @@ _MODULES = {
 """Modules of drafters that are not named like their module."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterInputs:
+class DrafterInputs(Struct, frozen=True):
     """Inputs of a drafter for one answer; each factory uses what it needs."""
 
     draft_cache: PrefixCache | None  # The draft model, if loaded.

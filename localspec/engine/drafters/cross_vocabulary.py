@@ -18,9 +18,10 @@ import codecs
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from localspec.engine.drafters import DrafterInputs
@@ -35,7 +36,6 @@ from localspec.engine.sampling import (
     top_token_confidence,
 )
 from localspec.engine.verifiers import BlockVerifier, RejectionVerifier
-from localspec.lazy_dataclass import dataclass
 from localspec.models.gguf.tokenizer import TokenBytes
 
 _SOURCE = "crossvocab"
@@ -52,8 +52,7 @@ word.
 Ids = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class SpelledVocabulary:
+class SpelledVocabulary(Struct, frozen=True, eq=False):
     """A vocabulary whose tokens are bytes, and its tokenizer."""
 
     tokens: TokenBytes

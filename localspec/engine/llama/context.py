@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from msgspec import Struct
 
 from localspec.engine import heartbeat
 from localspec.engine.llama import library
@@ -29,7 +30,6 @@ from localspec.engine.protocols import (
     Logits,
 )
 from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import llama_params
 from localspec.machine.device import HOST
 from localspec.machine.llama_params import ModelRole
@@ -452,8 +452,7 @@ _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _ON_DEVICE = C.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE  # llama.cpp keeps one such state.
 
 
-@dataclass(frozen=True, slots=True)
-class ContextCheckpoint:
+class ContextCheckpoint(Struct, frozen=True):
     n_past: int
     data: Any  # The state as llama.cpp serialised it.
     head_state: HiddenStates | None  # The head's hidden state at this point.

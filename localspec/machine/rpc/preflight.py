@@ -9,8 +9,9 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 
+from msgspec import Struct
+
 from localspec.errors import EngineError, Hint, InUseError, LocalspecError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import installed_llama_cpp
 from localspec.machine.rpc.wire import (
     DATA,
@@ -29,8 +30,7 @@ _MAX_REPLY = 64 * 1024
 _N_PINGS = 9
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReport:
+class WorkerReport(Struct, frozen=True):
     """A worker that can be used, and the line to it."""
 
     address: WorkerAddress

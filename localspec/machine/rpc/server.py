@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec import Struct, to_builtins
 
 from localspec import child_process
 from localspec.errors import EngineError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import installed_llama_cpp
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.rpc.wire import (
@@ -49,8 +49,7 @@ _MAX_CONNECTIONS = 32
 _CHUNK = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerSettings(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 0  # 0: any that is free.
     # Names in ggml; empty: all GPUs, or the CPU without one.
@@ -64,8 +63,7 @@ class WorkerSettings:
         return None if self.memory is None else int(self.memory * (1 << 30))
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerActivity:
+class WorkerActivity(Struct, frozen=True):
     """What a worker did since it started."""
 
     client: str = ""  # Address of the connected computer; empty if there is none.
@@ -179,7 +177,7 @@ class WorkerServer:
             self._busy.release()
         version = installed_llama_cpp.version()
         status = WorkerStatus(version, is_busy, devices, limit)
-        client.sendall(json.dumps(asdict(status)).encode() + b"\n")
+        client.sendall(json.dumps(to_builtins(status)).encode() + b"\n")
         while (question := _receive(client, len(PING))) in (PING, DATA):
             if question == DATA:
                 _receive(client, DATA_BYTES)

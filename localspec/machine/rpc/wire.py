@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
 
 GREETING = b"LOCALSPEC WORKER 1\n"
 """Asks for a `WorkerStatus`, as one JSON line.
@@ -25,8 +25,7 @@ HELLO = bytes([14]) + (24).to_bytes(8, "little")
 HELLO_SIZE = len(HELLO) + 24
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerDevice:
+class WorkerDevice(Struct, frozen=True):
     """A device that a worker offers; bytes."""
 
     name: str
@@ -36,8 +35,7 @@ class WorkerDevice:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStatus:
+class WorkerStatus(Struct, frozen=True):
     """A worker's answer to GREETING."""
 
     llama_cpp: str  # Version of llama-cpp-python.

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
@@ -23,6 +22,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from msgspec.structs import replace
 
 from localspec.errors import UsageError
 from localspec.models.chat_template import builtin_templates, thinking_tags

@@ -13,7 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
+
 from localspec.models.chat_template.schema_references import (
     BudgetExceededError,
     SchemaReferences,
@@ -24,8 +25,7 @@ _MAX_SPACE = 64  # Characters, the tag after it included.
 _SPACE = re.compile(r"\s*")
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedStyle:
+class TaggedStyle(Struct, frozen=True):
     """Arguments between tags.
 
     A value may hold the same tags: an end is one only where one fits.

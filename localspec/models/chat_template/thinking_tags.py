@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar, Literal, NamedTuple
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct
 
 
 class ThinkingTags(NamedTuple):
@@ -114,8 +114,7 @@ def separate_thinking(
     return thinking.strip(), rest
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPart:
+class AnswerPart(Struct, frozen=True):
     is_thinking: bool
     text: str
 

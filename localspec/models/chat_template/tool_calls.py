@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from localspec.errors import UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template import tagged_arguments
 from localspec.models.chat_template.json_repair import JsonRepairer
 from localspec.models.chat_template.schema_references import WorkBudget
@@ -62,8 +63,7 @@ def control_texts(form: ToolFormat) -> str:
     return _CONTROL_TEXTS[form]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
+class ToolCallDelta(Struct, frozen=True):
     """A part of the call `index`; the first one has the name and no arguments."""
 
     index: int
@@ -71,8 +71,7 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ForcedCall:
+class ForcedCall(Struct, frozen=True):
     """How to make an answer a call: the text it begins with, and the JSON Schema of the
     rest.
     """
@@ -136,8 +135,7 @@ A call that is cut short is read twice.
 ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 
 
-@dataclass(frozen=True, slots=True)
-class _CallHead:
+class _CallHead(Struct, frozen=True):
     """How text after a marker goes on; `end` is the index of what follows."""
 
     end: int  # -1: it is no call.

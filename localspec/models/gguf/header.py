@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from localspec.lazy_dataclass import dataclass
+import msgspec
+from msgspec import Struct
+
 from localspec.models.gguf import architectures
 from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES, TensorInfo, Value
 from localspec.models.gguf.tokenizer import TRIMMED_KEY, TokenizerMetadata
 from localspec.sanitize import sanitize
 
 
-@dataclass(frozen=True, slots=True)
-class SplitInfo:
+class SplitInfo(Struct, frozen=True):
     """Which split of a model a file is."""
 
     number: int  # Counted from 0.
@@ -22,8 +22,7 @@ class SplitInfo:
     n_tensors: int  # In all splits together.
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """The metadata of one GGUF file.
 
     Its texts are untrusted: `sanitize` them for display.
@@ -149,7 +148,7 @@ def merge_splits(splits: Sequence[Header]) -> Header:
     keys = {
         key: value for key, value in first.keys.items() if not key.startswith("split.")
     }
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         first,
         keys=keys,
         tensors=tuple(tensors),

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, NamedTuple
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field
 
 _VERSIONS = (2, 3)
 MAX_HEADER_BYTES = 64 * 1024**2  # The largest known header has 16 MB.
@@ -96,8 +95,7 @@ class UnsupportedGgufError(InvalidGgufError):
     """The file is as it should be, and of a kind that this version cannot read."""
 
 
-@dataclass(frozen=True, slots=True)
-class GgufArray:
+class GgufArray(Struct, frozen=True):
     """An array; `data` is empty if its bytes are not kept."""
 
     element_type: int
@@ -105,8 +103,7 @@ class GgufArray:
     data: bytes = b""
 
 
-@dataclass(slots=True)
-class GgufContents:
+class GgufContents(Struct):
     """The contents of a file before the tensors' data."""
 
     version: int = 0

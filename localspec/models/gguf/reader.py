@@ -11,11 +11,13 @@ import stat
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, fields
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
+
+from msgspec import to_builtins
+from msgspec.structs import fields
 
 from localspec.errors import ModelFileError, NotFoundError, StorageError
 from localspec.models.gguf import parser, tokenizer, validation
@@ -173,7 +175,7 @@ def _to_json(header: Header) -> dict[str, Any]:
     metadata = {name: getattr(tokens, name) for name in names}
     return {each.name: getattr(header, each.name) for each in fields(Header)} | {
         "tokenizer": metadata | {"eog_ids": sorted(tokens.eog_ids)},
-        "split": header.split and asdict(header.split),
+        "split": header.split and to_builtins(header.split),
     }
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from typing import Any
 
-from localspec.lazy_dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
 from localspec.models.gguf import parser as gguf
 from localspec.models.gguf.architectures import name_set
 from localspec.models.gguf.parser import GgufContents, InvalidGgufError
@@ -24,8 +26,7 @@ TRIMMED_KEY = "localspec.tokenizer.model"
 """Has the value of tokenizer.ggml.model in a file whose vocabulary is trimmed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerDefaults:
+class TokenizerDefaults(Struct, frozen=True):
     """The values of missing keys."""
 
     kind: int
@@ -117,16 +118,18 @@ _GPT2_BYTES = {
 _SEPARATOR = "\uffff"
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTexts:
+class TokenTexts(Struct, frozen=True):
     texts: Sequence[bytes]
     # llama.cpp's type of each token; empty if the file does not say.
     types: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerMetadata:
-    """A vocabulary, in llama.cpp's numbering."""
+class TokenizerMetadata(Struct, frozen=True, eq=False):
+    """A vocabulary, in llama.cpp's numbering.
+
+    Two are equal if all but `read_texts` is equal: it does not matter from which file
+    they were read.
+    """
 
     kind: int
     model: str
@@ -142,11 +145,21 @@ class TokenizerMetadata:
     fingerprint: str = ""
     """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal.
     """
-    read_texts: Callable[[], TokenTexts] = field(
-        default=lambda: TokenTexts(()), repr=False, compare=False
-    )
+    read_texts: Callable[[], TokenTexts] = lambda: TokenTexts(())
     """From the file, if the header was cached: its errors are those of `header.read`.
     """
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenizerMetadata):
+            return NotImplemented
+        return self._compared_fields() == other._compared_fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _compared_fields(self) -> dict[str, Any]:
+        values = asdict(self)
+        del values["read_texts"]
+        return values
 
     @property
     def bos(self) -> int:
@@ -321,8 +334,7 @@ def _find_eog_ids(
     return frozenset(eog_ids)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TokenBytes:
+class TokenBytes(Struct, frozen=True, eq=False):
     """What each token stands for; nothing for control, unknown and unused tokens."""
 
     pieces: Sequence[bytes]

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 from localspec import data_files
 from localspec.errors import ChecksumError, StorageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cancellation import POLL_INTERVAL, CancelToken
 from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import verify_checksum
@@ -22,16 +23,14 @@ from localspec.models.reference import RepoFile
 _CACHEDIR_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadJob:
+class DownloadJob(Struct, frozen=True):
     repo: str
     commit: str
     file: RepoFile
     ref: str | None = None  # The branch or tag that was resolved to the commit.
 
 
-@dataclass(frozen=True, slots=True)
-class CachedFile:
+class CachedFile(Struct, frozen=True):
     cache: Path
     job: DownloadJob
 

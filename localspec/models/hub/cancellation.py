@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec import Struct
+
 from localspec.errors import DownloadError
-from localspec.lazy_dataclass import dataclass
 from localspec.units import duration
 
 _T = TypeVar("_T")
@@ -50,8 +51,7 @@ class RetryableError(DownloadError):
         self.retry_after = retry_after  # Seconds to wait, by request of the hub.
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True):
     """Limits and delays of network requests, in seconds."""
 
     max_attempts: int = 6  # Consecutive attempts that receive no byte.

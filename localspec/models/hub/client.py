@@ -12,9 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
+from msgspec import Struct
+
 from localspec import __version__, config
 from localspec.errors import AccessDeniedError, DownloadError, OfflineError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
 from localspec.models.hub.cancellation import (
     CancelToken,
@@ -46,8 +47,7 @@ _HEADER_REQUEST_BYTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RepoInfo:
+class RepoInfo(Struct, frozen=True):
     """A repository at one commit.  Files with unsafe names are left out."""
 
     repo: str
@@ -57,8 +57,7 @@ class RepoInfo:
     gated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HubSearchResult:
+class HubSearchResult(Struct, frozen=True):
     repo: str
     downloads: int
     likes: int

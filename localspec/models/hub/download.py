@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 
+from msgspec import Struct
+
 from localspec.errors import (
     ChecksumError,
     DownloadError,
@@ -20,7 +22,6 @@ from localspec.errors import (
     OfflineError,
     StorageError,
 )
-from localspec.lazy_dataclass import dataclass
 from localspec.models import reference
 from localspec.models.hub.cached_file import (
     CachedFile,
@@ -48,8 +49,7 @@ class DownloadPhase(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class DownloadState:
+class DownloadState(Struct, frozen=True):
     job: DownloadJob
     phase: DownloadPhase = DownloadPhase.WAITING
     done_bytes: int = 0

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import LocalspecError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient
@@ -28,8 +29,7 @@ _RESTARTABLE_PHASES = (
 _FINAL_PHASES = (DownloadPhase.DONE, *_RESTARTABLE_PHASES)
 
 
-@dataclass(slots=True)
-class _QueuedDownload:
+class _QueuedDownload(Struct):
     state: DownloadState
     # Of the current run; reports of earlier, cancelled runs are ignored.
     cancel: CancelToken

@@ -13,11 +13,12 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import StorageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models.local_files.local_model import (
     ChecksumRecord,
     LocalModel,
@@ -40,8 +41,7 @@ _ACTIVE_SECONDS = 600.0
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LeftoverFile:
+class LeftoverFile(Struct, frozen=True):
     """A partial download, a blob that no snapshot uses, or a split whose siblings are
     missing.
     """

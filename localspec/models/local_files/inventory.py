@@ -12,9 +12,10 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from localspec import config, data_files, paths
 from localspec.errors import ChecksumError, NotFoundError, StorageError

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
+
 from localspec import data_files
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 ModelOrigin = Literal[
@@ -42,8 +43,7 @@ _BLOB_NAME = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 ChecksumRecord = dict[str, tuple[int, int, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class LocalModel:
+class LocalModel(Struct, frozen=True):
     """A model file; None is unknown."""
 
     path: Path

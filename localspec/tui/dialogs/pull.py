@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -18,7 +19,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.errors import IncompatiblePairError, LocalspecError, StorageError
-from localspec.lazy_dataclass import dataclass
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import Struct
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,7 +15,6 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.conversation import Conversation, Turn
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import fit_to_width
@@ -22,8 +22,7 @@ from localspec.tui.text.wrapping import fit_to_width
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
 
-@dataclass(frozen=True, slots=True)
-class TurnChoice:
+class TurnChoice(Struct, frozen=True):
     action: Literal["edit", "again"]
     turn_id: int
 

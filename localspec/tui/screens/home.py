@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
 from textual import on
 from textual.app import ComposeResult
 from textual.content import Content

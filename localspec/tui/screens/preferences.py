@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from textual import on
 from textual.app import ComposeResult, SuspendNotSupported
@@ -18,7 +19,6 @@ from localspec import config
 from localspec.config import SETTINGS, EffectiveConfig, EffectiveSetting, toml_file
 from localspec.config.options import TABLES
 from localspec.errors import LocalspecError, UsageError
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions

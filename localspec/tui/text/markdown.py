@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from markdown_it.token import Token
+from msgspec import Struct
 from pygments.lexer import Lexer  # type: ignore[import-untyped]
 from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.token import Text as TextToken  # type: ignore[import-untyped]
@@ -30,7 +31,6 @@ from rich.text import Text
 from rich.theme import Theme
 
 from localspec.chat.copying import MARKDOWN_PARSER
-from localspec.lazy_dataclass import dataclass
 from localspec.tui.text.blocks import StyleMap
 from localspec.tui.themes import MarkdownStyle
 
@@ -217,8 +217,7 @@ def _without_background(style: Style | None) -> Style | None:
     return style.without_color + Style(color=style.color)
 
 
-@dataclass(frozen=True, slots=True)
-class UncolouredBlock:
+class UncolouredBlock(Struct, frozen=True):
     """A finished block with code, which another thread may render in colours."""
 
     source: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, islice
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.segment import Segment
 
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Attachment, Turn
-from localspec.lazy_dataclass import dataclass
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
 from localspec.protocol.events import (
     FinishReason,
@@ -43,8 +43,7 @@ _END_REASONS: dict[FinishReason, str] = {
 _ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /think off"
 
 
-@dataclass(frozen=True, slots=True)
-class Speaker:
+class Speaker(Struct, frozen=True):
     name: str
     raw: (
         bool  # A completion model: the text continues the question and is not Markdown.

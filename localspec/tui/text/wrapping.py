@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from textwrap import wrap
 
+from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 
 _PIECE_PATTERN = re.compile(r"\n|[^\S\n]+|\S+")
@@ -29,8 +29,7 @@ def wrap_words(text: str, width: int) -> list[str]:
     return wrap(text, max(10, width), break_on_hyphens=False) or [""]
 
 
-@dataclass(frozen=True, slots=True)
-class TextRun:
+class TextRun(Struct, frozen=True):
     """A piece of a line, and the number of its owner (a token)."""
 
     text: str

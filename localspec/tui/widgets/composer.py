@@ -7,6 +7,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from textual import events, on
@@ -21,7 +22,6 @@ from localspec.chat.conversation import Attachment
 from localspec.chat.session import ChatSession
 from localspec.config import toml_file
 from localspec.errors import LocalspecError
-from localspec.lazy_dataclass import dataclass
 from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import keys_for
 from localspec.tui.notices import problem_text

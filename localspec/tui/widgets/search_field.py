@@ -7,10 +7,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual import on
 from textual.binding import Binding
 from textual.message import Message

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 
 from textual import events
@@ -20,7 +21,6 @@ from localspec.chat.conversation import Turn
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
-from localspec.lazy_dataclass import dataclass
 from localspec.protocol.events import Round, Token, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui import themes

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
 
+from msgspec import Struct
 from textual.content import Content
 
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import SpeedEstimate
 from localspec.fit.verdict import DeviceFit, FitReport
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import published
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
@@ -41,8 +41,7 @@ _USE_CASE_LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DetailsPage:
+class DetailsPage(Struct, frozen=True):
     candidate: Candidate
     use_case: str
     checks: tuple[PreDownloadCheck, ...]
@@ -310,16 +309,14 @@ def render_legend(device_fit: DeviceFit, width: int) -> Content:
     return Content(gap).join(lines)
 
 
-@dataclass(frozen=True, slots=True)
-class PreDownloadCheck:
+class PreDownloadCheck(Struct, frozen=True):
     """`passed` is None if it can only be checked at the download."""
 
     passed: bool | None
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderComparison:
+class HeaderComparison(Struct, frozen=True):
     """The headers of a pair's files, and whether they are compatible."""
 
     subject: PairShapes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.content import Content
 
 from localspec import launch
@@ -16,7 +17,6 @@ from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.suggestions import PairSuggestion
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
-from localspec.lazy_dataclass import dataclass
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.sanitize import sanitize
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 NO_SHAPE_REASON = "model shape not in the catalogue"
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A pair with its estimate, and the reasons for its place in the list."""
 
     pair: CatalogPair
@@ -187,8 +186,7 @@ VERDICT_STYLES = {
 _FIT_WIDTH, _SPEED_WIDTH, _SIZE_WIDTH = 8, 14, 12
 
 
-@dataclass(frozen=True, slots=True)
-class ShortlistColumns:
+class ShortlistColumns(Struct, frozen=True):
     """Widths in cells of the columns that depend on the terminal; 0 hides a column."""
 
     name: int
@@ -299,8 +297,7 @@ def reason_lines(
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]
 
 
-@dataclass(frozen=True, slots=True)
-class WizardResult:
+class WizardResult(Struct, frozen=True):
     """The chosen pair: `ready_pair` to open it now, or `pair` if it is being
     downloaded.
     """

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Literal, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
 from textual.content import Content
 
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.verdict import FitReport
-from localspec.lazy_dataclass import dataclass
 from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.protocol.wire import KvType
@@ -30,8 +30,7 @@ _MAX_NAME_WIDTH = 28
 _ChoiceT = TypeVar("_ChoiceT")
 
 
-@dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Struct, frozen=True):
     """None stands for this computer, or for automatic."""
 
     gpu: GpuSpec | None = None  # With exactly one memory size.

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from itertools import islice, product
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.control.overlapped_drafter import (
     IsStopped,

@@ -3,11 +3,11 @@
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from statistics import mean
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.pair_stats import PairStats

@@ -5,9 +5,9 @@ cost.
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from localspec.engine.control.controller import SpeculationController
 from localspec.engine.control.pair_stats import PairStats
@@ -40,8 +40,7 @@ CLIFF = [
 """Expensive at two rows, then nearly flat to eight: Q8_0 on a CPU."""
 
 
-@dataclass
-class World:
+class World(Struct):
     """Consecutive answers, in units of one plain pass (10 ms)."""
 
     sure: Callable[[np.random.Generator], float]

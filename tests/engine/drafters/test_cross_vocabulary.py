@@ -4,10 +4,10 @@ writes.
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.drafters.cross_vocabulary import (
     DraftText,

@@ -1,8 +1,7 @@
 """A model drafts what it would say, from the text as it is."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from localspec.engine.drafters.model import ModelDrafter
 from localspec.engine.protocols import Draft

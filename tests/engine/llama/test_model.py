@@ -7,12 +7,12 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.model import LlamaVocab

@@ -4,12 +4,12 @@ tokens.
 
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from msgspec.structs import replace
 
 from localspec.engine.llama.context import LlamaContext
 from localspec.engine.llama.trimmed_draft import TrimmedDraftContext

@@ -1,9 +1,9 @@
 """The chat screen: keys, commands, reading, and what must not be lost."""
 
 import base64
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from textual import events
 from textual.events import MouseScrollUp
 from textual.widgets import Input

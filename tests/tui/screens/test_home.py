@@ -4,10 +4,10 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch, paths
 from localspec.fit.speed import DeviceSpeed, from_devices

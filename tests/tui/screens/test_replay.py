@@ -1,8 +1,7 @@
 """Replay of an answer: its text as the chat showed it, with the recorded probabilities."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from localspec.protocol.events import Round
 from tests.support.app_driver import Chat, said

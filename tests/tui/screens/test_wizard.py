@@ -5,11 +5,11 @@ with.
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import paths
 from localspec.fit import machine_profile, pair_shapes

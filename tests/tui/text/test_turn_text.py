@@ -1,10 +1,9 @@
 """A turn: the stored text is what is shown, with its events or without."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from localspec.chat.answer import replay_turn
 from localspec.chat.conversation import Turn

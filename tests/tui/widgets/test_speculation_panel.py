@@ -1,9 +1,9 @@
 """The speculation panel: what its numbers are, and what a glance at it says."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.chat.speculation_stats import RECENT_ROUNDS, SpeculationStats
 from localspec.protocol.events import (

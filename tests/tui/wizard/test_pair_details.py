@@ -2,11 +2,11 @@
 detection.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec import launch
 from localspec.chat.session import ChatSession

@@ -1,9 +1,9 @@
 """The shortlist: its estimates, and rows that fit their window."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
