@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-CONTRACTS = ("engine/protocols.py", "api/llm.py")
+CONTRACTS = ("spec/protocols.py", "api/llm.py")
 """Files of the package in which everything public has a docstring."""
 
 NOT_A_NOUN = re.compile(

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.support.fake_models", "tests.engine.laws")
+pytest.register_assert_rewrite("tests.support.fake_models", "tests.spec.laws")

@@ -24,9 +24,8 @@ hypothesis.settings.load_profile("beside other programs")
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-os.environ["LOCALSPEC_STARTER"] = (
-    "0"  # the demo is the default; see tests/models/test_inventory.py
-)
+# the demo is the default; see tests/models/test_inventory.py
+os.environ["LOCALSPEC_STARTER"] = "0"
 os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # its conversion takes 10 s
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
 # never the user's cache
@@ -65,9 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         llama_params.has_amx.cache_clear()
     if not config.getoption("--device"):
         os.environ |= dict.fromkeys(device_detection.VISIBLE_DEVICES_VARIABLES, "-1")
-        os.environ["GGML_VK_VISIBLE_DEVICES"] = (
-            ""  # a number that is not there is an error
-        )
+        # a number that is not there is an error
+        os.environ["GGML_VK_VISIBLE_DEVICES"] = ""
     config.addinivalue_line("markers", "long: slow, collected only with --long")
     config.addinivalue_line("markers", "load: sees the real load of this computer")
     config.addinivalue_line("markers", "pictures: see tests/tui/conftest.py")

@@ -22,9 +22,8 @@ _MIN_GAIN, _MIN_BREAK_EVEN = (
     1.03,
     0.97,
 )
-_MIN_POSSIBLE_GAIN = (
-    1.05  # Below this best speed-up of any draft length, the pair cannot gain.
-)
+# Below this best speed-up of any draft length, the pair cannot gain.
+_MIN_POSSIBLE_GAIN = 1.05
 _MAX_PLAUSIBLE_SHARE = 1.2
 _BAR_WIDTH = 11
 

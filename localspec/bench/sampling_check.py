@@ -28,9 +28,8 @@ SIGNIFICANCE_LEVEL = 1e-3
 """Of all tests together; a rejection counts only if a second sample is rejected too."""
 _LEVEL_PER_METHOD = SIGNIFICANCE_LEVEL / len(VERIFY_MODES)
 DETECTION_POWER = 0.9  # Probability that both samples detect the reported shift.
-_MIN_TOKENS_PER_BIN = (
-    20  # Expected tokens per bin; from there on the chi-square tail is accurate.
-)
+# Expected tokens per bin; from there on the chi-square tail is accurate.
+_MIN_TOKENS_PER_BIN = 20
 _MAX_BINS = 20
 
 
@@ -42,9 +41,8 @@ class TokenSample(Struct):
     by_rank: list[float] = field(default_factory=list)
     impossible: int = 0  # Tokens of probability 0.
     totals: RoundTotals = field(default_factory=RoundTotals)
-    is_confirmation: bool = (
-        False  # This is the second sample, because the first was rejected.
-    )
+    # This is the second sample, because the first was rejected.
+    is_confirmation: bool = False
 
     def add(
         self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random

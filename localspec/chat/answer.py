@@ -53,9 +53,8 @@ class GeneratedAnswer:
         self.rounds: list[Round] = []
         self.totals = RoundTotals()
         self.plan: SpeculationPlan | None = None
-        self.prefill: Prefill | None = (
-            None  # The last one: its `total` is the size of the prompt.
-        )
+        # The last one: its `total` is the size of the prompt.
+        self.prefill: Prefill | None = None
         self.is_reading_prompt = False
         self.notices: list[Notice] = []
         self.finished: GenerationFinished | None = None

@@ -34,9 +34,8 @@ from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""
 _MAX_SUMMARY_TOKENS = 400
-_SUMMARY_OVERHEAD_TOKENS = (
-    64  # Upper bound of the tokens that the message around a summary adds.
-)
+# Upper bound of the tokens that the message around a summary adds.
+_SUMMARY_OVERHEAD_TOKENS = 64
 _SUMMARY_PROMPT = (
     "Summarise our conversation so far in at most {words} words, for yourself: what was asked, "
     "what was found or decided, names, numbers, open questions. Write the summary only."

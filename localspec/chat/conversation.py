@@ -47,9 +47,8 @@ class Turn(Struct, frozen=True):
     events: tuple[Event, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     id: int = 0  # Unique in the chat, and larger than the ids of all earlier turns.
-    parent: int | None = (
-        None  # The id of the previous turn; None for the first turn of the chat.
-    )
+    # The id of the previous turn; None for the first turn of the chat.
+    parent: int | None = None
     model: str = ""  # The name of the answering model; empty if unknown.
 
     @property

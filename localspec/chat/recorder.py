@@ -21,9 +21,8 @@ from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageErr
 from localspec.protocol.events import Notice
 
 CHECKPOINT_TOKENS = 64
-CHECKPOINT_SECONDS = (
-    1.0  # A crash loses at most this many tokens, or seconds, of an answer.
-)
+# A crash loses at most this many tokens, or seconds, of an answer.
+CHECKPOINT_SECONDS = 1.0
 _RETRY_SECONDS = 5.0  # Seconds between two failed saves during an answer.
 _MAX_TITLE_LENGTH = 200  # Characters.
 
@@ -66,9 +65,8 @@ class ChatRecorder:
         self._unsaved_turns: dict[int, Turn] = {}
         self._saved_metadata: ChatMetadata | None = None
         self._answer: GeneratedAnswer | None = None  # The answer being recorded.
-        self._replaces_answer = (
-            False  # Whether it replaces a saved answer of the same turn.
-        )
+        # Whether it replaces a saved answer of the same turn.
+        self._replaces_answer = False
         self._saved_events = self._saved_tokens = 0  # Of that answer.
         self._saved_at = 0.0
         if saved_chat is not None and self._history is not None:

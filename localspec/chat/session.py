@@ -48,9 +48,8 @@ from localspec.text_decoding import decode_text
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
-_BYTES_PER_TOKEN = (
-    4.0  # Of usual vocabularies, until an answer has `_MIN_SAMPLE` tokens.
-)
+# Of usual vocabularies, until an answer has `_MIN_SAMPLE` tokens.
+_BYTES_PER_TOKEN = 4.0
 _MIN_SAMPLE = 32
 
 
@@ -109,12 +108,10 @@ class ChatSession:
         ]
         self.stats = SpeculationStats(answer=self._replay_last_answer())
         self.last_drafter = "auto"  # before speculation was turned off
-        self.loaded: LoadedModel | None = (
-            None  # The loaded pair; None until the first load.
-        )
-        self.settings_summary = (
-            ""  # The settings the pair was loaded with, and the reasons.
-        )
+        # The loaded pair; None until the first load.
+        self.loaded: LoadedModel | None = None
+        # The settings the pair was loaded with, and the reasons.
+        self.settings_summary = ""
         self.is_answering = self._stop_requested = False
         self.withdrawn_question: str | None = None
         """Set if the last turn was withdrawn: its question, or empty if that was not

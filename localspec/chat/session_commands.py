@@ -27,9 +27,8 @@ _MAX_TEXT_LENGTH = 60
 
 class CommandResult(Struct, frozen=True):
     message: str  # What was done, as one line of sanitized text.
-    input_text: str | None = (
-        None  # A question to put into the input field, to be edited.
-    )
+    # A question to put into the input field, to be edited.
+    input_text: str | None = None
 
 
 def check_argument(call: CommandCall) -> None:

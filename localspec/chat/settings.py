@@ -19,9 +19,8 @@ from localspec.models import catalog, maker_sampling
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
-COMPLETION_MAX_TOKENS = (
-    256  # Default of a completion model, which may never end by itself.
-)
+# Default of a completion model, which may never end by itself.
+COMPLETION_MAX_TOKENS = 256
 _MAX_CONTEXT = 100_000_000
 OverflowPolicy = options.OverflowPolicy
 CHAT_SETTING_FIELDS: Mapping[str, Option] = {
@@ -44,9 +43,8 @@ class ChatSettings(Struct, frozen=True):
     exact: bool = False
     think: bool | None = None
     effort: str = ""  # How hard to think: a word of `thinking_effort.EFFORTS`.
-    think_budget: int | None = (
-        None  # Thinking tokens after which the answer is forced to begin.
-    )
+    # Thinking tokens after which the answer is forced to begin.
+    think_budget: int | None = None
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
     seed: int | None = None  # Seed of the answers; None: that of the conversation.
@@ -143,23 +141,18 @@ ANSWER_OPTIONS = {
 
 class LoadedModel(Struct, frozen=True):
     n_ctx: int
-    template: str | None = (
-        None  # `own`, a built-in one's name; None: a text-completion model.
-    )
-    thinking_markers: tuple[str, str] | None = (
-        None  # Of the template: before and after thinking.
-    )
+    # `own`, a built-in one's name; None: a text-completion model.
+    template: str | None = None
+    # Of the template: before and after thinking.
+    thinking_markers: tuple[str, str] | None = None
     thinking_controls: tuple[str, ...] = ()  # As in `thinking_effort.ThinkingControl`.
     spec: str = "auto"
-    spec_reason: str = (
-        ""  # The catalogue's drafter for the pair (`spec`), and the reason.
-    )
-    template_override: str | None = (
-        None  # A built-in template to use instead of the model's own.
-    )
-    draft_kind: str | None = (
-        None  # `model`, `crossvocab` or a head type; None without a draft.
-    )
+    # The catalogue's drafter for the pair (`spec`), and the reason.
+    spec_reason: str = ""
+    # A built-in template to use instead of the model's own.
+    template_override: str | None = None
+    # `model`, `crossvocab` or a head type; None without a draft.
+    draft_kind: str | None = None
 
     @classmethod
     def from_ready(

@@ -21,9 +21,8 @@ MIN_DRAFTED = 10  # Below this number of draft tokens no acceptance rate is show
 # Rounds before a speed is compared, and plain rounds before they are the standard.
 _MIN_ROUNDS = 8
 _RANGE_ERRORS = 2.0  # Half the width of a range, in standard errors: about 95 %.
-_KNOWN_WITHIN = (
-    0.1  # A speed-up whose range is narrower on both sides is shown without it.
-)
+# A speed-up whose range is narrower on both sides is shown without it.
+_KNOWN_WITHIN = 0.1
 
 
 class Speedup(Struct, frozen=True):
@@ -95,9 +94,8 @@ class SpeculationStats(Struct):
     one.
     """
 
-    measured: MeasuredCosts | None = (
-        None  # Pass costs of the pair; None until they are measured.
-    )
+    # Pass costs of the pair; None until they are measured.
+    measured: MeasuredCosts | None = None
     totals: RoundTotals = field(default_factory=RoundTotals)
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
     _previous_plan: SpeculationPlan | None = None

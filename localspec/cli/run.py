@@ -42,9 +42,8 @@ from localspec.units import count
 
 _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
-_PIPE_NOTICE_SECONDS = (
-    2.0  # A pipe that nobody writes to or closes would look like a slow model.
-)
+# A pipe that nobody writes to or closes would look like a slow model.
+_PIPE_NOTICE_SECONDS = 2.0
 
 
 @click.command("run")

@@ -30,9 +30,8 @@ class EffectiveSetting(Struct, frozen=True):
     option: Option
     current: Any
     origin: Origin = "default"
-    origin_text: str = (
-        "default"  # The option, the variable, the file name, or `default`.
-    )
+    # The option, the variable, the file name, or `default`.
+    origin_text: str = "default"
 
     @property
     def is_overridden(self) -> bool:

@@ -310,9 +310,8 @@ class Setting(Struct, frozen=True):
     takes_effect: str = ""  # When a change takes effect; empty means at once.
     help: str = ""  # One line; empty if that of the flag says it.
     unset_label: str = ""  # Shown if there is no value.
-    flags: str = (
-        ""  # What overrides it on the command line, if that is not the option's flag.
-    )
+    # What overrides it on the command line, if that is not the option's flag.
+    flags: str = ""
     variable: str = ""
     """The environment variable that overrides it, if it does not follow from `key`."""
     safe_value: object = None

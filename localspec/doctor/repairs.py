@@ -81,9 +81,8 @@ def _repair_chats() -> str:
     return f"{recovered} recovered. The damaged file is kept as {damaged}"
 
 
-_GRACE_SECONDS = (
-    15.0  # A stopped installer needs time to restore the package it was replacing.
-)
+# A stopped installer needs time to restore the package it was replacing.
+_GRACE_SECONDS = 15.0
 _MAX_LINE_LENGTH = 2_000  # Longer output lines are cut; in characters.
 _QUIET_ENVIRON = {
     "PIP_NO_INPUT": "1",

@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from localspec import child_process, errors
-from localspec.engine import heartbeat
 from localspec.protocol import wire
+from localspec.spec import heartbeat
 
 if TYPE_CHECKING:
     from localspec.engine.session import Session

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from localspec.engine.thinking_budget import ThinkingBudget, make_byte_parser
 from localspec.errors import Hint, UsageError
 from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
 from localspec.models.chat_template.thinking_effort import (
@@ -29,9 +28,10 @@ from localspec.protocol.wire import (
     GenerateCommand,
     RenderResult,
 )
+from localspec.spec.thinking_budget import ThinkingBudget, make_byte_parser
 
 if TYPE_CHECKING:
-    from localspec.engine.llama.model import LlamaVocab
+    from localspec.llama.model import LlamaVocab
 
 
 class Prompt(Struct, frozen=True):
@@ -47,13 +47,11 @@ class Prompt(Struct, frozen=True):
     """Stop strings of a built-in template: the model may have no token for its end of
     turn.
     """
-    has_answer_prefix: bool = (
-        False  # Whether it ends with the beginning of the answer itself.
-    )
+    # Whether it ends with the beginning of the answer itself.
+    has_answer_prefix: bool = False
     prefill: str = ""  # The beginning of the answer that is not in the text.
-    is_rendered: bool = (
-        False  # Whether a template wrote it: its messages are no control tokens.
-    )
+    # Whether a template wrote it: its messages are no control tokens.
+    is_rendered: bool = False
 
 
 _MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means nothing.
@@ -96,9 +94,8 @@ class ControlTokenGuard:
         if _MARK not in text:
             return self._vocabulary.tokenize(text)
         tokens: list[int] = []
-        done = before = (
-            0  # What is tokenized ends at `done`, the last control token at `before`.
-        )
+        # What is tokenized ends at `done`, the last control token at `before`.
+        done = before = 0
         for start, end in [*self._find(text), (len(text), len(text))]:
             if _MARK in text[before:start]:
                 tokens += self._tokenize_part(text[done:before], not done)

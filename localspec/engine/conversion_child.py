@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from localspec import child_process
-from localspec.engine.llama import library
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.library import LOG, C
 from localspec.errors import LocalspecError
+from localspec.llama import library
+from localspec.llama.context import LlamaContext
+from localspec.llama.library import LOG, C
 from localspec.machine import llama_params
 from localspec.machine.cpu_and_ram import OtherCpuLoad, count_free_cpus, read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
-from localspec.engine.protocols import Drafter, HiddenStateListener, Logits, Verifier
-from localspec.engine.sampling import compute_distribution
 from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
+from localspec.spec.drafters.lookup import LookupDrafter
+from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
+from localspec.spec.protocols import Drafter, HiddenStateListener, Logits, Verifier
+from localspec.spec.sampling import compute_distribution
 
 if TYPE_CHECKING:
-    from localspec.engine.llama.context import LlamaContext
+    from localspec.llama.context import LlamaContext
 
 READ_WIDTH = 32
 """Tokens of an answer that are read at once: from 64 on, the CPU's attention rounds

@@ -10,22 +10,8 @@ from typing import Any
 from msgspec import Struct
 
 from localspec import speculation_methods
-from localspec.engine import drafters
-from localspec.engine.constraints.output_constraint import (
-    ConstrainedDrafter,
-    OutputConstraint,
-)
-from localspec.engine.control.controller import SpeculationController
-from localspec.engine.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
-from localspec.engine.control.pair_stats import PairStats, stats_key
-from localspec.engine.control.pass_costs import PassCosts
-from localspec.engine.drafters import DrafterInputs
-from localspec.engine.drafters.autoregressive_head import HeadRunner
-from localspec.engine.drafters.lookup import LookupDrafter
-from localspec.engine.llama.context import LlamaContext
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
-from localspec.engine.prefix_cache import BranchCache
-from localspec.engine.protocols import Drafter, Verifier
+from localspec.llama.context import LlamaContext
 from localspec.models.draft_heads import KIND_TITLES
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import (
@@ -35,6 +21,20 @@ from localspec.protocol.wire import (
     LoadCommand,
     MeasuredCosts,
 )
+from localspec.spec import drafters
+from localspec.spec.constraints.output_constraint import (
+    ConstrainedDrafter,
+    OutputConstraint,
+)
+from localspec.spec.control.controller import SpeculationController
+from localspec.spec.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
+from localspec.spec.control.pair_stats import PairStats, stats_key
+from localspec.spec.control.pass_costs import PassCosts
+from localspec.spec.drafters import DrafterInputs
+from localspec.spec.drafters.autoregressive_head import HeadRunner
+from localspec.spec.drafters.lookup import LookupDrafter
+from localspec.spec.prefix_cache import BranchCache
+from localspec.spec.protocols import Drafter, Verifier
 
 _BLOCK_HEADS = ("dspark", "dflash")
 

@@ -8,9 +8,8 @@ import time
 from collections.abc import Iterator
 
 from localspec.engine import pass_timing
-from localspec.engine.llama.context import InterruptFlag, LlamaContext
-from localspec.engine.llama.head_context import HeadContext
-from localspec.engine.protocols import DecodeInterrupted
+from localspec.llama.context import InterruptFlag, LlamaContext
+from localspec.llama.head_context import HeadContext
 from localspec.machine.cpu_and_ram import (
     MAX_OTHER_LOAD,
     OtherCpuLoad,
@@ -18,12 +17,12 @@ from localspec.machine.cpu_and_ram import (
     read_cpu_cores,
 )
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
+from localspec.spec.protocols import DecodeInterrupted
 
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
 _IDLE_SECONDS = 2.0
-_MAX_DISTURBED = (
-    3  # Measurements in a row that other programs disturbed, before it is given up.
-)
+# Measurements in a row that other programs disturbed, before it is given up.
+_MAX_DISTURBED = 3
 _SLOWER_RATIO = 1.15
 _MAX_SLOW_ANSWERS = 3  # In a row, slower than measured, before it is measured again.
 _UNLIMITED = sys.maxsize
@@ -56,9 +55,8 @@ class PairProfiler:
         self._may_measure_when_idle = self._is_due = load.measure_when_idle
         self._measured_ms = measured.t1_ms if measured else None
         self._n_slow_answers = self._n_disturbed = 0
-        self.costs: MeasuredCosts | None = (
-            None  # The pass costs of the last measurement.
-        )
+        # The pass costs of the last measurement.
+        self.costs: MeasuredCosts | None = None
         # Ends what is measured when idle, within a pass.
         self.interrupt = InterruptFlag()
         self._models = [model for model in (target, draft) if model is not None]

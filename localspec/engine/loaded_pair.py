@@ -13,15 +13,11 @@ from msgspec.structs import replace
 
 from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import Prompt, PromptBuilder
-from localspec.engine.drafters.autoregressive_head import HeadRunner
-from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.drafters.cross_vocabulary import SpelledVocabulary, VocabularyMap
-from localspec.engine.llama import hidden_states, library
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
-from localspec.engine.llama.trimmed_draft import TrimmedDraftContext
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
+from localspec.llama import hidden_states, library
+from localspec.llama.context import LlamaContext
+from localspec.llama.head_context import BlockHeadContext, HeadContext
+from localspec.llama.trimmed_draft import TrimmedDraftContext
 from localspec.machine import installed_llama_cpp, llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
@@ -29,6 +25,10 @@ from localspec.models.gguf import reader, tokenizer
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import GenerateCommand, LoadCommand
+from localspec.spec.drafters.autoregressive_head import HeadRunner
+from localspec.spec.drafters.block_head import BlockHeadRunner
+from localspec.spec.drafters.cross_vocabulary import SpelledVocabulary, VocabularyMap
+from localspec.spec.prefix_cache import PrefixCache
 
 AnyContext = LlamaContext | HeadContext
 
@@ -37,9 +37,8 @@ class LoadedDraft:
     """The draft of a loaded target: its context, and what drafting with it needs."""
 
     def __init__(self, path: Path, load: LoadCommand, target: LlamaContext) -> None:
-        self.context: AnyContext | None = (
-            None  # None if it cannot draft here; a notice says why.
-        )
+        # None if it cannot draft here; a notice says why.
+        self.context: AnyContext | None = None
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
         """Feeds the target's hidden states to the head, if the draft is one."""
         self.kind = "model"

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from localspec.engine.speculative_loop import LoopEnd, RoundResult
-from localspec.engine.thinking_budget import ThinkingBudget
-from localspec.engine.token_probabilities import TokenProbabilities
 from localspec.models.chat_template.thinking_tags import partial_length
 from localspec.protocol.events import (
     Alternative,
@@ -29,9 +26,12 @@ from localspec.protocol.events import (
 )
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import GenerateCommand
+from localspec.spec.speculative_loop import LoopEnd, RoundResult
+from localspec.spec.thinking_budget import ThinkingBudget
+from localspec.spec.token_probabilities import TokenProbabilities
 
 if TYPE_CHECKING:
-    from localspec.engine.llama.model import LlamaVocab
+    from localspec.llama.model import LlamaVocab
 
 
 class OutputProcessor:

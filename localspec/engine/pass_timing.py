@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct
 
-from localspec.engine.protocols import LanguageModel
+from localspec.spec.protocols import LanguageModel
 
 WIDTHS = (1, 4, 2, 8, 5)
 """The most informative first: a slow model runs out of time. llama.cpp may change

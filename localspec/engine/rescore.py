@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from localspec.engine import heartbeat
-from localspec.engine.llama import library
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.library import C
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import DecodeInterrupted, Draft, Logits
-from localspec.engine.sampling import compute_distribution, gumbel_noise
-from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
 from localspec.errors import UsageError
+from localspec.llama import library
+from localspec.llama.context import LlamaContext
+from localspec.llama.library import C
 from localspec.protocol.wire import ReplayCommand, ReplayResult, SamplingParams
+from localspec.spec import heartbeat
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.protocols import DecodeInterrupted, Draft, Logits
+from localspec.spec.sampling import compute_distribution, gumbel_noise
+from localspec.spec.token_probabilities import TokenProbabilities, score_tokens
 
 
 def replay_passes(

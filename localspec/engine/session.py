@@ -11,32 +11,33 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from localspec.engine import draft_scoring, drafters
+from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import Prompt
-from localspec.engine.constraints.answer_start import AnswerStart, HeaderTokens
-from localspec.engine.constraints.grammars import Grammars
-from localspec.engine.constraints.output_constraint import OutputConstraint
 from localspec.engine.draft_scoring import ScoredAnswer
 from localspec.engine.drafter_factory import DrafterFactory
 from localspec.engine.idle_profiler import PairProfiler
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.engine.output_processor import OutputProcessor, to_alternatives
-from localspec.engine.prefix_cache import ConversationSnapshots, PrefixCache
-from localspec.engine.protocols import DecodeInterrupted
 from localspec.engine.rescore import (
     CachedDecoder,
     IndependentDecoder,
     replay_passes,
     rescore,
 )
-from localspec.engine.sampling import bind_vocabulary
-from localspec.engine.speculative_loop import GenerationJob, speculative_decode
-from localspec.engine.token_probabilities import score_tokens
-from localspec.engine.verifiers import make_verifier
 from localspec.errors import Hint, UsageError
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol import wire
 from localspec.protocol.events import Event, SpeculationPlan, TokenScore
+from localspec.spec import drafters
+from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
+from localspec.spec.constraints.grammars import Grammars
+from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.spec.prefix_cache import ConversationSnapshots, PrefixCache
+from localspec.spec.protocols import DecodeInterrupted
+from localspec.spec.sampling import bind_vocabulary
+from localspec.spec.speculative_loop import GenerationJob, speculative_decode
+from localspec.spec.token_probabilities import score_tokens
+from localspec.spec.verifiers import make_verifier
 
 
 class Session:

@@ -73,13 +73,11 @@ class EngineProcess:
         self._has_gpu, self._busy_at = False, -math.inf
         self._file_stats: exit_causes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
-        self._reply: wire.EngineOutput | None = (
-            None  # The reply of a command with exactly one.
-        )
+        # The reply of a command with exactly one.
+        self._reply: wire.EngineOutput | None = None
         self._token_scores: list[TokenScore] = []
-        self.measured: wire.MeasuredCosts | None = (
-            None  # The newest measured costs of the pair.
-        )
+        # The newest measured costs of the pair.
+        self.measured: wire.MeasuredCosts | None = None
         self._write_lock = threading.Lock()
         self._stop_requested = False
         self._is_stopping = False  # Whether the command in progress was asked to stop.

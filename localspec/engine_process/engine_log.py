@@ -15,9 +15,8 @@ from localspec.sanitize import sanitize
 
 _MAX_LINES_KEPT = 200
 _MAX_LINE_LENGTH = 4096
-_MAX_FILE_BYTES = (
-    1_000_000  # Approximate size of engine.log; then it is renamed to engine.log.1.
-)
+# Approximate size of engine.log; then it is renamed to engine.log.1.
+_MAX_FILE_BYTES = 1_000_000
 
 
 def log_path() -> Path:

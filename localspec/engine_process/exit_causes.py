@@ -43,9 +43,8 @@ _TRY_ANOTHER_FILE = errors.Hint(
 
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
-_GPU_ERROR = (
-    "(cuda|rocm|musa) error"  # One backend of llama.cpp, built for three vendors.
-)
+# One backend of llama.cpp, built for three vendors.
+_GPU_ERROR = "(cuda|rocm|musa) error"
 _LOG_CAUSES: tuple[tuple[str, str, str], ...] = (
     (
         "oom-gpu",

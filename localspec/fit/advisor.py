@@ -40,9 +40,8 @@ _TIGHT_SCORE, _LONG_CTX_SCORE = (
     0.7,
     1.05,
 )
-_SWA_CUT_SCORE = (
-    0.985  # Without swa_full a rollback may change the last bits of later logits.
-)
+# Without swa_full a rollback may change the last bits of later logits.
+_SWA_CUT_SCORE = 0.985
 _EXACT_KV: KvType = "q8_0/f16"
 """Of the types with which a CPU's attention computes every width alike the fastest."""
 _EXACT_NOTE = (
@@ -55,9 +54,8 @@ _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 _MIN_WORKER_GAIN = 1.25
 """Speed-up by workers, as estimated, that is worth sending them the model at each load.
 """
-_SMALL_UBATCH = (
-    128  # Of the draft model: it reads prompts slower, with a quarter of the buffers.
-)
+# Of the draft model: it reads prompts slower, with a quarter of the buffers.
+_SMALL_UBATCH = 128
 
 
 class SettingsRequest(Struct, frozen=True):

@@ -37,16 +37,14 @@ from localspec.machine.measurements import (
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from localspec.units import count
 
-_MIN_SIZE_RATIO = (
-    1.5  # Minimum ratio of largest to smallest model for a fit of the fixed time.
-)
+# Minimum ratio of largest to smallest model for a fit of the fixed time.
+_MIN_SIZE_RATIO = 1.5
 _TYPICAL_LAYERS = 32
 _MAX_FIXED_SHARE = 0.3
 """Upper limit of the fixed time, as a share of a pass, if only one size was measured.
 """
-_SINGLE_SIZE_ERROR = (
-    0.15  # Relative error for other model sizes if only one size was measured.
-)
+# Relative error for other model sizes if only one size was measured.
+_SINGLE_SIZE_ERROR = 0.15
 _MIN_VERIFIED = 50  # Verified draft tokens from which an acceptance rate is used.
 _CPU_CACHE_BYTES = 64e6
 """A pair that reads less may stay in the CPU cache, so it does not show memory

@@ -199,9 +199,8 @@ _BITS = {
 """Of the token embeddings, by a part of the quantisation's name; of all others 4.5."""
 _OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
 _MXFP4_BITS = 4.25
-_NARROW_BITS = (
-    8.5  # Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
-)
+# Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
+_NARROW_BITS = 8.5
 _BLOCK = 256
 _WITHOUT_GATE = ("nemotron_h", "nemotron_h_moe", "apertus")  # Two matrices, not three.
 _PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.

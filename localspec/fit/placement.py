@@ -37,9 +37,8 @@ class ContextParams(Struct, frozen=True):
     """Of a head: device and bytes of the target's output matrix, which the head may
     use.
     """
-    n_hidden_states: int = (
-        0  # Of a target: layers whose hidden states are extracted for a head.
-    )
+    # Of a target: layers whose hidden states are extracted for a head.
+    n_hidden_states: int = 0
     load_mtp: bool = False
 
     def cells(self, layer: LayerShape) -> int:
@@ -102,9 +101,8 @@ def _round_up(n: int) -> int:
     return -(-n // CTX_STEP) * CTX_STEP
 
 
-_MAX_COPIES = (
-    4  # Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
-)
+# Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
+_MAX_COPIES = 4
 
 
 class LayerPlacement(Struct, frozen=True):

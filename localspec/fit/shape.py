@@ -101,13 +101,11 @@ class ModelShape(Struct, frozen=True, eq=False, dict=True):
     n_mtp: int = 0  # MTP layers, which llama.cpp loads only if they draft.
     input_bytes: int = 0  # Of tables, which stay on the CPU.
     output_bytes: int = 0  # Of what is on the device of the output layer.
-    output_matrix: int = (
-        0  # Bytes of the matrix that makes logits; 0: a head borrows its target's.
-    )
+    # Bytes of the matrix that makes logits; 0: a head borrows its target's.
+    output_matrix: int = 0
     output_reads: int = 0  # Bytes that each pass reads outside the layers.
-    is_tied: bool = (
-        False  # The token embeddings are the output matrix: a GPU gets a copy.
-    )
+    # The token embeddings are the output matrix: a GPU gets a copy.
+    is_tied: bool = False
     is_table_repacked: bool = False
     """On this CPU tied embeddings are repacked, beside the original."""
     n_swa: int = 0
@@ -121,9 +119,8 @@ class ModelShape(Struct, frozen=True, eq=False, dict=True):
     n_embd_r: int = 0  # Floats of a convolution state, per layer and sequence.
     n_embd_s: int = 0  # Floats of a recurrent state, per layer and sequence.
     ssm_inner: int = 0
-    ssm_channels: int = (
-        0  # Inputs of a recurrent layer's convolution; 0: a short convolution.
-    )
+    # Inputs of a recurrent layer's convolution; 0: a short convolution.
+    ssm_channels: int = 0
     weight_type: str = ""  # The type of most bytes that a pass reads, such as Q4_K.
     head_kind: str = ""  # eagle3, mtp, dflash or dspark; empty for a model.
     head_block: int = 0  # Rows of a block head.

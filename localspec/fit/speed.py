@@ -39,9 +39,8 @@ and `share` and `layer_ms` of gpus.yaml, are least squares of 250 published runs
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
 ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such computers.
-_SIZE_CLASS = (
-    4  # A measured speed applies to models up to this many times as large, or as small.
-)
+# A measured speed applies to models up to this many times as large, or as small.
+_SIZE_CLASS = 4
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
 _CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
     True: {1: 1.0, 2: 1.2, 4: 1.6, 5: 2.1, 8: 2.8, 17: 5.5},
@@ -50,23 +49,19 @@ _CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
 """Until one is measured, by whether the weights are quantised: these have a step from 4 to 5.  At 3
 about 1.3, from targets with layers in RAM (MTP, 12 GB card).
 """
-_UNQUANTIZED_VERIFY = (
-    0.13  # Of that cost on Macs, where unpacking weights costs most of it.
-)
-_ROCM_VERIFY = (
-    2.0  # The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
-)
+# Of that cost on Macs, where unpacking weights costs most of it.
+_UNQUANTIZED_VERIFY = 0.13
+# The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
+_ROCM_VERIFY = 2.0
 _EXPERTS_POWER, _EXPERTS_STEP = 0.75, 0.5
 """Experts of a pass of several tokens cost the power of their number, and a step for
 grouping the tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b
 on a GB10).
 """
-_CPU_ATTENTION_SLOWDOWN = (
-    2.3  # Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
-)
-_DEVICE_CROSSING_MS = (
-    0.045  # Copying activations from one device to the next: 30 to 60 µs.
-)
+# Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
+_CPU_ATTENTION_SLOWDOWN = 2.3
+# Copying activations from one device to the next: 30 to 60 µs.
+_DEVICE_CROSSING_MS = 0.045
 _REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per activation.
 _HOST_MS = 0.8  # Of a round outside llama.cpp.
 _SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
@@ -89,16 +84,14 @@ family: for each workload, from a poor to a good match.  Draft models: reports f
 tokens; vLLM #20780; DeepSeek-V3, 0.85 to 0.90 for MTP), lower ends users': MTP 0.48 to 0.93,
 EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose.
 """
-_MEASURED_ERROR = (
-    0.08  # Of a rate measured with this pair: other texts are accepted otherwise.
-)
+# Of a rate measured with this pair: other texts are accepted otherwise.
+_MEASURED_ERROR = 0.08
 # For each workload, the share of an answer that repeats earlier text, which lookup can
 # draft.
 _COPIED_SHARES = ((0.0, 0.10), (0.05, 0.30), (0.0, 0.05), (0.05, 0.50))
 _COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
-_TEMPERATURE_LOSS = (
-    0.18  # At 1, relative: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5).
-)
+# At 1, relative: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5).
+_TEMPERATURE_LOSS = 0.18
 
 
 class DeviceSpeed(Struct, frozen=True):
@@ -108,17 +101,15 @@ class DeviceSpeed(Struct, frozen=True):
     fixed_ms: float = 0.0  # Of a pass, whatever the model size.
     kind: CurveKind = "gpu"
     layer_ms: float = 0.0  # Of each layer.
-    verify: float = (
-        0.15  # A GPU's cost of a further token of a pass, in one-token passes.
-    )
+    # A GPU's cost of a further token of a pass, in one-token passes.
+    verify: float = 0.15
     verify_curve: Mapping[int, float] = field(default_factory=dict)
     """As measured; empty for the typical one."""
     error: float = TABLE_ERROR
     basis: str = ""  # The source of these numbers, shown to the user.
     measured: bool = False
-    largest_measured: float = (
-        inf  # Bytes of the largest model measured, and of the smallest.
-    )
+    # Bytes of the largest model measured, and of the smallest.
+    largest_measured: float = inf
     smallest_measured: float = 0.0
 
     def read_ms(self, n_bytes: float, weight_type: str = "") -> float:
@@ -253,15 +244,12 @@ class DeviceReads(Struct):
     """Bytes read for one token on one device."""
 
     dense: float = 0.0  # Weights that every token reads.
-    experts: float = (
-        0.0  # Of the experts one token uses, as many as take the same time.
-    )
-    kv_cache: float = (
-        0.0  # The KV cache in use, and recurrent states, read and written.
-    )
-    attention: float = (
-        0.0  # The same, counted once for each attention head that reads it.
-    )
+    # Of the experts one token uses, as many as take the same time.
+    experts: float = 0.0
+    # The KV cache in use, and recurrent states, read and written.
+    kv_cache: float = 0.0
+    # The same, counted once for each attention head that reads it.
+    attention: float = 0.0
     n_layers: int = 0
     n_with_experts: int = 0
 

@@ -55,9 +55,8 @@ _TRAINED_QUALITY = 0.99
 """What is left of a model by the bits of its quantisation, as a factor of its effective size; of
 one that its makers trained for its type.  An opinion.
 """
-_SAME_SPEED = (
-    1.1  # Types that a CPU computes nearly as fast as the fastest, by this ratio.
-)
+# Types that a CPU computes nearly as fast as the fastest, by this ratio.
+_SAME_SPEED = 1.1
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
 _UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
 _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.

@@ -25,16 +25,13 @@ from localspec.protocol.events import EngineReady, Event, Notice
 if TYPE_CHECKING:
     import asyncio
 
-POLL_SECONDS = (
-    0.5  # Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
-)
-_STOP_TIMEOUT = (
-    2.0  # Seconds for an answer to stop, before its engine process is closed.
-)
+# Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
+POLL_SECONDS = 0.5
+# Seconds for an answer to stop, before its engine process is closed.
+_STOP_TIMEOUT = 2.0
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
-_PERSON_POLL_SECONDS = (
-    0.05  # Between two checks whether a person has answered a job's question.
-)
+# Between two checks whether a person has answered a job's question.
+_PERSON_POLL_SECONDS = 0.05
 
 T = TypeVar("T")
 

@@ -38,9 +38,8 @@ def add_if_path(pair: ResolvedPair) -> None:
 class DefaultPair(NamedTuple):
     model: str
     draft: str
-    why: str = (
-        ""  # Where it comes from, if it was not named and is not the default pair.
-    )
+    # Where it comes from, if it was not named and is not the default pair.
+    why: str = ""
 
 
 def resolve_default(model: str | None, draft: str) -> DefaultPair:

@@ -55,14 +55,13 @@ EXACT_NOTICE = "exact"  # Code of the notice about what exact mode does.
 
 _WEIGHT_BEFORE = 0.8
 """Weight of earlier times in a pass cost after one more pass
-(engine/control/pass_costs.py).
+(spec/control/pass_costs.py).
 """
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
-_SAVE_INTERVAL = (
-    1.0  # Seconds between two writes: a write takes longer than a short answer.
-)
+# Seconds between two writes: a write takes longer than a short answer.
+_SAVE_INTERVAL = 1.0
 
 
 class LoadOptions(Struct, frozen=True):
@@ -73,9 +72,8 @@ class LoadOptions(Struct, frozen=True):
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
     main_gpu: int = 0
-    split: wire.SplitMode | tuple[float, ...] = (
-        "layer"  # A mode, or a share for each device.
-    )
+    # A mode, or a share for each device.
+    split: wire.SplitMode | tuple[float, ...] = "layer"
     cpu_moe: int | None = None
     threads: int | None = None
     draft_threads: int | None = None  # None: as `threads`.

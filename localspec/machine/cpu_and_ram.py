@@ -128,9 +128,8 @@ def _sysctl(name: str) -> str:
     return ""
 
 
-_SHARED_CPU = (
-    0.45  # Of a CPU: a thread gets on with the rest if other programs use less of it.
-)
+# Of a CPU: a thread gets on with the rest if other programs use less of it.
+_SHARED_CPU = 0.45
 MAX_OTHER_LOAD = 1 / 8
 """A measurement is trusted if other programs used at most this share of all CPUs
 meanwhile.

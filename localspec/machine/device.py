@@ -64,9 +64,8 @@ class DeviceMemory(Struct, frozen=True):
     kv: int = 0  # KV cache and recurrent states.
     compute: int = 0  # Compute buffers.
     states: int = 0  # Of `kv`: recurrent states, with those for rollback.
-    window: int = (
-        0  # Of `kv`: the cache of sliding-window layers, if it is cut to the window.
-    )
+    # Of `kv`: the cache of sliding-window layers, if it is cut to the window.
+    window: int = 0
 
     @property
     def total(self) -> int:
@@ -103,9 +102,8 @@ class BufferLog:
     def __init__(self) -> None:
         # Bytes by buffer and category.
         self._sizes: dict[tuple[str, str], int] = defaultdict(int)
-        self.kv_total = (
-            0  # Bytes of the KV cache on all devices, without recurrent states.
-        )
+        # Bytes of the KV cache on all devices, without recurrent states.
+        self.kv_total = 0
 
     def read(self, line: str) -> None:
         """Ignores other lines.

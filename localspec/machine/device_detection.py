@@ -26,9 +26,8 @@ from localspec.units import gib
 _MAX_UNIFIED_SHARE = 0.75
 """Upper limit for a GPU without its own memory, as a share of available system memory.
 """
-_FREE_TOLERANCE = (
-    0.1  # Sources that differ by more than this share of the total disagree.
-)
+# Sources that differ by more than this share of the total disagree.
+_FREE_TOLERANCE = 0.1
 _UNIFIED_BACKENDS = ("Metal", "MTL")
 _SOFTWARE_DEVICES = ("llvmpipe", "SwiftShader")
 """Vulkan drivers that compute on the CPU, by the start of the description."""

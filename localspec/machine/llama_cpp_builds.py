@@ -36,9 +36,8 @@ class SystemHardware(Struct, frozen=True):
     system: str  # Linux, Darwin, Windows.
     arch: str
     nvidia_driver: str | None = None  # Version of the driver.
-    compute_capability: float | None = (
-        None  # CUDA compute capability of the oldest GPU.
-    )
+    # CUDA compute capability of the oldest GPU.
+    compute_capability: float | None = None
     has_amd: bool = False  # Has an AMD GPU with its own memory.
     has_rocm: bool = False
     has_intel: bool = False  # Has an Intel GPU with its own memory.
@@ -55,9 +54,8 @@ class LlamaCppBuild(Struct, frozen=True):
     compilers: tuple[str, ...] = ()  # A source build needs one of these programs.
     required_header: tuple[str, str] | None = None
     """A header file that a source build includes, and a name that it must define."""
-    core_seconds: int | None = (
-        None  # How long a source build computes; None: not measured.
-    )
+    # How long a source build computes; None: not measured.
+    core_seconds: int | None = None
 
     def can_compile(self) -> bool:
         return any(map(shutil.which, self.compilers))

@@ -64,13 +64,11 @@ class CatalogShape(Struct, frozen=True, kw_only=True):
     """
     sliding_head_dim: int = 0  # Of layers with a window, if it differs.
     full_kv_heads: int = 0  # Of layers with full attention, if it differs.
-    shared_kv_layers: int = (
-        0  # Last layers, which read the keys and values of earlier ones.
-    )
+    # Last layers, which read the keys and values of earlier ones.
+    shared_kv_layers: int = 0
     shared_kv_ff: int = 0  # Feed-forward width of those layers, if it differs.
-    keys_as_values: bool = (
-        False  # Layers with full attention have one matrix for keys and values.
-    )
+    # Layers with full attention have one matrix for keys and values.
+    keys_as_values: bool = False
     layer_embd: int = 0  # Width of the per-layer embeddings.
     q_rank: int = 0
     kv_rank: int = 0  # Width of the compressed keys and values (MLA).
@@ -166,16 +164,14 @@ class CatalogModel(Struct, frozen=True):
     about: int | None = None  # Upper bound of the size, from a published, rounded one.
     sha256: str | None = None
     revision: str | None = None
-    package: str | None = (
-        None  # `name==version` of a Python package that contains the same file.
-    )
+    # `name==version` of a Python package that contains the same file.
+    package: str | None = None
     licence: str | None = None
     family: str = ""
     architecture: str | None = None
     parameters: int | None = None
-    active: int | None = (
-        None  # Parameters read for one token, for a mixture of experts.
-    )
+    # Parameters read for one token, for a mixture of experts.
+    active: int | None = None
     context: int | None = None
     shape: CatalogShape | None = None
     shape_source: str = ""

@@ -40,9 +40,8 @@ class BlockFormat(Struct, frozen=True):
     first_row: int  # The row whose logits give the first draft token.
     has_confidence: bool  # Whether the head outputs a confidence for each draft token.
     is_causal: bool
-    top_k: int = (
-        0  # DFlash2: candidates per draft token, scored after each of the token before.
-    )
+    # DFlash2: candidates per draft token, scored after each of the token before.
+    top_k: int = 0
 
 
 def read_block_format(header: Header) -> BlockFormat:

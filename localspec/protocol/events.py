@@ -64,9 +64,8 @@ class Token(Struct, frozen=True):
     rank: int | None = None
     alternatives: tuple[Alternative, ...] = ()
     """The rejected draft token first, then the target's likeliest other tokens."""
-    piece: str | None = (
-        None  # Its own bytes, as Latin-1, where they are not those of `text`.
-    )
+    # Its own bytes, as Latin-1, where they are not those of `text`.
+    piece: str | None = None
 
 
 class RoundTimes(Struct, frozen=True):

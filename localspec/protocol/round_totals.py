@@ -47,9 +47,8 @@ class RoundTotals(DraftTotals):
     """
     by_source: dict[str, DraftTotals] = field(default_factory=dict)
     host_ms: float = 0.0
-    overlapped: int = (
-        0  # Rounds whose draft was continued during the target pass before.
-    )
+    # Rounds whose draft was continued during the target pass before.
+    overlapped: int = 0
     overlap_hits: int = 0  # Those in which what was drafted then could be used.
 
     @classmethod

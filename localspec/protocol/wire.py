@@ -14,9 +14,8 @@ from msgspec import Struct, field, to_builtins
 from localspec.protocol import events
 from localspec.protocol.json_dataclasses import from_json, parse_object
 
-PROTOCOL_VERSION = (
-    1  # Incremented by changes that an older version would misunderstand.
-)
+# Incremented by changes that an older version would misunderstand.
+PROTOCOL_VERSION = 1
 # Maximum length of a reply line, far longer than any event.
 MAX_LINE_BYTES = 4 * 1024 * 1024
 
@@ -31,9 +30,8 @@ ALL_LAYERS = -1  # Of `n_gpu_layers` and `cpu_moe`.
 # Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
 DRAFT_MAX = 16
 DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
-DEFAULT_DRAFT_LENGTH = (
-    5  # Draft length of a drafter selected by name, if no other is requested.
-)
+# Draft length of a drafter selected by name, if no other is requested.
+DEFAULT_DRAFT_LENGTH = 5
 
 
 class SamplingParams(Struct, frozen=True):
@@ -157,9 +155,8 @@ class LoadCommand(Struct, frozen=True):
 
     None: across devices, where it is worth it.
     """
-    measure_when_idle: bool = (
-        False  # Measure threads and costs while no command is pending.
-    )
+    # Measure threads and costs while no command is pending.
+    measure_when_idle: bool = False
     snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
 
 
@@ -201,9 +198,8 @@ class GenerateCommand(Struct, frozen=True):
     """Max draft tokens per round if `spec` is `auto`; the draft length if it names a
     drafter. None: adaptive, or DEFAULT_DRAFT_LENGTH.
     """
-    overlap: bool | None = (
-        None  # Draft on while the target verifies. None: as the pair was loaded.
-    )
+    # Draft on while the target verifies. None: as the pair was loaded.
+    overlap: bool | None = None
     why: str = ""  # The caller's reason for `spec`, reported as `SpeculationPlan.why`.
     messages: tuple[ChatMessage, ...] = ()
     prior_messages: tuple[ChatMessage, ...] = ()
@@ -212,22 +208,17 @@ class GenerateCommand(Struct, frozen=True):
     """Tokens of the answer so far, which count towards `max_tokens`; generation
     continues after them, and their text is not sent again.
     """
-    template: str | None = (
-        None  # Name of a built-in template; None for the model's own, if any.
-    )
-    think: bool | None = (
-        None  # Passed to the template; None for the template's default.
-    )
-    think_budget: int | None = (
-        None  # Maximum thinking tokens; then the thinking part is closed.
-    )
+    # Name of a built-in template; None for the model's own, if any.
+    template: str | None = None
+    # Passed to the template; None for the template's default.
+    think: bool | None = None
+    # Maximum thinking tokens; then the thinking part is closed.
+    think_budget: int | None = None
     effort: str = ""  # How hard to think: one of `thinking_effort.EFFORTS`.
-    probabilities: bool = (
-        False  # Whether tokens carry their probabilities, rank and alternatives.
-    )
-    grammar: str = (
-        ""  # A GBNF grammar that the answer follows; its thinking part is free.
-    )
+    # Whether tokens carry their probabilities, rank and alternatives.
+    probabilities: bool = False
+    # A GBNF grammar that the answer follows; its thinking part is free.
+    grammar: str = ""
     json_schema: str = ""
     """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`.
     """
@@ -244,9 +235,8 @@ class GenerateCommand(Struct, frozen=True):
     """With `probabilities`: how many of the target's other tokens are reported."""
     prompt_tokens: tuple[int, ...] = ()
     """Without `messages`: the prompt as tokens, instead of `text`."""
-    prediction: str = (
-        ""  # Text that the answer probably repeats: prompt lookup copies from it.
-    )
+    # Text that the answer probably repeats: prompt lookup copies from it.
+    prediction: str = ""
 
     def to_count(self) -> CountCommand:
         """The command that counts the tokens of the same prompt."""
@@ -351,9 +341,8 @@ class HeartbeatReply(Struct, frozen=True):
     """
 
     stuck: float
-    busy: float = (
-        0.0  # CPU seconds the engine used per second since the heartbeat before.
-    )
+    # CPU seconds the engine used per second since the heartbeat before.
+    busy: float = 0.0
 
 
 class FailureReply(Struct, frozen=True):

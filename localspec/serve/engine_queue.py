@@ -17,9 +17,8 @@ from localspec.serve import api_error
 from localspec.serve.api_error import ApiError
 
 T = TypeVar("T")
-MAX_WAITING = (
-    16  # Default number of requests that wait behind the one that is answered.
-)
+# Default number of requests that wait behind the one that is answered.
+MAX_WAITING = 16
 _MAX_RETRY_SECONDS = 30
 
 

@@ -32,9 +32,8 @@ _BILLING = "x-anthropic-billing-header:"
 """A system block of Claude Code, other in each request: with it, no prompt continues
 another.
 """
-_SIGNATURE = (
-    "localspec"  # Of thinking; some clients send back only thinking that has one.
-)
+# Of thinking; some clients send back only thinking that has one.
+_SIGNATURE = "localspec"
 _NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",

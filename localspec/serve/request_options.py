@@ -46,9 +46,8 @@ class CompletionOptions(Struct, frozen=True):
     settings: ChatSettings  # The server's own, with what the request changes.
     seed: int
     n: int = 1
-    n_logprobs: int | None = (
-        None  # How many alternatives per token; None without probabilities.
-    )
+    # How many alternatives per token; None without probabilities.
+    n_logprobs: int | None = None
     stream: bool = False
     include_usage: bool = False
     timings_per_token: bool = False

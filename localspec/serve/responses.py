@@ -19,9 +19,8 @@ from localspec.serve.prompts import check_chat, join_messages, parse_call, parse
 INPUT = "input"
 _MAX_ITEMS = 20_000
 _MAX_TOOLS = 1024
-_LOGPROBS = (
-    "message.output_text.logprobs"  # The value of `include` that asks for logprobs.
-)
+# The value of `include` that asks for logprobs.
+_LOGPROBS = "message.output_text.logprobs"
 _REFUSED = {
     "previous_response_id": "responses are not stored; send the conversation as input",
     "conversation": "conversations are not stored; send the conversation as input",

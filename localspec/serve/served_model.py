@@ -29,9 +29,8 @@ _TEXT_MAX_TOKENS = 512
 _MAX_BYTES_PER_TOKEN = 512
 """No prompt of more bytes per token of context fits; the engine need not count it."""
 _KEPT_ANSWER_TOKENS = 500_000
-_INFILL_ANSWER_TOKENS = (
-    256  # Left free for the answer, in a context of at least twice as many.
-)
+# Left free for the answer, in a context of at least twice as many.
+_INFILL_ANSWER_TOKENS = 256
 _PREFIX_SHARE = 0.75
 """Of what is left, as in llama-server: the prefix matters more than the suffix."""
 _MAX_CHARS_PER_TOKEN = 64
@@ -90,9 +89,8 @@ class ServedModel(Struct, frozen=True):
     pair: ResolvedPair
     settings: ChatSettings  # Of an answer whose request leaves them open.
     ready: EngineReady = NOT_LOADED
-    seed: int | None = (
-        None  # Of every request without one; None: each has a random seed.
-    )
+    # Of every request without one; None: each has a random seed.
+    seed: int | None = None
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)

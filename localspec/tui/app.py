@@ -90,9 +90,8 @@ class LocalspecApp(App[None]):
     TITLE = "localspec"
     BINDINGS = bindings_for("app")
     COMMANDS = {ActionProvider}  # noqa: RUF012
-    COMMAND_PALETTE_BINDING = (
-        "ctrl+f12"  # the key table has its own entry for the palette
-    )
+    # the key table has its own entry for the palette
+    COMMAND_PALETTE_BINDING = "ctrl+f12"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]  # noqa: RUF012
 

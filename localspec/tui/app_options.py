@@ -37,9 +37,8 @@ class AppOptions(Struct):
     overflow: OverflowPolicy = "ask"  # Policy of new chats when the context is full.
     first_run: bool = False  # Whether to show the welcome screen.
     show_thinking: bool = False  # Whether new chats show the thinking unfolded.
-    temperature: float | None = (
-        None  # Temperature of new chats; None: the pair's default.
-    )
+    # Temperature of new chats; None: the pair's default.
+    temperature: float | None = None
     spec: str = "auto"  # Drafter of new chats (`--spec`).
     exact: bool = False  # Exact mode of new chats.
     load: LoadOptions = field(default=LoadOptions(can_skip_workers=True))

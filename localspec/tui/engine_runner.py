@@ -78,9 +78,8 @@ class EngineRunner:
         self._closing_host: EngineHost | None = None
         self._closing: threading.Thread | None = None
         self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
-        self._session: ChatSession | None = (
-            None  # Of the answer; None if that was an inspection.
-        )
+        # Of the answer; None if that was an inspection.
+        self._session: ChatSession | None = None
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
 

@@ -53,9 +53,8 @@ class HomeRow(Struct, frozen=True):
     chat_id: int | None = None
     is_pinned: bool = False
     preset: str = ""  # The name of a preset for a new chat.
-    found: SearchHit | None = (
-        None  # A search match within the chat; `description` is its excerpt.
-    )
+    # A search match within the chat; `description` is its excerpt.
+    found: SearchHit | None = None
     hub_search_text: str = ""
     """Words to search the hub for: only this row sends what was typed to the network.
     """

@@ -40,9 +40,8 @@ class SavedChats:
     """Opens the history at the first access, on the thread that needs it."""
 
     def __init__(self, *, private: bool = False) -> None:
-        self.private = (
-            private  # Whether the user has turned saving off: applies to new chats.
-        )
+        # Whether the user has turned saving off: applies to new chats.
+        self.private = private
         self._lock = threading.Lock()
         self._history: ChatHistory | None = None
         self._notices: list[Notice] = []

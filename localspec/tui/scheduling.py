@@ -38,9 +38,8 @@ def set_reliable_timer(
 
 FRAME_SECONDS = 0.04  # Minimum time between two redraws: at most 25 per second.
 MAX_FRAME_SECONDS = 0.12
-MAX_DRAWING_SHARE = (
-    0.15  # Maximum share of a CPU core for drawing while an answer streams.
-)
+# Maximum share of a CPU core for drawing while an answer streams.
+MAX_DRAWING_SHARE = 0.15
 
 
 class FramePacer:

@@ -28,7 +28,7 @@ from gguf.quants import dequantize
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from localspec.engine.llama.library import C
+from localspec.llama.library import C
 
 Array = NDArray[np.float32]
 Stored = NDArray[Any]

@@ -23,13 +23,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from localspec.engine import drafters
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.library import C
 from localspec.engine.output_processor import OutputProcessor
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.speculative_loop import GenerationJob, speculative_decode
-from localspec.engine.verifiers import make_verifier
+from localspec.llama.context import LlamaContext
+from localspec.llama.library import C
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Round
 from localspec.protocol.wire import (
@@ -39,6 +35,10 @@ from localspec.protocol.wire import (
     VerifyMode,
     encode_output,
 )
+from localspec.spec import drafters
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.speculative_loop import GenerationJob, speculative_decode
+from localspec.spec.verifiers import make_verifier
 from tests.support import tinygguf
 
 DRAFT_LENGTH, WIDTH = 4, 64

@@ -38,8 +38,8 @@ from gguf import GGMLQuantizationType as Kind
 from growth import Array, Growth, Shape, Source, trained_model, write_gguf
 from programs import BenchError
 
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.library import C
+from localspec.llama.context import LlamaContext
+from localspec.llama.library import C
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings

@@ -111,9 +111,8 @@ class Run:
     drafted: int = 0
     accepted: int = 0
     text: str = ""
-    distinct: float | None = (
-        None  # The share of distinct 4-grams of localspec's answers.
-    )
+    # The share of distinct 4-grams of localspec's answers.
+    distinct: float | None = None
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from turns import table
 
-from localspec.engine.llama.context import LlamaContext
+from localspec.llama.context import LlamaContext
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 

@@ -15,9 +15,9 @@ import numpy as np
 from head_shards import SEQUENCE_TOKENS, Conversation, ShardWriter, answered, own_tokens
 from numpy.typing import NDArray
 
-from localspec.engine.llama.hidden_states import LayerHiddenStates
-from localspec.engine.llama.library import C
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.hidden_states import LayerHiddenStates
+from localspec.llama.library import C
+from localspec.llama.model import LlamaModel
 from localspec.models.chat_template.jinja_render import render
 from localspec.protocol.wire import ChatMessage, ContextSettings
 

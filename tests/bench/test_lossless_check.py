@@ -9,10 +9,10 @@ import pytest
 
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.bench.verify_report import VerifyReport
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.prefix_cache import PrefixCache, common_prefix_length
 from localspec.launch import Engine
+from localspec.llama.context import LlamaContext
 from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
 from tests.bench.fake_engine import Draw, Scripted, honest
 from tests.support.sessions import InProcess, loaded, require_same_logits_at_every_width
 from tests.support.zoo import Zoo

@@ -15,9 +15,9 @@ from localspec.engine.chat_prompt import (
     PromptBuilder,
     reuse_answer_tokens,
 )
-from localspec.engine.llama.model import TextFinder
 from localspec.engine.session import Session
 from localspec.errors import UsageError
+from localspec.llama.model import TextFinder
 from localspec.protocol.events import Event, Notice, Prefill
 from localspec.protocol.wire import (
     ChatMessage,

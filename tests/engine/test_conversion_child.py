@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from localspec.engine import conversion_child
-from localspec.engine.llama.library import C
+from localspec.llama.library import C
 
 
 def test_a_gpu_does_not_compute_the_wide_passes(

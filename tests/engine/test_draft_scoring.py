@@ -9,9 +9,6 @@ from msgspec.structs import replace
 from localspec.bench import draft_test
 from localspec.engine import draft_scoring
 from localspec.engine.draft_scoring import ScoredAnswer
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Drafter
-from localspec.engine.verifiers import make_verifier
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import (
     DraftScore,
@@ -20,7 +17,10 @@ from localspec.protocol.wire import (
     SamplingParams,
     ScoreDraftCommand,
 )
-from tests.engine.laws import PROMPT, SAMPLED, MakeModel, history
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.protocols import Drafter
+from localspec.spec.verifiers import make_verifier
+from tests.spec.laws import PROMPT, SAMPLED, MakeModel, history
 from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,

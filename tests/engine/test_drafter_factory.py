@@ -19,7 +19,7 @@ from localspec.errors import IncompatiblePairError, ModelFileError, UsageError
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand
-from tests.engine.freshness import HOT, check_rows
+from tests.spec.freshness import HOT, check_rows
 from tests.support import head_models, head_targets, heads_beside
 from tests.support.fake_models import GREEDY
 from tests.support.long_cases import often

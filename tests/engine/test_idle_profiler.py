@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from localspec.engine import idle_profiler, pass_timing
 from localspec.engine import session as session_module
-from localspec.engine.llama.context import LlamaContext
 from localspec.engine.session import Session
+from localspec.llama.context import LlamaContext
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.protocol.wire import LoadCommand, MeasuredCosts, ProbeCommand
 from tests.support.sessions import SETTINGS, loaded, say

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from localspec.engine.llama import context
 from localspec.errors import UsageError
+from localspec.llama import context
 from localspec.protocol.events import EngineReady
 from tests.support.sessions import SETTINGS, loaded, say
 from tests.support.zoo import Zoo

@@ -9,9 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.engine.output_processor import IncrementalDetokenizer, OutputProcessor
-from localspec.engine.protocols import Draft
-from localspec.engine.speculative_loop import LoopEnd, RoundResult
-from localspec.engine.token_probabilities import TokenProbabilities
 from localspec.protocol import events
 from localspec.protocol.events import (
     Alternative,
@@ -23,6 +20,9 @@ from localspec.protocol.events import (
     Token,
 )
 from localspec.protocol.wire import GenerateCommand
+from localspec.spec.protocols import Draft
+from localspec.spec.speculative_loop import LoopEnd, RoundResult
+from localspec.spec.token_probabilities import TokenProbabilities
 
 END = 5
 PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>", b""]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from localspec.engine import pass_timing
-from localspec.engine.protocols import Logits
+from localspec.spec.protocols import Logits
 from tests.support.fake_models import HistoryModel
 
 

@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.rescore import rescore
 from localspec.engine.session import Session
-from localspec.engine.token_probabilities import TokenProbabilities, score_tokens
-from localspec.engine.verifiers import make_verifier
 from localspec.errors import PromptTooLongError, UsageError
 from localspec.protocol.events import TokenScore
 from localspec.protocol.wire import (
@@ -20,7 +17,10 @@ from localspec.protocol.wire import (
     ReplayResult,
     SamplingParams,
 )
-from tests.engine import laws
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.token_probabilities import TokenProbabilities, score_tokens
+from localspec.spec.verifiers import make_verifier
+from tests.spec import laws
 from tests.support.fake_models import (
     PLAIN,
     HistoryModel,

@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from localspec import launch
-from localspec.engine.llama.head_context import BlockHeadContext
-from localspec.engine.llama.library import LOG
 from localspec.fit import memory, pair_shapes, shape
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.shape import ModelShape
+from localspec.llama.head_context import BlockHeadContext
+from localspec.llama.library import LOG
 from localspec.machine import llama_params, memory_probe
 from localspec.machine.device import HOST, Device, reserve_bytes
 from localspec.models.gguf import reader

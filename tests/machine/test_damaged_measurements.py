@@ -15,9 +15,6 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from localspec import paths
-from localspec.engine.control.controller import SpeculationController
-from localspec.engine.control.pair_stats import PairStats
-from localspec.engine.control.pass_costs import MAX_WIDTH, PassCosts
 from localspec.fit import calibration, machine_profile, speedup_model
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.speed import HardwareSpeed
@@ -44,7 +41,10 @@ from localspec.protocol.wire import (
     MeasuredCosts,
     SamplingParams,
 )
-from tests.engine.control.worlds import World, steady
+from localspec.spec.control.controller import SpeculationController
+from localspec.spec.control.pair_stats import PairStats
+from localspec.spec.control.pass_costs import MAX_WIDTH, PassCosts
+from tests.spec.control.worlds import World, steady
 from tests.support.long_cases import bulk
 from tests.support.zoo import Zoo
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from localspec.engine.llama.library import LOG, C
+from localspec.llama.library import LOG, C
 from localspec.machine import llama_params
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings
 from tests.support import families

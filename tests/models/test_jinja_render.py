@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.llama.library import C
 from localspec.errors import UsageError
+from localspec.llama.library import C
 from localspec.models.chat_template import (
     builtin_templates,
     jinja_render,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from localspec.engine.llama.library import C
+from localspec.llama.library import C
 from localspec.models import pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header

@@ -18,7 +18,7 @@ from localspec.bench.lossless_check import (
     LosslessMeasurement,
     VerifyEffort,
 )
-from localspec.engine.llama.context import LlamaContext
+from localspec.llama.context import LlamaContext
 from tests.bench.test_lossless_check import drop_row, rewind_one_too_few
 from tests.support.long_cases import often
 from tests.support.sessions import InProcess, loaded

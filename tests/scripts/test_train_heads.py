@@ -14,8 +14,8 @@ from head_answers import AnswerPlan, BatchedTarget
 from numpy.typing import NDArray
 
 from localspec import LLM
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.hidden_states import LayerHiddenStates
+from localspec.llama.context import LlamaContext
+from localspec.llama.hidden_states import LayerHiddenStates
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 from tests.support import head_models

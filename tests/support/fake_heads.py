@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from localspec.engine.drafters import DrafterInputs
-from localspec.engine.drafters.autoregressive_head import HeadDrafter, HeadRunner
-from localspec.engine.drafters.block_head import BlockDrafter, BlockHeadRunner
-from localspec.engine.prefix_cache import common_prefix_length
-from localspec.engine.protocols import (
+from localspec.spec.drafters import DrafterInputs
+from localspec.spec.drafters.autoregressive_head import HeadDrafter, HeadRunner
+from localspec.spec.drafters.block_head import BlockDrafter, BlockHeadRunner
+from localspec.spec.prefix_cache import common_prefix_length
+from localspec.spec.protocols import (
     Draft,
     Drafter,
     DraftStopPolicy,
@@ -23,7 +23,7 @@ from localspec.engine.protocols import (
     Logits,
     Verifier,
 )
-from localspec.engine.speculative_loop import GenerationJob
+from localspec.spec.speculative_loop import GenerationJob
 from tests.support.fake_models import N_VOCAB, HistoryModel
 
 _BATCH = 6
@@ -207,4 +207,4 @@ HEADS: dict[str, MakeHeadDrafter] = {
     "block head": _block(FakeBlockHead),
     "lattice": _block(FakeLatticeHead),
 }
-"""A line here puts a kind of head through every law of tests/engine/laws.py."""
+"""A line here puts a kind of head through every law of tests/spec/laws.py."""

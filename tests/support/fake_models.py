@@ -13,19 +13,22 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from localspec.engine import drafters
-from localspec.engine.constraints.output_constraint import ConstrainedDrafter
-from localspec.engine.control.controller import SpeculationController
-from localspec.engine.control.overlapped_drafter import (
+from localspec.errors import EngineError
+from localspec.protocol.events import FinishReason, Prefill
+from localspec.protocol.wire import SamplingParams
+from localspec.spec import drafters
+from localspec.spec.constraints.output_constraint import ConstrainedDrafter
+from localspec.spec.control.controller import SpeculationController
+from localspec.spec.control.overlapped_drafter import (
     IsStopped,
     OverlappedDrafter,
     OverlapPolicy,
     ThreadWorker,
 )
-from localspec.engine.drafters import NoDrafter
-from localspec.engine.drafters.model import ModelDrafter
-from localspec.engine.prefix_cache import BranchCache, PrefixCache
-from localspec.engine.protocols import (
+from localspec.spec.drafters import NoDrafter
+from localspec.spec.drafters.model import ModelDrafter
+from localspec.spec.prefix_cache import BranchCache, PrefixCache
+from localspec.spec.protocols import (
     DecodeInterrupted,
     Draft,
     Drafter,
@@ -33,16 +36,13 @@ from localspec.engine.protocols import (
     Logits,
     Verifier,
 )
-from localspec.engine.speculative_loop import (
+from localspec.spec.speculative_loop import (
     GenerationJob,
     LoopEnd,
     RoundResult,
     speculative_decode,
 )
-from localspec.engine.verifiers import SeededRandom
-from localspec.errors import EngineError
-from localspec.protocol.events import FinishReason, Prefill
-from localspec.protocol.wire import SamplingParams
+from localspec.spec.verifiers import SeededRandom
 
 N_VOCAB = 6
 GREEDY = SamplingParams(temperature=0.0)

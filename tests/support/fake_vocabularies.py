@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from localspec.engine.drafters import DrafterInputs
-from localspec.engine.drafters.cross_vocabulary import (
+from localspec.models.gguf.tokenizer import TokenBytes
+from localspec.protocol.wire import SamplingParams
+from localspec.spec.drafters import DrafterInputs
+from localspec.spec.drafters.cross_vocabulary import (
     CrossVocabularyDrafter,
     SpelledVocabulary,
     VocabularyMap,
 )
-from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.protocols import Logits, Verifier
-from localspec.models.gguf.tokenizer import TokenBytes
-from localspec.protocol.wire import SamplingParams
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.protocols import Logits, Verifier
 from tests.support.fake_models import FakeModel
 
 TARGET = ("a", "b", "ab", "c", "ca", "bc")

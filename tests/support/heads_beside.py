@@ -5,14 +5,14 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from localspec.engine.drafters.autoregressive_head import HeadRunner
-from localspec.engine.drafters.block_head import BlockHeadRunner
-from localspec.engine.llama.context import LlamaContext
-from localspec.engine.llama.head_context import BlockHeadContext, HeadContext
-from localspec.engine.llama.hidden_states import FinalHiddenStates, LayerHiddenStates
+from localspec.llama.context import LlamaContext
+from localspec.llama.head_context import BlockHeadContext, HeadContext
+from localspec.llama.hidden_states import FinalHiddenStates, LayerHiddenStates
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
+from localspec.spec.drafters.autoregressive_head import HeadRunner
+from localspec.spec.drafters.block_head import BlockHeadRunner
 from tests.support.sessions import SETTINGS
 
 

@@ -5,7 +5,7 @@ reports.
 import os
 from pathlib import Path
 
-from localspec.engine.llama.library import LOG, C
+from localspec.llama.library import LOG, C
 from localspec.machine import llama_params
 from localspec.machine.device import DeviceMemory
 from localspec.protocol.wire import LoadCommand

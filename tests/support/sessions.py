@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.llama.context import LlamaContext
 from localspec.engine.session import Session
+from localspec.llama.context import LlamaContext
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Event, GenerationFinished, Round, SpeculationPlan
 from localspec.protocol.wire import (

@@ -26,9 +26,8 @@ from localspec.chat.history.records import (
 from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.protocol.events import Event, Notice
 
-_EXCERPT_MARGIN = (
-    60  # Characters of an excerpt before the match; twice as many follow it.
-)
+# Characters of an excerpt before the match; twice as many follow it.
+_EXCERPT_MARGIN = 60
 
 
 class RemovalResult(Struct, frozen=True):

@@ -41,9 +41,8 @@ class WorkerStatus(Struct, frozen=True):
     llama_cpp: str  # Version of llama-cpp-python.
     is_busy: bool
     devices: tuple[WorkerDevice, ...]
-    memory_limit: int | None = (
-        None  # Bytes that clients may use; None: all that is free.
-    )
+    # Bytes that clients may use; None: all that is free.
+    memory_limit: int | None = None
 
 
 _REQUEST_HEADER = 9  # Of llama.cpp's requests: command, and size of the body (8 bytes).
@@ -62,9 +61,8 @@ class RequestMeter:
     def start_client(self) -> None:
         self.layers: set[int] = set()
         self._head = bytearray()
-        self._n_rest = (
-            0  # Bytes of the current request that are still to come, and do not matter.
-        )
+        # Bytes of the current request that are still to come, and do not matter.
+        self._n_rest = 0
 
     def feed(self, data: memoryview) -> None:
         while data:

@@ -115,9 +115,8 @@ class GgufContents(Struct):
     arrays: dict[str, GgufArray] = field(default_factory=dict)
     tokens: list[bytes] = field(default_factory=list)
     tensors: tuple[TensorInfo, ...] = ()
-    data_offset: int = (
-        0  # Where the tensors' data begins; without tensors, where the file ends.
-    )
+    # Where the tensors' data begins; without tensors, where the file ends.
+    data_offset: int = 0
 
     def text(self, key: str, default: str = "") -> str:
         """Raises InvalidGgufError for a value of another type."""

@@ -55,15 +55,13 @@ class RetryPolicy(Struct, frozen=True):
     """Limits and delays of network requests, in seconds."""
 
     max_attempts: int = 6  # Consecutive attempts that receive no byte.
-    first_delay: float = (
-        1.0  # Before the second attempt; doubles with each further one.
-    )
+    # Before the second attempt; doubles with each further one.
+    first_delay: float = 1.0
     max_delay: float = 30.0
     max_retry_after: float = 300.0  # Longest accepted `retry_after`.
     connect_timeout: float = 10.0
-    stall_timeout: float = (
-        20.0  # A connection without a byte for this long counts as lost.
-    )
+    # A connection without a byte for this long counts as lost.
+    stall_timeout: float = 20.0
 
     def delay_before_retry(self, attempt: int, error: RetryableError) -> float:
         """Seconds to wait after attempt number `attempt`; raises `error` if there is no

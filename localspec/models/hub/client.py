@@ -42,9 +42,8 @@ _MAX_JSON_BYTES = 64_000_000  # Of a list of files; the largest known has 5 MB.
 _WRONG_FORM = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an answer of another form raises."""
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
-_HEADER_REQUEST_BYTES = (
-    20_000_000  # Bytes per request: the largest vocabularies take 16 MB.
-)
+# Bytes per request: the largest vocabularies take 16 MB.
+_HEADER_REQUEST_BYTES = 20_000_000
 
 
 class RepoInfo(Struct, frozen=True):

@@ -33,9 +33,8 @@ class _QueuedDownload(Struct):
     state: DownloadState
     # Of the current run; reports of earlier, cancelled runs are ignored.
     cancel: CancelToken
-    started_cancel: CancelToken | None = (
-        None  # Of the run that a worker thread has started.
-    )
+    # Of the run that a worker thread has started.
+    started_cancel: CancelToken | None = None
 
 
 class DownloadQueue:

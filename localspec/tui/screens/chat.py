@@ -48,9 +48,8 @@ from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 
-LATE_ESCAPE_SECONDS = (
-    1.0  # An escape this soon after an answer ended was meant to stop it.
-)
+# An escape this soon after an answer ended was meant to stop it.
+LATE_ESCAPE_SECONDS = 1.0
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
 
@@ -71,9 +70,8 @@ class ChatScreen(Screen[None]):
         super().__init__()
         self._found = found
         self.session, self.runner, self.options = session, runner, options
-        self.phase = (
-            "loading"  # `loading`, `ready`, `answering`, `inspecting` or `failed`.
-        )
+        # `loading`, `ready`, `answering`, `inspecting` or `failed`.
+        self.phase = "loading"
         self._pacer = FramePacer()
         self._drawn_titles = ("", "")
         self.is_on_for_show = False

@@ -58,9 +58,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         self._run_number = 0  # Findings of an earlier run are ignored.
         self._findings: tuple[Finding, ...] = ()
         self._next_area = ""
-        self._repair_runner: RepairRunner | None = (
-            None  # Of the commands whose output is shown.
-        )
+        # Of the commands whose output is shown.
+        self._repair_runner: RepairRunner | None = None
         self._result = ""  # Of these commands; empty while they run.
 
     def compose(self) -> ComposeResult:

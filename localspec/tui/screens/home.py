@@ -99,9 +99,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         )
         self._marked_hub_search = ""
         """The words of the row that searches the hub, while it is marked."""
-        self._catalog_error = (
-            ""  # The error of the user's own catalogue that was last shown.
-        )
+        # The error of the user's own catalogue that was last shown.
+        self._catalog_error = ""
 
     def compose(self) -> ComposeResult:
         yield TitleLine("localspec")

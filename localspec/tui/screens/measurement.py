@@ -36,9 +36,8 @@ from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
-_FRAME_SECONDS = (
-    0.25  # Minimum time between two redraws: drawing takes time from the engine.
-)
+# Minimum time between two redraws: drawing takes time from the engine.
+_FRAME_SECONDS = 0.25
 _INTROS = {
     "Benchmark": "Several kinds of text are completed plain and with speculation, in turns and "
     "with the same seed, at temperature 0 and 0.8. The output is the same; the speed is measured.",

@@ -50,9 +50,8 @@ from localspec.tui.wizard.shortlist import (
 )
 from localspec.tui.wizard.what_if import DIALS, Dial, MachineProfiles, WhatIf
 
-_ESTIMATE_BUDGET_SECONDS = (
-    0.005  # Time for estimates before key presses are handled again.
-)
+# Time for estimates before key presses are handled again.
+_ESTIMATE_BUDGET_SECONDS = 0.005
 _ESTIMATE_PAUSE_SECONDS = 0.02
 _DIAL_SETTLE_SECONDS = 0.3
 """Delay before the whole catalogue is estimated: that slows the handling of keys."""

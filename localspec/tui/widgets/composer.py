@@ -31,9 +31,8 @@ from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
 _MAX_LISTED = 200
-_MAX_WRAPPED_CHARACTERS = (
-    50_000  # Longer text is not wrapped: wrapping a megabyte takes seconds.
-)
+# Longer text is not wrapped: wrapping a megabyte takes seconds.
+_MAX_WRAPPED_CHARACTERS = 50_000
 
 
 class CompletionList(OptionList, can_focus=False):
@@ -130,9 +129,8 @@ class MessageComposer(TextArea):
         elif event.key in keys_for("chat.send", self._keymap):
             text = self.text
             self._remember_text()
-            self.text = (
-                ""  # at once: the next letters may follow before the screen reacts
-            )
+            # at once: the next letters may follow before the screen reacts
+            self.text = ""
             self.soft_wrap = True
             self.post_message(self.Submitted(text))
         elif event.key in keys_for("chat.newline", self._keymap):

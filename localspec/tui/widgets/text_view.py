@@ -21,9 +21,8 @@ from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
-_RESIZE_DELAY = (
-    0.08  # Seconds from a resize to wrapping again, which takes a while for long text.
-)
+# Seconds from a resize to wrapping again, which takes a while for long text.
+_RESIZE_DELAY = 0.08
 _NAMES = ("text", "muted", "role", "speaker", "thinking", "prefix", "error")
 _STYLE_NAMES = (*_NAMES, *TOKEN_CLASS_STYLES)
 

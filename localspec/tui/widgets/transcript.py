@@ -34,9 +34,8 @@ from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import TextView
 
 _URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
-_MIN_URL_PART = (
-    6  # Characters of an address on one line: fewer may be an ordinary word.
-)
+# Characters of an address on one line: fewer may be an ordinary word.
+_MIN_URL_PART = 6
 
 
 def find_url(text: str, part: str) -> str:
@@ -68,9 +67,8 @@ class Transcript(TextView, can_focus=False):
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
         self._colour_worker = LatestOnlyWorker("colours")
-        self.show_marks = (
-            show_marks  # Marks in addition to the colours of token classes.
-        )
+        # Marks in addition to the colours of token classes.
+        self.show_marks = show_marks
         self.token_view = False
         self.thinking_unfolded = False
         self._cursor_turn: int | None = None  # The turn that has the cursor.

@@ -320,9 +320,8 @@ class HeaderComparison(Struct, frozen=True):
     """The headers of a pair's files, and whether they are compatible."""
 
     subject: PairShapes
-    verdict: CompatibilityResult | None = (
-        None  # None without a draft, or from the catalogue.
-    )
+    # None without a draft, or from the catalogue.
+    verdict: CompatibilityResult | None = None
 
     @property
     def is_from_files(self) -> bool:

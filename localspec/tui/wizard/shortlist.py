@@ -38,9 +38,8 @@ class Candidate(Struct, frozen=True):
 
     pair: CatalogPair
     total_bytes: int  # Of both files.
-    fit: FitReport | None = (
-        None  # None if not estimated yet, or if the model shape is unknown.
-    )
+    # None if not estimated yet, or if the model shape is unknown.
+    fit: FitReport | None = None
     reasons: tuple[str, ...] = ()
     draft_reason: str = ""
     no_fit_reason: str = ""

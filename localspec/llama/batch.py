@@ -1,0 +1,111 @@
+"""A llama_batch: the rows of one pass, as tokens or hidden states."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.llama.library import C
+from localspec.spec.protocols import HiddenStates
+
+_SHORT_BATCH = 32  # Up to this many tokens are written one by one.
+# For text the first three axes of an M-RoPE position are equal; the fourth is 0.
+_TEXT_AXES = 3
+
+
+class LlamaBatch:
+    """A llama_batch of up to `n` rows: tokens, hidden states of `width`, or both.
+
+    llama.cpp takes a row's width from the model: a wrong `width` makes it read out of
+    bounds. The same holds for `axes`, the numbers in the position of a row without a
+    token (M-RoPE).
+    """
+
+    def __init__(
+        self, n: int, *, tokens: bool = True, width: int = 0, axes: int = 1
+    ) -> None:
+        self._tokens = np.zeros(n, np.int32)
+        self._positions = np.zeros(n * axes, np.int32)
+        self._axes = axes
+        self._output_flags = np.zeros(n, np.int8)
+        self._states = np.zeros((n, width), np.float32)
+        self._counts = np.ones(n, np.int32)
+        self._sequence_ids = [(ctypes.c_int32 * 1)(0) for _ in range(n)]
+        pointers = [
+            ctypes.cast(id_, ctypes.POINTER(ctypes.c_int32))
+            for id_ in self._sequence_ids
+        ]
+        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*pointers)
+        self._offsets = np.arange(n, dtype=np.int32)
+        self._last_outputs = (0, 0)
+        self._position_pointer = self._positions.ctypes.data_as(
+            ctypes.POINTER(ctypes.c_int32)
+        )
+        self._token_pointer = self._tokens.ctypes.data_as(
+            ctypes.POINTER(ctypes.c_int32)
+        )
+        self.struct = C.llama_batch(
+            0,
+            self._token_pointer if tokens else None,
+            self._states.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+            if width
+            else None,
+            self._position_pointer,
+            self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
+            ctypes.cast(
+                self._sequences, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))
+            ),
+            self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+        )
+
+    def set_positions(self, n: int, n_past: int, outputs: int) -> None:
+        """Set `n` rows from position `n_past` on, of which the last `outputs` give
+        logits.
+
+        A round's few positions are written one by one: after a decode the numpy code is
+        cold.
+        """
+        if n <= _SHORT_BATCH:
+            position = self._position_pointer
+            for i in range(n):
+                position[i] = n_past + i
+        else:
+            np.add(self._offsets[:n], n_past, out=self._positions[:n])
+        # a text has the same on each
+        for axis in range(1, min(self._axes, _TEXT_AXES)):
+            self._positions[axis * n : (axis + 1) * n] = self._positions[:n]
+        if self._axes > _TEXT_AXES:
+            self._positions[_TEXT_AXES * n : self._axes * n] = 0
+        if self._last_outputs != (n, outputs):
+            self._output_flags[: n - outputs] = 0
+            self._output_flags[n - outputs : n] = 1
+            self._last_outputs = (n, outputs)
+        self.struct.n_tokens = n
+
+    def set_tokens(self, tokens: Sequence[int]) -> None:
+        n = len(tokens)
+        if n <= _SHORT_BATCH:
+            token = self._token_pointer
+            for i in range(n):
+                token[i] = tokens[i]
+        else:
+            self._tokens[:n] = tokens
+
+    def set_branches(
+        self, steps: Sequence[tuple[int, int]], positions: Sequence[int]
+    ) -> None:
+        """Set one row for each pair of branch and token, all with logits."""
+        self.set_tokens([token for _, token in steps])
+        self.set_positions(len(steps), 0, len(steps))
+        for i, (branch, _) in enumerate(steps):
+            self._position_pointer[i] = positions[i]
+            self._sequence_ids[i][0] = branch
+
+    def clear_branches(self, n: int) -> None:
+        for id_ in self._sequence_ids[:n]:
+            id_[0] = 0
+
+    def set_hidden_states(self, states: HiddenStates) -> None:
+        self._states[: len(states)] = states

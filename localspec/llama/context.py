@@ -1,0 +1,516 @@
+"""A llama.cpp context with one sequence: tokens in, rows of logits out.
+
+Arguments that would make llama.cpp abort are checked before each call, return codes
+after it. `llama_cpp.Llama` is not used: it allocates n_ctx x n_vocab floats.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from msgspec import Struct
+
+from localspec.errors import DoesNotFitError, EngineError, Hint, ModelFileError
+from localspec.llama import library
+from localspec.llama.batch import LlamaBatch
+from localspec.llama.hidden_states import HiddenStateSource
+from localspec.llama.library import LOG, C, get_logits_address
+from localspec.llama.model import LlamaModel
+from localspec.machine import llama_params
+from localspec.machine.device import HOST
+from localspec.machine.llama_params import ModelRole
+from localspec.protocol.wire import ContextSettings
+from localspec.spec import heartbeat
+from localspec.spec.protocols import (
+    DecodeInterrupted,
+    HiddenStateListener,
+    HiddenStates,
+    Logits,
+)
+from localspec.units import gib
+
+# Up to this many tokens a decode is short, and needs no abort callback.
+_SHORT_DECODE = 32
+_ABORTED = 2  # llama_decode's return code after the abort callback returned True.
+_LIBC = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+
+
+class InterruptFlag:
+    """Ends the pass in progress of the contexts that watch it, however narrow it is.
+
+    llama.cpp calls strlen on the flag at each node of the graph: Python would be too
+    slow there.
+    """
+
+    def __init__(self) -> None:
+        self._text = ctypes.create_string_buffer(2)
+        self.callback = C.ggml_abort_callback(
+            ctypes.cast(_LIBC.strlen, ctypes.c_void_p).value
+        )
+        self.address = ctypes.addressof(self._text)
+
+    def raise_(self) -> None:
+        self._text.value = b"1"
+
+    def lower(self) -> None:
+        self._text.value = b""
+
+
+_NO_CALLBACK = C.ggml_abort_callback(0)
+
+
+class OpenContext:
+    """A llama_context with the tokens in its memory, and the time of its passes."""
+
+    # The llama_context; None before it is opened, and after it is closed.
+    handle: Any = None
+    model: LlamaModel
+
+    def _open_context(self, params: Any) -> None:
+        """Raises OutOfMemoryError, UsageError."""
+        self.n_threads: int = params.n_threads  # For passes of one token.
+        self.n_threads_batch: int = params.n_threads_batch  # For wider passes.
+        LOG.clear()
+        self.handle = C.llama_init_from_model(self.model.handle, params)
+        if not self.handle:
+            raise library.context_error(self.model.path)
+        self._buffers = LOG.buffers.by_device()
+        self._memory = C.llama_get_memory(self.handle)
+        self.n_ctx: int = C.llama_n_ctx(self.handle)
+        self.n_batch: int = C.llama_n_ubatch(self.handle)
+        self.n_past, self.decode_seconds = 0, 0.0
+
+    def _run(
+        self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any] | None
+    ) -> Any:
+        """Call llama_decode or llama_encode; return what `wait`, which ends the pass,
+        returns.
+
+        Raises EngineError, or DecodeInterrupted if aborted; n_past is then what the
+        memory holds.
+        """
+        began = time.perf_counter()
+        result = call(self.handle, batch.struct)
+        waited = wait(self.handle) if wait else 0
+        self.decode_seconds += time.perf_counter() - began
+        heartbeat.record_progress()
+        if result != 0:
+            self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
+            raise (
+                DecodeInterrupted
+                if result == _ABORTED
+                else library.decode_error(result)
+            )
+        return waited
+
+    def _set_n_past(self, n_past: int) -> None:
+        self.n_past = n_past
+
+    def memory_bytes(self) -> int:
+        """Of a copy of the memory."""
+        return int(C.llama_state_seq_get_size(self.handle, 0))
+
+    def save_memory(self) -> Any:
+        """A copy of the memory, without the tokens that a sliding window has left."""
+        data = (ctypes.c_uint8 * self.memory_bytes())()
+        if data:
+            C.llama_state_seq_get_data(self.handle, data, len(data), 0)
+        return data
+
+    def restore_memory(self, data: Any, n_past: int) -> bool:
+        """Replace the memory by a copy that holds n_past tokens; empty, and False, on
+        failure.
+        """
+        if data:
+            C.llama_memory_clear(self._memory, False)
+            if C.llama_state_seq_set_data(self.handle, data, len(data), 0) != len(data):
+                C.llama_memory_clear(self._memory, False)
+                n_past = 0
+        self._set_n_past(n_past)
+        return n_past > 0
+
+    def watch(self, flag: InterruptFlag | None) -> None:
+        """While the flag is raised, passes end with DecodeInterrupted; on the CPU only."""
+        callback, address = (
+            (flag.callback, flag.address) if flag else (_NO_CALLBACK, None)
+        )
+        C.llama_set_abort_callback(self.handle, callback, address)
+
+    def set_n_threads(self, n: int, n_batch: int) -> None:
+        self.n_threads, self.n_threads_batch = n, n_batch
+        C.llama_set_n_threads(self.handle, n, n_batch)
+
+    def close(self) -> None:
+        if self.handle:
+            C.llama_free(self.handle)
+        self.handle = None
+
+
+class LlamaContext(OpenContext):
+    """A loaded model with its context; a `LanguageModel`."""
+
+    def __init__(self, path: Path, role: ModelRole) -> None:
+        self.n_branches = role.n_branches
+        self._branch_past: dict[int, int] = {}
+        self._listener: HiddenStateListener | None = None
+        self._head_states: Any = None  # The listener, if it is one of `HeadStates`.
+        self._state_source: HiddenStateSource | None = None
+        self.model = LlamaModel(path, role.settings, with_mtp=role.load_mtp)
+        try:
+            model = self.model.handle
+            if C.llama_model_has_encoder(model) or not C.llama_model_has_decoder(model):
+                raise ModelFileError(
+                    f"{path.name} is not a text-generation model.",
+                    "Encoders and embedding models cannot be used.",
+                )
+            self.vocabulary = self.model.vocabulary
+            self.n_vocab: int = self.vocabulary.n_tokens
+            self.n_ctx_train = self.model.n_ctx_train
+            self.is_recurrent = self.model.is_recurrent
+            self._open(llama_params.limit_to_trained(C, self.model.handle, role))
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, role: ModelRole) -> None:
+        self.n_ctx_requested = self._choose_n_ctx(role.settings)
+        params = llama_params.context_params(
+            C, self.model.handle, role, self.n_ctx_requested
+        )
+        self._open_context(params)
+        self._checkpoints = ContextCheckpoints(self.handle)
+        self._max_outputs = role.n_outputs_max
+        self._last_decode_at = 0
+        self._batch = LlamaBatch(self.n_batch)
+        self._logits_views: dict[int, Logits] = {}
+        self._logits_address = 0
+        self.is_interrupted: Callable[[], bool] = lambda: False
+        """Polled during a long decode; True ends it with DecodeInterrupted.
+
+        Only on the CPU.
+        """
+        self._abort_callback = C.ggml_abort_callback(self._should_abort)
+        self.rollback = self._probe_rollback(role.n_rs_seq)
+        windowed = self.model.n_swa > 0 and not params.swa_full
+        self.needs_checkpoints: bool = self.is_recurrent or windowed
+        # A copy of a window needs them, too.
+        self.saves_checkpoints = self.needs_checkpoints
+
+    def _choose_n_ctx(self, settings: ContextSettings) -> int:
+        model = self.model
+        n_ctx = llama_params.resolve_n_ctx(settings, model.n_ctx_train, model.path.name)
+        needed = model.kv_bytes(n_ctx, settings.kv_type)
+        total = psutil.virtual_memory().total
+        on_cpu = settings.n_gpu_layers == 0 or not C.llama_supports_gpu_offload()
+        if on_cpu and needed > total:
+            raise DoesNotFitError(
+                f"A context of {n_ctx:,} tokens needs about {gib(needed)} for keys and values; "
+                f"this machine has {gib(total)}.",
+                Hint("Use a smaller {ctx}, or {kv=q8_0}."),
+            )
+        return n_ctx
+
+    def _probe_rollback(self, requested: int) -> int:
+        """How many tokens of the last decode can be rolled back; measured if recurrent."""
+        if not self.is_recurrent:
+            return self.n_batch
+        snapshots = min(requested, int(C.llama_n_rs_seq(self.handle)))
+        if snapshots <= 0:
+            return 0
+        self.decode([0, 0], 0)
+        self.truncate(1)
+        works = self.n_past == 1
+        C.llama_memory_clear(self._memory, True)
+        self.n_past, self.decode_seconds = 0, 0.0
+        return snapshots if works else 0
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        """As in `LanguageModel`. Raises EngineError if llama_decode fails,
+        DecodeInterrupted if aborted; n_past is then what the memory still holds.
+        """
+        n = len(tokens)
+        if self.handle is None:
+            raise EngineError("The model is closed.")
+        if not 0 < n <= self.n_batch or self.n_past + n > self.n_ctx:
+            raise EngineError(
+                f"cannot decode {n} tokens at {self.n_past} of {self.n_ctx}"
+            )
+        if not 0 <= outputs <= min(n, self._max_outputs):
+            raise EngineError(f"cannot output {outputs} rows of {n} tokens")
+        self._batch.set_tokens(tokens)
+        self._batch.set_positions(n, self.n_past, outputs)
+        self._last_decode_at = self.n_past
+        if n > _SHORT_DECODE:  # polled at every graph node: too slow for a round
+            C.llama_set_abort_callback(self.handle, self._abort_callback, None)
+        try:
+            address = self._run(
+                C.llama_decode, self._batch, get_logits_address if outputs else None
+            )
+        finally:
+            if n > _SHORT_DECODE:
+                self.watch(None)
+        self.n_past += n
+        if self._listener is not None and self._state_source is not None:
+            self._listener.on_decode(tokens, self._state_source.states(n))
+        return self._view_logits(address, outputs)
+
+    def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
+        """Append tokens without the listener; return their hidden states."""
+        assert self._state_source is not None
+        listener, self._listener = self._listener, None
+        try:
+            self.decode(tokens, 0)
+        finally:
+            self._listener = listener
+        return self._state_source.states(len(tokens))
+
+    def fork(self, branch: int, n_past: int) -> None:
+        C.llama_memory_seq_rm(self._memory, branch, -1, -1)
+        C.llama_memory_seq_cp(self._memory, 0, branch, 0, n_past)
+        self._branch_past[branch] = n_past
+
+    def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
+        """As in `BranchingModel`. Raises EngineError if llama_decode fails."""
+        if not 0 < len(steps) <= self._max_outputs:
+            raise EngineError(
+                f"cannot decode {len(steps)} branches of {self._max_outputs}"
+            )
+        past = self._branch_past | {0: self.n_past}
+        self._batch.set_branches(steps, [past[branch] for branch, _ in steps])
+        self._last_decode_at = self.n_past
+        try:
+            address = self._run(C.llama_decode, self._batch, get_logits_address)
+        finally:
+            self._batch.clear_branches(len(steps))
+        for branch, _ in steps:
+            if branch:
+                self._branch_past[branch] += 1
+            else:
+                self.n_past += 1
+        return self._view_logits(address, len(steps))
+
+    def adopt(self, branch: int) -> None:
+        if branch:
+            n_past = self._branch_past[branch]
+            C.llama_memory_seq_rm(self._memory, 0, -1, -1)
+            C.llama_memory_seq_cp(self._memory, branch, 0, 0, n_past)
+            self.n_past = n_past
+        for each in self._branch_past:
+            C.llama_memory_seq_rm(self._memory, each, -1, -1)
+        self._branch_past = {}
+
+    def set_listener(
+        self, source: HiddenStateSource, listener: HiddenStateListener
+    ) -> None:
+        """Empty the memory and send the hidden states of every decoded token to
+        `listener`.
+        """
+        self.truncate(0)
+        self._state_source, self._listener = source, listener
+        self._head_states = listener
+
+    def _set_n_past(self, n_past: int) -> None:
+        self.n_past = n_past
+        if self._listener is not None:
+            self._listener.on_truncate(n_past)
+
+    def _view_logits(self, address: int, outputs: int) -> Logits:
+        """Rows of logits as an array; cached by address, because creating one is slow."""
+        if address != self._logits_address:
+            self._logits_views, self._logits_address = {}, address
+        rows = self._logits_views.get(outputs)
+        if rows is None:
+            shape = (outputs, self.vocabulary.n_tokens)
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            rows = (
+                np.ctypeslib.as_array(pointer, shape)
+                if outputs
+                else np.empty(shape, np.float32)
+            )
+            self._logits_views[outputs] = rows
+        return rows
+
+    def _should_abort(self, _: Any) -> bool:
+        heartbeat.record_progress()
+        return self.is_interrupted()
+
+    def save_checkpoint(self, *, until_next: bool = False) -> None:
+        """Save the state for `truncate`; `until_next` keeps it, on the device, until
+        the next.
+        """
+        if (
+            self.saves_checkpoints
+            and self.n_past > 0
+            and self.needs_checkpoints >= until_next
+        ):
+            state = self._listener.newest_state() if self._listener else None
+            self._checkpoints.save(self.n_past, state, until_next=until_next)
+
+    def truncate(self, n_past: int) -> None:
+        """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the
+        memory.
+        """
+        if n_past >= self.n_past:
+            return
+        self._checkpoints.drop_after(n_past)
+        if self._listener is not None:
+            n_past = self._listener.limit_truncation(n_past)
+        # Snapshots cover the last decode only; llama.cpp would accept older ones, which
+        # are stale.
+        truncated = not self.is_recurrent or n_past > self._last_decode_at
+        truncated = truncated and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
+        window = self.model.n_swa
+        if truncated and window and n_past:
+            # A sliding window reuses the cells of tokens that it has left
+            # (algorithms.md 9). If no kept token is left in the window, the minimum
+            # position is -1.
+            oldest = C.llama_memory_seq_pos_min(self._memory, 0)
+            truncated = 0 <= oldest <= max(0, n_past - window)
+        if truncated:
+            self._checkpoints.drop_after(n_past)
+            self._set_n_past(n_past)
+        else:
+            self._restore_checkpoint()
+
+    def _restore_checkpoint(self) -> None:
+        """Return to the last checkpoint, or empty the memory."""
+        checkpoint = self._checkpoints.restore()
+        if checkpoint is None:
+            C.llama_memory_clear(self._memory, True)
+            self._checkpoints.drop_after(0)
+            self._set_n_past(0)
+            return
+        self._set_n_past(checkpoint.n_past)
+        self._last_decode_at = checkpoint.n_past
+        if self._listener is not None and checkpoint.head_state is not None:
+            self._listener.on_restore(checkpoint.head_state)
+
+    def state_bytes(self) -> int:
+        """Of a copy of the memory, its checkpoints, and the states of a head."""
+        own = self.memory_bytes() + self._checkpoints.n_bytes
+        return own + (self._head_states.state_bytes() if self._head_states else 0)
+
+    def save_state(self) -> Any:
+        """A copy of all that `state_bytes` counts."""
+        listener = self._head_states.save_state() if self._head_states else None
+        checkpoints = [
+            each for each in self._checkpoints.items if not each.flags & _ON_DEVICE
+        ]
+        return self.save_memory(), checkpoints, listener
+
+    def restore_state(self, state: Any, n_past: int) -> bool:
+        """Continue where the copy, of n_past tokens, was made; empty, and False, on
+        failure.
+        """
+        data, checkpoints, listener = state
+        self._checkpoints.drop_after(0)
+        if not self.restore_memory(data, n_past):
+            return False
+        self._last_decode_at = n_past
+        self._checkpoints.items = list(checkpoints)
+        if self._head_states:
+            self._head_states.restore_state(listener)
+        return True
+
+    def close(self) -> None:
+        """Free the context, then the model: the other order makes llama.cpp use freed
+        memory.
+        """
+        self._logits_views = {}
+        super().close()
+        self.model.close()
+
+    def memory_by_device(self) -> dict[str, int]:
+        """Bytes by device."""
+        used = self.model.memory_with_context(self._buffers, self._max_outputs)
+        if self._state_source is not None:
+            used[HOST] += 4 * self.n_batch * self._state_source.width
+        return used
+
+    @property
+    def captured_after(self) -> int:
+        """Passes of a width before ggml-cuda launches them as one graph; 0 on other
+        devices.
+        """
+        return 2 * any(
+            name.startswith(("CUDA", "ROCm")) for name in self.memory_by_device()
+        )
+
+
+_MAX_CHECKPOINTS = 32
+_MAX_CHECKPOINT_BYTES = 256 * 2**20  # Of all checkpoints, in RAM.
+_PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_ON_DEVICE = C.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE  # llama.cpp keeps one such state.
+
+
+class ContextCheckpoint(Struct, frozen=True):
+    n_past: int
+    data: Any  # The state as llama.cpp serialised it.
+    head_state: HiddenStates | None  # The head's hidden state at this point.
+    flags: int
+
+
+class ContextCheckpoints:
+    """States of a recurrent or windowed cache; the oldest is dropped when there are too
+    many.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self.items: list[ContextCheckpoint] = []
+
+    def save(
+        self, n_past: int, state: HiddenStates | None, *, until_next: bool = False
+    ) -> None:
+        """Save the memory, which holds n_past tokens; without effect if llama.cpp
+        cannot.
+        """
+        self.drop_after(n_past)
+        if self.items and self.items[-1].flags & _ON_DEVICE:
+            self.items.pop()
+        if self.items and self.items[-1].n_past == n_past:
+            return
+        flags = _PARTIAL_STATE | (_ON_DEVICE if until_next else 0)
+        size = C.llama_state_seq_get_size_ext(self._context, 0, flags)
+        if not 0 < size <= _MAX_CHECKPOINT_BYTES:
+            return
+        data = (ctypes.c_uint8 * size)()
+        if C.llama_state_seq_get_data_ext(self._context, data, size, 0, flags) != size:
+            return
+        self.items.append(ContextCheckpoint(n_past, data, state, flags))
+        while (
+            len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES
+        ):
+            del self.items[0]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(len(checkpoint.data) for checkpoint in self.items)
+
+    def drop_after(self, n_past: int) -> None:
+        """Drop the checkpoints beyond n_past tokens."""
+        while self.items and self.items[-1].n_past > n_past:
+            self.items.pop()
+
+    def restore(self) -> ContextCheckpoint | None:
+        """Restore the last checkpoint; None if there is none or llama.cpp cannot
+        restore it.
+        """
+        if not self.items:
+            return None
+        checkpoint, memory = self.items[-1], C.llama_get_memory(self._context)
+        data, flags = checkpoint.data, checkpoint.flags
+        read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags)
+        if read == len(data) and C.llama_memory_seq_rm(
+            memory, 0, checkpoint.n_past, -1
+        ):
+            return checkpoint
+        self.items.clear()
+        return None

@@ -1,0 +1,409 @@
+"""A model loaded by llama.cpp: its handle, vocabulary and sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from itertools import islice, takewhile
+from pathlib import Path
+from typing import Any
+
+from localspec.errors import EngineError, ModelFileError, PromptTooLongError
+from localspec.llama import library
+from localspec.llama.library import LOG, C
+from localspec.machine import llama_params
+from localspec.machine.device import HOST, DeviceMemory
+from localspec.models.gguf import tokenizer
+from localspec.protocol.wire import ContextSettings
+from localspec.spec import heartbeat
+
+# Special tokens in a text; that many take llama.cpp some seconds.
+_MAX_SPECIAL = 40_000
+_MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
+"""RoPE types with several position axes."""
+
+
+class LlamaModel:
+    """`with_mtp`: load the MTP layers too, if the file has any."""
+
+    def __init__(
+        self, path: Path, settings: ContextSettings, *, with_mtp: bool = False
+    ) -> None:
+        given = llama_params.model_params(C, settings)
+        params, self._keep_alive = given.params, given.keep_alive
+        params.load_mtp = with_mtp
+        self._progress_callback = C.llama_progress_callback(_on_load_progress)
+        params.progress_callback = self._progress_callback
+        LOG.clear()
+        self.path = path
+        self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            raise library.load_error(path)
+        self._buffers = LOG.buffers.by_device()
+        pre_tokenizer = self._text_value("tokenizer.ggml.pre")
+        self.vocabulary = LlamaVocab(
+            C.llama_model_get_vocab(self.handle), pre_tokenizer
+        )
+        self.n_layer: int = C.llama_model_n_layer(self.handle)
+        self.n_embd: int = C.llama_model_n_embd(self.handle)
+        self.n_embd_out: int = C.llama_model_n_embd_out(self.handle)
+        self.n_mtp_layers: int = (
+            C.llama_model_n_layer_nextn(self.handle) if with_mtp else 0
+        )
+        self.n_ctx_train: int = C.llama_model_n_ctx_train(self.handle)
+        self.n_swa: int = C.llama_model_n_swa(self.handle)
+        self.is_recurrent = llama_params.is_recurrent(C, self.handle)
+        has_axes = C.llama_model_rope_type(self.handle) in _MULTI_AXIS_ROPE
+        self.n_position_axes = 4 if has_axes else 1
+        """Numbers in the position of a row without a token."""
+        self.architecture = self._text_value("general.architecture")
+        if self.vocabulary.kind == 0 and not self._text_value(tokenizer.TRIMMED_KEY):
+            self.close()
+            raise ModelFileError(
+                f"{path.name} has no vocabulary.", "Use a file with the complete model."
+            )
+
+    def _text_value(self, key: str) -> str:
+        """A text of the file's metadata; empty without."""
+        text = ctypes.create_string_buffer(256)
+        C.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
+        return text.value.decode("utf-8", "replace")
+
+    def chat_template(self, name: str | None = None) -> str:
+        """The Jinja source of a template, or of the one that has no name; empty
+        without.
+        """
+        source = C.llama_model_chat_template(
+            self.handle, name.encode() if name else None
+        )
+        return bytes(source or b"").decode("utf-8", "replace")
+
+    def n_bytes(self) -> int:
+        return int(C.llama_model_size(self.handle))
+
+    def kv_bytes(self, n_ctx: int, kv_type: str) -> float:
+        """Size of the KV cache, assuming the same attention in every layer."""
+        heads = max(1, C.llama_model_n_head(self.handle))
+        width = self.n_embd / heads * C.llama_model_n_head_kv(self.handle)
+        item = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}.get(
+            kv_type, 2.0
+        )
+        return float(2 * n_ctx * self.n_layer * width * item)
+
+    def memory_with_context(
+        self,
+        context_buffers: Mapping[str, DeviceMemory],
+        outputs: int,
+        *,
+        shared: bool = False,
+    ) -> dict[str, int]:
+        """Bytes by device with a context; the logits buffer counts as RAM.
+
+        `shared`: do not count the weights.
+        """
+        used = {name: part.total for name, part in context_buffers.items()}
+        for name, part in ({} if shared else self._buffers).items():
+            used[name] = used.get(name, 0) + part.total
+        used[HOST] = used.get(HOST, 0) + 4 * outputs * self.vocabulary.n_tokens
+        return used
+
+    def close(self) -> None:
+        if self.handle:
+            C.llama_model_free(self.handle)
+        self.handle = None
+
+
+def _on_load_progress(_share: float, _: Any) -> bool:
+    heartbeat.record_progress()
+    return True  # False would cancel loading
+
+
+class TextFinder:
+    """Finds any of many short texts in a long one."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = {text for text in texts if len(text) > 1}
+        self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
+        starts = "".join({text[0] for text in self._texts})
+        self._start = re.compile(f"[{re.escape(starts)}]" if starts else "(?!)")
+
+    def find(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where the texts begin and end; the longest at each place, none within
+        another.
+        """
+        at = 0
+        while found := self._start.search(text, at):
+            start = found.start()
+            n = next(
+                (n for n in self._lengths if text[start : start + n] in self._texts), 0
+            )
+            if n:
+                yield start, start + n
+            at = start + max(n, 1)
+
+
+class LlamaVocab:
+    """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid
+    ones.
+    """
+
+    def __init__(self, vocab: Any, pre_tokenizer: str = "") -> None:
+        """`pre_tokenizer`: llama.cpp's name of what splits a text into words."""
+        self.handle = vocab
+        self._long_run = _LONG_RUN
+        if pre_tokenizer in _COUNTS_DIGITS_FROM_THE_RIGHT:
+            self._long_run = _LONG_RUN_WITHOUT_DIGITS
+        self.n_tokens: int = C.llama_vocab_n_tokens(vocab)
+        self.kind: int = int(C.llama_vocab_type(vocab))
+        self.add_bos = bool(C.llama_vocab_get_add_bos(vocab))
+        self.add_eos = bool(C.llama_vocab_get_add_eos(vocab))
+        self.bos: int = int(C.llama_vocab_bos(vocab))
+        self.eos: int = int(C.llama_vocab_eos(vocab))
+        self._pieces: dict[int, bytes] = {}
+        self._is_eog_by_token: dict[int, bool] = {}
+
+    def token_text(self, token: int) -> bytes:
+        self._check_token(token)
+        return bytes(C.llama_vocab_get_text(self.handle, token) or b"")
+
+    def is_eog(self, token: int) -> bool:
+        eog = self._is_eog_by_token.get(token)
+        if eog is None:
+            eog = self._is_eog_by_token[token] = bool(
+                C.llama_vocab_is_eog(self.handle, token)
+            )
+        return eog
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; none for control tokens."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self.text_piece(token)
+        return piece
+
+    def special_texts(self) -> dict[str, str]:
+        """Texts of the tokens that chat templates use; empty if the model has no such
+        token.
+        """
+        return {
+            name: self.token_text(token).decode("utf-8", "replace")
+            if token >= 0
+            else ""
+            for name, token in {
+                "bos_token": self.bos,
+                "eos_token": self.eos,
+                "pad_token": int(C.llama_vocab_pad(self.handle)),
+            }.items()
+        }
+
+    def infill_tokens(self) -> dict[str, int] | None:
+        """The tokens around a prefix and a suffix, by name; None if the model has none.
+
+        `rep` and `sep`, for other files, and `bos` only where the model uses them.
+        """
+        tokens = {
+            name: int(getattr(C, f"llama_vocab_fim_{name}")(self.handle))
+            for name in ("pre", "suf", "mid", "rep", "sep")
+        }
+        if self.add_bos:
+            tokens["bos"] = self.bos
+        found = {name: token for name, token in tokens.items() if token >= 0}
+        return found if {"pre", "suf", "mid"} <= found.keys() else None
+
+    def show_control_tokens(self, text: str) -> None:
+        """Let `piece` return the names of the control tokens that `text` contains."""
+        for token in self.tokenize(text):
+            if token != self.bos and not self.is_eog(token) and not self.piece(token):
+                self._pieces[token] = self.token_text(token)
+
+    def text_piece(self, token: int) -> bytes:
+        """As `piece`, but control tokens have none even where their names are shown."""
+        self._check_token(token)
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            n = C.llama_token_to_piece(self.handle, token, buffer, size, 0, False)
+            if n >= 0:
+                return buffer.raw[:n]
+            size = -n
+
+    @cached_property
+    def control_texts(self) -> TextFinder:
+        """Finds the texts that `tokenize` reads as control tokens."""
+        return self._find_texts(C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN)
+
+    @cached_property
+    def _special_texts(self) -> TextFinder:
+        """Also those of other added tokens; llama.cpp's time is quadratic in all of
+        these.
+        """
+        control = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+        return self._find_texts(control | C.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _find_texts(self, attributes: int) -> TextFinder:
+        return TextFinder(
+            self.token_text(token).decode("utf-8", "replace")
+            for token in range(self.n_tokens)
+            if C.llama_vocab_get_attr(self.handle, token) & attributes
+        )
+
+    def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
+        """Tokens of a text, with BOS if the model uses one; special tokens are parsed.
+
+        The EOS that some files add (tokenizer.ggml.add_eos_token, from training) is
+        left out: no prompt ends with it. Raises PromptTooLongError for a text with very
+        many of these.
+        """
+        if parse_special and len(text) > 3 * _MAX_SPECIAL:
+            found = islice(self._special_texts.find(text), _MAX_SPECIAL + 1)
+            if sum(1 for _ in found) > _MAX_SPECIAL:
+                raise PromptTooLongError(
+                    f"The text has more than {_MAX_SPECIAL:,} special tokens.",
+                    "Shorten it.",
+                )
+        return self._tokenize_runs(
+            text.encode("utf-8", "replace"), add_special, parse_special
+        )
+
+    def tokenize_plain(self, data: bytes) -> list[int]:
+        """Tokens of UTF-8 without BOS, in which nothing is a special token.
+
+        Empty if llama.cpp cannot tokenize it.
+        """
+        try:
+            return self._tokenize_runs(data, False, False)
+        except EngineError:
+            return []
+
+    def _tokenize_runs(
+        self, data: bytes, add_special: bool, parse_special: bool
+    ) -> list[int]:
+        at, tokens = 0, list[int]()
+        if self.kind == C.LLAMA_VOCAB_TYPE_BPE:  # the others have no pre-tokenizer
+            while run := self._long_run.search(data, at):
+                end = _character_start(data, run.end())
+                new = self._tokenize(
+                    data[at:end], add_special and not at, parse_special
+                )
+                n, n_bytes = self._cut_run(new, data[at:end], run.start() - at)
+                if not n:  # no such place: cut anyway
+                    new = self._tokenize(
+                        data[at : at + n_bytes], add_special and not at, False
+                    )
+                    n = len(new)
+                tokens += new[:n]
+                at += n_bytes
+        return tokens + self._tokenize(data[at:], add_special and not at, parse_special)
+
+    def _tokenize(
+        self, data: bytes, add_special: bool, parse_special: bool
+    ) -> list[int]:
+        size = len(data) + 8
+        while True:
+            buffer = (C.llama_token * size)()
+            n = C.llama_tokenize(
+                self.handle, data, len(data), buffer, size, add_special, parse_special
+            )
+            if n >= 0:
+                has_eos = (
+                    add_special and self.add_eos and n and buffer[n - 1] == self.eos
+                )
+                return list(buffer[: n - bool(has_eos)])
+            if -n <= size:
+                raise EngineError(
+                    "llama.cpp could not tokenize the text.", "Shorten the prompt."
+                )
+            size = -n
+
+    def _cut_run(self, tokens: list[int], data: bytes, start: int) -> tuple[int, int]:
+        """Where to cut `data`, which ends within a long run that begins at `start`.
+
+        Returns numbers of tokens and of bytes, such that the rest of the text has the
+        tokens that it would have in one piece: a merge of BPE that crosses no end of a
+        token there, far from the end of `data`, crosses none in the whole run. 0 tokens
+        if there is no such place.
+        """
+        last, at, ends = _character_start(data, len(data) - _RUN_MARGIN), 0, list[int]()
+        for i, token in enumerate(tokens):
+            is_text = (
+                i > 0 or token != self.bos or data.startswith(self.token_text(token))
+            )
+            at += len(self.piece(token) or (self.token_text(token) if is_text else b""))
+            ends.append(at)
+        for i in range(len(ends) - 1, -1, -1):
+            if start < ends[i] <= last and _may_cut(data, ends[i]):
+                return i + 1, ends[i]
+        return 0, last
+
+    def tokenize_continuation(self, text: str) -> list[int]:
+        """Tokens of a text that continues another; none of them is special."""
+        data = text.encode("utf-8", "replace")
+        tokens = self.tokenize_plain(data)
+        if b"".join(map(self.text_piece, tokens)) == data:
+            return tokens
+        # this tokenizer puts a space before a text
+        anchored = self.tokenize_plain(b"\n" + data)
+        for i in range(1, min(len(anchored), 4)):
+            if b"".join(map(self.text_piece, anchored[i:])) == data:
+                return anchored[i:]
+        return tokens
+
+    def _check_token(self, token: int) -> None:
+        if not 0 <= token < self.n_tokens:
+            raise EngineError(
+                f"token {token} is outside the vocabulary of {self.n_tokens}"
+            )
+
+
+_LONG_RUN = re.compile(rb"\S{4096,8192}|\s{4096,8192}")
+"""What may be one word of a pre-tokenizer; from some 10,000 characters on, llama.cpp's
+regular expressions need more stack than a thread has.
+"""
+_COUNTS_DIGITS_FROM_THE_RIGHT = {"afmoe", "tiny_aya"}
+_LONG_RUN_WITHOUT_DIGITS = re.compile(rb"[^\s0-9]{4096,8192}|\s{4096,8192}")
+"""Their digits end a word, and are split without a regular expression."""
+# Bytes at the end of what is tokenized at once, too near it to cut there.
+_RUN_MARGIN = 1024
+
+
+def _character_start(data: bytes, at: int) -> int:
+    """The place of the character that the byte at `at` belongs to."""
+    while at < len(data) and data[at] & 0xC0 == 0x80:
+        at -= 1
+    return min(at, len(data))
+
+
+def _may_cut(data: bytes, at: int) -> bool:
+    """Whether a pre-tokenizer sees the same words after a cut here, where a token ends.
+
+    Not where it puts a character before the word after it, or counts digits in threes.
+    """
+    if data[at] & 0xC0 == 0x80:
+        return False
+    before, after = (
+        data[:at].decode("utf-8", "ignore"),
+        data[at : at + 8].decode("utf-8", "ignore"),
+    )
+    kinds = [_character_kind(character) for character in (before[-1], *after[:2])]
+    if kinds[1] == "M":
+        return False
+    if kinds[0] != kinds[1] or kinds[0] == "L":
+        return True
+    if kinds[0] != "N":
+        return kinds[2:] == kinds[:1]
+    digits = takewhile(lambda c: _character_kind(c) == "N", reversed(before))
+    return sum(1 for _ in digits) % 3 == 0
+
+
+def _character_kind(character: str) -> str:
+    """`L`, `M` or `N`, as in Unicode; `Z` for white space, `P` for the rest."""
+    if character.isspace():
+        return "Z"
+    category = unicodedata.category(character)[0]
+    return category if category in "LMN" else "P"

@@ -1,0 +1,86 @@
+"""The llama.cpp context of a draft model with a trimmed vocabulary: embeddings in, all
+logits out.
+
+See `localspec.models.gguf.trimmed_vocabulary`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from localspec.errors import ModelFileError
+from localspec.llama.batch import LlamaBatch
+from localspec.llama.context import LlamaContext
+from localspec.llama.library import C
+from localspec.machine.ggml import GgmlLibrary
+from localspec.machine.llama_params import ModelRole
+from localspec.models.gguf import trimmed_vocabulary
+from localspec.models.gguf.header import Header
+from localspec.models.gguf.trimmed_vocabulary import TrimmedSection
+from localspec.spec.protocols import Logits
+
+
+class EmbeddingBatch(LlamaBatch):
+    """A llama_batch that takes tokens and holds their embeddings, which stay in the
+    file.
+    """
+
+    def __init__(self, n: int, path: Path, part: TrimmedSection, scale: float) -> None:
+        super().__init__(n, tokens=False, width=part.width)
+        shape = (part.n_tokens, part.row_bytes)
+        self._rows = np.memmap(path, np.uint8, "r", offset=part.rows_at, shape=shape)
+        to_float = GgmlLibrary(C._lib).get_type_traits(part.type).contents.to_float
+        self._to_float = to_float if part.type else None  # F32 has none
+        self._scale = np.float32(scale)
+
+    def set_tokens(self, tokens: Sequence[int]) -> None:
+        for row, token in zip(self._states, tokens, strict=False):
+            source = self._rows[token]
+            if self._to_float is None:
+                row[:] = source.view(np.float32)
+            else:
+                self._to_float(source.ctypes.data, row.ctypes.data, len(row))
+        self._states[: len(tokens)] *= self._scale
+
+
+class TrimmedDraftContext(LlamaContext):
+    """A draft model that reads every token of its vocabulary, and drafts those it has
+    rows for.
+
+    The logits of the others are -inf.
+    """
+
+    def __init__(self, path: Path, role: ModelRole, header: Header) -> None:
+        """Raises as `LlamaContext`."""
+        n = header.tokenizer.n_tokens
+        self._part = trimmed_vocabulary.find_section(header, n)
+        ids = np.fromfile(path, np.int32, self._part.n_kept, offset=self._part.ids_at)
+        if len(ids) < self._part.n_kept or ids.min() < 0 or ids.max() >= n:
+            raise ModelFileError(
+                f"{path.name} has a damaged vocabulary.", "Make it again."
+            )
+        self.kept_ids = ids.astype(np.int64)
+        # Gemma 3 scales the embeddings of tokens only.
+        self._scale = (
+            math.sqrt(self._part.width) if header.architecture == "gemma3" else 1.0
+        )
+        super().__init__(path, role)
+
+    def _open(self, role: ModelRole) -> None:
+        self.n_vocab = self._part.n_tokens
+        super()._open(role)
+        self._batch = EmbeddingBatch(
+            self.n_batch, self.model.path, self._part, self._scale
+        )
+        self._all_logits = np.full(
+            (self._max_outputs, self.n_vocab), -np.inf, np.float32
+        )
+
+    def _view_logits(self, address: int, outputs: int) -> Logits:
+        rows: Logits = self._all_logits[:outputs]
+        rows[:, self.kept_ids] = super()._view_logits(address, outputs)
+        return rows

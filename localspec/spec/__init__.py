@@ -1,0 +1,1 @@
+"""Speculative decoding: the loop, verifiers, sampling, drafters, constraints, policy."""

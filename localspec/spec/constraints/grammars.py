@@ -1,0 +1,406 @@
+"""Grammars and JSON Schemas for one model's vocabulary, by llguidance, an optional
+package.
+
+Every text that satisfies a schema has the separators of Python's json.dumps, and of an
+object with `properties` only these. What llguidance does not know is refused;
+annotations are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec import child_process
+from localspec.errors import GrammarError
+from localspec.models.chat_template.schema_references import BudgetExceededError
+from localspec.sanitize import sanitize
+from localspec.spec.constraints import one_of
+from localspec.spec.constraints.gbnf import gbnf_to_lark
+from localspec.spec.protocols import GrammarState, Vocabulary
+
+if TYPE_CHECKING:
+    import llguidance
+
+MAX_CHARS = 128 * 1024
+_SCHEMA_OPTIONS = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+    "coerce_one_of": True,
+    "lenient": False,
+}
+_LIMITS = {
+    "initial_lexer_fuel": 500_000,
+    "step_max_items": 20_000,
+    "max_lexer_states": 50_000,
+    "verbose_errors": False,
+}
+"""Bound a step to about 0.1 s, the memory to 100 MB; JSON needs a tenth of both."""
+_ANNOTATIONS = frozenset(
+    {
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+    }
+)
+_HINTS = frozenset({"discriminator"})
+"""OpenAPI's, beside `oneOf`.
+
+It allows and forbids nothing, and llguidance would merge it.
+"""
+_MERGING_KEYWORDS = frozenset({"allOf", "patternProperties", "multipleOf"})
+_COMBINED_KEYWORDS = frozenset({"$ref", "anyOf", "oneOf"})
+"""llguidance merges them with the keywords beside them."""
+_SCHEMAS_BY_NAME = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions"}
+)
+_INNER_SCHEMAS = frozenset(
+    {"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"}
+)
+_ALWAYS_TRUE: Mapping[str, tuple[Any, ...]] = {
+    "propertyNames": ({}, True, {"type": "string"}),
+    "uniqueItems": (False,),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+}
+"""Values of keywords that llguidance does not know, with which they mean nothing."""
+_CHECK_SECONDS = 20.0
+"""For the check's process, start included; the check itself has a limit on CPU time."""
+EXIT_OVERLAP = 3
+"""Its exit status if alternatives of `oneOf` overlap."""
+_MAX_OUTLINE_CHARS = 128 * 1024
+"""Of alternatives that are compared outside of that process: as many as a schema may
+have.
+"""
+# Tokens that are tested one by one, while not all that are allowed are known.
+_MAX_LAZY = 64
+_MAX_FORCED_BYTES = 256  # More than a draft can hold.
+_SPECIAL = b"\xff"  # llguidance's mark before the name of a token that is no text.
+
+
+class Grammars:
+    """Starts grammars for one vocabulary; the first takes up to a second to set up."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._tokenizer: llguidance.LLTokenizer | None = None
+
+    def start(self, grammar: str, json_schema: str) -> GrammarState:
+        """The state before the first token, for whichever of the two is not empty.
+
+        Raises GrammarError if it cannot be used.
+        """
+        what, text = ("grammar", grammar) if grammar else ("JSON Schema", json_schema)
+        if len(text) > MAX_CHARS:
+            raise GrammarError(
+                f"The {what} has {len(text):,} characters.",
+                f"At most {MAX_CHARS:,} are possible.",
+            )
+        try:
+            import llguidance  # noqa: PLC0415  optional
+        except ImportError as missing:
+            raise GrammarError(
+                "Grammars and JSON Schemas need one more package: llguidance.",
+                "Install it: pip install 'localspec[serve]'",
+            ) from missing
+        with _translate_errors(what):
+            if self._tokenizer is None:
+                self._tokenizer = _make_tokenizer(self._vocabulary)
+            if grammar:
+                compiled = llguidance.LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
+            else:
+                compiled = _compile_schema(json_schema)
+            matcher = make_matcher(self._tokenizer, compiled)
+            _check_state(matcher, what)
+        return LlguidanceState(matcher)
+
+
+def schema_to_grammar(schema: str) -> str:
+    import llguidance  # noqa: PLC0415  optional
+
+    return str(
+        llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=_SCHEMA_OPTIONS)
+    )
+
+
+def make_matcher(
+    tokenizer: llguidance.LLTokenizer, grammar: str
+) -> llguidance.LLMatcher:
+    """The matcher of a compiled grammar; it has an error if the grammar cannot be used."""
+    import llguidance  # noqa: PLC0415  optional
+
+    limits = llguidance.LLParserLimits(**_LIMITS)
+    return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+
+
+def check_outlines(outlines: Iterable[str]) -> None:
+    """Raise GrammarError if alternatives of `oneOf` overlap, by their outlines."""
+    one_of.check_outlines(outlines, _SCHEMA_OPTIONS)
+
+
+def _compile_schema(text: str) -> str:
+    """What may take much time or memory is tried in a process of its own first."""
+    schema = _read_schema(text)
+    complete = json.dumps(schema)
+    outlines = _outline_alternatives(schema)
+    has_long_outlines = sum(map(len, outlines)) > _MAX_OUTLINE_CHARS
+    if not has_long_outlines:
+        check_outlines(outlines)
+    if has_long_outlines or _has_merged_parts(schema):
+        _check_in_child(complete, compares_alternatives=has_long_outlines)
+    return schema_to_grammar(complete)
+
+
+def _outline_alternatives(schema: Any) -> list[str]:
+    try:
+        return one_of.outline_alternatives(_find_one_ofs(schema), schema)
+    except BudgetExceededError as error:
+        raise _cost_error() from error
+
+
+def _cost_error() -> GrammarError:
+    return GrammarError(
+        "The JSON Schema needs too much time or memory.",
+        "Use $ref without other keywords, fewer alternatives in oneOf, fewer properties in allOf,"
+        " and a small multipleOf.",
+    )
+
+
+@lru_cache(maxsize=64)
+def _check_in_child(schema: str, *, compares_alternatives: bool) -> None:
+    """Compile the schema in a process that has limits, which may also compare its
+    alternatives.
+
+    Raises GrammarError if it exceeds the limits, or if alternatives overlap. The
+    outlines are no argument because the cache keeps those: 64 times a megabyte.
+    """
+    outlines: list[str] = []
+    if compares_alternatives:
+        outlines = _outline_alternatives(json.loads(schema))
+    parent = str(child_process.parent_pid_for_child())
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "localspec.spec.constraints.schema_check",
+        parent,
+    ]
+    process = child_process.start(command)
+    try:
+        process.communicate(
+            json.dumps([schema, *outlines]).encode(), timeout=_CHECK_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+    if process.returncode == EXIT_OVERLAP:
+        raise one_of.overlap_error()
+    if process.returncode:
+        raise _cost_error()
+
+
+@contextmanager
+def _translate_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (GrammarError, KeyboardInterrupt, SystemExit):
+        raise
+    except RecursionError as error:
+        raise GrammarError(f"The {what} is nested too deeply.") from error
+    except BaseException as error:  # a panic of the library is no Exception
+        raise _refusal(what, str(error)) from error
+
+
+def _refusal(what: str, reason: str) -> GrammarError:
+    line = sanitize(reason.partition("\n<")[0], multiline=False)[:200].rstrip(" .")
+    return GrammarError(f"The {what} cannot be used: {line}.")
+
+
+def _check_state(matcher: llguidance.LLMatcher, what: str = "grammar") -> None:
+    if matcher.is_error():
+        raise _refusal(what, matcher.get_error())
+
+
+def _read_schema(text: str) -> Any:
+    schema = json.loads(text)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
+    schema = _change_schemas(schema, _drop_always_true)
+    # llguidance merges the parts of `allOf`: closed, they would exclude each other's
+    # properties.
+    return schema if '"allOf"' in text else _change_schemas(schema, _close_object)
+
+
+def _has_merged_parts(schema: Any) -> bool:
+    """Whether llguidance's time and memory may be exponential in the schema's size."""
+    if isinstance(schema, list):
+        return any(map(_has_merged_parts, schema))
+    if not isinstance(schema, dict):
+        return False
+    keywords = schema.keys() - _ANNOTATIONS
+    is_combined = len(keywords) > 1 and not keywords.isdisjoint(_COMBINED_KEYWORDS)
+    if is_combined or not keywords.isdisjoint(_MERGING_KEYWORDS):
+        return True
+    return any(map(_has_merged_parts, schema.values()))
+
+
+def _change_schemas(
+    schema: Any, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> Any:
+    """The schema with each object in it changed that is a schema, the inner ones first."""
+    if isinstance(schema, list):
+        return [_change_schemas(part, change) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    changed = dict(schema)
+    for key, value in schema.items():
+        if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            changed[key] = {
+                name: _change_schemas(part, change) for name, part in value.items()
+            }
+        elif key in _INNER_SCHEMAS:
+            changed[key] = _change_schemas(value, change)
+    return change(changed)
+
+
+def _find_one_ofs(schema: Any) -> list[list[Any]]:
+    """The alternatives of each `oneOf` in a schema."""
+    found: list[list[Any]] = []
+
+    def add_alternatives(part: dict[str, Any]) -> dict[str, Any]:
+        alternatives = part.get("oneOf")
+        if isinstance(alternatives, list):
+            found.append(alternatives)
+        return part
+
+    _change_schemas(schema, add_alternatives)
+    return found
+
+
+def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what allows and forbids nothing."""
+    kept = {key: value for key, value in schema.items() if key not in _HINTS}
+    return {
+        key: value
+        for key, value in kept.items()
+        if value not in _ALWAYS_TRUE.get(key, ())
+    }
+
+
+def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """With `additionalProperties` false where there are `properties`."""
+    return (
+        {"additionalProperties": False} | schema if "properties" in schema else schema
+    )
+
+
+def _make_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
+    import llguidance  # noqa: PLC0415  optional
+
+    n = vocabulary.n_tokens
+    ends = [token for token in range(n) if vocabulary.is_eog(token)]
+    return llguidance.LLTokenizer(
+        _TokenizerInterface(vocabulary), n_vocab=n, eos_token=ends
+    )
+
+
+class _TokenizerInterface:
+    """What llguidance expects of a tokenizer."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        pieces = [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
+        self.special_token_ids = [
+            token for token, piece in enumerate(pieces) if not piece
+        ]
+        self.eos_token_id = vocabulary.eos
+        self._ids = {piece: token for token, piece in enumerate(pieces) if piece}
+        self._max_length = max(map(len, pieces), default=0)
+        self.tokens = [
+            piece or _SPECIAL + vocabulary.token_text(token)
+            for token, piece in enumerate(pieces)
+        ]
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Tokens of a text that is forced; each call is for the rest of it."""
+        data = (text.encode() if isinstance(text, str) else bytes(text))[
+            :_MAX_FORCED_BYTES
+        ]
+        tokens = self._vocabulary.tokenize_plain(
+            data.decode("utf-8", "ignore").encode()
+        )
+        if data.startswith(b"".join(self.tokens[token] for token in tokens)):
+            return tokens
+        # a tokenizer that puts a space in front of a text
+        return self._longest_matches(data)
+
+    def _longest_matches(self, data: bytes) -> list[int]:
+        tokens: list[int] = []
+        while data:
+            lengths = range(min(len(data), self._max_length), 0, -1)
+            n = next((n for n in lengths if data[:n] in self._ids), 0)
+            if not n:
+                break
+            tokens.append(self._ids[data[:n]])
+            data = data[n:]
+        return tokens
+
+
+class LlguidanceState:
+    """A `GrammarState`."""
+
+    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+        self._matcher = matcher
+        self._mask: NDArray[np.bool_] | None = None
+
+    def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        if self._mask is None and len(tokens) <= _MAX_LAZY:
+            with _translate_errors("grammar"):
+                counts = [
+                    self._matcher.validate_tokens([token]) for token in tokens.tolist()
+                ]
+                _check_state(self._matcher)
+            return np.array(counts, bool)
+        allowed: NDArray[np.bool_] = self._computed_mask()[tokens]
+        return allowed
+
+    def allowed_tokens(self) -> NDArray[np.int64]:
+        return self._computed_mask().nonzero()[0]
+
+    def forced_tokens(self) -> list[int]:
+        with _translate_errors("grammar"):
+            return list(self._matcher.compute_ff_tokens())
+
+    def advance(self, token: int) -> LlguidanceState:
+        with _translate_errors("grammar"):
+            matcher = self._matcher.deep_copy()
+            matcher.consume_token(token)
+            _check_state(matcher)
+        return LlguidanceState(matcher)
+
+    def _computed_mask(self) -> NDArray[np.bool_]:
+        if self._mask is None:
+            with _translate_errors("grammar"):
+                bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+                _check_state(self._matcher)
+            self._mask = np.unpackbits(bits, bitorder="little").astype(bool)
+        return self._mask

@@ -1,0 +1,138 @@
+"""The state of a grammar along one answer, and along the drafts that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from localspec.spec.constraints.answer_start import AnswerStart
+from localspec.spec.prefix_cache import common_prefix_length
+from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy, GrammarState
+from localspec.spec.sampling import NoAllowedTokenError, one_hot
+
+
+class OutputConstraint:
+    """The grammar's state after the text of an answer and any draft that follows it.
+
+    The states of a draft are kept until the text contradicts them, so drafting and
+    verifying compute each only once.
+    """
+
+    def __init__(self, start: GrammarState, n_prompt: int) -> None:
+        """`start` is the state after the prompt: the grammar's, or an `AnswerStart`
+        before it.
+        """
+        # Length of the text that the first state belongs to.
+        self._n_committed = n_prompt
+        # The tokens after it; `_states` has one element more.
+        self._tokens: list[int] = []
+        self._states: list[GrammarState] = [start]
+
+    def state_after(
+        self, text: Sequence[int], drafted: Sequence[int] = ()
+    ) -> GrammarState | None:
+        """The state after prompt, answer and draft tokens; None where any token may
+        follow.
+
+        Raises NoAllowedTokenError if the grammar does not allow one of the tokens.
+        """
+        following = [*text[self._n_committed :], *drafted]
+        known = common_prefix_length(self._tokens, following)
+        if known < len(following):
+            del self._tokens[known:], self._states[known + 1 :]
+        n_text = len(text) - self._n_committed
+        for i in range(known, len(following)):
+            token = following[i]
+            self._states.append(
+                self._advance(self._states[-1], token, is_draft=i >= n_text)
+            )
+            self._tokens.append(token)
+        state = self._states[len(following)]
+        return None if _is_free(state) else state
+
+    def commit(self, text: Sequence[int]) -> None:
+        """The text has grown to `text`: states before its end are not needed again."""
+        self.state_after(text)
+        self._states = [self._states[len(text) - self._n_committed]]
+        self._tokens, self._n_committed = [], len(text)
+
+    def count_allowed(self, text: Sequence[int], drafted: Sequence[int]) -> int:
+        """How many of the draft tokens come before the first that the grammar forbids."""
+        try:
+            self.state_after(text, drafted)
+        except NoAllowedTokenError:
+            return len(self._tokens) - (len(text) - self._n_committed)
+        return len(drafted)
+
+    def forced_after(self, text: Sequence[int], drafted: Sequence[int]) -> list[int]:
+        """Tokens that must follow, where the grammar knows them without a search."""
+        state = self.state_after(text, drafted)
+        return state.forced_tokens() if state is not None else []
+
+    @staticmethod
+    def _advance(state: GrammarState, token: int, *, is_draft: bool) -> GrammarState:
+        """The next state. Before the answer's body, its text may hold what no draft
+        may.
+
+        The tokens that end a thinking part are given, and so are those of a resumed
+        answer.
+        """
+        may_differ = isinstance(state, AnswerStart) and not is_draft
+        is_allowed = may_differ or _is_free(state) or state.allows(np.array([token]))[0]
+        if not is_allowed:
+            raise NoAllowedTokenError("The grammar does not allow the text so far.")
+        return state.advance(token)
+
+
+def _is_free(state: GrammarState) -> bool:
+    """Whether a state is one of thinking, or of a tool call."""
+    return isinstance(state, AnswerStart) and state.is_free
+
+
+class ConstrainedDrafter:
+    """Keeps another drafter within a grammar, and adds the tokens that the grammar
+    forces.
+    """
+
+    def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
+        self._drafter, self._constraint = drafter, constraint
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        """A draft of the other drafter alone, up to its first forbidden token, then
+        forced ones.
+        """
+        draft = self._drafter.propose(tokens, limit, stop_policy)
+        n = self._constraint.count_allowed(tokens, draft.tokens)
+        if n < len(draft.tokens):
+            # A forbidden token that was sampled stays: the one after its rejection has
+            # to come from the residual distribution.
+            n += draft.distributions is not None
+            return replace(
+                draft,
+                tokens=draft.tokens[:n],
+                distributions=draft.distributions and draft.distributions[:n],
+                logits=draft.logits and draft.logits[:n],
+            )
+        forced = self._constraint.forced_after(tokens, draft.tokens)[
+            : limit - len(draft.tokens)
+        ]
+        if not forced:
+            return draft
+        reason = "the grammar allows nothing else"
+        if not draft.tokens:
+            return Draft(forced, None, "grammar", draft.decode_seconds, reason=reason)
+        certain = [one_hot(token) for token in forced]
+        return replace(
+            draft,
+            tokens=[*draft.tokens, *forced],
+            distributions=draft.distributions and [*draft.distributions, *certain],
+            source=f"{draft.source}+grammar",
+            reason=f"{draft.reason}; {reason}",
+        )

@@ -1,0 +1,249 @@
+"""Costs of target and draft passes on this machine, refined by every round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
+
+MAX_WIDTH = DRAFT_MAX + 1
+# Weight of a new time for its own width (also in launch/start.py).
+_NEW_TIME_WEIGHT = 0.2
+# Of a new time for other widths: all costs grow with the context.
+_OTHER_WIDTHS_WEIGHT = 0.1
+_MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
+_NEW_PLAIN_WEIGHT = 0.5
+"""Weight of a plain pass that is the first for a while, of the first time of a width
+beyond those measured, and of the first price of a change.
+"""
+_MAX_CHANGE = 2.0  # Larger changes are clipped: another program was probably running.
+# Upper bound of a plain pass, relative to the newest wider pass.
+_MAX_PLAIN_RATIO = 1.1
+# Rounds until a plain pass is due; doubled.
+_MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = (
+    8,
+    128,
+)
+# Of one more row, until a wider pass is timed: dear, to be cautious.
+_DEFAULT_SLOPE = 0.35
+_CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
+"""Cost of a token that the draft model reads in a wide batch, until timed, in draft
+passes. With 0.1 the regret budget never covers a first draft of a model whose pass
+costs 0.26 target passes.
+"""
+# Up to it the curve may be steeper than beyond: kernels that begin at two rows.
+_CLIFF_WIDTH = 3
+# Until learnt: launching 32 layers kernel by kernel, on an H100.
+_GRAPH_CHANGE_MS = 0.9
+# Another width than the held one has to be better by this factor.
+_HELD_ADVANTAGE = 1.03
+_DEFAULT_C = 0.1  # Cost of a draft pass until one is timed, in one-token target passes.
+
+
+class PassCosts:
+    """Milliseconds of target passes by width and of draft passes, host time included."""
+
+    def __init__(
+        self,
+        measured: MeasuredCosts | None = None,
+        *,
+        drafts_blocks: bool = False,
+        settling: int = 0,
+        drafts_on_gpu: bool = False,
+    ) -> None:
+        """`drafts_blocks`: one draft pass gives all draft tokens.
+
+        `settling`: the passes that cost more when the width changes, because their
+        graph is sent to another computer again (1), or is launched kernel by kernel
+        before it is captured (2).
+        """
+        self.is_measured = measured is not None
+        t1 = measured.t1_ms if measured else 1.0
+        curve = measured.curve if measured else {}
+        known = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= MAX_WIDTH}
+        self._ms_by_width = {1: t1} | known
+        c = measured.c if measured else None
+        self.is_draft_measured = c is not None
+        self.drafts_blocks = drafts_blocks
+        self.first_draft_ms = t1 * (_DEFAULT_C if c is None else c)
+        """The first draft pass of a round, which also catches up with the text."""
+        # After the first.
+        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
+        self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
+        self._rounds_since_plain, self._plain_interval = 0, _MIN_PLAIN_INTERVAL
+        self._settling, self._last_width, self._n_alike = settling, 0, 0
+        self.change_ms = _GRAPH_CHANGE_MS if settling > 1 else 0.0
+        """Extra time of each of the first `settling` passes of another width."""
+        self.last_change_ms = 0.0  # Of the last pass.
+        self.held_width = 1  # The width that is best for most rounds.
+        self._interpolate()
+        self._price_changes()
+        self._mean_plain_ms = self.plain_ms
+
+    def _interpolate(self) -> None:
+        """Times for every width: linear between measured widths; beyond the last as
+        from its half to it, because kernels take rows by twos, fours and eights.
+        """
+        times, widths = self._ms_by_width, sorted(self._ms_by_width)
+        slope = _DEFAULT_SLOPE * times[widths[0]]
+        line = [times[widths[0]]] * (widths[0] + 1)
+        for low, high in pairwise(widths):
+            slope = (times[high] - times[low]) / (high - low)
+            line += [times[low] + slope * i for i in range(1, high - low + 1)]
+        if (half := widths[-1] // 2) >= widths[0]:
+            slope = (line[-1] - line[half]) / (widths[-1] - half)
+        slope = max(slope, 0.0)
+        if widths[-1] < _CLIFF_WIDTH:
+            slope = min(slope, _DEFAULT_SLOPE * line[1])
+        line += [line[-1] + slope * i for i in range(1, MAX_WIDTH + 1 - widths[-1])]
+        self._line = line
+
+    def _price_changes(self) -> None:
+        self.verify_ms, held = self._line, self.held_width
+        """Of a target pass by width; of one that is not held, with the changes to it
+        and back.
+        """
+        if price := self._excursion_ms(held):
+            self.verify_ms = [
+                ms if w == held else ms + price for w, ms in enumerate(self._line)
+            ]
+
+    def _excursion_ms(self, width: int) -> float:
+        """Extra time of leaving this width and coming back; none where it was left
+        already.
+        """
+        n_alike = (
+            min(self._n_alike, self._settling) if width == self._last_width else -1
+        )
+        return (1 + n_alike) * self.change_ms
+
+    @property
+    def plain_ms(self) -> float:
+        """Milliseconds of a round that drafts nothing."""
+        return self._line[1]
+
+    @property
+    def steady_plain_ms(self) -> float:
+        """A lower estimate of `plain_ms`, which a few slow passes do not raise."""
+        return min(self.plain_ms, self._mean_plain_ms)
+
+    @property
+    def c(self) -> float:
+        """Cost of a draft pass in one-token target passes."""
+        return (
+            self.first_draft_ms if self.drafts_blocks else self.draft_ms
+        ) / self.plain_ms
+
+    def start_answer(self) -> None:
+        """The last pass was the prompt's, of some other width."""
+        self._last_width = 0
+        self._price_changes()
+
+    def record_pass(self, width: int, ms: float) -> None:
+        """Record the milliseconds of a target pass, host time included."""
+        self._n_alike = self._n_alike + 1 if width == self._last_width else 1
+        is_dear = self._n_alike <= self._settling
+        if not self.is_measured:
+            self.is_measured, self._ms_by_width = True, {width: ms}
+            self._mean_plain_ms = ms
+            self.draft_ms *= ms
+            self.first_draft_ms *= ms
+        else:
+            # the first says what a change costs, unless a prompt was read before it
+            if is_dear:
+                is_change = self._n_alike == 1 and self._last_width > 0
+                ms = self._record_change(width, ms) if is_change else self._line[width]
+            self._update_times(width, ms)
+        self.last_change_ms = self.change_ms if is_dear else 0.0
+        self._last_width = width
+        self._interpolate()
+        self._price_changes()
+        self._mean_plain_ms += _MEAN_WEIGHT * (self.plain_ms - self._mean_plain_ms)
+
+    def _record_change(self, width: int, ms: float) -> float:
+        """Learn the price of a change of the width; returns the time without it."""
+        extra = max(0.0, ms - self._line[width])
+        extra = min(extra, 2 * _MAX_CHANGE * self.change_ms or extra)
+        if width <= max(self._ms_by_width):  # an extrapolated time says nothing
+            weight = _NEW_TIME_WEIGHT if self.change_ms else _NEW_PLAIN_WEIGHT
+            self.change_ms += weight * (extra - self.change_ms)
+        return ms - min(extra, self.change_ms)
+
+    def _update_times(self, width: int, ms: float) -> None:
+        times, before = self._ms_by_width, self._line[width]
+        if width > 1 and max(times) == 1:
+            times[width] = ms
+        else:
+            is_rare = width == 1 and self._rounds_since_plain >= _MIN_PLAIN_INTERVAL
+            is_rare |= width > max(times)
+            change = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
+            for w in times:
+                times[w] *= 1 + change * _OTHER_WIDTHS_WEIGHT
+            weight = _NEW_PLAIN_WEIGHT if is_rare else _NEW_TIME_WEIGHT
+            times[width] = before * (1 + change * weight)
+        if 1 in times:
+            times[1] = min(times[1], _MAX_PLAIN_RATIO * times[width])
+        self._rounds_since_plain += 1
+        if width == 1:
+            if self._rounds_since_plain > _MIN_PLAIN_INTERVAL:
+                self._plain_interval = min(
+                    2 * self._plain_interval, _MAX_PLAIN_INTERVAL
+                )
+            self._rounds_since_plain = 0
+
+    @property
+    def needs_plain_pass(self) -> bool:
+        """Whether a plain pass is due: every speed-up is measured against one."""
+        return not self.is_measured or self._rounds_since_plain >= self._plain_interval
+
+    def hold_best_width(self, acceptance: Callable[[int], float]) -> None:
+        """Choose `held_width` by the mean acceptance probability of each place in a
+        draft.
+        """
+        best, probability, tokens, held = 0.0, 1.0, 1.0, self.held_width
+        for width in range(1, MAX_WIDTH + 1):
+            rate = tokens / (self._line[width] + self.draft_passes_ms(width - 1))
+            rate *= _HELD_ADVANTAGE if width == held else 1.0
+            if rate > best:
+                best, self.held_width = rate, width
+            probability *= acceptance(width - 1)
+            tokens += probability
+        self._price_changes()
+
+    def draft_passes_ms(self, n_passes: int) -> float:
+        """Milliseconds of consecutive draft passes in one round."""
+        return self.first_draft_ms + self.draft_ms * (n_passes - 1) if n_passes else 0.0
+
+    def verify_loss(self, n_drafted: int) -> float:
+        """The loss of verifying `n_drafted` tokens in vain, in one-token passes."""
+        return (self._line[n_drafted + 1] + self._excursion_ms(1)) / self.plain_ms - 1
+
+    def draft_loss(self, n_drafted: int) -> float:
+        """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token
+        passes.
+        """
+        return (
+            self.verify_loss(n_drafted)
+            + self.draft_passes_ms(n_drafted) / self.plain_ms
+        )
+
+    def record_draft(self, ms: float, n_passes: int) -> None:
+        if not self.is_draft_measured:
+            self.is_draft_measured = True
+            self.first_draft_ms = ms / n_passes
+            self.draft_ms = 0.0 if self.drafts_blocks else self.first_draft_ms
+            return
+        ratio = min(
+            max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE
+        )
+        self.first_draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
+        if n_passes > 1:
+            self.draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
+
+    def verify_curve(self) -> dict[str, float]:
+        """The measured verify curve: cost by width, in one-token passes."""
+        return {
+            str(w): round(t / self.plain_ms, 4)
+            for w, t in sorted(self._ms_by_width.items())
+        }

@@ -1,0 +1,108 @@
+"""Drafters by name.
+
+Each module has a factory `make(inputs)` and is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from localspec.protocol.wire import SamplingParams
+from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.protocols import (
+    Draft,
+    Drafter,
+    DraftStopPolicy,
+    HiddenStateListener,
+    Verifier,
+)
+from localspec.speculation_methods import DRAFTERS, WITHOUT_DRAFT
+
+if TYPE_CHECKING:
+    from localspec.spec.drafters.cross_vocabulary import VocabularyMap
+
+DRAFT_FREE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
+"""Drafters that need no draft model."""
+_MODULES = {
+    "eagle3": "autoregressive_head",
+    "mtp": "autoregressive_head",
+    "dspark": "block_head",
+    "dflash": "block_head",
+    "crossvocab": "cross_vocabulary",
+}
+"""Modules of drafters that are not named like their module."""
+
+
+class DrafterInputs(Struct, frozen=True):
+    """Inputs of a drafter for one answer; each factory uses what it needs."""
+
+    draft_cache: PrefixCache | None  # The draft model, if loaded.
+    verifier: Verifier
+    sampling: SamplingParams
+    prompt_length: int  # Length of the prompt: position 0 of the answer.
+    n_vocab: int  # The target's vocabulary size; larger ids are never drafted.
+    is_eog: Callable[[int], bool]
+    cancelled: Callable[[], bool] = lambda: False
+    # The head's runner, if a head is loaded.
+    head_runner: HiddenStateListener | None = None
+    constraint: OutputConstraint | None = None
+    """The grammar of the answer: a draft that ignores it is cut."""
+    # Tokens that the answer probably repeats, for prompt lookup.
+    prediction: tuple[int, ...] = ()
+    keep_logits: bool = False  # Whether drafts include the draft model's logits.
+    # If the draft model has another vocabulary.
+    vocabularies: VocabularyMap | None = None
+    draft_prompt: Sequence[int] | None = None
+    """The prompt of a chat in such a draft model's own template; None: it reads the
+    target's.
+    """
+
+
+class HeadStates:
+    """The part of a `HiddenStateListener` that copies its states, and its head's
+    memory.
+    """
+
+    head: Any
+    buffer_bytes: int  # Of the states that are pending.
+
+    def state_bytes(self) -> int:
+        return self.buffer_bytes + int(self.head.memory_bytes())
+
+    def save_state(self) -> Any:
+        own = {name: value for name, value in vars(self).items() if name != "head"}
+        return copy.deepcopy(own), self.head.save_memory(), self.head.n_past
+
+    def restore_state(self, state: Any) -> None:
+        own, memory, n_past = state
+        vars(self).update(copy.deepcopy(own))
+        self.head.restore_memory(memory, n_past)
+
+
+def make(name: str, inputs: DrafterInputs) -> Drafter:
+    """Raises KeyError for an unknown name, or if its model or head is not loaded."""
+    if name == "none":
+        return NoDrafter()
+    if name not in DRAFTERS:
+        raise KeyError(name)
+    module = import_module(f"localspec.spec.drafters.{_MODULES.get(name, name)}")
+    drafter: Drafter = module.make(inputs)
+    return drafter
+
+
+class NoDrafter:
+    """Plain decoding."""
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        return Draft()

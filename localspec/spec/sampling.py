@@ -1,0 +1,469 @@
+"""Sampling: logits to a distribution, and the seeded Gumbel noise to draw from it.
+
+Drafting and verification use the same distribution. The order is that of llama.cpp's
+default sampler chain: logit bias, penalties, DRY, top-k, top-p, min-p, XTC,
+temperature. At temperature 0 all mass is on the first largest logit. A grammar forbids
+tokens before all of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from msgspec.structs import fields
+from numpy.typing import NDArray
+
+from localspec.errors import EngineError, GrammarError
+from localspec.protocol.wire import DRY_WINDOW, SamplingParams
+from localspec.spec.protocols import Distribution, GrammarState, Logits
+
+
+class InvalidLogitsError(EngineError):
+    """A row of logits contains NaN, or has no finite maximum."""
+
+
+class NoAllowedTokenError(GrammarError):
+    """The grammar allows no token of the vocabulary here."""
+
+
+_ONE = np.ones(1)
+_FOLD_WIDTH = 1024
+"""A row is folded to a grid of at least this width, at most 64 rows high, to bound
+top-k.
+"""
+_TOP_P_CANDIDATES = (256, 4096)
+"""Candidate counts tried for top-p before the whole vocabulary is sorted."""
+
+
+def compute_distribution(
+    logits: Logits,
+    sampling: SamplingParams,
+    recent: Sequence[int] = (),
+    grammar: GrammarState | None = None,
+) -> Distribution:
+    """The distribution of the token after `recent`, from one row of logits, shape
+    (n_vocab,).
+
+    Raises InvalidLogitsError if the row contains NaN, or has no finite maximum;
+    NoAllowedTokenError if the grammar allows no token.
+    """
+    if sampling.logit_bias or sampling.history_length:
+        logits = _apply_bias_and_penalties(logits, sampling, recent)
+    if grammar is None:
+        return _truncate_and_cool(logits, sampling)
+    ids = find_allowed(
+        logits, 1 if sampling.temperature <= 0 else sampling.top_k, grammar
+    )
+    among_allowed = _truncate_and_cool(logits[ids], sampling)
+    return Distribution(ids[among_allowed.ids], among_allowed.probs)
+
+
+def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution:
+    """Apply top-k, top-p, min-p, XTC and temperature."""
+    if sampling.temperature <= 0 or sampling.top_k == 1:
+        best = int(logits.argmax())
+        _check_finite(logits[best])
+        return one_hot(best)
+    if 0 < sampling.top_k < len(logits):
+        near = _distribution_near_largest(logits, sampling)
+        if near is not None:
+            return near
+        ids, values = _top_k(logits, sampling.top_k)
+        x = values.astype(np.float64)
+        x -= x[0]
+        n = _n_after_truncation(x, sampling, None)
+        return _apply_temperature(ids[:n], x[:n], sampling)
+    return _apply_temperature(*_truncate_without_top_k(logits, sampling), sampling)
+
+
+_GRAMMAR_CANDIDATES = (1, 64, 512)
+"""Largest logits that are tested before all tokens that the grammar allows are
+computed.
+"""
+
+
+def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.int64]:
+    """Ids, ascending, of allowed tokens: at least the `n` with the largest logits, or
+    all if 0.
+
+    Raises NoAllowedTokenError if there are none.
+    """
+    for n_tested in (k for k in _GRAMMAR_CANDIDATES if 0 < n <= k < len(logits)):
+        ids = top_k_ids(logits, n_tested)
+        allowed = ids[grammar.allows(ids)]
+        if len(allowed) >= n:
+            return np.sort(allowed)
+    allowed = grammar.allowed_tokens()
+    # a draft model's vocabulary may be smaller
+    allowed = allowed[allowed < len(logits)]
+    if not len(allowed):
+        raise NoAllowedTokenError(
+            "The grammar does not allow any token of this model here.",
+            "Check that it does not need control characters or special tokens.",
+        )
+    return np.sort(allowed)
+
+
+def top_token_confidence(
+    logits: Logits, distribution: Distribution, grammar: GrammarState | None = None
+) -> float:
+    """A model's confidence in its likeliest token, in (0, 1]; at temperature 0 from the
+    margin.
+
+    `logits` is modified during the call and restored.
+    """
+    if len(distribution.ids) > 1:
+        return float(distribution.probs.max())
+    if grammar is not None:
+        allowed = np.sort(logits[find_allowed(logits, 2, grammar)])
+        margin = (
+            float(allowed[-1]) - float(allowed[-2]) if len(allowed) > 1 else math.inf
+        )
+        return margin_confidence(margin)
+    best = distribution.ids[0]
+    highest = logits[best]
+    logits[best] = -np.inf
+    margin = float(highest) - float(logits.max())
+    logits[best] = highest
+    return margin_confidence(margin)
+
+
+def margin_confidence(margin: float) -> float:
+    """The probability of the likelier of two tokens whose logits differ by `margin`."""
+    return 1.0 / (1.0 + math.exp(-min(margin, 700.0)))
+
+
+@lru_cache(maxsize=4096)
+def one_hot(token: int) -> Distribution:
+    return Distribution(np.array([token]), _ONE)
+
+
+def _check_finite(highest: np.float32) -> None:
+    if not math.isfinite(highest):
+        raise InvalidLogitsError(
+            "The model produced invalid numbers (NaN or infinity).",
+            "The file is probably damaged: download it again, or try another quantisation.",
+        )
+
+
+def _apply_bias_and_penalties(
+    logits: Logits, sampling: SamplingParams, recent: Sequence[int]
+) -> Logits:
+    """llama.cpp's logit bias, penalties over the last `repeat_last_n` tokens, and DRY."""
+    out = logits.copy()
+    if sampling.logit_bias:
+        tokens, biases = _bias_arrays(sampling.logit_bias)
+        is_known = tokens < len(out)
+        np.add.at(out, tokens[is_known], biases[is_known])
+    if sampling.has_penalties:
+        window = np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64)
+        ids, counts = np.unique(window[window < len(out)], return_counts=True)
+        values = out[ids]
+        penalty = sampling.repeat_penalty
+        out[ids] = np.where(values > 0, values / penalty, values * penalty)
+        out[ids] -= counts * sampling.frequency_penalty + sampling.presence_penalty
+    if sampling.has_dry:
+        for token, loss in _dry_penalties(sampling, recent):
+            if token < len(out):
+                out[token] -= loss
+    return out
+
+
+_SEQUENCE_BREAKERS = (b"\n", b":", b'"', b"*")
+"""A repeated sequence does not reach over a token that contains one of them
+(llama.cpp).
+"""
+_MAX_LOG = 88.7228391  # The logarithm of the largest float32.
+_MAX_LOSS = 1e30  # More would make a logit infinite.
+
+
+class VocabularySampling(SamplingParams, frozen=True):
+    """Parameters that know the bytes of tokens, which DRY needs."""
+
+    piece: Callable[[int], bytes] = lambda _: b""
+
+    def is_breaker(self, token: int) -> bool:
+        piece = self.piece(token)
+        return any(breaker in piece for breaker in _SEQUENCE_BREAKERS)
+
+
+def bind_vocabulary(
+    sampling: SamplingParams, piece: Callable[[int], bytes]
+) -> SamplingParams:
+    """The parameters for tokens of this vocabulary."""
+    if not sampling.has_dry:
+        return sampling
+    values = {
+        item.name: getattr(sampling, item.name) for item in fields(SamplingParams)
+    }
+    return VocabularySampling(**values, piece=piece)
+
+
+def _dry_penalties(
+    sampling: SamplingParams, recent: Sequence[int]
+) -> Iterator[tuple[int, float]]:
+    """What each token loses that would extend a sequence which the text repeats (DRY).
+
+    A sequence is the end of the text, as far back as it occurs earlier in the window
+    too.
+    """
+    text, allowed = recent[-DRY_WINDOW:], sampling.dry_allowed_length
+    is_breaker = (
+        sampling.is_breaker
+        if isinstance(sampling, VocabularySampling)
+        else lambda _: False
+    )
+    n = len(text)
+    limit = next((i for i, token in enumerate(reversed(text)) if is_breaker(token)), n)
+    if n <= allowed or limit < allowed:
+        return
+    longest: dict[int, int] = {}
+    for end in range(n - 1):
+        length = 0
+        while (
+            length < min(limit, end + 1) and text[end - length] == text[n - 1 - length]
+        ):
+            length += 1
+        if length >= allowed:
+            follower = text[end + 1]
+            longest[follower] = max(length, longest.get(follower, 0))
+    base = sampling.dry_base
+    max_exponent = int(_MAX_LOG / math.log(base)) if base > 1.000001 else n
+    for token, length in longest.items():
+        if not is_breaker(token):
+            exponent = min(length - allowed, max_exponent)
+            yield token, min(sampling.dry_multiplier * base**exponent, _MAX_LOSS)
+
+
+@lru_cache(maxsize=16)
+def _bias_arrays(
+    logit_bias: tuple[tuple[int, float], ...],
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    tokens, biases = zip(*logit_bias, strict=True)
+    return np.array(tokens, np.int64), np.array(biases, np.float32)
+
+
+def _n_after_truncation(
+    x: NDArray[np.float64], sampling: SamplingParams, total: float | None
+) -> int:
+    """How many logits top-p and min-p keep; `x` is sorted, largest first, minus the
+    largest.
+
+    `total` is the mass that top-p refers to: that of `x` if None.
+    """
+    n = len(x)
+    if sampling.min_p > 0.0:
+        n = int((-x).searchsorted(-math.log(sampling.min_p), "right"))
+    if sampling.top_p < 1.0:
+        mass = np.exp(x).cumsum()
+        wanted = sampling.top_p * (mass[-1] if total is None else total)
+        n = min(n, int(mass.searchsorted(wanted)) + 1)
+    return max(n, 1)
+
+
+def _truncate_without_top_k(
+    logits: Logits, sampling: SamplingParams
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids kept without top-k, and their logits minus the largest; unsorted if top-p is
+    off.
+    """
+    high = logits.max()
+    _check_finite(high)
+    if sampling.top_p >= 1.0:
+        low = (
+            float(high) + math.log(sampling.min_p)
+            if sampling.min_p > 0.0
+            else -math.inf
+        )
+        ids = (logits >= low).nonzero()[0]
+        return ids, logits[ids].astype(np.float64) - float(high)
+    total = float(np.exp(logits - high).sum(dtype=np.float64))
+    for k in (*_TOP_P_CANDIDATES, len(logits)):
+        ids = top_k_ids(logits, min(k, len(logits)))
+        x = logits[ids].astype(np.float64) - float(high)
+        n = _n_after_truncation(x, sampling, total)
+        if n < len(ids) or len(ids) == len(logits):
+            break
+    return ids[:n], x[:n]
+
+
+_NEAR = 8.0  # Logits this far below the largest seldom matter.
+_MAX_NEAR = 256
+_ROUNDING = 0.01  # More than float32 rounds a logit by.
+
+
+def _distribution_near_largest(
+    logits: Logits, sampling: SamplingParams
+) -> Distribution | None:
+    """With top-k, from the logits near the largest alone; None if others may matter.
+
+    It takes half the time of sorting out the k largest.
+    """
+    best = int(logits.argmax())
+    high = logits[best]
+    _check_finite(high)
+    ids = (logits >= high - _NEAR).nonzero()[0]
+    if len(ids) > _MAX_NEAR:
+        return None
+    values = logits[ids]
+    lowest = math.log(sampling.min_p) if sampling.min_p > 0.0 else -math.inf
+    are_others_cut = lowest > _ROUNDING - _NEAR
+    if are_others_cut and np.count_nonzero(values >= high + (lowest - _ROUNDING)) == 1:
+        return one_hot(best)
+    order = (-values).argsort(kind="stable")[: sampling.top_k]
+    x = values[order].astype(np.float64)
+    x -= x[0]
+    n = _n_after_truncation(x, sampling, None)
+    if (n_missing := sampling.top_k - len(order)) > 0:
+        if n == len(order) and not are_others_cut:
+            return None
+        missing_mass = n_missing * math.exp(_ROUNDING - _NEAR)
+        total = float(np.exp(x).sum()) + missing_mass
+        if _n_after_truncation(x, sampling, total) != n:
+            return None
+    return _apply_temperature(ids[order[:n]], x[:n], sampling)
+
+
+def _apply_temperature(
+    ids: NDArray[np.int64], x: NDArray[np.float64], sampling: SamplingParams
+) -> Distribution:
+    """`x`: logits minus the largest."""
+    weights = np.exp(x / sampling.temperature)
+    weights /= weights.sum()
+    if sampling.xtc_probability > 0.0:
+        weights = _mix_with_xtc(x, weights, sampling)
+    if not weights.all():  # underflow: these are never drawn
+        nonzero = weights > 0.0
+        ids, weights = ids[nonzero], weights[nonzero]
+    return Distribution(ids, weights)
+
+
+def _mix_with_xtc(
+    x: NDArray[np.float64], probs: NDArray[np.float64], sampling: SamplingParams
+) -> NDArray[np.float64]:
+    """The distribution of a token that is sampled with XTC, which applies by chance.
+
+    Its coin is not drawn: the mixture of both outcomes has the same distribution, and
+    as one distribution it is coupled and verified like any other.
+    """
+    before = np.exp(x)  # XTC compares probabilities at temperature 1
+    is_top = (before >= sampling.xtc_threshold * before.sum()) & (probs > 0.0)
+    top = is_top.nonzero()[0]
+    if len(top) < 2:
+        return probs
+    least = top[(-x[top]).argsort(kind="stable")[-1]]
+    excluded = probs.copy()
+    excluded[top] = 0.0
+    excluded[least] = probs[least]
+    excluded *= sampling.xtc_probability / excluded.sum()
+    mixture: NDArray[np.float64] = (1.0 - sampling.xtc_probability) * probs + excluded
+    return mixture
+
+
+def top_k_ids(logits: Logits, k: int) -> NDArray[np.int64]:
+    """Ids of the k largest logits, largest first; among equals the lower id first."""
+    return _top_k(logits, k)[0]
+
+
+def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Ids of the k largest logits, and these logits; ordered as in `top_k_ids`.
+
+    The row is folded into a grid. The k-th largest column maximum is a lower bound of
+    the k-th largest logit, so only columns that reach the bound hold candidates. Raises
+    InvalidLogitsError if the row contains NaN, or has no finite maximum.
+    """
+    height = min(64, len(logits) // _FOLD_WIDTH)
+    width = len(logits) // height if height else 0
+    if width < k:
+        _check_finite(logits.max())
+        ids = (-logits).argsort(kind="stable")[:k]
+        return ids, logits[ids]
+    grid = logits[: width * height].reshape(height, width)
+    highest = grid.max(axis=0)
+    rest = logits[width * height :]
+    _check_finite(np.maximum(highest.max(), rest.max()) if len(rest) else highest.max())
+    bound = np.partition(highest, width - k)[width - k]
+    columns = (highest >= bound).nonzero()[0]
+    row, column = (grid[:, columns] >= bound).nonzero()
+    ids = row * width + columns[column]
+    if len(rest):
+        ids = np.concatenate((ids, (rest >= bound).nonzero()[0] + width * height))
+    values = logits[ids]
+    order = (-values).argsort(kind="stable")[:k]
+    return ids[order], values[order]
+
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+_GOLDEN = 0x9E3779B97F4A7C15
+_GOLDEN_U64 = np.uint64(_GOLDEN)
+_MIX_STEPS = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT = np.uint64(31)
+_UNUSED_BITS = np.uint64(12)  # Low bits that do not fit into a double's mantissa.
+
+
+def _splitmix64(z: int) -> int:
+    """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """One number in (0, 1) per id, from (seed, index, id) alone: splitmix64 as a
+    counter RNG.
+    """
+    key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
+    z = ids.view(np.uint64) * _GOLDEN_U64
+    z += np.uint64((key + _GOLDEN) & _MASK)
+    for shift, factor in _MIX_STEPS:
+        z ^= z >> shift
+        z *= factor
+    z ^= z >> _LAST_SHIFT
+    u = (z >> _UNUSED_BITS).astype(np.float64)
+    u += 0.5
+    u *= 2.0**-52
+    return u
+
+
+_MAX_PLAIN_PYTHON = 12
+"""Up to this many tokens plain Python is faster: after a decode the numpy code is cold.
+"""
+
+
+def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
+    """Sample a token with the noise of position `index` of an answer (Gumbel-max).
+
+    Computes argmax(log(u) / p), which equals argmax(log p + Gumbel noise) with fewer
+    steps.
+    """
+    if len(distribution.ids) > _MAX_PLAIN_PYTHON:
+        noise = keyed_uniform(seed, index, distribution.ids)
+        np.log(noise, noise)
+        noise /= distribution.probs
+        return int(distribution.ids[noise.argmax()])
+    key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
+    best, best_score = -1, -math.inf
+    for token, prob in zip(
+        distribution.ids.tolist(), distribution.probs.tolist(), strict=True
+    ):
+        z = _splitmix64((key + (token + 1) * _GOLDEN) & _MASK)
+        score = math.log(((z >> 12) + 0.5) * 2.0**-52) / prob
+        if score > best_score:
+            best, best_score = token, score
+    return best
+
+
+def gumbel_noise(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Gumbel noise per id at position `index` of an answer: argmax(log p + noise)
+    samples p.
+    """
+    noise = keyed_uniform(seed, index, ids)
+    for step in (np.log, np.negative, np.log, np.negative):  # in place: -log(-log u)
+        step(noise, noise)
+    return noise

@@ -1,0 +1,99 @@
+"""Probabilities of emitted tokens and of their alternatives.
+
+They are the softmax of the raw logits: before any penalty, temperature or truncation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from localspec.protocol.events import Alternative
+from localspec.spec.protocols import Draft, Logits
+from localspec.spec.sampling import top_k_ids
+
+N_ALTERNATIVES = 3  # Default number of the target's next-best tokens that are reported.
+
+
+class TokenProbabilities(Struct, frozen=True):
+    """One position of an answer: emitted token, rejected draft token, likeliest others.
+
+    None has its text yet.
+    """
+
+    chosen: Alternative
+    alternatives: tuple[Alternative, ...]
+
+
+def score_tokens(
+    rows: Logits,
+    tokens: Sequence[int],
+    draft: Draft,
+    n_alternatives: int = N_ALTERNATIVES,
+) -> tuple[TokenProbabilities, ...]:
+    """Probabilities of each of a round's tokens, from the row of logits that decided
+    it.
+    """
+    draft_rows = draft.logits or []
+    scores = []
+    for i, token in enumerate(tokens):
+        draft_token = draft.tokens[i] if i < len(draft.tokens) else token
+        draft_row = draft_rows[i] if i < len(draft_rows) else None
+        scores.append(
+            _score_token(rows[i], token, draft_token, draft_row, n_alternatives)
+        )
+    return tuple(scores)
+
+
+def _score_token(
+    row: Logits,
+    token: int,
+    draft_token: int,
+    draft_row: Logits | None,
+    n_alternatives: int,
+) -> TokenProbabilities:
+    log_total = _log_sum_exp(row)
+    draft_log_total = 0.0 if draft_row is None else _log_sum_exp(draft_row)
+    likeliest = top_k_ids(row, min(n_alternatives + 2, len(row))).tolist()
+
+    def candidate(id_: int, was_drafted: bool = False) -> Alternative:
+        p_draft = (
+            None if draft_row is None else _probability(draft_row, id_, draft_log_total)
+        )
+        rank = likeliest.index(id_) + 1 if id_ in likeliest else _rank(row, id_)
+        return Alternative(
+            id_, "", _probability(row, id_, log_total), rank, p_draft, was_drafted
+        )
+
+    others = [
+        Alternative(id_, "", _probability(row, id_, log_total), rank)
+        for rank, id_ in enumerate(likeliest, 1)
+        if id_ not in (token, draft_token)
+    ]
+    rejected = (
+        [candidate(draft_token, was_drafted=True)] if draft_token != token else []
+    )
+    return TokenProbabilities(candidate(token), (*rejected, *others[:n_alternatives]))
+
+
+def _log_sum_exp(row: Logits) -> float:
+    high = row.max()
+    weights = row - high
+    np.exp(weights, weights)
+    return float(high) + math.log(float(weights.sum()))
+
+
+def _probability(row: Logits, token: int, log_total: float) -> float:
+    """Softmax probability; 0 for a token outside the model's vocabulary."""
+    return (
+        math.exp(min(0.0, float(row[token]) - log_total)) if token < len(row) else 0.0
+    )
+
+
+def _rank(row: Logits, token: int) -> int:
+    logit = row[token]
+    n_before = np.count_nonzero(row > logit) + np.count_nonzero(row[:token] == logit)
+    return int(n_before) + 1

@@ -1,0 +1,126 @@
+"""A draft with a trimmed vocabulary reads as its source does, and has the rows of its
+tokens.
+"""
+
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from msgspec.structs import replace
+
+from localspec.errors import LocalspecError, ModelFileError
+from localspec.llama.context import LlamaContext
+from localspec.llama.trimmed_draft import TrimmedDraftContext
+from localspec.machine.llama_params import ModelRole
+from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
+from tests.support import head_targets, tinygguf
+from tests.support.sessions import SETTINGS, loaded, say, say_like_plain
+from tests.support.tinygguf import Model
+from tests.support.zoo import Zoo
+
+ROLE = ModelRole(replace(SETTINGS, n_ctx=256), 6, 0, n_branches=2)
+
+
+def trimmed(source: Path) -> Path:
+    """With every third token, then the first ones."""
+    path, header = source.with_name(f"trimmed-{source.name}"), reader.read(source)
+    used = Counter(dict.fromkeys(range(3, header.tokenizer.n_tokens, 3), 1))
+    kept = trimmed_vocabulary.choose_tokens(header.tokenizer, used, 96)
+    layer_subset.copy_layers(source, path, range(header.n_layer), None, kept)
+    reader.check_loadable(path)
+    return path
+
+
+MODELS = {
+    **{name: name for name in sorted(trimmed_vocabulary.ARCHITECTURES)},
+    "tied": "",
+    "F32": "",
+    "Q4_0": "",
+}
+
+
+def _model(name: str) -> Model:
+    if name in trimmed_vocabulary.ARCHITECTURES:
+        model = head_targets.target(name)
+        if name == "gemma2":  # always tied
+            del model.tensors["output.weight"]
+        return model
+    kind = Kind[name] if name in ("F32", "Q4_0") else Kind.Q8_0
+    return replace(tinygguf.llama(0, tied=name == "tied"), kind=kind)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_rows_are_those_of_its_source(name: str, tmp_path: Path) -> None:
+    """Also in branches, and of tokens that it cannot draft."""
+    path = trimmed(source := _model(name).write(tmp_path / "whole.gguf"))
+    header, atol = reader.read(path), 1e-5 if name in ("F32", "Q4_0") else 0
+    with (
+        closing(LlamaContext(source, ROLE)) as whole,
+        closing(TrimmedDraftContext(path, ROLE, header)) as draft,
+    ):
+        kept = draft.kept_ids
+        others = np.setdiff1d(np.arange(whole.n_vocab), kept)
+        assert draft.n_vocab == whole.n_vocab == len(kept) + len(others)
+
+        def compare(expected: np.ndarray, found: np.ndarray) -> None:
+            # The height of a matrix may decide in which order its rows are added up.
+            np.testing.assert_allclose(
+                found[:, kept], expected[:, kept], rtol=0, atol=atol
+            )
+            assert np.isneginf(found[:, others]).all()
+
+        tokens = [1, 2, 90, int(others[-1]), 7, int(kept[-1]), 300]
+        compare(whole.decode(tokens, 6), draft.decode(tokens, 6))
+        compare(whole.decode(range(3, 35), 1), draft.decode(range(3, 35), 1))
+        for model in (whole, draft):
+            model.truncate(5)
+            model.fork(1, 5)
+        steps = [(0, 9), (1, int(others[7]))]
+        compare(whole.decode_branches(steps), draft.decode_branches(steps))
+
+
+def test_it_drafts_its_tokens_and_the_text_is_the_targets(zoo: Zoo) -> None:
+    """The same drafts as its source's as far as that drafts kept tokens; no control
+    tokens.
+    """
+    source = zoo["cousin"]
+    draft = trimmed(source)
+    with closing(TrimmedDraftContext(draft, ROLE, reader.read(draft))) as context:
+        kept = set(context.kept_ids.tolist())
+    assert not kept & {0, 1, 2}
+    for verify in ("coupled", "rejection", "block", "match"):
+        with loaded(zoo["target"], draft) as session:
+            (said,) = say_like_plain(session, max_tokens=60, verify=verify)
+            assert said.speculation["drafted"] > 0
+    with loaded(zoo["target"], source) as session:
+        of_source = say(session, "the one ", spec="model", max_tokens=60)
+    assert 0 < said.speculation["accepted"] <= of_source.speculation["accepted"]
+
+
+def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
+    draft = trimmed(zoo["cousin"])
+    for target, words in (
+        ("padded", ""),
+        ("renamed", "trimmed"),
+        ("reordered", "trimmed"),
+    ):
+        try:
+            with loaded(zoo[target], draft):
+                assert not words
+        except LocalspecError as error:
+            assert words and words in error.message
+    whole = draft.read_bytes()
+    header = reader.read(draft)
+    part = trimmed_vocabulary.find_section(header, header.tokenizer.n_tokens)
+    assert part.end <= len(whole) < part.end + header.alignment
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(whole[: part.end - 1])
+    with pytest.raises(ModelFileError, match="is incomplete"):
+        reader.read(damaged)
+    beyond = np.int32(header.tokenizer.n_tokens).tobytes()
+    damaged.write_bytes(whole[: part.ids_at] + beyond + whole[part.ids_at + 4 :])
+    with pytest.raises(ModelFileError, match="damaged vocabulary"):
+        TrimmedDraftContext(damaged, ROLE, reader.read(damaged))

@@ -1,0 +1,258 @@
+"""Laws of the loop, over every drafter: the text is plain decoding's, and every yield
+is whole.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+
+import pytest
+from msgspec.structs import replace
+
+from localspec.errors import EngineError
+from localspec.protocol.events import Prefill
+from localspec.protocol.wire import SamplingParams, VerifyMode
+from localspec.spec.drafters import NoDrafter
+from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.protocols import Logits
+from localspec.spec.speculative_loop import RoundResult, speculative_decode
+from localspec.spec.verifiers import make_verifier
+from tests.spec import laws
+from tests.spec.laws import DRAFTERS, MODES, PROMPT, SAMPLED, SEED, TWINS
+from tests.support.fake_models import (
+    GREEDY,
+    PLAIN,
+    FakeModel,
+    HistoryModel,
+    OracleDrafter,
+    Run,
+    Stop,
+    StubbornModel,
+    job,
+    model_drafter,
+    plain,
+    run,
+)
+
+LENGTHS = (1, 2, 3, 5, 8)
+PENALISED = replace(SAMPLED, repeat_penalty=1.3, repeat_last_n=6)
+DRY_AND_XTC = replace(
+    SAMPLED,
+    dry_multiplier=1.5,
+    dry_allowed_length=1,
+    xtc_probability=0.5,
+    xtc_threshold=0.15,
+)
+every_drafter = pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
+
+
+# --- law 1: greedy output is plain decoding's
+# -------------------------------------------
+
+
+@every_drafter
+def test_greedy_equals_plain_for_any_drafter(make: laws.MakeDrafter) -> None:
+    for draft_length in LENGTHS:
+        what = job(PROMPT, 20, draft_length=draft_length)
+        laws.same_as_plain(make, laws.history, what=what)
+        laws.same_as_plain(make, laws.pairs, what=what)
+    for mode in MODES:
+        laws.same_as_plain(make, mode=mode, what=job(PROMPT, 20))
+    penalised = replace(GREEDY, repeat_penalty=1.4, repeat_last_n=4)
+    unrepeated = replace(
+        GREEDY, dry_multiplier=2.0, dry_allowed_length=1, xtc_probability=0.5
+    )
+    for sampling in (penalised, unrepeated):
+        laws.same_as_plain(make, laws.pairs, what=job(PROMPT, 40, sampling=sampling))
+
+
+# --- law 2, the target's distribution, is in test_verifiers.py
+# --------------------------
+
+
+# --- law 3: the same seed, the same text
+# ------------------------------------------------
+
+
+@every_drafter
+def test_coupled_text_depends_on_the_seed_alone(make: laws.MakeDrafter) -> None:
+    for draft_length in LENGTHS:
+        for sampling in (
+            SAMPLED,
+            replace(PLAIN, repeat_penalty=1.2, seed=8),
+            DRY_AND_XTC,
+        ):
+            what = job(PROMPT, 14, sampling=sampling, draft_length=draft_length)
+            laws.same_as_plain(make, laws.history, what=what)
+            laws.same_as_plain(make, laws.pairs, what=what)
+
+
+# --- law 4: a draft is of this text
+# -----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_whoever_knows_the_target_is_always_right(name: str) -> None:
+    for sampling in (GREEDY, SAMPLED)[: 1 + (name not in ("block head", "lattice"))]:
+        laws.always_right(name, sampling)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_target_is_always_right_in_every_way_of_verifying(mode: VerifyMode) -> None:
+    samplings: list[SamplingParams] = [GREEDY]
+    if mode != "match":
+        samplings += [SAMPLED, replace(PLAIN, temperature=0.5), PENALISED, DRY_AND_XTC]
+    for sampling in samplings:
+        laws.always_right("the target", sampling, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_drafter_never_keeps_what_did_not_happen(mode: VerifyMode) -> None:
+    laws.drafter_remembers_what_happened(mode)
+
+
+# --- law 5: limits and ends
+# -------------------------------------------------------------
+
+
+@every_drafter
+def test_limits_are_exact_and_an_end_token_cuts_there(make: laws.MakeDrafter) -> None:
+    laws.exact_limits(make)
+    for sampling in (GREEDY, SAMPLED):
+        laws.end_cuts(make, sampling)
+
+
+# --- law 6: whole at every yield
+# --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["model", "lookup"])
+@pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
+def test_closing_anywhere_leaves_no_trace(kind: type[HistoryModel], name: str) -> None:
+    """Before the same prompt, a longer, another or a shorter one, and before the whole
+    chat.
+    """
+    first = job([*PROMPT, *PROMPT, 0], 8, sampling=SAMPLED, draft_length=3)
+    said = plain(laws.history(), make_verifier("coupled", SEED), first).tokens
+    seconds = ([*first.prompt, 0, 1], [1, 2, 4, 4, 1, 2], [5, 4, 3, 5, 4], [1, 2])
+    for second in (PROMPT, *seconds, [*first.prompt, *said, 4, 4]):
+        laws.closing_leaves_no_trace(name, kind, first, second)
+
+
+class FailingModel(HistoryModel):
+    fails = ""
+
+    def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
+        left, self.fails = self.fails, ""
+        if not left:
+            return super().decode(tokens, outputs)
+        if left == "a part of the batch":
+            self.memory += tokens[: len(tokens) // 2]
+        elif left == "nothing":
+            self.memory.clear()
+        raise EngineError("llama.cpp failed")
+
+
+@pytest.mark.parametrize("left", ["what was there", "a part of the batch", "nothing"])
+@pytest.mark.parametrize(
+    "again", [False, True], ids=["the same prompt", "all it had read"]
+)
+def test_after_a_read_that_failed_the_next_answer_is_right(
+    left: str, again: bool
+) -> None:
+    model, verifier = FailingModel(1), make_verifier("coupled", 0)
+    reader = PrefixCache(model)
+    text = [*PROMPT, *plain(laws.history(), verifier, job(PROMPT, 30)).tokens]
+    with pytest.raises(EngineError):
+        for event in speculative_decode(
+            reader, OracleDrafter(text, 6), verifier, job(PROMPT, 20)
+        ):
+            if isinstance(event, RoundResult) and event.draft.tokens:
+                model.fails = left  # in the second round that drafts
+    prompt = text[: reader.n_cached + 1] if again else PROMPT
+    assert (
+        run(reader, NoDrafter(), verifier, job(prompt, 8)).tokens
+        == text[len(prompt) :][:8]
+    )
+
+
+# --- law 7: the context never overflows
+# -------------------------------------------------
+
+
+@every_drafter
+def test_a_full_context_ends_the_answer(make: laws.MakeDrafter) -> None:
+    for n_ctx, draft_length in product((6, 7, 8, 20), LENGTHS):
+        what = job(PROMPT, 100, draft_length=draft_length)
+        verifier = make_verifier("coupled", 0)
+        text = [*PROMPT, *plain(laws.history(), verifier, what).tokens]
+        got = run(
+            HistoryModel(1, n_ctx=n_ctx), make(verifier, what, text), verifier, what
+        )
+        assert [*PROMPT, *got.tokens] == text[:n_ctx]
+        assert got.end == "context"
+
+
+# --- prompts, batches and the stop flag
+# -------------------------------------------------
+
+LONG = [*PROMPT, *PROMPT, 0]
+
+
+def answer(target: FakeModel | PrefixCache, prompt: Sequence[int], n: int) -> Run:
+    return run(target, NoDrafter(), make_verifier("coupled", 0), job(prompt, n))
+
+
+def test_a_long_prompt_is_read_in_batches_and_what_is_known_of_it_is_not_read_again() -> (
+    None
+):
+    model = HistoryModel(1, n_batch=4)
+    reader = PrefixCache(model)
+    got = answer(reader, LONG, 3)
+    assert got.prefills == [Prefill(0, 11, 0), Prefill(4, 11, 0), Prefill(8, 11, 0)]
+    assert model.reads == [4, 4, 3, 1, 1]
+    model.reads.clear()
+    got = answer(reader, [*LONG, *got.tokens, 0, 1, 2], 1)
+    assert got.prefills == [Prefill(13, 17, 13)]
+    assert model.reads == [4]
+
+
+def test_a_stop_between_batches_or_rounds_is_heeded_and_harmless() -> None:
+    model = HistoryModel(1, n_batch=4)
+    reader, verifier = PrefixCache(model), make_verifier("coupled", 0)
+    got = run(reader, NoDrafter(), verifier, job(LONG, 3, cancelled=Stop(after=1)))
+    assert (got.tokens, got.end, model.memory) == ([], "cancelled", LONG[:4])
+    again = answer(reader, LONG, 3)
+    assert again.prefills[0] == Prefill(4, 11, 4)
+    assert again.tokens == answer(laws.history(), LONG, 3).tokens
+    expected = answer(laws.history(), PROMPT, 20).tokens
+    drafter = OracleDrafter([*PROMPT, *expected], 6)
+    got = run(
+        laws.history(), drafter, verifier, job(PROMPT, 20, cancelled=Stop(after=2))
+    )
+    assert (got.tokens, got.end) == (expected[:7], "cancelled")
+
+
+@every_drafter
+def test_a_target_whose_memory_cannot_be_cut_reads_again(
+    make: laws.MakeDrafter,
+) -> None:
+    for sampling in (GREEDY, SAMPLED):
+        what = job([*PROMPT, 0, 4, 4], 20, sampling=sampling, draft_length=3)
+        laws.same_as_plain(make, lambda: StubbornModel(1, n_batch=4), what=what)
+
+
+def test_times_are_of_the_two_models_and_the_rest() -> None:
+    target, draft, verifier = (
+        laws.history(),
+        HistoryModel(2),
+        make_verifier("coupled", 0),
+    )
+    drafter = model_drafter(draft, verifier, GREEDY, len(PROMPT))
+    got = run(target, drafter, verifier, job(PROMPT, 12))
+    assert sum(step.ms.verify for step in got.steps) == pytest.approx(
+        target.decode_seconds * 1e3
+    )
+    assert sum(step.ms.draft for step in got.steps) == pytest.approx(
+        draft.decode_seconds * 1e3
+    )
+    assert all(step.ms.host > 0 for step in got.steps)
