@@ -415,11 +415,11 @@ def _read_pair(
 
 
 def _shape_value_reader(name: str, kind: object) -> Reader:
-    if kind == "bool":
+    if kind is bool:
         return lambda value: _one_of(("true", "false"))(value) == "true"
-    if kind == "tuple[int, ...]":
+    if kind == tuple[int, ...]:
         return _read_layers
-    if kind == "str":
+    if kind is str:
         return _read_text
     if name.startswith("experts"):
         return _integer_between(1, MAX_EXPERTS)
