@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import importlib
 import os
 import sys
 import threading
@@ -18,55 +17,15 @@ try:
 except ImportError as missing:  # too early for _print_error
     sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
 
-from localspec import __version__, errors
+from localspec import __version__, command_table, errors, extras
 from localspec.cli import global_options, terminal
+from localspec.command_table import ALIASES
 from localspec.sanitize import sanitize
 from localspec.symbols import ASCII_ERRORS
 
-_COMMANDS = {
-    "run": "Answer a prompt or chat, with speculation.",
-    "serve": "Serve a model to other programs (OpenAI's API).",
-    "bench": "Measure a pair on this computer: plain and speculative.",
-    "replay": "Show a recorded answer round by round.",
-    "verify": "Check that speculation does not change the output.",
-    "pull": "Download models and verify them.",
-    "list": "List the models on this computer (also: ls).",
-    "show": "Show the details of a model or a pair.",
-    "rm": "Remove models from this computer.",
-    "search": "Search the Hugging Face hub for models.",
-    "pair": "List and suggest pairs; check compatibility.",
-    "convert": "Copy a model to the weight type that this CPU computes fastest.",
-    "make-draft": "Make a draft model from some layers or tokens of a model.",
-    "worker": "Offer this computer's devices to localspec on another one.",
-    "fit": "Estimate whether a pair fits, and how fast it is.",
-    "history": "List, search, show, rename and remove saved chats.",
-    "export": "Export a chat as Markdown, HTML or JSON.",
-    "config": "List, get, set and edit the settings in config.toml.",
-    "doctor": "Find problems on this computer and fix them.",
-    "completion": "Print the completion script of a shell.",
-    "version": "Show versions.",
-}
-_ALIASES = {"ls": "list"}
-_FILES = {
-    "bench": "measuring",
-    "completion": "shell_completion",
-    "export": "history",
-    "list": "local_models",
-    "replay": "history",
-    "rm": "local_models",
-    "search": "pull",
-    "verify": "measuring",
-    "version": "shell_completion",
-}
-"""Files that are not named after their command."""
-_WITHOUT_CONFIG = ("config", "doctor", "completion", "version")
-"""Commands that also run with a damaged config.toml."""
+_COMMANDS = command_table.read_commands()
 
 _EXIT_SIGPIPE = 141  # 128 + SIGPIPE, as shells report it: `localspec run … | head -1`.
-
-
-def module_of(name: str) -> str:
-    return f"localspec.cli.{_FILES.get(name, name.replace('-', '_'))}"
 
 
 class _LazyGroup(click.Group):
@@ -79,7 +38,7 @@ class _LazyGroup(click.Group):
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(row.name, row.about) for row in _COMMANDS.values()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -88,18 +47,16 @@ class _LazyGroup(click.Group):
             raise click.exceptions.Exit(_EXIT_SIGPIPE) from None
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        name = _ALIASES.get(cmd_name, cmd_name)
-        if name not in _COMMANDS:
+        row = _COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
+        if row is None:
             return None
-        module = importlib.import_module(module_of(name))
-        command = getattr(module, f"{name}_command", None) or module.command
-        return global_options.add_to_command(command)
+        return global_options.add_to_command(extras.load_object(row.path))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if not name.startswith("-") and name not in (*_COMMANDS, *_ALIASES):
+        if not name.startswith("-") and name not in (*_COMMANDS, *ALIASES):
             near = difflib.get_close_matches(name, _COMMANDS, n=1)
             hint = f"Did you mean {near[0]}?" if near else "See: localspec --help"
             raise errors.UsageError(f"There is no command {name!r}.", hint)
@@ -108,7 +65,7 @@ class _LazyGroup(click.Group):
     def shell_complete(
         self, ctx: click.Context, incomplete: str
     ) -> list[CompletionItem]:
-        items = [CompletionItem(name, help=about) for name, about in _COMMANDS.items()]
+        items = [CompletionItem(row.name, help=row.about) for row in _COMMANDS.values()]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [item for item in items if item.value.startswith(incomplete)] + options
 
@@ -131,7 +88,7 @@ def localspec(context: click.Context) -> int | None:
     name = context.invoked_subcommand
     if name is None:
         return _run_tui(context)
-    if name not in _WITHOUT_CONFIG:
+    if _COMMANDS[name].config != "repairs":
         context.default_map = _apply_config(context.obj or ())
     return None
 
@@ -158,10 +115,16 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
             name: value for name, value in values.items() if value not in (None, ())
         }
 
-    answers = collect("sampling", "speculation", "load")
-    measuring = dict.fromkeys(("bench", "verify", "fit"), collect("load"))
-    limit = {"limit": settings.get("downloads.limit")}
-    return {"run": answers, "serve": answers, "pull": limit, **measuring}
+    defaults: dict[str, dict[str, object]] = {
+        "answers": collect("sampling", "speculation", "load"),
+        "load": collect("load"),
+        "downloads": {"limit": settings.get("downloads.limit")},
+    }
+    return {
+        row.name: defaults[row.config]
+        for row in _COMMANDS.values()
+        if row.config in defaults
+    }
 
 
 def _run_tui(context: click.Context) -> int:
@@ -292,7 +255,7 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
         return 2
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "localspec"
-    if path == "localspec" and argv and argv[0] in (*_COMMANDS, *_ALIASES):
+    if path == "localspec" and argv and argv[0] in (*_COMMANDS, *ALIASES):
         # an option without its value has the group's context
         path = f"localspec {argv[0]}"
     hint = f"See: {path} --help"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 from msgspec import to_builtins
 
-from localspec.cli import convert, global_options, terminal
+from localspec.cli import global_options, terminal
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.doctor import checks, findings, llama_build
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
 from localspec.errors import UsageError
 from localspec.machine import conversion_process
+from localspec.machine.conversion_process import TypeSpeed
 
 
 @click.command("doctor")
@@ -79,9 +80,25 @@ def _time_types(as_json: bool) -> int:
     progress.clear()
     if as_json:
         terminal.echo_json({"types": [to_builtins(speed) for speed in speeds]})
-    for line in () if as_json else convert.format_types(speeds):
+    for line in () if as_json else _format_types(speeds):
         echo(line)
     return 0
+
+
+def _format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
+    """A table: speeds for 1 B weights, and what a pass that checks a draft costs."""
+    billion = conversion_process.TIMED_WEIGHTS / 1e9
+    rows: list[tuple[str, ...]] = [("type", "write", "read", "v(2)", "v(4)", "v(8)")]
+    for speed in speeds:
+        curve = speed.verify_curve
+        per_second = (1e3 * billion / ms for ms in (speed.write_ms, speed.read_ms))
+        costs = (f"{curve[n]:.2f}" for n in (2, 4, 8))
+        rows.append((speed.name, *(f"{value:.0f}" for value in per_second), *costs))
+    yield from terminal.format_columns(rows)
+    yield (
+        "write, read: tokens per second of a model with 1 B weights; "
+        "v(n): cost of a pass of n tokens, in passes of one."
+    )
 
 
 def _confirm(what: str, action: RepairAction, yes: bool) -> bool:

@@ -14,6 +14,7 @@ from localspec import launch
 from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
+from localspec.extras.workers import preflight
 from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import (
     MemorySaving,
@@ -28,7 +29,6 @@ from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_syste
 from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published
-from localspec.machine.rpc import preflight
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.model_lookup import ModelRequest, ResolvedModel

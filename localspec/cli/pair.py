@@ -11,9 +11,9 @@ from localspec.cli import global_options, options, pull, shell_completion
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
 from localspec.cli.terminal import echo, echo_columns, echo_json, notify
 from localspec.errors import UsageError
+from localspec.extras.workers import preflight
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, suggest
-from localspec.machine.rpc import preflight
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.worker_address import parse_addresses
+from localspec.extras.workers.address import parse_addresses
 
 MAX_INT = 2**31 - 1
 

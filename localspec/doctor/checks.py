@@ -25,6 +25,7 @@ from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
 from localspec.errors import LocalspecError
+from localspec.extras.workers import side_library
 from localspec.launch import conversion
 from localspec.machine import (
     device_detection,
@@ -37,7 +38,6 @@ from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
 from localspec.machine.memory_probe import ProbeError
-from localspec.machine.rpc import side_library
 from localspec.models import catalog, draft_heads
 from localspec.models.gguf import reader
 from localspec.models.local_files import hub_cache, inventory

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from localspec import child_process, errors
 from localspec.engine_process import exit_causes
 from localspec.engine_process.engine_log import EngineLog, read_batches
-from localspec.machine.rpc import preflight
+from localspec.extras.workers import preflight
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from localspec import errors
 from localspec.engine_process import engine_log
-from localspec.machine.rpc import preflight
+from localspec.extras.workers import preflight
 from localspec.protocol.events import EngineExit, Notice
 from localspec.sanitize import sanitize
 

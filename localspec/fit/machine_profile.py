@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec import paths
+from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.machine import (
@@ -22,7 +23,6 @@ from localspec.machine.conversion_process import TypeSpeed
 from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.rpc.preflight import WorkerReport
 from localspec.units import gib
 
 _GIB = 1 << 30

@@ -14,13 +14,13 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import placement, speedup_model
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.machine import gpu_catalog, llama_params
 from localspec.machine.cpu_and_ram import read_cpu_name, typical_ram
 from localspec.machine.device import HOST, Device
-from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models import draft_heads
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand

@@ -23,6 +23,8 @@ from localspec.errors import (
     ModelFileError,
     OutOfMemoryError,
 )
+from localspec.extras.workers import preflight
+from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import calibration, machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import (
     SettingsAdvice,
@@ -39,8 +41,6 @@ from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.device import HOST
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
-from localspec.machine.rpc import preflight
-from localspec.machine.rpc.preflight import WorkerReport
 from localspec.models.gguf import reader
 from localspec.models.local_files import inventory
 from localspec.protocol import wire
@@ -412,7 +412,7 @@ def check_workers(
     workers = preflight.check_all(addresses, skip if request.can_skip_workers else None)
     try:
         if workers:
-            from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
+            from localspec.extras.workers import side_library  # noqa: PLC0415  only with workers
 
             side_library.find_or_build(
                 lambda text: notify(Notice("info", "workers", text))

@@ -166,7 +166,7 @@ def _choose_devices(library: Any, workers: tuple[str, ...]) -> tuple[Any, bool] 
 
 
 def _register(ggml: GgmlLibrary, endpoint: str) -> list[int]:
-    from localspec.machine.rpc import side_library  # noqa: PLC0415  only with workers
+    from localspec.extras.workers import side_library  # noqa: PLC0415  only with workers
 
     backend = ggml.backend_reg_by_name(b"RPC")
     if not (

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from textual.content import Content
 
 from localspec.chat import presets
+from localspec.extras.workers import preflight
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.machine.rpc import preflight
 from localspec.models import catalog, draft_heads, model_lookup, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES

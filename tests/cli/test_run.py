@@ -18,7 +18,7 @@ from localspec.protocol.events import (
     decode,
     token_to_json,
 )
-from tests.machine.test_rpc import refusing
+from tests.extras.workers.test_rpc import refusing
 from tests.support.installation import DEEP, HEAD, Installation
 from tests.support.run_command import Done, command, finish, harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo

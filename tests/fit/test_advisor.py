@@ -10,6 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
+from localspec.extras.workers.address import WorkerAddress
+from localspec.extras.workers.preflight import WorkerReport
+from localspec.extras.workers.wire import WorkerDevice, WorkerStatus
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
@@ -22,12 +25,9 @@ from localspec.fit.verdict import FitReport
 from localspec.launch.start import describe_transfer
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
-from localspec.machine.rpc.preflight import WorkerReport
-from localspec.machine.rpc.wire import WorkerDevice, WorkerStatus
 from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from localspec.worker_address import WorkerAddress
 from tests.support import shapes
 from tests.support.zoo import Zoo
 

@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from localspec.chat.conversation import DroppedTurns
 from localspec.chat.history.records import ChatPair
 from localspec.chat.settings import ChatSettings
-from localspec.machine.rpc.wire import WorkerStatus
+from localspec.extras.workers.wire import WorkerStatus
 from localspec.protocol.json_dataclasses import _converters, from_json
 from localspec.protocol.wire import CommandReply, EngineCommand
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from localspec import paths
 from localspec.engine.session import Session
-from localspec.models.gguf import layer_subset
 from tests.real import packages
 from tests.support.sessions import SETTINGS, loaded, require_same_logits_at_every_width
 
@@ -40,6 +39,7 @@ def head() -> Path:
 @pytest.fixture(scope="session")
 def truncated_smollm(smollm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A draft model: the starter's first ten layers and its last six."""
+    layer_subset = pytest.importorskip("localspec.extras.make_draft.layer_subset")
     path = tmp_path_factory.mktemp("truncated") / "smollm2-16-layers.gguf"
     layer_subset.copy_layers(smollm, path, [*range(10), *range(24, 30)])
     return path

@@ -3,7 +3,6 @@ short one.
 """
 
 import gc
-import importlib
 import os
 import pickle
 import signal
@@ -103,11 +102,12 @@ def serve(descriptor: int) -> None:
     """Fork for each request, answer with process id and exit code; end with the socket."""
     if os.fork():
         os._exit(0)
-    from localspec import cli  # noqa: PLC0415  not in the process of the tests
+    # not in the process of the tests
+    from localspec import cli, command_table, extras  # noqa: PLC0415
     from localspec.models import catalog  # noqa: PLC0415
 
-    for name in cli._COMMANDS:
-        importlib.import_module(cli.module_of(name))
+    for row in command_table.read_commands().values():
+        extras.load_object(row.path)
     catalog.load()  # cached until its file changes
     gc.freeze()
     with socket.socket(fileno=descriptor) as requests:

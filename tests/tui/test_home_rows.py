@@ -7,7 +7,7 @@ import pytest
 
 from localspec import paths
 from localspec.tui.home_rows import MachineSurvey, refine_survey
-from tests.machine.test_rpc import listening, status, worker
+from tests.extras.workers.test_rpc import listening, status, worker
 from tests.support import wizards
 
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from localspec.cli import worker
+from localspec.extras.workers import command as worker
 from tests.support.run_command import localspec
 
 

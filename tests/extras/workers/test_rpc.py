@@ -14,6 +14,9 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from localspec.errors import EngineError, InUseError, UsageError
+from localspec.extras.workers import preflight, server, side_library, wire
+from localspec.extras.workers.address import WorkerAddress, parse_addresses
+from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
@@ -21,11 +24,8 @@ from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.launch.start import check_workers
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import HOST, Device
-from localspec.machine.rpc import preflight, server, side_library, wire
-from localspec.machine.rpc.preflight import WorkerReport
 from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import ContextSettings, LoadCommand
-from localspec.worker_address import WorkerAddress, parse_addresses
 
 GIB = 1 << 30
 CPU = wire.WorkerDevice("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)

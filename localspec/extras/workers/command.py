@@ -20,10 +20,10 @@ from localspec.cli import global_options
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
 from localspec.cli.terminal import ProgressLine, echo, notify
 from localspec.errors import EngineError, UsageError
-from localspec.machine.rpc import side_library
-from localspec.machine.rpc.server import WorkerServer, WorkerSettings
+from localspec.extras.workers import side_library
+from localspec.extras.workers.address import DEFAULT_PORT
+from localspec.extras.workers.server import WorkerServer, WorkerSettings
 from localspec.units import count, gb, gib
-from localspec.worker_address import DEFAULT_PORT
 
 _REPORT_SECONDS = 2.0
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from localspec.errors import EngineError, Hint, InUseError, LocalspecError, UsageError
-from localspec.machine import installed_llama_cpp
-from localspec.machine.rpc.wire import (
+from localspec.extras.workers.address import WorkerAddress, parse_address
+from localspec.extras.workers.wire import (
     DATA,
     DATA_BYTES,
     GREETING,
@@ -21,9 +21,9 @@ from localspec.machine.rpc.wire import (
     PONG,
     WorkerStatus,
 )
+from localspec.machine import installed_llama_cpp
 from localspec.protocol.json_dataclasses import from_json
 from localspec.sanitize import sanitize
-from localspec.worker_address import WorkerAddress, parse_address
 
 _CONNECT_SECONDS, _REPLY_SECONDS = 3.0, 5.0
 _MAX_REPLY = 64 * 1024

@@ -12,10 +12,11 @@ from gguf import GGMLQuantizationType as Kind
 from msgspec.structs import replace
 
 from localspec.errors import LocalspecError, ModelFileError
+from localspec.extras.make_draft import layer_subset
 from localspec.llama.context import LlamaContext
 from localspec.llama.trimmed_draft import TrimmedDraftContext
 from localspec.machine.llama_params import ModelRole
-from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
+from localspec.models.gguf import reader, trimmed_vocabulary
 from tests.support import head_targets, tinygguf
 from tests.support.sessions import SETTINGS, loaded, say, say_like_plain
 from tests.support.tinygguf import Model

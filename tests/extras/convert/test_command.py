@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from localspec import paths
-from localspec.cli import convert, doctor
+from localspec.cli import doctor
 from localspec.errors import UsageError
+from localspec.extras.convert import command as convert
 from localspec.machine import conversion_process
 from localspec.machine.conversion_process import TypeSpeed
 from tests.support.run_command import localspec

@@ -20,9 +20,7 @@ from msgspec import Struct, to_builtins
 
 from localspec import child_process
 from localspec.errors import EngineError, UsageError
-from localspec.machine import installed_llama_cpp
-from localspec.machine.cpu_and_ram import read_cpu_cores
-from localspec.machine.rpc.wire import (
+from localspec.extras.workers.wire import (
     DATA,
     DATA_BYTES,
     GREETING,
@@ -34,6 +32,8 @@ from localspec.machine.rpc.wire import (
     WorkerDevice,
     WorkerStatus,
 )
+from localspec.machine import installed_llama_cpp
+from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.sanitize import sanitize
 
 _START_SECONDS = 60.0  # For a child to start: a driver may have to wake a GPU.
@@ -280,7 +280,7 @@ class ServingChild:
             settings.memory_limit or 0,
             *settings.devices,
         )
-        module = ("-P", "-m", "localspec.machine.rpc.serving_child")
+        module = ("-P", "-m", "localspec.extras.workers.serving_child")
         self._process = child_process.start(
             [sys.executable, *module, *map(str, arguments)]
         )

@@ -18,9 +18,10 @@ from localspec.cli import global_options, shell_completion
 from localspec.cli.history import open_history
 from localspec.cli.terminal import echo, echo_json
 from localspec.errors import UsageError
+from localspec.extras.make_draft import layer_subset
 from localspec.fit import shape
 from localspec.models import draft_heads, model_lookup
-from localspec.models.gguf import layer_subset, reader, trimmed_vocabulary
+from localspec.models.gguf import reader, trimmed_vocabulary
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import TokenizeCommand
 from localspec.units import gb, percent

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from localspec.chat.history import ChatHistory
 from localspec.errors import UsageError
-from localspec.models.gguf import layer_subset, reader
+from localspec.extras.make_draft import layer_subset
+from localspec.models.gguf import reader
 from tests.chat.saved_chats import put
 from tests.support import tinygguf
 from tests.support.run_command import localspec

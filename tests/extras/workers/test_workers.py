@@ -23,12 +23,13 @@ from localspec import paths
 from localspec.chat.session import ChatSession
 from localspec.engine_process.client import EngineProcess, EngineTimeouts
 from localspec.errors import EngineError, InUseError, OutOfMemoryError
+from localspec.extras.workers import preflight, side_library
+from localspec.extras.workers.address import WorkerAddress, parse_address
+from localspec.extras.workers.server import WorkerServer, WorkerSettings
+from localspec.extras.workers.wire import HELLO
 from localspec.fit import advisor
 from localspec.launch import LoadOptions, ResolvedPair
 from localspec.machine import installed_llama_cpp
-from localspec.machine.rpc import preflight, side_library
-from localspec.machine.rpc.server import WorkerServer, WorkerSettings
-from localspec.machine.rpc.wire import HELLO
 from localspec.protocol.events import EngineExit, Round
 from localspec.protocol.wire import (
     ContextSettings,
@@ -40,7 +41,6 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from localspec.worker_address import WorkerAddress, parse_address
 from tests.engine_process.cable import Cable
 from tests.support.dialogue import Dialogue
 from tests.support.downloads import wait_for

@@ -172,19 +172,3 @@ def _format_comparison(source_type: str, compared: Comparison) -> Iterator[str]:
     ):
         speeds = f"{1e3 / after:.0f} tok/s, {source_type} {1e3 / before:.0f}"
         yield f"{what} {before / after:.2f} × as fast: {speeds}."
-
-
-def format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
-    """A table: speeds for 1 B weights, and what a pass that checks a draft costs."""
-    billion = conversion_process.TIMED_WEIGHTS / 1e9
-    rows: list[tuple[str, ...]] = [("type", "write", "read", "v(2)", "v(4)", "v(8)")]
-    for speed in speeds:
-        curve = speed.verify_curve
-        per_second = (1e3 * billion / ms for ms in (speed.write_ms, speed.read_ms))
-        costs = (f"{curve[n]:.2f}" for n in (2, 4, 8))
-        rows.append((speed.name, *(f"{value:.0f}" for value in per_second), *costs))
-    yield from terminal.format_columns(rows)
-    yield (
-        "write, read: tokens per second of a model with 1 B weights; "
-        "v(n): cost of a pass of n tokens, in passes of one."
-    )

@@ -1,0 +1,34 @@
+"""Features that the core works without: each folder here is one of them.
+
+A folder joins the tables of the core by attributes of its `__init__.py` that are named
+like the table: `COMMANDS`, for example, is a tuple of rows of the table in
+`localspec/command_table.py`. The rows are data; the code behind them is named by an
+import path (`module:name`), so that listing the features imports none of it. A folder
+that is deleted takes its rows with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import Any
+
+
+def rows(table: str) -> list[Any]:
+    """The rows that all features add to a table, in the order of the folders' names."""
+    found: list[Any] = []
+    for name in sorted(folder.name for folder in pkgutil.iter_modules(__path__)):
+        feature = importlib.import_module(f"{__name__}.{name}")
+        found += getattr(feature, table, ())
+    return found
+
+
+def load(table: str) -> list[Any]:
+    """What the rows of a table name, where each is the import path of one object."""
+    return [load_object(path) for path in rows(table)]
+
+
+def load_object(path: str) -> Any:
+    """The object of an import path, `module:name`."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,1 +1,0 @@
-"""Workers: devices of other computers, reached through llama.cpp's RPC backend."""
