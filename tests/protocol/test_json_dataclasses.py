@@ -1,11 +1,10 @@
 """Objects of JSON become dataclasses, or an error that names the field."""
 
 import json
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import pytest
-from localspec.lazy_dataclass import dataclass
 from msgspec import to_builtins
 
 from localspec.chat.conversation import DroppedTurns
