@@ -452,7 +452,10 @@ def encode_command(number: int, command: EngineCommand) -> bytes:
     """One line of JSON, with a line feed."""
     body = {"v": PROTOCOL_VERSION, "id": number, "cmd": _COMMAND_NAMES[type(command)]}
     return (
-        json.dumps(body | to_builtins(command), separators=(",", ":")).encode() + b"\n"
+        json.dumps(
+            body | to_builtins(command, enc_hook=str), separators=(",", ":")
+        ).encode()
+        + b"\n"
     )
 
 
@@ -473,7 +476,9 @@ def encode_output(number: int, output: EngineOutput) -> bytes:
     """As `encode_command`."""
     if isinstance(output, CommandReply):
         body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
-        line = json.dumps(body | to_builtins(output), separators=(",", ":"))
+        line = json.dumps(
+            body | to_builtins(output, enc_hook=str), separators=(",", ":")
+        )
     else:
         line = events.encode(output)
     return f'{{"re":{number},{line[1:]}\n'.encode()

@@ -3,11 +3,10 @@ allocates.
 """
 
 import sys
-from dataclasses import astuple
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from localspec.machine import memory_probe
 from localspec.machine.device import HOST, BufferLog, DeviceMemory

@@ -1,11 +1,10 @@
 """Objects of JSON become dataclasses, or an error that names the field."""
 
 import json
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import pytest
-from msgspec import to_builtins
+from msgspec import Struct, field, to_builtins
 
 from localspec.chat.conversation import DroppedTurns
 from localspec.chat.history.records import ChatPair
@@ -15,13 +14,11 @@ from localspec.protocol.json_dataclasses import _converters, from_json
 from localspec.protocol.wire import CommandReply, EngineCommand
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     size: int
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """A field of each form that is parsed."""
 
     name: str

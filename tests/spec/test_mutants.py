@@ -59,8 +59,8 @@ def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> No
     monkeypatch.setattr(where, "__code__", made[where.__name__].__code__)
 
 
-COLD = "__import__('dataclasses').replace(self._inputs.sampling, temperature=1.0)"
-TOSSED = "__import__('dataclasses').replace(self._sampling, xtc_probability=i % 2)"
+COLD = "__import__('msgspec').structs.replace(self._inputs.sampling, temperature=1.0)"
+TOSSED = "__import__('msgspec').structs.replace(self._sampling, xtc_probability=i % 2)"
 GENERATOR = "np.random.Generator(np.random.PCG64(seed))"
 RESEEDED = f"__import__('types').SimpleNamespace(random=lambda: {GENERATOR}.random())"
 TEMPERED = replace(PLAIN, temperature=0.5)

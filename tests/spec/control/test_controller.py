@@ -2,12 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import cast
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from localspec.protocol.events import RoundTimes, SpeculationPlan
 from localspec.protocol.wire import MeasuredCosts

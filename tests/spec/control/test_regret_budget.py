@@ -3,11 +3,11 @@
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from statistics import mean
 
 import pytest
-from msgspec.structs import replace
 
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts

@@ -5,9 +5,9 @@ cost.
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import Struct, field
 
 from localspec.protocol.events import RoundTimes
 from localspec.protocol.wire import MeasuredCosts
@@ -40,7 +40,8 @@ CLIFF = [
 """Expensive at two rows, then nearly flat to eight: Q8_0 on a CPU."""
 
 
-class World(Struct):
+@dataclass
+class World:
     """Consecutive answers, in units of one plain pass (10 ms)."""
 
     sure: Callable[[np.random.Generator], float]
