@@ -28,7 +28,7 @@ from localspec.cli.speculation_text import AnswerStats
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine, StartEngine, conversion
+from localspec.launch import Engine, StartEngine, idle_tasks
 from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.units import short_count
 
@@ -156,7 +156,7 @@ class ChatLoop:
         initial_text, self._view.initial_text = self._view.initial_text, ""
         self._print_notices(self.session.take_notices())
         try:
-            with conversion.work_while_idle(self.session.pair.target):
+            with idle_tasks.work_while_idle(self.session.pair.target):
                 text = self._message_prompt.read_message(initial_text)
         except EOFError:
             self._print("")

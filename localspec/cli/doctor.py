@@ -13,8 +13,8 @@ from localspec.doctor import checks, findings, llama_build
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
 from localspec.errors import UsageError
-from localspec.machine import conversion_process
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.machine import type_speeds
+from localspec.machine.type_speeds import TypeSpeed
 
 
 @click.command("doctor")
@@ -74,7 +74,7 @@ def _fix(confirmed: Sequence[RepairAction]) -> bool:
 
 def _time_types(as_json: bool) -> int:
     progress, speeds = ProgressLine(quiet=as_json, interval=5.0), []
-    for speed in conversion_process.time_types():
+    for speed in type_speeds.time_types():
         speeds.append(speed)
         progress.show(f"{speed.name} timed")
     progress.clear()
@@ -87,7 +87,7 @@ def _time_types(as_json: bool) -> int:
 
 def _format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
     """A table: speeds for 1 B weights, and what a pass that checks a draft costs."""
-    billion = conversion_process.TIMED_WEIGHTS / 1e9
+    billion = type_speeds.TIMED_WEIGHTS / 1e9
     rows: list[tuple[str, ...]] = [("type", "write", "read", "v(2)", "v(4)", "v(8)")]
     for speed in speeds:
         curve = speed.verify_curve

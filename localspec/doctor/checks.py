@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
@@ -19,14 +18,13 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from localspec import __version__, config, paths
+from localspec import __version__, config, extras, paths
 from localspec.chat.history import schema
 from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
 from localspec.errors import LocalspecError
 from localspec.extras.workers import side_library
-from localspec.launch import conversion
 from localspec.machine import (
     device_detection,
     installed_llama_cpp,
@@ -40,7 +38,9 @@ from localspec.machine.measurements import MeasurementStore
 from localspec.machine.memory_probe import ProbeError
 from localspec.models import catalog, draft_heads
 from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
 from localspec.models.local_files import hub_cache, inventory
+from localspec.models.local_files.local_model import LocalModel
 from localspec.units import count, gb, gib
 
 _X86_FEATURES = (
@@ -346,6 +346,10 @@ def _check_database(path: Path) -> Iterator[Finding]:
         yield problem("chats-newer", what, "Update localspec")
 
 
+ModelCheck = Callable[[Sequence[tuple[LocalModel, Header]]], Iterator[Finding]]
+"""Findings of an extra about the installed models that can be read."""
+
+
 def check_models() -> Iterator[Finding]:
     models = inventory.list_models()
     if not models:
@@ -357,11 +361,7 @@ def check_models() -> Iterator[Finding]:
         "models", f"{len(models)} installed, {gb(sum(model.size for model in models))}"
     )
     started = time.monotonic()
-    has_gpu, slow, copied = (
-        bool(device_detection.detect_devices().devices),
-        [],
-        set[object](),
-    )
+    checked = list[tuple[LocalModel, Header]]()
     for number, model in enumerate(models):
         if time.monotonic() - started > _TIME_BUDGET_SECONDS:
             what = f"{len(models) - number} of them were not checked: that would take too long"
@@ -371,18 +371,15 @@ def check_models() -> Iterator[Finding]:
         try:
             reader.check_loadable(model.path)
             header = reader.read(model.path)
-            copied.add(header.keys.get(conversion.ORIGIN_KEY))
-            is_converted = has_gpu or model.origin == "package"  # the starter by itself
-            if not is_converted and (gain := conversion.suggest_conversion(header)):
-                slow.append((model.path, gain))
+            checked.append((model, header))
             if reason := header.unsupported_reason:
                 fix = "Run another model, or a newer localspec"
                 yield problem("unsupported", f"{name} cannot run: {reason}", fix)
         except LocalspecError as error:
             yield problem("unreadable", f"{name}: {error.message}", error.hint)
-    for path, gain in [each for each in slow if each[0].name not in copied][:1]:
-        fix = f"localspec convert {shlex.quote(str(path))}"
-        yield problem("slow-type", f"{path.name}: {gain}", fix)
+    model_checks: list[ModelCheck] = extras.load("MODEL_CHECKS")
+    for check in model_checks:
+        yield from check(checked)
 
 
 def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:

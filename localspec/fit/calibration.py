@@ -25,7 +25,6 @@ from localspec.fit.speed import (
     HardwareSpeed,
     PassReads,
 )
-from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
 from localspec.machine.device import HOST
 from localspec.machine.measurements import (
     ModelReads,
@@ -34,6 +33,7 @@ from localspec.machine.measurements import (
     find_files,
     is_trusted,
 )
+from localspec.machine.type_speeds import TIMED_WEIGHTS, TypeSpeed
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from localspec.units import count
 

@@ -14,15 +14,15 @@ from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.machine import (
-    conversion_process,
     device_detection,
     gpu_catalog,
     measurements,
+    type_speeds,
 )
-from localspec.machine.conversion_process import TypeSpeed
 from localspec.machine.device import HOST, Device
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.machine.measurements import MemoryMeasurement
+from localspec.machine.type_speeds import TypeSpeed
 from localspec.units import gib
 
 _GIB = 1 << 30
@@ -52,7 +52,7 @@ def detect(refresh: bool = False) -> MachineProfile:
         paths.data_dir() / "measured.sqlite"
     ).read_all()
     nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
-    types = conversion_process.read_types()
+    types = type_speeds.read_types()
     hardware = calibration.calibrate(nominal, records, types)
     past_loads = tuple(record.memory for record in records if record.memory)
     return MachineProfile(detected.devices, detected.cpu, hardware, past_loads, types)

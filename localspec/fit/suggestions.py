@@ -31,9 +31,9 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
-from localspec.machine import conversion_process
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.machine import type_speeds
 from localspec.machine.device import reserve_bytes
+from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
 from localspec.models.catalog_entries import TIERS
@@ -314,7 +314,7 @@ def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | Non
     """None with a GPU."""
     if machine.devices:
         return None
-    return machine.types.get(conversion_process.weight_type(model.quantization))
+    return machine.types.get(type_speeds.weight_type(model.quantization))
 
 
 def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, float]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from localspec.errors import DoesNotFitError, OutOfMemoryError, UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import conversion
+from localspec.launch import idle_tasks
 from localspec.launch.start import Engine, EngineClient, StartEngine, start_engine
 from localspec.protocol.events import EngineReady, Event, Notice
 
@@ -305,7 +305,7 @@ class EngineHost:
 
     def _work_while_idle(self) -> AbstractContextManager[None]:
         if self._probe and isinstance(self.engine, EngineClient):
-            return conversion.work_while_idle(Path(self._request.load.target))
+            return idle_tasks.work_while_idle(Path(self._request.load.target))
         return nullcontext()
 
     def _run_job(self, job: EngineJob[Any]) -> None:

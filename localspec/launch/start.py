@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from localspec import config, paths
+from localspec import config, extras, paths
 from localspec.config import SETTINGS, EffectiveConfig
 from localspec.engine_process.client import EngineProcess
 from localspec.errors import (
@@ -34,7 +34,6 @@ from localspec.fit.advisor import (
 )
 from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import FitReport
-from localspec.launch import conversion
 from localspec.launch.pair import ResolvedPair
 from localspec.machine import device_detection, installed_llama_cpp, measurements
 from localspec.machine.cpu_and_ram import OtherCpuLoad
@@ -42,6 +41,7 @@ from localspec.machine.device import HOST
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
 from localspec.models.local_files import inventory
 from localspec.protocol import wire
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
@@ -206,8 +206,7 @@ def start_engine(
     that is due. `on_worker` receives the engine before it loads, for another thread to
     close it. Raises as `choose_settings`, and the engine's errors.
     """
-    target = conversion.choose_faster_copy(Path(request.load.target), notify)
-    load = replace(request.load, target=str(target))
+    load = replace(request.load, target=_choose_faster_copy(request, notify))
     request, workers = check_workers(replace(request, load=load), notify)
     advice = choose_settings(request, workers)
     if advice and (transfer := describe_transfer(advice.fit, workers)):
@@ -233,6 +232,21 @@ def start_engine(
         engine.close()
         raise
     return engine
+
+
+FasterCopyChooser = Callable[[Path, Callable[[Notice], None]], Path]
+"""Returns the file to load for a model's file, and may say so."""
+
+
+def _choose_faster_copy(
+    request: SettingsRequest, notify: Callable[[Event], None]
+) -> str:
+    """The target's file, or a copy of it that an extra has made for this computer."""
+    target = Path(request.load.target)
+    choosers: list[FasterCopyChooser] = extras.load("FASTER_COPIES")
+    for choose in choosers:
+        target = choose(target, notify)
+    return str(target)
 
 
 def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
@@ -479,9 +493,7 @@ class EngineClient(EngineProcess):
             self.ready = self._with_estimate(advice)
             target = Path(advice.fit.load.target)
             if not advice.fit.device_fits:
-                self._add_notice(
-                    conversion.suggest_once(target, reader.read_model(target))
-                )
+                self._add_cpu_notices(target)
         if advice is not None and advice.skipped_draft:
             path = shlex.quote(sanitize(request.load.draft or "", multiline=False))
             hint = Hint(f"To use it anyway: {{draft={path}}}.")
@@ -489,6 +501,13 @@ class EngineClient(EngineProcess):
         elif request.draft_note and self.ready.draft:
             hint = Hint("To disable: {draft=none}.")
             self._add_notice(Notice("info", HEAD_NOTICE, request.draft_note, hint))
+
+    def _add_cpu_notices(self, target: Path) -> None:
+        """What the extras say about a target that the CPU computes."""
+        suggestions: list[Callable[[Path, Header], Notice | None]]
+        suggestions = extras.load("CPU_NOTICES")
+        for suggest in suggestions:
+            self._add_notice(suggest(target, reader.read_model(target)))
 
     def _add_notice(self, notice: Notice | None) -> None:
         if notice is not None:

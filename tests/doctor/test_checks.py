@@ -1,17 +1,13 @@
 """Checks of disk, chats, models, network and terminal, and how all are run."""
 
 import io
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from localspec.doctor import checks
 from localspec.doctor.findings import Finding
-from localspec.launch import conversion
-from localspec.models.gguf import reader
 from tests.support.zoo import Zoo
 
 
@@ -136,23 +132,3 @@ def test_unreadable_models(
     found = by_id(checks.check_models())
     assert found["models"].what.startswith("1 installed, ")
     assert "broken.gguf" in found["unreadable"].what
-
-
-def test_a_slow_type_is_named(
-    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "models"
-    folder.mkdir()
-    shutil.copy(zoo["target"], folder / "slow.gguf")
-    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
-    assert "slow-type" not in by_id(checks.check_models())
-    monkeypatch.setattr(
-        conversion, "suggest_conversion", lambda _: "F16 reads 2.0 × as fast"
-    )
-    found = by_id(checks.check_models())["slow-type"]
-    assert found.what == "slow.gguf: F16 reads 2.0 × as fast"
-    assert found.fix == f"localspec convert {folder / 'slow.gguf'}"
-    header = conversion.open_source(folder / "slow.gguf").header
-    copied = replace(header, keys={**header.keys, conversion.ORIGIN_KEY: "slow.gguf"})
-    monkeypatch.setattr(reader, "read", lambda _: copied)
-    assert "slow-type" not in by_id(checks.check_models())

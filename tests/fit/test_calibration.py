@@ -17,9 +17,9 @@ from localspec.fit.speed import (
     from_devices,
 )
 from localspec.machine import gpu_catalog
-from localspec.machine.conversion_process import TIMED_WEIGHTS, TypeSpeed
 from localspec.machine.device import HOST
 from localspec.machine.measurements import ModelReads, PairMeasurement, PairReads
+from localspec.machine.type_speeds import TIMED_WEIGHTS, TypeSpeed
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 from tests.fit.test_speed import BIG, DRAFT
 from tests.support import shapes

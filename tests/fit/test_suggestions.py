@@ -24,7 +24,7 @@ from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.launch.start import LoadOptions
 from localspec.machine import gpu_catalog
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import catalog, draft_heads
 from localspec.models.catalog_entries import TIERS
 from localspec.protocol.wire import LoadCommand

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import DoesNotFitError, EngineError, UsageError
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine, conversion, engine_host
+from localspec.launch import Engine, engine_host, idle_tasks
 from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.protocol.wire import LoadCommand
 from tests.support.downloads import wait_for
@@ -253,7 +253,7 @@ def test_idle_work_is_done_while_there_is_no_job(
         ended.set()
 
     monkeypatch.setattr(engine_host, "EngineClient", CountedEngine)
-    monkeypatch.setattr(conversion, "work_while_idle", work_while_idle)
+    monkeypatch.setattr(idle_tasks, "work_while_idle", work_while_idle)
     host = EngineHost(REQUEST, probe=True, start=start)
     host.add_pairs({"one": REQUEST}, 1, idle_seconds)
     try:

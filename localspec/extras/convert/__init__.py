@@ -10,3 +10,7 @@ COMMANDS = (
         "localspec.extras.convert.command:command",
     ),
 )
+FASTER_COPIES = ("localspec.extras.convert.conversion:choose_faster_copy",)
+IDLE_TASKS = ("localspec.extras.convert.conversion:make_faster_copy",)
+CPU_NOTICES = ("localspec.extras.convert.conversion:suggest_once",)
+MODEL_CHECKS = ("localspec.extras.convert.doctor:check_weight_types",)

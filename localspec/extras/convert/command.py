@@ -17,15 +17,15 @@ from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.options import QUIET
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.errors import UsageError
-from localspec.launch import conversion
-from localspec.launch.conversion import (
+from localspec.extras.convert import conversion
+from localspec.extras.convert.conversion import (
     Comparison,
     ComparisonTrial,
     ConvertedModel,
     Source,
 )
-from localspec.machine import conversion_process
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.machine import type_speeds
+from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
 from localspec.units import gb, percent
@@ -131,8 +131,8 @@ def _convert(
 
 
 def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
-    speeds = list(conversion_process.read_types().values())
-    for speed in conversion_process.time_types(conversion_process.missing_types()):
+    speeds = list(type_speeds.read_types().values())
+    for speed in type_speeds.time_types(type_speeds.missing_types()):
         speeds.append(speed)
         progress.show(f"timing the types on this CPU: {speed.name}")
     progress.clear()

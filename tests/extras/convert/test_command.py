@@ -9,8 +9,8 @@ from localspec import paths
 from localspec.cli import doctor
 from localspec.errors import UsageError
 from localspec.extras.convert import command as convert
-from localspec.machine import conversion_process
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.machine import type_speeds
+from localspec.machine.type_speeds import TypeSpeed
 from tests.support.run_command import localspec
 
 DEMO = str(paths.package_data_dir() / "demo" / "demo-target.gguf")
@@ -34,8 +34,8 @@ def test_a_copy_is_named_by_model_and_type() -> None:
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> TypeSpeed:
     speed = TypeSpeed("Q8_0", {1: 9.2274688, 2: 13.0, 4: 18.0, 8: 46.0, 256: 236.0})
-    monkeypatch.setattr(conversion_process, "read_types", lambda: {"Q8_0": speed})
-    monkeypatch.setattr(conversion_process, "time_types", lambda *_: iter([speed]))
+    monkeypatch.setattr(type_speeds, "read_types", lambda: {"Q8_0": speed})
+    monkeypatch.setattr(type_speeds, "time_types", lambda *_: iter([speed]))
     return speed
 
 

@@ -2,7 +2,6 @@
 leaves.
 """
 
-import json
 import math
 import os
 import shutil
@@ -14,16 +13,16 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
 from localspec import child_process, paths
 from localspec.errors import EngineError, StorageError, UsageError
-from localspec.launch import conversion
-from localspec.launch.conversion import ComparisonTrial, ConvertedModel, Source
-from localspec.machine import conversion_process
-from localspec.machine.conversion_process import TypeSpeed
+from localspec.extras.convert import conversion
+from localspec.extras.convert.conversion import ComparisonTrial, ConvertedModel, Source
+from localspec.launch import idle_tasks
+from localspec.machine import type_speeds
+from localspec.machine.type_speeds import TypeSpeed
 from localspec.models.gguf import reader
 from localspec.models.gguf.parser import FILE_TYPES
 from localspec.models.local_files import inventory
@@ -231,7 +230,7 @@ def test_a_gain_is_suggested_once(
     header = conversion.open_source(DEMO).header
     own, faster = speed(header.main_type, 4, 0.4), speed("F16", 3.5, 0.2)
     types = {own.name: own}
-    monkeypatch.setattr(conversion_process, "read_types", lambda: types)
+    monkeypatch.setattr(type_speeds, "read_types", lambda: types)
     assert conversion.suggest_once(DEMO, header) is None
     types[faster.name] = faster
     notice = conversion.suggest_once(DEMO, header)
@@ -298,10 +297,10 @@ def test_a_copy_that_is_there_is_not_made_again(
 def test_the_copy_is_made_while_nobody_asks(
     packaged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion_process, "IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(conversion_process, "missing_types", list)
+    monkeypatch.setattr(idle_tasks, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(type_speeds, "missing_types", list)
 
-    with conversion.work_while_idle(packaged):
+    with idle_tasks.work_while_idle(packaged):
         wait_for(
             lambda: conversion.choose_faster_copy(packaged, lambda _: None) != packaged
         )
@@ -319,10 +318,10 @@ def test_a_question_ends_the_conversion_and_leaves_no_file(
         return processes[-1]
 
     monkeypatch.setattr(child_process, "start", start_stuck)
-    monkeypatch.setattr(conversion_process, "IDLE_SECONDS", 0.01)
-    monkeypatch.setattr(conversion_process, "missing_types", list)
+    monkeypatch.setattr(idle_tasks, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(type_speeds, "missing_types", list)
 
-    with conversion.work_while_idle(packaged):
+    with idle_tasks.work_while_idle(packaged):
         wait_for(lambda: bool(processes))
         (thread,) = [
             each for each in threading.enumerate() if each.name == "idle-tasks"
@@ -357,80 +356,3 @@ def test_a_packaged_model_in_its_own_type(
     assert conversion.choose_faster_copy(packaged, notices.append) == packaged
 
     assert notices == []
-
-
-def fake_timing(patch: pytest.MonkeyPatch, n_replies: int, other_load: float) -> None:
-    """Replaces the process that times types, which takes long beside other tests, by
-    one that replies so often and then waits for its end;
-    tests/engine/test_conversion_child.py has the real replies.
-    """
-    reply = {"result": {"pass_ms": {"1": 1.0, "256": 100.0}, "other_load": other_load}}
-    child = f"""
-import json, sys
-for _ in range({n_replies}):
-    assert json.loads(sys.stdin.readline()).items() >= {{"op": "time"}}.items()
-    print({json.dumps(reply)!r}, flush=True)
-sys.stdin.read()
-"""
-    start = partial(child_process.start, [sys.executable, "-c", child])
-    patch.setattr(child_process, "start", lambda _: start())
-
-
-def test_types_are_timed_while_nothing_else_runs_and_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake_timing(monkeypatch, 1, other_load=0.0)
-    tasks = [conversion_process.time_missing_types]
-    monkeypatch.setattr(conversion_process, "TIMED_TYPES", ("Q4_0", "Q4_1"))
-    with conversion_process.run_while_idle(tasks, after=0.0):
-        (thread,) = [
-            each for each in threading.enumerate() if each.name == "idle-tasks"
-        ]
-        wait_for(lambda: bool(conversion_process.read_types()) or not thread.is_alive())
-        assert thread.is_alive()
-    thread.join(20)
-    assert not thread.is_alive(), "it ends with the block"
-    (timed,) = conversion_process.read_types().values()
-    assert (timed.name, timed.bits, timed.pass_ms) == (
-        "Q4_0",
-        4.5,
-        {1: 1.0, 256: 100.0},
-    )
-    assert "Q4_0" not in conversion_process.missing_types()
-    monkeypatch.setattr(conversion_process, "read_cpu_name", lambda: "another CPU")
-    assert conversion_process.read_types() == {}
-
-
-def test_timing_beside_other_programs_is_not_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake_timing(monkeypatch, 2, other_load=0.5)
-    for is_ended, n_timed in ((True, 0), (False, 2)):
-        found = conversion_process.time_types(
-            ("Q4_0", "Q4_1"), until_disturbed=is_ended
-        )
-        assert len(list(found)) == n_timed and conversion_process.read_types() == {}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="it has classes of priority")
-def test_other_programs_come_first() -> None:
-    def wait_and_kill(process: subprocess.Popen[bytes]) -> None:
-        wait_for(lambda: psutil.Process(process.pid).nice() >= 10)
-        process.kill()
-
-    with pytest.raises(EngineError):
-        next(conversion_process.run([{"op": "time", "type_number": 2}], wait_and_kill))
-
-
-@pytest.mark.parametrize(
-    ("quantization", "type_"),
-    [
-        ("UD-Q4_K_XL", "Q4_K"),
-        ("Q4_0", "Q4_0"),
-        ("MXFP4_MOE", "MXFP4"),
-        ("IQ4_XS", ""),
-        ("", ""),
-    ],
-)
-def test_the_timed_type_of_a_file(quantization: str, type_: str) -> None:
-    assert conversion_process.weight_type(quantization) == type_

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,13 @@ from msgspec import Struct
 
 from localspec import data_files
 from localspec.errors import EngineError, LocalspecError, StorageError, UsageError
-from localspec.machine import conversion_process, installed_llama_cpp
-from localspec.machine.conversion_process import OnProcessStart, TypeSpeed
+from localspec.machine import (
+    background_process,
+    installed_llama_cpp,
+    type_speeds,
+)
+from localspec.machine.background_process import OnProcessStart, Request
+from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
@@ -55,10 +59,10 @@ _MIN_GAIN = 1.3  # In reading or writing, from which a conversion is suggested.
 _SUGGESTED_FILE = "suggested-conversions.json"
 _USED_COPIES_FILE = "used-copies.json"
 
+_CHILD = "localspec.extras.convert.conversion_child"
 ORIGIN_KEY = "localspec.converted_from"
 _HINT = "A copy, compared with the original: localspec convert"
 
-Request = Mapping[str, Any]
 Progress = tuple[str, float]  # What is done, and the share of it that is.
 
 
@@ -170,13 +174,11 @@ def suggest_conversion(header: Header) -> str:
 
     Suggests no copy of a copy.
     """
-    speeds = conversion_process.read_types()
+    speeds = type_speeds.read_types()
     if (own := speeds.get(header.main_type)) is None or ORIGIN_KEY in header.keys:
         return ""
     for kind in rank_types(header, [*speeds.values()]):
-        if gain := speeds[conversion_process.weight_type(kind)].describe_gain(
-            own, _MIN_GAIN
-        ):
+        if gain := speeds[type_speeds.weight_type(kind)].describe_gain(own, _MIN_GAIN):
             return f"{kind} {gain} as fast on this CPU as {own.name}"
     return ""
 
@@ -270,7 +272,7 @@ def _bits(kind: str) -> float:
 def _last(
     request: Request, what: str, on_start: OnProcessStart
 ) -> Generator[Progress, None, dict[str, Any]]:
-    with closing(conversion_process.run([request], on_start)) as replies:
+    with closing(background_process.run(_CHILD, [request], on_start)) as replies:
         for reply in replies:
             if isinstance(reply, dict):
                 return reply
@@ -333,7 +335,7 @@ def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
 
 
 def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
-    """Convert a packaged model unless that is done; an `IdleTask`.
+    """Convert a packaged model unless that is done; a task of IDLE_TASKS.
 
     A conversion that is ended leaves no file and begins again at the next idle moment.
     Raises ChecksumError, EngineError, StorageError, UsageError.
@@ -344,18 +346,6 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
     inventory.verify_packaged(path)
     for _ in convert(copy.source, copy.type, copy.path, on_start=on_start):
         pass
-
-
-def work_while_idle(target: Path) -> AbstractContextManager[None]:
-    """Make the faster copy of `target` and time weight types, while the block waits for
-    a question.
-
-    The block ends at once when the question comes.
-    """
-    tasks = (partial(make_faster_copy, target), conversion_process.time_missing_types)
-    return conversion_process.run_while_idle(
-        tasks, after=conversion_process.IDLE_SECONDS
-    )
 
 
 # --- Files of the data folder that list what was said, so that it is said once

@@ -1,27 +1,21 @@
-"""How fast this CPU computes with each weight type, and the process that converts
-files.
+"""How fast this CPU computes with each weight type.
 
-The process is `localspec.engine.conversion_child`: llama.cpp aborts on some files.
+The types are timed in a process of their own, `localspec.engine.type_timing_child`.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 from msgspec import Struct
 
-from localspec import child_process, data_files
-from localspec.errors import EngineError, LocalspecError
-from localspec.machine import device_detection, installed_llama_cpp
+from localspec import data_files
+from localspec.machine import background_process, device_detection, installed_llama_cpp
+from localspec.machine.background_process import OnProcessStart
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
-from localspec.sanitize import sanitize
 
 TIMED_TYPES = (
     "Q4_0", "IQ4_NL", "Q4_1", "Q4_K", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16",
@@ -29,28 +23,17 @@ TIMED_TYPES = (
 """By bits; the types that ggml has special kernels for on some CPUs, and the common
 ones.
 """
-IDLE_SECONDS = 8.0
-"""Without a question before idle tasks begin.
-
-The engine measures a new pair before that.
-"""
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
+_CHILD = "localspec.engine.type_timing_child"
 _FILE = "cpu-types.json"
 _PROMPT_WIDTH = 256  # Tokens of the pass that stands for the reading of a prompt.
 _MIN_PASS_MS = 1e-3
 _MAX_PASS_MS = 1e7
 """Limits of a pass over `TIMED_WEIGHTS`: a thousand times beyond any CPU."""
 # Tokens of a turn of a chat, which weighs reading and writing.
-_READ, _WRITTEN = (
-    300,
-    200,
-)
+_READ = 300
+_WRITTEN = 200
 _NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
-
-OnProcessStart = Callable[[subprocess.Popen[bytes]], None]
-"""Receives a process when it starts, so that another thread can kill it."""
-IdleTask = Callable[[OnProcessStart], None]
-"""Work that nobody waits for, in a process that it hands to its argument."""
 
 
 class TypeSpeed(Struct, frozen=True):
@@ -111,8 +94,8 @@ def time_types(
     """
     if not names:
         return
-    requests = [{"op": "time", "type_number": _NUMBERS[name]} for name in names]
-    with closing(run(requests, on_start)) as replies:
+    requests = [{"type_number": _NUMBERS[name]} for name in names]
+    with closing(background_process.run(_CHILD, requests, on_start)) as replies:
         for name, reply in zip(names, replies, strict=True):
             speed = TypeSpeed(name, {int(n): ms for n, ms in reply["pass_ms"].items()})
             if reply["other_load"] <= MAX_OTHER_LOAD:
@@ -125,7 +108,7 @@ def time_types(
 
 
 def time_missing_types(on_start: OnProcessStart) -> None:
-    """Time the types that were not, where a CPU computes; an `IdleTask`.
+    """Time the types that were not timed yet, where a CPU computes.
 
     Ends at the first type that other programs disturb.
     """
@@ -133,40 +116,6 @@ def time_missing_types(on_start: OnProcessStart) -> None:
     if missing and not device_detection.detect_devices().devices:
         for _ in time_types(missing, on_start, until_disturbed=True):
             pass
-
-
-@contextmanager
-def run_while_idle(tasks: Sequence[IdleTask], *, after: float) -> Iterator[None]:
-    """Run `tasks` in a thread, one after the other, once the block has lasted `after`
-    seconds.
-
-    When the block ends, somebody waits for an answer. So it waits for no task: it kills
-    the process of the one that runs. What was finished by then is kept. A task that
-    fails ends only itself: who needs its result asks for it again and gets the error.
-    """
-    processes = list[subprocess.Popen[bytes]]()
-    is_over = threading.Event()
-
-    def on_start(process: subprocess.Popen[bytes]) -> None:
-        processes.append(process)
-        if is_over.is_set():
-            process.kill()
-
-    def run_tasks() -> None:
-        is_over.wait(after)
-        for task in tasks:
-            if is_over.is_set():
-                return
-            with suppress(LocalspecError, OSError):
-                task(on_start)
-
-    threading.Thread(target=run_tasks, name="idle-tasks", daemon=True).start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        for process in processes:
-            process.kill()
 
 
 def missing_types() -> list[str]:
@@ -223,45 +172,3 @@ def _environment() -> list[str | int]:
         installed_llama_cpp.version(),
         installed_llama_cpp.library_bytes(),
     ]
-
-
-def run(
-    requests: Sequence[Mapping[str, Any]], on_start: OnProcessStart = lambda _: None
-) -> Generator[Any, None, None]:
-    """Yield of each request the shares that are done, as floats, and then its result.
-
-    `on_start` gets the process, which another thread may kill. Closing the generator
-    ends it. Raises EngineError.
-    """
-    parent = str(child_process.parent_pid_for_child())
-    command = (sys.executable, "-P", "-m", "localspec.engine.conversion_child", parent)
-    try:
-        process = child_process.start(command)
-    except OSError as error:
-        raise EngineError(f"No process can be started: {error.strerror}.") from error
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        on_start(process)
-        process.stdin.write(
-            b"".join(json.dumps(each).encode() + b"\n" for each in requests)
-        )
-        n_left = len(requests)
-        while n_left:
-            if not (line := process.stdout.readline()):
-                raise EngineError(
-                    "llama.cpp ended without a result.", "The file may be damaged."
-                )
-            reply = json.loads(line)
-            if "failed" in reply:
-                raise EngineError(sanitize(str(reply["failed"]), multiline=False))
-            n_left -= "result" in reply
-            yield reply.get("progress", reply.get("result"))
-    except OSError as error:
-        raise EngineError(f"llama.cpp's process ended: {error.strerror}.") from error
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
