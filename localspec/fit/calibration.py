@@ -13,8 +13,6 @@ from typing import TypeGuard
 
 from msgspec.structs import replace
 
-from localspec.fit import speed
-from localspec.fit.shape import ModelShape
 from localspec.fit.speed import (
     ASSUMED_ERROR,
     CALIBRATED_ERROR,
@@ -24,6 +22,7 @@ from localspec.fit.speed import (
     DeviceSpeed,
     HardwareSpeed,
     PassReads,
+    SpeedEstimate,
 )
 from localspec.machine.device import HOST
 from localspec.machine.measurements import (
@@ -34,7 +33,7 @@ from localspec.machine.measurements import (
     is_trusted,
 )
 from localspec.machine.type_speeds import TIMED_WEIGHTS, TypeSpeed
-from localspec.protocol.wire import LoadCommand, MeasuredCosts
+from localspec.protocol.wire import MeasuredCosts
 from localspec.units import count
 
 # Minimum ratio of largest to smallest model for a fit of the fixed time.
@@ -57,25 +56,25 @@ _Pass = tuple[float, float]
 _Measured = Sequence[tuple[PairReads, MeasuredCosts]]
 
 
-def summarize_reads(
-    load: LoadCommand,
-    target: ModelShape,
-    draft: ModelShape | None,
-    hardware: HardwareSpeed,
-) -> PairReads:
+def summarize_reads(speed: SpeedEstimate) -> PairReads | None:
     """The bytes a pair reads, stored with its measurements so that they apply to other
     models.
     """
+    if speed.reads is None:
+        return None
+    target, draft = speed.reads
+    if draft is None or draft.shape.head_kind:  # a head does more than read weights
+        return PairReads(_summarize_model(target))
+    return PairReads(_summarize_model(target), _summarize_model(draft))
 
-    def summarize(reads: PassReads) -> ModelReads:
-        size, shape = round(reads.weights), reads.shape
-        return ModelReads(size, tuple(reads.by_device), shape.weight_type, shape.is_moe)
 
-    first = speed.count_reads(target, load.target_settings, hardware.devices)
-    if draft is None or draft.head_kind:  # a head's pass does more than read weights
-        return PairReads(summarize(first))
-    second = speed.count_reads(draft, load.draft_settings, hardware.devices)
-    return PairReads(summarize(first), summarize(second))
+def _summarize_model(reads: PassReads) -> ModelReads:
+    return ModelReads(
+        round(reads.weights),
+        tuple(reads.by_device),
+        reads.shape.weight_type,
+        reads.shape.is_moe,
+    )
 
 
 def calibrate(

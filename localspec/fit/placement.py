@@ -33,10 +33,7 @@ class ContextParams(Struct, frozen=True):
     transposed.
     """
     n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
-    target_output_matrix: tuple[str, int] = ("", 0)
-    """Of a head: device and bytes of the target's output matrix, which the head may
-    use.
-    """
+    target_output_matrix: int = 0  # Of a head that borrows it: its bytes.
     # Of a target: layers whose hidden states are extracted for a head.
     n_hidden_states: int = 0
     load_mtp: bool = False
@@ -68,7 +65,9 @@ def context_params(
         is_mtp = draft.head_kind == "mtp"
         n_states = 1 if is_mtp else draft.n_target_layers
         params = replace(params, n_hidden_states=n_states, load_mtp=is_mtp)
-        return params, replace(head, n_vocab=target.n_vocab)
+        return params, replace(
+            head, n_vocab=target.n_vocab, target_output_matrix=target.output_matrix
+        )
     role = llama_params.draft_role(load, params.n_ctx)
     n_ctx = min(role.settings.n_ctx or n_ctx_target, draft.n_ctx_train or n_ctx_target)
     return params, _resolve_params(draft, role, n_ctx)
@@ -137,6 +136,18 @@ class LayerPlacement(Struct, frozen=True):
     def is_partial(self) -> bool:
         """Some layers, or the output, are on the CPU although there is a GPU."""
         return self.has_gpu and self.cpu_backend in self.layer_backends
+
+
+Placements = tuple[LayerPlacement, LayerPlacement | None]
+"""Of the layers of target and draft."""
+ALL_ON_CPU = LayerPlacement(
+    backend_names=(HOST,),
+    layer_backends=(0,),
+    f16_copies=(False,),
+    repacks=True,
+    expert_backends=(),
+    n_copies=1,
+)
 
 
 def offload_devices(

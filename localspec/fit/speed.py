@@ -15,7 +15,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec.extras.workers.preflight import WorkerReport
-from localspec.fit import placement, speedup_model
+from localspec.fit import speedup_model
+from localspec.fit.placement import LayerPlacement, Placements
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.fit.speedup_model import SpeculationCosts
 from localspec.machine import gpu_catalog, llama_params
@@ -279,16 +280,14 @@ class PassReads(Struct, frozen=True):
 def count_reads(
     shape: ModelShape,
     settings: ContextSettings,
-    devices: Sequence[Device],
+    placed: LayerPlacement,
     context: int = 0,
     target: ModelShape | None = None,
 ) -> PassReads:
-    """Reads of one token with `context` tokens in the cache, layers placed as by
-    llama.cpp.
+    """Reads of one token with `context` tokens in the cache.
 
     `target`: of a head, which may borrow its output matrix.
     """
-    placed = placement.place_layers(shape, settings, devices, {})
     reads = [DeviceReads() for _ in placed.backend_names]
     share = shape.n_expert_used / max(1, shape.n_expert) / _EXPERTS_SHARE
     states, n_crossings = 8 * (shape.n_embd_r + shape.n_embd_s), 0
@@ -410,6 +409,7 @@ class SpeedEstimate(Struct, frozen=True):
     calibrated: bool = False  # Based on passes measured on this machine.
     costs: SpeculationCosts | None = None
     t1_ms: float | None = None
+    reads: tuple[PassReads, PassReads | None] | None = None  # Of target and draft.
 
 
 def estimate_speed(
@@ -417,22 +417,26 @@ def estimate_speed(
     target: ModelShape,
     draft: ModelShape | None,
     hardware: HardwareSpeed,
+    placements: Placements,
     use: UseCase | None = None,
 ) -> SpeedEstimate:
     """With these settings, from the speeds of the devices."""
-    use, devices = use or UseCase(), hardware.devices
-    reads = count_reads(target, load.target_settings, devices, use.context)
-    speeds, draft_reads = find_speeds(reads, hardware), None
+    use = use or UseCase()
+    target_placement, draft_placement = placements
+    reads = count_reads(target, load.target_settings, target_placement, use.context)
+    speeds = find_speeds(reads, hardware)
+    draft_reads = None
     known = [*speeds.items()]
-    if draft is not None:
+    if draft is not None and draft_placement is not None:
         head_of = target if draft.head_kind else None
         draft_reads = count_reads(
-            draft, load.draft_settings, devices, use.context, head_of
+            draft, load.draft_settings, draft_placement, use.context, head_of
         )
         known += find_speeds(draft_reads, hardware).items()
     for name, speed in known:
         if speed.bandwidth is None:
-            return SpeedEstimate(explanation=f"{name}: {speed.basis}")
+            reason = f"{name}: {speed.basis}"
+            return SpeedEstimate(explanation=reason, reads=(reads, draft_reads))
     t1 = estimate_ms(reads, hardware)
     parts = {name: _device_ms(reads, name, speed, 1) for name, speed in speeds.items()}
     error = sum(parts[name] * speeds[name].error for name in parts) / (
@@ -460,7 +464,16 @@ def estimate_speed(
             by_workload[name] = _workload_speed(t1, error, low, high, speedup_error)
         expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
     basis = f"{', '.join(f'{name}: {each.basis}' for name, each in speeds.items())}; {basis}"
-    return SpeedEstimate(plain, expected, by_workload, basis, is_measured, costs, t1)
+    return SpeedEstimate(
+        plain=plain,
+        speculative=expected,
+        by_workload=by_workload,
+        explanation=basis,
+        calibrated=is_measured,
+        costs=costs,
+        t1_ms=t1,
+        reads=(reads, draft_reads),
+    )
 
 
 def _estimate_costs(

@@ -228,7 +228,10 @@ def estimate_fit(
         )
         draft = draft if estimate.draft else None
         if with_speed:
-            speed = estimate_speed(load, target, draft, machine.hardware, use)
+            placements = estimate.placements
+            speed = estimate_speed(
+                load, target, draft, machine.hardware, placements, use
+            )
     has_head = draft is not None and bool(draft.head_kind)
     parts = _fit_devices(estimate, machine, has_head=has_head)
     return FitReport(load, *parts, estimate, speed, target.n_ctx_train)

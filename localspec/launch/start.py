@@ -298,7 +298,10 @@ def _find_threads(
     """
     if advice is None or advice.fit.load.target_settings.workers:
         return None
-    target = _summarize_reads(advice.fit.load).target
+    own_reads = calibration.summarize_reads(advice.fit.speed)
+    if own_reads is None:
+        return None
+    target = own_reads.target
     for record in store.read_all():
         costs, reads = record.measured, record.reads
         if (
@@ -397,15 +400,6 @@ def _load_pair(
         raise OutOfMemoryError(f"{error.message} {estimate}", error.hint) from error
 
 
-def _summarize_reads(load: wire.LoadCommand) -> measurements.PairReads:
-    """Bytes the pair reads per token: its measurements also price other models."""
-    draft = reader.read_model(Path(load.draft)) if load.draft else None
-    pair = pair_shapes.from_headers(reader.read_model(Path(load.target)), draft)
-    return calibration.summarize_reads(
-        load, *pair.shapes, machine_profile.detect().hardware
-    )
-
-
 # --- Other computers
 
 
@@ -489,7 +483,7 @@ class EngineClient(EngineProcess):
         """
         if advice is not None:
             if not advice.fit.load.target_settings.workers:
-                self._pair_reads = _summarize_reads(advice.fit.load)
+                self._pair_reads = calibration.summarize_reads(advice.fit.speed)
             self.ready = self._with_estimate(advice)
             target = Path(advice.fit.load.target)
             if not advice.fit.device_fits:

@@ -165,10 +165,9 @@ def test_a_calibrated_machine_predicts_another_model() -> None:
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
     found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
-    reads = summarize_reads(load, *shapes.from_headers(BIG, DRAFT), where)
-    assert (
-        reads.draft is not None and found.costs is not None and found.plain is not None
-    )
+    reads = summarize_reads(found)
+    assert reads is not None and reads.draft is not None
+    assert found.costs is not None and found.plain is not None
     t1 = a + reads.target.read / (gbps * 1e6)
     assert found.t1_ms == pytest.approx(t1, rel=0.01) and found.calibrated
     assert found.costs.c == pytest.approx(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from localspec import launch, paths
 from localspec.errors import DoesNotFitError
-from localspec.fit import machine_profile
+from localspec.fit import calibration, machine_profile
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import TYPICAL_CPU_SPEED, from_devices
@@ -53,7 +53,8 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
     advice = launch.choose_settings(request)
     assert advice is not None and start._find_threads(store, advice) is None
     load = advice.fit.load
-    reads = start._summarize_reads(load)
+    reads = calibration.summarize_reads(advice.fit.speed)
+    assert reads is not None
     other = make_key(replace(load, target=str(zoo["cousin"])))
     store.write_costs(other, MeasuredCosts(1.0, {"1": 1.0}, threads=3), reads)
     assert start._find_threads(store, advice) is None, "not compared with other counts"

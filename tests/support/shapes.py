@@ -4,10 +4,11 @@ tests.
 
 from collections.abc import Sequence
 
-from localspec.fit import memory, pair_shapes, shape, speed, verdict
+from localspec.fit import memory, pair_shapes, placement, shape, speed, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.placement import Placements
 from localspec.fit.shape import ModelShape, for_target
 from localspec.fit.speed import (
     TYPICAL_CPU_SPEED,
@@ -73,7 +74,22 @@ def estimate_speed(
     hardware: HardwareSpeed,
     use: UseCase | None = None,
 ) -> SpeedEstimate:
-    return speed.estimate_speed(load, *from_headers(target, draft), hardware, use)
+    found = from_headers(target, draft)
+    placements = place(load, *found, hardware.devices)
+    return speed.estimate_speed(load, *found, hardware, placements, use)
+
+
+def place(
+    load: LoadCommand,
+    target: ModelShape,
+    draft: ModelShape | None,
+    devices: Sequence[Device],
+) -> Placements:
+    """Of target and draft, each as if the other were not there."""
+    first = placement.place_layers(target, load.target_settings, devices, {})
+    if draft is None:
+        return first, None
+    return first, placement.place_layers(draft, load.draft_settings, devices, {})
 
 
 def count_reads(
@@ -82,7 +98,9 @@ def count_reads(
     devices: Sequence[Device],
     context: int = 0,
 ) -> PassReads:
-    return speed.count_reads(from_header(header), settings, devices, context)
+    shape = from_header(header)
+    placed = placement.place_layers(shape, settings, devices, {})
+    return speed.count_reads(shape, settings, placed, context)
 
 
 def catalog_pair(name: str) -> PairShapes:
