@@ -39,7 +39,9 @@ from tests.support.zoo import Zoo
 MIB = 1024**2
 GIB = 1024**3
 SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
-LOWEST, HIGHEST, HIGHEST_OF_LARGE_BATCHES = 0.98, 1.06, 1.11
+LOWEST = 0.96
+HIGHEST = 1.06
+HIGHEST_OF_LARGE_BATCHES = 1.11
 """Estimate relative to all bytes of the pair.  localspec itself uses batches of up to
 512.
 """
@@ -140,11 +142,8 @@ def test_recorded_gpus(from_catalogue: bool) -> None:
             assert mine.kv == pytest.approx(theirs.kv, abs=ALIGNMENT), count
             off = estimate.of(name).total - count.exact.of(name).total
             # A fit leaves the reserve free: what a load may take more than estimated.
-            share = 1 / 2 if from_catalogue else 1 / 8
-            assert off >= -share * reserve_bytes(Device(name)) or is_split, (
-                count,
-                name,
-            )
+            if not is_split:
+                assert off >= -reserve_bytes(Device(name)) / 2, (count, name)
             if not is_split and not from_catalogue:
                 assert abs(off) <= estimate.error, (count, name)
         check_total(estimate, count.exact, load)
@@ -177,11 +176,11 @@ def catalogue_shape(name: str) -> ModelShape | None:
 def check_total(
     estimate: MemoryEstimate, exact: MemoryEstimate, load: LoadCommand
 ) -> None:
-    """−2 % to +6 % of all bytes of the pair; in MiB if they are few."""
+    """−4 % to +6 % of all bytes of the pair; in MiB if they are few."""
     difference, size = total(estimate) - total(exact), total(exact)
     batch = max(load.target_settings.n_ubatch, load.draft_settings.n_ubatch)
     highest = HIGHEST if batch <= 1024 else HIGHEST_OF_LARGE_BATCHES
-    assert difference >= min((LOWEST - 1) * size, -MIB), load
+    assert difference >= min((LOWEST - 1) * size, -TINY), load
     assert difference <= max((highest - 1) * size, 5 * TINY), load
 
 
