@@ -22,8 +22,8 @@ if sys.platform == "win32":
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.cli.answer_printer import OutputStyle
+from localspec.cli.chat_front_end import LinearFrontEnd
 from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop
-from localspec.cli.slash_handlers import LinearChatView
 from localspec.errors import EngineError, PromptTooLongError
 from localspec.fit.advisor import SettingsRequest
 from localspec.protocol.events import EngineExit
@@ -174,7 +174,7 @@ def in_the_linear_chat(
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
             session = ChatSession(PAIR, 1, history, saved)
-            view = LinearChatView(session, OutputStyle(quiet=True))
+            front_end = LinearFrontEnd(session, OutputStyle(quiet=True))
             options = ChatLaunchOptions(
                 lambda _: SettingsRequest(LoadCommand("target.gguf", None))
             )
@@ -190,7 +190,7 @@ def in_the_linear_chat(
                     monkeypatch.setattr(sys, "stdin", io.StringIO("d\n"))
                 return text
 
-            assert ChatLoop(options, view, opening, type_line).run() == 0
+            assert ChatLoop(options, front_end, opening, type_line).run() == 0
             sessions.append(session)
     return sessions
 

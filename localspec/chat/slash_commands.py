@@ -1,22 +1,53 @@
-"""The table of slash commands, and the parsing of command lines."""
+"""The slash commands: one table, which both front ends run.
+
+A command is one row of `COMMANDS`. `change` is what it does to a chat session and means
+the same everywhere; `show` is what a front end does for it. A command that has both
+changes the session if it has an argument, and shows something if it has none: `/model
+NAME` answers with another model, `/model` lists them.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec import launch, paths
+from localspec.chat import argument_completion, copying, presets
+from localspec.chat.conversation import Turn
+from localspec.chat.front_end import ChatFrontEnd, CommandResult, PickerChoices
+from localspec.chat.session import ChatSession
+from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
+from localspec.errors import UsageError
+from localspec.launch import ResolvedPair, recent_pairs
+from localspec.models import model_lookup
+from localspec.models.chat_template.thinking_effort import resolve_effort
+from localspec.sanitize import sanitize
 from localspec.speculation_methods import SPECS
+from localspec.units import count, short_count, token_rate
+
+_MAX_TEXT_LENGTH = 60
+_EFFORTS = ("low", "medium", "high")
 
 
-class SlashCommand(Struct, frozen=True):
+class SlashCommand(Struct, frozen=True, kw_only=True):
     name: str
     help: str
     argument: str = ""  # The argument as shown; in brackets if it is optional.
     aliases: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()  # Words for completing the argument.
+    complete: Callable[[str], Sequence[str]] = lambda _: ()
+    """Other completions of the argument typed so far."""
+    new_name_after: str | None = None
+    """The words before a name that the user makes up; such a name needs no completion."""
+    change: Callable[[ChatSession, str], CommandResult] | None = None
+    show: Callable[[ChatFrontEnd, str], None] | None = None
+    changes_turns: bool = False  # Whether `change` may select other turns.
 
     @property
     def usage(self) -> str:
@@ -38,114 +69,53 @@ class UnknownCommand(Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        near = self.suggestion
-        hint = f"Did you mean {near}?" if near else "/help lists the commands."
+        hint = "/help lists the commands."
+        if self.suggestion:
+            hint = f"Did you mean {self.suggestion}?"
         return f"Unknown command: {self.text}. {hint}"
 
 
-_ON_OFF = ("on", "off")
+# --- running a command
+# ------------------------------------------------------------------------
 
-COMMANDS = (
-    SlashCommand("help", "Show these commands.", aliases=("?",)),
-    SlashCommand("exit", "Quit.", aliases=("quit", "bye")),
-    SlashCommand(
-        "clear", "Clear the conversation; keep the system prompt and the settings."
-    ),
-    SlashCommand("new", "Start a new chat with default settings and a new seed."),
-    SlashCommand("private", "Start a new chat that is not saved."),
-    SlashCommand(
-        "regen",
-        "Regenerate the last answer with a new seed; NAME: with another model.",
-        "[NAME [DRAFT]]",
-        ("retry",),
-    ),
-    SlashCommand(
-        "model",
-        "Answer with another model; without NAME, list those on this computer; -: the previous.",
-        "[NAME [DRAFT]]",
-        ("models",),
-    ),
-    SlashCommand(
-        "draft", "Use another draft model.", "NAME|auto|none", choices=("auto", "none")
-    ),
-    SlashCommand(
-        "ctx",
-        "Show the context; N: load the model again with N tokens.",
-        "[N|auto]",
-        (),
-        ("auto",),
-    ),
-    SlashCommand("undo", "Remove the last message and its answer."),
-    SlashCommand("edit", "Edit the last message and regenerate the answer.", "[TEXT]"),
-    SlashCommand(
-        "turns",
-        "List earlier turns; N: go back to turn N and edit it; N B: switch to its branch B.",
-        "[N [B]]",
-        ("branches",),
-    ),
-    SlashCommand(
-        "system",
-        "Set the system prompt; without TEXT, show it; `-` removes it.",
-        "[TEXT]",
-    ),
-    SlashCommand(
-        "set",
-        "Change a setting for the next answer.",
-        "NAME VALUE",
-        choices=tuple(CHAT_SETTING_FIELDS),
-    ),
-    SlashCommand(
-        "preset",
-        "Use a system prompt and settings that were saved by name; without NAME, list them.",
-        "[NAME|save NAME|delete NAME]",
-        ("presets",),
-        ("save", "delete"),
-    ),
-    SlashCommand("show", "Show the model, the settings and the context."),
-    SlashCommand(
-        "spec",
-        "Turn speculation on or off, or choose a drafter; N: max draft tokens.",
-        "on|off|DRAFTER|N",
-        (),
-        ("on", *SPECS),
-    ),
-    SlashCommand("stats", "Show statistics of the last answer."),
-    SlashCommand(
-        "think",
-        "Turn thinking on or off, limit it, or show it.",
-        "on|off|low|high|N|show",
-        (),
-        (*_ON_OFF, "low", "medium", "high", "show"),
-    ),
-    SlashCommand(
-        "tokens", "Mark accepted, bonus and corrected tokens.", "on|off", (), _ON_OFF
-    ),
-    SlashCommand(
-        "copy",
-        "Copy the last answer; N: that of turn N; code N: a code block; all: the chat.",
-        "[N|code [N]|all]",
-        (),
-        ("code", "all"),
-    ),
-    SlashCommand("read", "Attach a file to your next message.", "FILE"),
-    SlashCommand(
-        "save",
-        "Save the chat to a file: .md, .html, .json or .txt.",
-        "FILE",
-        ("export",),
-    ),
-    SlashCommand("rename", "Give the chat another title.", "TITLE", ("title",)),
-    SlashCommand("anyway", "Load the pair even if it may not fit in memory."),
-    SlashCommand("bench", "Benchmark this pair, plain and speculative."),
-    SlashCommand("keys", "Show the key bindings."),
-    SlashCommand(
-        "logs", "Show the last lines of the engine log, and the log file's path."
-    ),
-)
 
-COMMANDS_BY_NAME = {
-    word: each for each in COMMANDS for word in (each.name, *each.aliases)
-}
+def run(call: CommandCall | UnknownCommand, front_end: ChatFrontEnd) -> None:
+    """Run a command line.
+
+    Raises LocalspecError, and then changes nothing.
+    """
+    if isinstance(call, UnknownCommand):
+        front_end.show_message(sanitize(call.message, multiline=False))
+        return
+    command = COMMANDS_BY_NAME[call.name]
+    if command.show is not None and not (command.change and call.argument):
+        _check_argument(command, call.argument)
+        command.show(front_end, call.argument)
+        return
+    if command.changes_turns and front_end.warn_if_busy():
+        return
+    result = change_session(front_end.session, call)
+    front_end.show_result(result, turns_changed=command.changes_turns)
+
+
+def change_session(session: ChatSession, call: CommandCall) -> CommandResult:
+    """Do to the session what the command does to it.
+
+    Raises LocalspecError, and then changes nothing.
+    """
+    command = COMMANDS_BY_NAME[call.name]
+    assert command.change is not None
+    _check_argument(command, call.argument)
+    result = command.change(session, call.argument)
+    session.save_metadata()
+    return result
+
+
+def _check_argument(command: SlashCommand, argument: str) -> None:
+    if command.requires_argument and not argument:
+        raise UsageError(
+            f"/{command.name} needs an argument.", f"Type: {command.usage}"
+        )
 
 
 def parse(text: str) -> CommandCall | UnknownCommand | None:
@@ -157,15 +127,512 @@ def parse(text: str) -> CommandCall | UnknownCommand | None:
     match = re.fullmatch(r"/([A-Za-z]+|\?)(?:\s+(.*))?", text.strip(), re.DOTALL)
     if match is None:
         return None
-    name, rest = match[1].lower(), match[2] or ""
+    name = match[1].lower()
+    argument = match[2] or ""
     if name in COMMANDS_BY_NAME:
-        return CommandCall(COMMANDS_BY_NAME[name].name, rest)
-    if "\n" in rest:
+        return CommandCall(COMMANDS_BY_NAME[name].name, argument)
+    if "\n" in argument:
         return None
     near = difflib.get_close_matches(name, COMMANDS_BY_NAME, n=1, cutoff=0.5)
-    return UnknownCommand(f"/{name}", f"/{near[0]}" if near else "")
+    suggestion = f"/{near[0]}" if near else ""
+    return UnknownCommand(f"/{name}", suggestion)
 
 
 def unescape(text: str) -> str:
     """Remove the escape of a message that looks like a command: `//help` sends `/help`."""
-    return text[1:] if text.startswith("//") and parse(text[1:]) is not None else text
+    if text.startswith("//") and parse(text[1:]) is not None:
+        return text[1:]
+    return text
+
+
+def shorten_question(turn: Turn) -> str:
+    """A question, or the names of its files, as one short line."""
+    file_names = ", ".join(file.name for file in turn.attachments)
+    return shorten_line(turn.question or file_names)
+
+
+def shorten_line(text: str) -> str:
+    line = sanitize(text, multiline=False).strip()
+    if len(line) <= _MAX_TEXT_LENGTH:
+        return line
+    return line[: _MAX_TEXT_LENGTH - 1] + "…"
+
+
+# --- turns
+# ------------------------------------------------------------------------------------
+
+
+def _clear(session: ChatSession, _: str) -> CommandResult:
+    session.clear()
+    return CommandResult("Cleared: the model no longer sees the earlier turns.")
+
+
+def _new(session: ChatSession, _: str) -> CommandResult:
+    session.start_new_chat()
+    return CommandResult("New chat.")
+
+
+def _private(session: ChatSession, _: str) -> CommandResult:
+    session.start_new_chat(private=True)
+    return CommandResult("New chat, not saved.")
+
+
+def _regenerate(front_end: ChatFrontEnd, argument: str) -> None:
+    front_end.session.require_turns()
+    if argument:
+        call = CommandCall("model", argument)
+        result = change_session(front_end.session, call)
+        front_end.show_message(result.message)
+    front_end.regenerate()
+
+
+def _undo(session: ChatSession, _: str) -> CommandResult:
+    undone = shorten_question(session.undo()) or "the continuation"
+    return CommandResult(f"Undone: {undone}")
+
+
+def _edit(front_end: ChatFrontEnd, question: str) -> None:
+    front_end.session.require_turns()
+    front_end.edit_last(question)
+
+
+def _turns(session: ChatSession, argument: str) -> CommandResult:
+    """`N` goes back to before turn N to edit it; `N B` switches to its branch B."""
+    number, branch, *_ = [*argument.split(), ""]
+    conversation = session.conversation
+    turn = _find_turn(number, conversation.turns)
+    if not branch:
+        question = session.return_to(turn.id)
+        message = f"Back before turn {number}. The later turns stay as a branch."
+        return CommandResult(message, sanitize(question))
+    session.switch_branch(_find_turn(branch, conversation.branches(turn.id)).id)
+    n_turns = count(len(conversation.turns), "turn")
+    return CommandResult(f"Branch {branch} of turn {number}: {n_turns}.")
+
+
+def _find_turn(number: str, turns: Sequence[Turn]) -> Turn:
+    if not number.isdecimal() or len(number) > 6 or not 1 <= int(number) <= len(turns):
+        what = f"There is no turn or branch {sanitize(number[:20], multiline=False)!r}."
+        raise UsageError(what, "Type /turns to list them.")
+    return turns[int(number) - 1]
+
+
+# --- the model
+# --------------------------------------------------------------------------------
+
+
+def _model(session: ChatSession, argument: str) -> CommandResult:
+    """`NAME [DRAFT]`, or `-` for the pair before the last change."""
+    if argument == "-":
+        if session.previous_pair is None:
+            raise UsageError("There is no previous model.", "Type: /model NAME")
+        model, draft = session.previous_pair.portable_refs
+        return _change_pair(session, model, draft)
+    words = _split_words(argument)
+    if words is None:
+        raise UsageError("A quotation mark is missing.", "Type: /model NAME [DRAFT]")
+    if len(words) > 2:
+        raise UsageError(
+            "/model takes a model and a draft model.", "Type: /model NAME [DRAFT]"
+        )
+    return _change_pair(session, *words)
+
+
+def _split_words(text: str) -> list[str] | None:
+    """Words as in a shell, but an existing path is one word.
+
+    None: a quotation mark is missing.
+    """
+    path = paths.parse_typed_path(text)
+    if os.path.exists(os.path.expanduser(path)):
+        return [path]
+    try:
+        words = shlex.split(text, posix=os.name == "posix")
+    except ValueError:
+        return None
+    return [paths.parse_typed_path(word.strip('"')) for word in words]
+
+
+def _draft(session: ChatSession, name: str) -> CommandResult:
+    model, _ = session.pair.portable_refs
+    return _change_pair(session, model, name)
+
+
+def _change_pair(
+    session: ChatSession, model: str, draft: str = "auto"
+) -> CommandResult:
+    session.require_idle()
+    pair = launch.resolve_pair(model, draft)
+    if _loads_the_same(pair, session.pair):
+        return CommandResult(f"{session.pair_name} answers already.")
+    pair = replace(pair, requested_refs=launch.make_portable_refs(model, draft))
+    session.change_pair(pair)
+    recent_pairs.add_if_path(pair)
+    return CommandResult(f"From now on {session.pair_name} answers.")
+
+
+def _loads_the_same(pair: ResolvedPair, other: ResolvedPair) -> bool:
+    """Whether loading both gives the same engine.
+
+    They need not be equal: suggested sampling and reasons depend on how a pair was
+    named.
+    """
+    return (
+        pair.files == other.files
+        and pair.spec == other.spec
+        and pair.default_draft == other.default_draft
+        and pair.suggested_settings.ctx == other.suggested_settings.ctx
+    )
+
+
+def _ctx(session: ChatSession, argument: str) -> CommandResult:
+    if argument:
+        session.require_idle()
+        session.change_settings(ctx=parse_context_size(argument))
+        size = session.settings.ctx
+        wanted = f"{size:,} tokens" if size else "what fits"
+        return CommandResult(f"Context: {wanted}.")
+    if session.loaded is None:
+        return CommandResult("The model is not loaded.")
+    used = session.stats.context_tokens
+    return CommandResult(f"Context: {used:,} of {session.loaded.n_ctx:,} tokens.")
+
+
+# --- settings
+# ---------------------------------------------------------------------------------
+
+
+def _system(session: ChatSession, text: str) -> CommandResult:
+    if text:
+        session.conversation.system = "" if text == "-" else text
+    prompt = sanitize(session.conversation.system, multiline=False)
+    return CommandResult(f"System prompt: {prompt}" if prompt else "No system prompt.")
+
+
+def _set(session: ChatSession, argument: str) -> CommandResult:
+    name, _, value = argument.partition(" ")
+    if not value.strip():
+        names = ", ".join(CHAT_SETTING_FIELDS)
+        raise UsageError("/set needs a name and a value.", f"Names: {names}.")
+    return _change_setting(session, name, value)
+
+
+def _change_setting(session: ChatSession, name: str, value: str) -> CommandResult:
+    session.settings = session.with_setting(name, value)
+    name = find_field(name).name
+    when = "" if name == "show_thinking" else ", from the next answer on"
+    return CommandResult(f"{name}: {session.settings.format_value(name)}{when}.")
+
+
+def _preset(session: ChatSession, argument: str) -> CommandResult:
+    word, _, name = argument.partition(" ")
+    name = name.strip()
+    if word == "save" and name:
+        preset = presets.save(name, session.conversation.system, session.settings)
+        return CommandResult(f"Preset {name} is saved: {preset.summary or 'defaults'}.")
+    if word == "delete" and name:
+        presets.remove(name)
+        return CommandResult(f"Preset {name} is deleted.")
+    preset = presets.find(argument)
+    session.apply_preset(preset)
+    return CommandResult(
+        f"{preset.name}: {preset.summary or 'defaults'}, from the next answer on."
+    )
+
+
+def _list_presets() -> list[tuple[str, str]]:
+    return [(preset.name, preset.summary) for preset in presets.load().values()]
+
+
+def _spec(session: ChatSession, argument: str) -> CommandResult:
+    """`on` is the drafter before `off`.
+
+    The message compares the speeds if both are known.
+    """
+    before = session.settings.spec
+    if argument.isdecimal():
+        result = _change_setting(session, "draft_max", argument)
+        if before == "off":  # A draft length is set in order to speculate.
+            session.settings = session.with_setting("spec", "auto")
+        return result
+    if argument == "on" and before == "off":
+        argument = session.last_drafter
+    result = _change_setting(session, "spec", argument)
+    if before != "off":
+        session.last_drafter = before
+    speculative = session.stats.speculative_speed
+    plain = session.stats.plain_speed
+    if speculative is None or plain is None:
+        return result
+    speeds = f"With speculation {token_rate(speculative)}, plain {token_rate(plain)}."
+    return CommandResult(f"{result.message} {speeds}")
+
+
+def _think(session: ChatSession, argument: str) -> CommandResult:
+    """An effort or a budget turns thinking on again; `on` and `off` end an effort."""
+    if argument == "show":
+        is_shown = not session.settings.show_thinking
+        session.change_settings(show_thinking=is_shown)
+        return CommandResult(f"Thinking is {'shown' if is_shown else 'collapsed'}.")
+    if argument in _EFFORTS:
+        if session.loaded is not None:
+            resolve_effort(argument, None, None, session.loaded.thinking_controls)
+        session.change_settings(effort=argument, think=None)
+        return CommandResult(f"thinking: {argument} effort, from the next answer on.")
+    if argument.isdecimal():
+        result = _change_setting(session, "think_budget", argument)
+        # A budget ends `off`; it leaves `on` and the model's own default.
+        session.change_settings(effort="", think=session.settings.think or None)
+        return result
+    result = _change_setting(session, "think", argument)
+    session.change_settings(effort="")
+    return result
+
+
+def _tokens(front_end: ChatFrontEnd, argument: str) -> None:
+    word = argument.lower()
+    if word not in ("on", "off"):
+        raise UsageError(
+            "/tokens needs on or off.", "Type: /tokens on, or: /tokens off"
+        )
+    front_end.mark_tokens(marked=word == "on")
+
+
+# --- files
+# ------------------------------------------------------------------------------------
+
+
+def _copy(front_end: ChatFrontEnd, argument: str) -> None:
+    front_end.copy_text(copying.select_text(front_end.session, argument))
+
+
+def _read(session: ChatSession, argument: str) -> CommandResult:
+    if argument == "-":
+        session.pending_attachments = ()
+        return CommandResult("No files are attached.")
+    file, note = session.attach_file(paths.parse_typed_path(argument))
+    n_lines = file.text.count("\n") + 1
+    lines = "1 line" if n_lines == 1 else f"{short_count(n_lines)} lines"
+    how = f", {note} (it is not UTF-8)" if note else ""
+    return CommandResult(f"Attached to your next message: {file.name}, {lines}{how}.")
+
+
+def _save(session: ChatSession, argument: str) -> CommandResult:
+    path = session.export(paths.parse_typed_path(argument))
+    return CommandResult(f"Saved: {sanitize(str(path), multiline=False)}")
+
+
+def _rename(session: ChatSession, title: str) -> CommandResult:
+    session.recorder.rename(title)
+    return CommandResult(f"The chat is called {shorten_line(session.title)}.")
+
+
+# --- the table
+# --------------------------------------------------------------------------------
+
+MODEL_CHOICES = PickerChoices(
+    "Answer with another model",
+    "a name, or the path of a .gguf file",
+    model_lookup.list_installed,
+)
+PRESET_CHOICES = PickerChoices(
+    "Use a preset: system prompt and settings",
+    "a name; save NAME makes one of this chat",
+    _list_presets,
+)
+
+COMMANDS = (
+    SlashCommand(
+        name="help",
+        help="Show these commands.",
+        aliases=("?",),
+        show=lambda front_end, _: front_end.show_commands(),
+    ),
+    SlashCommand(
+        name="exit",
+        help="Quit.",
+        aliases=("quit", "bye"),
+        show=lambda front_end, _: front_end.quit(),
+    ),
+    SlashCommand(
+        name="clear",
+        help="Clear the conversation; keep the system prompt and the settings.",
+        change=_clear,
+        changes_turns=True,
+    ),
+    SlashCommand(
+        name="new",
+        help="Start a new chat with default settings and a new seed.",
+        change=_new,
+        changes_turns=True,
+    ),
+    SlashCommand(
+        name="private",
+        help="Start a new chat that is not saved.",
+        change=_private,
+        changes_turns=True,
+    ),
+    SlashCommand(
+        name="regen",
+        argument="[NAME [DRAFT]]",
+        help="Regenerate the last answer with a new seed; NAME: with another model.",
+        aliases=("retry",),
+        complete=argument_completion.complete_model,
+        show=_regenerate,
+    ),
+    SlashCommand(
+        name="model",
+        argument="[NAME [DRAFT]]",
+        help="Answer with another model; without NAME, list those on this computer; -: the previous.",
+        aliases=("models",),
+        complete=argument_completion.complete_model,
+        change=_model,
+        show=lambda front_end, _: front_end.pick("model", MODEL_CHOICES),
+    ),
+    SlashCommand(
+        name="draft",
+        argument="NAME|auto|none",
+        help="Use another draft model.",
+        choices=("auto", "none"),
+        complete=argument_completion.complete_model,
+        change=_draft,
+    ),
+    SlashCommand(
+        name="ctx",
+        argument="[N|auto]",
+        help="Show the context; N: load the model again with N tokens.",
+        choices=("auto",),
+        change=_ctx,
+    ),
+    SlashCommand(
+        name="undo",
+        help="Remove the last message and its answer.",
+        change=_undo,
+        changes_turns=True,
+    ),
+    SlashCommand(
+        name="edit",
+        argument="[TEXT]",
+        help="Edit the last message and regenerate the answer.",
+        show=_edit,
+    ),
+    SlashCommand(
+        name="turns",
+        argument="[N [B]]",
+        help="List earlier turns; N: go back to turn N and edit it; N B: switch to its branch B.",
+        aliases=("branches",),
+        change=_turns,
+        changes_turns=True,
+        show=lambda front_end, _: front_end.show_turns(),
+    ),
+    SlashCommand(
+        name="system",
+        argument="[TEXT]",
+        help="Set the system prompt; without TEXT, show it; `-` removes it.",
+        change=_system,
+    ),
+    SlashCommand(
+        name="set",
+        argument="NAME VALUE",
+        help="Change a setting for the next answer.",
+        choices=tuple(CHAT_SETTING_FIELDS),
+        complete=argument_completion.complete_setting_value,
+        change=_set,
+    ),
+    SlashCommand(
+        name="preset",
+        argument="[NAME|save NAME|delete NAME]",
+        help="Use a system prompt and settings that were saved by name; without NAME, list them.",
+        aliases=("presets",),
+        choices=("save", "delete"),
+        complete=argument_completion.complete_preset,
+        new_name_after="save ",
+        change=_preset,
+        show=lambda front_end, _: front_end.pick("preset", PRESET_CHOICES),
+    ),
+    SlashCommand(
+        name="show",
+        help="Show the model, the settings and the context.",
+        show=lambda front_end, _: front_end.show_settings(),
+    ),
+    SlashCommand(
+        name="spec",
+        argument="on|off|DRAFTER|N",
+        help="Turn speculation on or off, or choose a drafter; N: max draft tokens.",
+        choices=("on", *SPECS),
+        change=_spec,
+    ),
+    SlashCommand(
+        name="stats",
+        help="Show statistics of the last answer.",
+        show=lambda front_end, _: front_end.show_statistics(),
+    ),
+    SlashCommand(
+        name="think",
+        argument="on|off|low|high|N|show",
+        help="Turn thinking on or off, limit it, or show it.",
+        choices=("on", "off", *_EFFORTS, "show"),
+        change=_think,
+    ),
+    SlashCommand(
+        name="tokens",
+        argument="on|off",
+        help="Mark accepted, bonus and corrected tokens.",
+        choices=("on", "off"),
+        show=_tokens,
+    ),
+    SlashCommand(
+        name="copy",
+        argument="[N|code [N]|all]",
+        help="Copy the last answer; N: that of turn N; code N: a code block; all: the chat.",
+        choices=("code", "all"),
+        show=_copy,
+    ),
+    SlashCommand(
+        name="read",
+        argument="FILE",
+        help="Attach a file to your next message.",
+        complete=argument_completion.complete_path,
+        change=_read,
+    ),
+    SlashCommand(
+        name="save",
+        argument="FILE",
+        help="Save the chat to a file: .md, .html, .json or .txt.",
+        aliases=("export",),
+        complete=argument_completion.complete_path,
+        new_name_after="",
+        change=_save,
+    ),
+    SlashCommand(
+        name="rename",
+        argument="TITLE",
+        help="Give the chat another title.",
+        aliases=("title",),
+        change=_rename,
+    ),
+    SlashCommand(
+        name="anyway",
+        help="Load the pair even if it may not fit in memory.",
+        show=lambda front_end, _: front_end.load_anyway(),
+    ),
+    SlashCommand(
+        name="bench",
+        help="Benchmark this pair, plain and speculative.",
+        show=lambda front_end, _: front_end.start_benchmark(),
+    ),
+    SlashCommand(
+        name="keys",
+        help="Show the key bindings.",
+        show=lambda front_end, _: front_end.show_keys(),
+    ),
+    SlashCommand(
+        name="logs",
+        help="Show the last lines of the engine log, and the log file's path.",
+        show=lambda front_end, _: front_end.show_engine_log(),
+    ),
+)
+
+COMMANDS_BY_NAME = {
+    word: command for command in COMMANDS for word in (command.name, *command.aliases)
+}

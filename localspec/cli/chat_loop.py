@@ -15,20 +15,20 @@ import click
 from msgspec import Struct
 
 from localspec import launch
-from localspec.chat import session_commands, slash_commands
+from localspec.chat import slash_commands
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import OverflowPolicy
+from localspec.chat.settings import ChatSettings, OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
-from localspec.cli import slash_handlers, speculation_text
+from localspec.cli import speculation_text
 from localspec.cli.answer_printer import ChatAnswerPrinter
+from localspec.cli.chat_front_end import NOT_SENT_HINT, LinearFrontEnd, PendingTurn
 from localspec.cli.readline_prompt import ReadlinePrompt
-from localspec.cli.slash_handlers import LinearChatView
 from localspec.cli.speculation_text import AnswerStats
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
-from localspec.launch import Engine, StartEngine, idle_tasks
+from localspec.launch import Engine, ResolvedPair, StartEngine, idle_tasks
 from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.units import short_count
 
@@ -36,10 +36,10 @@ _UNANSWERED_HINT = (
     "/set think_budget N limits thinking to N tokens; /think off turns it off."
 )
 _QUIT_WINDOW_MS = 1000  # A second Ctrl+C within this time quits.
-_NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
 _CONTEXT_FULL_HINT = (
     "/undo removes the last turn, /clear all turns; --ctx N sets a larger context."
 )
+_EXIT_INTERRUPTED = 130
 
 
 class ChatLaunchOptions(Struct, frozen=True):
@@ -57,27 +57,24 @@ class ChatLaunchOptions(Struct, frozen=True):
 
 
 class ChatLoop:
-    """A chat on a terminal.  The conversation survives a crash of the engine."""
+    """A chat on a terminal. The conversation survives a crash of the engine."""
 
     def __init__(
         self,
         launch_options: ChatLaunchOptions,
-        view: LinearChatView,
+        front_end: LinearFrontEnd,
         load_engine: StartEngine = launch.start_engine,
         read_line: Callable[[str], str] = input,
     ) -> None:
-        self._launch_options, self._view, self._load_engine = (
-            launch_options,
-            view,
-            load_engine,
-        )
-        self.session: ChatSession = view.session
-        self._print = view.print_line
+        self._launch_options = launch_options
+        self._front_end = front_end
+        self._load_engine = load_engine
+        self.session = front_end.session
+        self._print = front_end.print_line
         self._engine: Engine | None = None
         self._loaded_key: object = None  # The `ChatSession.load_key` of the last load.
-        self._message_prompt = ReadlinePrompt(
-            "You: " if view.style.plain else "> ", read_line
-        )
+        prompt = "You: " if front_end.style.plain else "> "
+        self._message_prompt = ReadlinePrompt(prompt, read_line)
         self._interrupt = Interrupt()  # The last Ctrl+C while an answer streamed.
         self._quit_hint_shown = False
 
@@ -90,20 +87,28 @@ class ChatLoop:
             try:
                 on_loaded(self._start_engine().ready)
                 self._print_welcome()
-                while (code := self._run_turn()) is None:
-                    pass
-                return code
+                exit_code = None
+                while exit_code is None:
+                    exit_code = self._run_turn()
+                return exit_code
             finally:
                 self.session.close()
                 self._print_notices(self.session.take_notices())
                 self._close_engine()
 
+    # --- the engine
+    # ----------------------------------------------------------------------------
+
     def _start_engine(self) -> Engine:
-        options, session = self._launch_options, self.session
-        probe = session.settings.spec == "auto" and session.pair.spec == "auto"
-        request = options.build_load_request(session)
-        engine = self._load_engine(request, probe=probe, notify=options.on_event)
-        self._engine, self._view.ready = engine, engine.ready
+        options = self._launch_options
+        session = self.session
+        engine = self._load_engine(
+            options.build_load_request(session),
+            probe=session.settings.spec == "auto" and session.pair.spec == "auto",
+            notify=options.on_event,
+        )
+        self._engine = engine
+        self._front_end.ready = engine.ready
         self._loaded_key = session.load_key
         session.attach_engine(engine, raw=options.raw, template=options.template)
         self._write_event(engine.ready)
@@ -115,11 +120,32 @@ class ChatLoop:
             self._engine.close()
             self._engine = None
 
+    def _load_if_changed(
+        self, last_pair: ResolvedPair, last_settings: ChatSettings
+    ) -> None:
+        """Load another pair or context size; if that fails, go on as before."""
+        session = self.session
+        if session.load_key == self._loaded_key:
+            return
+        self._print("Loading the model …")
+        self._close_engine()
+        try:
+            self._start_engine()
+        except (LocalspecError, KeyboardInterrupt):
+            if last_pair != session.pair:
+                session.change_pair(last_pair)
+            session.settings = last_settings
+            session.save_metadata()
+            self._print(f"The chat goes on with {session.pair_name}.")
+            raise
+        self._print(self._describe_pair())
+
     def _print_welcome(self) -> None:
-        view, loaded = self._view, self.session.loaded
+        front_end = self._front_end
+        loaded = self.session.loaded
         assert loaded is not None
         pair = self._describe_pair()
-        if view.style.plain:
+        if front_end.style.plain:
             self._print(f"Chat with {pair}. Type /help for commands, /exit to quit.")
         else:
             self._print(f"{pair} · /help lists the commands, Ctrl+D quits")
@@ -133,27 +159,29 @@ class ChatLoop:
             self._print("An empty Enter continues.")
         for line in self._launch_options.recap:
             self._print(line)
-        if view.mark_tokens and not view.style.plain:
-            view.print_styled(speculation_text.format_legend(view.style.colour))
+        if front_end.tokens_marked and not front_end.style.plain:
+            legend = speculation_text.format_legend(front_end.style.colour)
+            front_end.print_styled(legend)
 
     def _describe_pair(self) -> str:
-        view, session = self._view, self.session
-        assert view.ready is not None and session.loaded is not None
-        draft = (view.ready.draft or "").replace(".gguf", "")
-        joint = ", drafted by " if view.style.plain else " with "
-        pair = f"{session.model_name}{joint}{draft}" if draft else session.model_name
-        return (
-            pair
-            if view.style.plain
-            else f"{pair} · context {short_count(session.loaded.n_ctx)}"
-        )
+        session = self.session
+        ready = self._front_end.ready
+        is_plain = self._front_end.style.plain
+        assert ready is not None and session.loaded is not None
+        pair = session.model_name
+        if ready.draft:
+            joint = ", drafted by " if is_plain else " with "
+            pair += joint + ready.draft.replace(".gguf", "")
+        if is_plain:
+            return pair
+        return f"{pair} · context {short_count(session.loaded.n_ctx)}"
 
     # --- input
     # ----------------------------------------------------------------------------
 
     def _run_turn(self) -> int | None:
         """Read one message and handle it; returns an exit code to end the chat."""
-        initial_text, self._view.initial_text = self._view.initial_text, ""
+        initial_text = self._front_end.take_initial_text()
         self._print_notices(self.session.take_notices())
         try:
             with idle_tasks.work_while_idle(self.session.pair.target):
@@ -163,12 +191,7 @@ class ChatLoop:
             return 0
         except KeyboardInterrupt:
             self._print("")
-            since = self._interrupt.elapsed_ms
-            if self._quit_hint_shown or (since is not None and since < _QUIT_WINDOW_MS):
-                return 130
-            self._quit_hint_shown = True
-            self._print("Press Ctrl+C again or Ctrl+D to quit.")
-            return None
+            return self._handle_interrupt()
         self._quit_hint_shown = False
         try:
             return self._handle_input(text)
@@ -179,123 +202,106 @@ class ChatLoop:
             self._print("Interrupted.")
         return None
 
+    def _handle_interrupt(self) -> int | None:
+        """Ctrl+C at the prompt quits the second time, or soon after it ended an answer."""
+        since = self._interrupt.elapsed_ms
+        if self._quit_hint_shown or (since is not None and since < _QUIT_WINDOW_MS):
+            return _EXIT_INTERRUPTED
+        self._quit_hint_shown = True
+        self._print("Press Ctrl+C again or Ctrl+D to quit.")
+        return None
+
     def _handle_input(self, text: str) -> int | None:
-        command = slash_commands.parse(text)
-        if isinstance(command, UnknownCommand):
-            self._print(command.message)
-        elif isinstance(command, CommandCall):
-            return self._run_command(command)
-        else:
-            question, session = slash_commands.unescape(text).rstrip("\r"), self.session
-            is_empty = not question.strip() and not session.pending_attachments
-            if is_empty and session.is_interrupted:
-                return self._answer(session.regenerate)
-            if session.can_ask(question):
-                return self._answer(lambda: session.ask(question), _NOT_SENT_HINT)
-            self._print("Type a message, or /help for the commands.")
-        return None
-
-    def _run_command(self, call: CommandCall) -> int | None:
-        session, argument = self.session, call.argument.strip()
-        if call.name == "exit":
-            return 0
-        if call.name == "regen":
-            session.require_turns()
-            if argument:
-                self._run_session_command(CommandCall("model", argument))
-            return self._answer(session.regenerate)
-        if call.name == "edit" and argument:
-            session.require_turns()
-            return self._answer(lambda: session.edit_last(argument), _NOT_SENT_HINT)
-        is_changing = bool(argument) and call.name in session_commands.SESSION_COMMANDS
-        if call.name in slash_handlers.HANDLERS and not is_changing:
-            session_commands.check_argument(call)
-            slash_handlers.HANDLERS[call.name](call, self._view)
-        else:
-            self._run_session_command(call)
-        return None
-
-    def _run_session_command(self, call: CommandCall) -> None:
+        call = slash_commands.parse(text)
+        if call is not None:
+            return self._run_command(call)
         session = self.session
-        pair, settings = session.pair, session.settings
-        result = session_commands.run_command(session, call)
-        self._print(result.message)
-        self._view.initial_text = result.input_text or ""
-        if session.load_key == self._loaded_key:
-            return
-        self._print("Loading the model …")
-        self._close_engine()
-        try:
-            self._start_engine()
-        except (LocalspecError, KeyboardInterrupt):  # the chat goes on as before
-            if pair != session.pair:
-                session.change_pair(pair)
-            session.settings = settings
-            session.save_metadata()
-            self._print(f"The chat goes on with {session.pair_name}.")
-            raise
-        self._print(self._describe_pair())
+        question = slash_commands.unescape(text).rstrip("\r")
+        is_empty = not question.strip() and not session.pending_attachments
+        if is_empty and session.is_interrupted:
+            return self._answer(PendingTurn(session.regenerate))
+        if session.can_ask(question):
+            turn = PendingTurn(lambda: session.ask(question), NOT_SENT_HINT)
+            return self._answer(turn)
+        self._print("Type a message, or /help for the commands.")
+        return None
+
+    def _run_command(self, call: CommandCall | UnknownCommand) -> int | None:
+        session = self.session
+        last_pair = session.pair
+        last_settings = session.settings
+        slash_commands.run(call, self._front_end)
+        if self._front_end.has_quit:
+            return 0
+        turn = self._front_end.take_pending_turn()
+        self._load_if_changed(last_pair, last_settings)
+        return self._answer(turn) if turn is not None else None
 
     # --- answers
     # --------------------------------------------------------------------------
 
-    def _answer(
-        self, start_turn: Callable[[], None], not_sent_hint: str = ""
-    ) -> int | None:
-        """Start a turn and print its answer.  Loads the model first, after a crash."""
+    def _answer(self, turn: PendingTurn) -> int | None:
+        """Start a turn and print its answer. Loads the model first, after a crash.
+
+        Returns an exit code to end the chat.
+        """
+        session = self.session
+        front_end = self._front_end
         if self._engine is None:
             self._print("Reloading the model …")
-        session, view = self.session, self._view
         try:
             engine = self._engine or self._start_engine()
-            start_turn()
+            turn.start()
         except LocalspecError as error:
-            self._print_error(error, not_sent_hint)
+            self._print_error(error, turn.not_sent_hint)
             return None
         printer = ChatAnswerPrinter(
-            view.style,
+            front_end.style,
             session.model_name,
-            mark_tokens=view.mark_tokens,
+            mark_tokens=front_end.tokens_marked,
             show_thinking=session.settings.show_thinking,
         )
         failure: LocalspecError | None = None
+        stopped_ms: float | None = None
         try:
             stopped_ms = self._stream_answer(engine, printer)
         except KeyboardInterrupt:
-            return 130
+            return _EXIT_INTERRUPTED
         except LocalspecError as error:
-            failure, stopped_ms = error, None
+            failure = error
         finally:
             printer.finish(session.answer.rounds)
-        if failure is not None:
-            self._print_error(
-                failure, not_sent_hint if session.withdrawn_question else ""
-            )
-            if session.is_interrupted:
-                self._close_engine()
-                self._print(
-                    "The chat is kept. Press Enter or type /retry to reload and answer again."
-                )
-        else:
+        if failure is None:
             self._print_status(engine, stopped_ms)
+            return None
+        hint = turn.not_sent_hint if session.withdrawn_question else ""
+        self._print_error(failure, hint)
+        if session.is_interrupted:
+            self._close_engine()
+            self._print(
+                "The chat is kept. Press Enter or type /retry to reload and answer again."
+            )
         return None
 
     def _stream_answer(
         self, engine: Engine, printer: ChatAnswerPrinter
     ) -> float | None:
-        """Stream the answer; returns the ms from Ctrl+C to the end, None without
-        Ctrl+C.
+        """Stream the answer.
+
+        Returns the milliseconds from Ctrl+C to the end, None without Ctrl+C.
         """
+        session = self.session
 
         def choose(overflow: ContextOverflow) -> OverflowPolicy:
             printer.start_new_line()
             return ask_overflow_choice(overflow, self._print)
 
-        stopped_ms, session = None, self.session
+        stopped_ms = None
         with stop_on_interrupt(session.stop) as self._interrupt:
-            for delta in session.stream_answer(
+            deltas = session.stream_answer(
                 engine, choose, probabilities=self._launch_options.probabilities
-            ):
+            )
+            for delta in deltas:
                 self._write_event(delta.event)
                 printer.print_delta(delta)
                 if session.answer.finished is not None:
@@ -303,21 +309,22 @@ class ChatLoop:
         return stopped_ms
 
     def _print_status(self, engine: Engine, stopped_ms: float | None) -> None:
-        session, style = self.session, self._view.style
+        session = self.session
+        front_end = self._front_end
         assert session.loaded is not None
         session.update_costs(engine)
         stats = AnswerStats(
             session.answer, session.stats.plain_speed, session.loaded.n_ctx, stopped_ms
         )
-        self._view.last_answer = stats
-        line = speculation_text.format_status_line(stats, plain=style.plain)
-        self._view.print_styled(click.style(line, dim=True))
+        front_end.last_answer = stats
+        line = speculation_text.format_status_line(stats, plain=front_end.style.plain)
+        front_end.print_styled(click.style(line, dim=True))
         if stats.is_context_full:
             self._print(_CONTEXT_FULL_HINT)
         if session.answer.ended_in_thinking:
             self._print(_UNANSWERED_HINT)
         if self._launch_options.show_stats:
-            slash_handlers.HANDLERS["stats"](CommandCall("stats"), self._view)
+            front_end.show_statistics()
 
     def _write_event(self, event: Event) -> None:
         if self._launch_options.events_file is not None:
@@ -330,50 +337,63 @@ class ChatLoop:
 
     def _print_error(self, error: LocalspecError, next_step: str = "") -> None:
         self._print(f"localspec: {error.message}")
-        full = _CONTEXT_FULL_HINT if isinstance(error, PromptTooLongError) else ""
-        own = render_hint(error.hint, _name_option)
-        for hint in filter(None, (own, full, next_step)):
+        hints = [render_hint(error.hint, _name_option)]
+        if isinstance(error, PromptTooLongError):
+            hints.append(_CONTEXT_FULL_HINT)
+        hints.append(next_step)
+        for hint in filter(None, hints):
             self._print(f"  {hint}")
 
 
 def _name_option(option: OptionHint) -> str:
     """As the chat's command, where there is one."""
-    is_command = option.name in ("ctx", "spec") and option.value
-    return f"/{option.name} {option.value}" if is_command else str(option)
+    if option.name in ("ctx", "spec") and option.value:
+        return f"/{option.name} {option.value}"
+    return str(option)
 
+
+# --- a full context
+# --------------------------------------------------------------------------------
 
 _CHOICE_TEXT: dict[OverflowPolicy, tuple[str, str]] = {
     "drop": ("d", "leave out the oldest turns"),
     "summarise": ("m", "let the model summarise the oldest turns"),
     "stop": ("s", "stop here"),
 }
+_NOT_SENT_TEXT = "do not send the message"
 
 
 def ask_overflow_choice(
     overflow: ContextOverflow, print_line: Callable[[str], None]
 ) -> OverflowPolicy:
     """Ask what to do with a full context; `stop` on Ctrl+C, Ctrl+D and any other input."""
-    is_full = overflow.mid_answer
-    what = "The context is full" if is_full else "The conversation exceeds the context"
+    what = "The conversation exceeds the context"
+    if overflow.mid_answer:
+        what = "The context is full"
     print_line(
         f"{what} ({overflow.used:,} / {overflow.n_ctx:,} tokens). Older turns stay in the chat."
     )
-    names: dict[str, OverflowPolicy] = {}
-    for choice in overflow.choices:
-        letter, text = _CHOICE_TEXT[choice]
-        names |= {letter: choice, choice: choice}
-        text = text if is_full or choice != "stop" else "do not send the message"
+    policies: dict[str, OverflowPolicy] = {}
+    for policy in overflow.choices:
+        letter, text = _CHOICE_TEXT[policy]
+        policies[letter] = policy
+        policies[policy] = policy
+        if policy == "stop" and not overflow.mid_answer:
+            text = _NOT_SENT_TEXT
         print_line(f"  {letter}: {text}")
     print_line("Type a letter and Enter (to always do the same: /set overflow NAME):")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handler_before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        choice = names.get(sys.stdin.readline().strip().lower(), "stop")
+        typed = sys.stdin.readline().strip().lower()
     except KeyboardInterrupt:
-        choice = "stop"
+        return "stop"
     finally:
-        signal.signal(signal.SIGINT, before)
-    return choice
+        signal.signal(signal.SIGINT, handler_before)
+    return policies.get(typed, "stop")
 
+
+# --- signals
+# --------------------------------------------------------------------------------
 
 _EXIT_SIGHUP = 129
 
@@ -387,8 +407,10 @@ def exit_cleanly_on_signals() -> Iterator[None]:
             _detach_terminal()
         raise SystemExit(128 + number)
 
-    numbers = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-    before = {number: signal.signal(number, exit_) for number in numbers}
+    numbers = [signal.SIGTERM]
+    if hasattr(signal, "SIGHUP"):
+        numbers.append(signal.SIGHUP)
+    handlers_before = {number: signal.signal(number, exit_) for number in numbers}
     try:
         yield
     except OSError as error:
@@ -397,7 +419,7 @@ def exit_cleanly_on_signals() -> Iterator[None]:
         _detach_terminal()  # the terminal is closed, SIGHUP is not delivered yet
         raise SystemExit(_EXIT_SIGHUP) from None
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers_before.items():
             signal.signal(number, handler)
 
 

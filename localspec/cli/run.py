@@ -121,8 +121,8 @@ def _run_chat(
     given: dict[str, Any],
 ) -> int:
     # Late imports: only a chat needs them.
+    from localspec.cli.chat_front_end import LinearFrontEnd  # noqa: PLC0415
     from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop  # noqa: PLC0415
-    from localspec.cli.slash_handlers import LinearChatView  # noqa: PLC0415
 
     session = _create_session(
         pair, saved_chat, _build_chat_settings(given, pair), given
@@ -143,8 +143,8 @@ def _run_chat(
         events_file=events_file,
         recap=tuple(_format_recap(saved_chat, plain=style.plain)) if saved_chat else (),
     )
-    view = LinearChatView(session, style, given["tokens"])
-    return ChatLoop(launch_options, view).run(
+    front_end = LinearFrontEnd(session, style, mark_tokens=given["tokens"])
+    return ChatLoop(launch_options, front_end).run(
         _print_ready if given["verbose"] else lambda _: None
     )
 

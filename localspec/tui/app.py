@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 
 from rich.text import Text
 from textual import events, on
@@ -35,13 +34,24 @@ from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.navigation import OpenScreen
+from localspec.tui.navigation import (
+    HelpSection,
+    ShowChat,
+    ShowChatSettings,
+    ShowHelp,
+    ShowLog,
+    ShowMeasurement,
+    ShowReplay,
+    ShowSharedServer,
+    ShowWelcome,
+    ShowWizard,
+)
 from localspec.tui.notices import copy_text
 from localspec.tui.palette import ActionProvider
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.screens import welcome
-from localspec.tui.screens.help import HelpScreen, HelpSection
+from localspec.tui.screens.help import HelpScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.screens.preferences import PreferencesScreen
@@ -236,32 +246,95 @@ class LocalspecApp(App[None]):
             if name := key_bindings.find_key_hint(line, event.x):
                 self.post_message(events.Key(name, key_to_character(name)))
 
+    # --- screens
+    # --------------------------------------------------------------------------
+    # Those that Home does not need at once are imported late: Home is drawn before.
+
+    @on(ShowWelcome)
+    def _show_welcome(self, message: ShowWelcome) -> None:
+        screen = welcome.WelcomeScreen(self.options, message.load_survey)
+        self.push_screen(screen, message.on_choice)
+
+    @on(ShowChat)
+    def _show_chat(self, message: ShowChat) -> None:
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
+
+        screen = ChatScreen(message.session, self.runner, self.options, message.found)
+        self.push_screen(screen, lambda _: message.on_leave())
+
+    @on(ShowChatSettings)
+    def _show_chat_settings(self, message: ShowChatSettings) -> None:
+        from localspec.tui.screens.chat_settings import (  # noqa: PLC0415
+            ChatSettingsScreen,
+        )
+
+        screen = ChatSettingsScreen(message.session, message.first_field)
+        self.push_screen(screen, lambda _: message.on_leave())
+
+    @on(ShowWizard)
+    def _show_wizard(self, message: ShowWizard) -> None:
+        from localspec.tui.screens.wizard import WizardScreen  # noqa: PLC0415
+
+        screen = WizardScreen(
+            self.runner, self.options, message.downloads, message.services
+        )
+        self.push_screen(screen, message.on_result)
+
+    @on(ShowMeasurement)
+    def _show_measurement(self, message: ShowMeasurement) -> None:
+        from localspec.tui.screens import measurement  # noqa: PLC0415
+
+        screen = measurement.MeasurementScreen(
+            measurement.make_measurement(
+                message.command, message.pair_name, message.pair
+            ),
+            message.pair_name,
+            message.pair,
+            self.runner,
+            self.options,
+        )
+        self.push_screen(screen, lambda _: message.on_leave())
+
+    @on(ShowSharedServer)
+    def _show_shared_server(self, message: ShowSharedServer) -> None:
+        from localspec.tui.screens.serve import SharedServeScreen  # noqa: PLC0415
+
+        screen = SharedServeScreen(
+            message.server, self.options, self.runner.stop_server
+        )
+        self.push_screen(screen, lambda _: message.on_leave())
+
+    @on(ShowReplay)
+    def _show_replay(self, message: ShowReplay) -> None:
+        self.push_screen(ReplayScreen(message.prompt, message.rounds, self.options))
+
+    @on(ShowHelp)
+    def _show_help(self, message: ShowHelp) -> None:
+        self.action_help(message.first)
+
     def action_help(self, first: HelpSection = "keys") -> None:
         usable = {key.binding.id or "" for key in self.screen.active_bindings.values()}
         self.push_screen(HelpScreen(self.options.keymap, first, usable))
 
+    @on(ShowLog)
     def action_log(self) -> None:
         if not isinstance(self.screen, LogScreen):
             self.push_screen(LogScreen(self.options))
 
     def action_doctor(self) -> None:
-        from localspec.tui.screens.doctor import DoctorScreen  # noqa: PLC0415  many imports
+        from localspec.tui.screens.doctor import DoctorScreen  # noqa: PLC0415
 
         if not isinstance(self.screen, DoctorScreen):
             self.push_screen(DoctorScreen(self.runner, self.options))
-
-    @on(OpenScreen)
-    def _open_screen(self, message: OpenScreen) -> None:
-        """The modules are imported when they are needed: Home is drawn before."""
-        module, _, name = message.name.partition(".")
-        make_screen = getattr(import_module(f"localspec.tui.screens.{module}"), name)
-        self.push_screen(make_screen(*message.arguments), message.then)
 
     def action_preferences(self) -> None:
         if not any(
             isinstance(screen, PreferencesScreen) for screen in self.screen_stack
         ):
             self.push_screen(PreferencesScreen(self.options, self.apply_preferences))
+
+    # --- preferences
+    # --------------------------------------------------------------------------
 
     def apply_preferences(self, view: EffectiveConfig) -> None:
         """Applies changed preferences at once, also to the screens that are open."""

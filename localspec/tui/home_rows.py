@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,16 +70,6 @@ class HomeSection(Struct, frozen=True):
     heading: str
     rows: tuple[HomeRow, ...]
     binding_id: str = ""  # A key for all these rows, shown beside the heading.
-
-
-class PickerChoices(Struct, frozen=True):
-    """What a dialog asks for: one of some names, or a text."""
-
-    heading: str
-    placeholder: str
-    load: Callable[[], Sequence[tuple[str, str]]] = tuple
-    """Names and descriptions; called on a thread."""
-    takes_text: bool = True  # Whether a text that is no name can be chosen.
 
 
 class MachineSurvey(Struct, frozen=True):

@@ -13,7 +13,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall, SlashCommand
-from localspec.tui import slash_handlers, themes
+from localspec.tui import chat_front_end, themes
 from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, key_label
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ def _chat_entries(screen: ChatScreen) -> Iterator[PaletteEntry]:
             yield PaletteEntry(command.help, command.usage, words, run_slash)
 
 
-async def _run_slash(screen: ChatScreen, command: SlashCommand) -> None:
+def _run_slash(screen: ChatScreen, command: SlashCommand) -> None:
     """A command that takes an argument is put into the message field."""
     if command.argument:
         screen.composer.edit_text(f"/{command.name} ")
         screen.composer.focus()
     else:
-        await slash_handlers.execute(screen, CommandCall(command.name))
+        chat_front_end.run_command(screen, CommandCall(command.name))

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer import AnswerDelta
+from localspec.chat.argument_completion import complete_path
 from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
-from localspec.chat.session_commands import run_command
 from localspec.chat.settings import ChatSettings
-from localspec.chat.slash_commands import CommandCall, parse
-from localspec.chat.tab_completion import complete_path
+from localspec.chat.slash_commands import CommandCall, change_session, parse
 from localspec.errors import EngineError, LocalspecError, PromptTooLongError, UsageError
 from localspec.protocol.events import EngineExit, GenerationFinished, Notice
 from tests.support.scenes import PAIR
@@ -54,7 +53,7 @@ class Talk:
     def type(self, line: str) -> str:
         call = parse(line)
         assert isinstance(call, CommandCall)
-        return run_command(self.session, call).message
+        return change_session(self.session, call).message
 
     @property
     def path(self) -> list[tuple[str, str]]:

@@ -1,10 +1,16 @@
-"""The table of slash commands and its parser."""
+"""The table of slash commands, its parser and its completions."""
 
-from localspec.chat.session_commands import SESSION_COMMANDS
+import pytest
+
 from localspec.chat.settings import CHAT_SETTING_FIELDS
-from localspec.chat.slash_commands import COMMANDS, CommandCall, UnknownCommand, parse
-from localspec.chat.tab_completion import complete
-from localspec.cli import slash_handlers
+from localspec.chat.slash_commands import (
+    COMMANDS,
+    COMMANDS_BY_NAME,
+    CommandCall,
+    UnknownCommand,
+    parse,
+)
+from localspec.chat.tab_completion import complete, is_final
 
 
 def test_parse() -> None:
@@ -47,12 +53,32 @@ def test_complete() -> None:
         assert complete(prefix) == lines
 
 
-def test_the_table_is_whole() -> None:
-    names = [word for command in COMMANDS for word in (command.name, *command.aliases)]
-    assert len(names) == len(set(names))
-    here = {*slash_handlers.HANDLERS, *SESSION_COMMANDS, "exit", "regen"}
-    assert {command.name for command in COMMANDS} == here
-    assert all(command.help.endswith(".") for command in COMMANDS)
-    assert set(next(c for c in COMMANDS if c.name == "set").choices) == set(
-        CHAT_SETTING_FIELDS
-    )
+def test_every_word_names_one_command() -> None:
+    words = [word for command in COMMANDS for word in (command.name, *command.aliases)]
+    assert len(words) == len(set(words))
+
+
+def test_every_command_does_something_and_says_what() -> None:
+    for command in COMMANDS:
+        assert command.change is not None or command.show is not None
+        assert command.help.endswith(".")
+
+
+def test_set_completes_every_setting() -> None:
+    assert set(COMMANDS_BY_NAME["set"].choices) == set(CHAT_SETTING_FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_whole"),
+    [
+        ("/save notes.md", True),
+        ("/export notes.md", True),
+        ("/preset save short", True),
+        ("/preset save ", False),
+        ("/preset short", False),
+        ("/save ", False),
+        ("/read notes.md", False),
+    ],
+)
+def test_a_new_name_needs_no_completion(line: str, is_whole: bool) -> None:
+    assert is_final(line) is is_whole

@@ -67,7 +67,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/ctx 99999": "Use /ctx 1024 or less.", "/draft none": "From now on demo-target answers.",
         "/model demo": "with demo-draft",
         "/preset save short": "Preset short is saved: temperature 0 · max_tokens 24 · ctx 512.",
-        "/preset": "short: temperature 0", "/preset none": "There is no preset 'none'",
+        "/preset": f"  {'short':<38} temperature 0", "/preset none": "There is no preset 'none'",
         "/preset delete short": "deleted", "/regen": "The chat is empty",
         "def fibonacci(n):": "context ", "": "acceptance rate",
         "/undo ": "Undone: the continuation", "/retry": "tok/s",

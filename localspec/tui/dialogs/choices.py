@@ -17,9 +17,9 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.context_window import ContextOverflow
+from localspec.chat.front_end import PickerChoices
 from localspec.chat.settings import OverflowPolicy
 from localspec.sanitize import sanitize
-from localspec.tui.home_rows import PickerChoices
 from localspec.units import count
 
 

@@ -19,7 +19,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from localspec import launch, paths
-from localspec.chat import tab_completion
+from localspec.chat import argument_completion
 from localspec.errors import LocalspecError
 from localspec.fit import pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, with_settings
@@ -214,7 +214,7 @@ class _PathSuggester(Suggester):
 
 
 def complete_path(value: str) -> str | None:
-    return next(iter(tab_completion.complete_path(value, ".gguf")), None)
+    return next(iter(argument_completion.complete_path(value, ".gguf")), None)
 
 
 def describe_fit(

@@ -1,5 +1,4 @@
-"""The chat screen: a chat session with its transcript, message box and speculation
-panel.
+"""The chat screen: a chat session with its transcript, message box and speculation panel.
 
 Threads post messages; only message handlers draw.
 """
@@ -8,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -21,12 +21,19 @@ from localspec.chat.history import SearchHit
 from localspec.chat.repetition import RepetitionWatch
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
+from localspec.chat.slash_commands import (
+    MODEL_CHOICES,
+    PRESET_CHOICES,
+    CommandCall,
+)
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice
-from localspec.tui import slash_handlers
+from localspec.tui import chat_front_end
 from localspec.tui.app_options import AppOptions
+from localspec.tui.chat_front_end import ScreenFrontEnd
 from localspec.tui.dialogs.choices import ContextFullScreen
+from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
 from localspec.tui.engine_runner import (
     AnswerEnded,
     AnswerInspected,
@@ -36,9 +43,10 @@ from localspec.tui.engine_runner import (
     EngineLoadFailed,
     EngineRunner,
     OverflowRequest,
+    SharedServer,
 )
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.navigation import OpenScreen
+from localspec.tui.navigation import ShowChatSettings, ShowReplay, ShowSharedServer
 from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
@@ -52,6 +60,9 @@ from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
 LATE_ESCAPE_SECONDS = 1.0
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
+
+ChatPhase = Literal["loading", "ready", "answering", "inspecting", "failed"]
+"""`inspecting`: the probabilities of the last answer are computed."""
 
 
 class ChatScreen(Screen[None]):
@@ -68,22 +79,25 @@ class ChatScreen(Screen[None]):
     ) -> None:
         """`found`: a search match to show first."""
         super().__init__()
+        self.session = session
+        self.runner = runner
+        self.options = options
         self._found = found
-        self.session, self.runner, self.options = session, runner, options
-        # `loading`, `ready`, `answering`, `inspecting` or `failed`.
-        self.phase = "loading"
-        self._pacer = FramePacer()
-        self._drawn_titles = ("", "")
-        self.is_on_for_show = False
-        """Whether the key for speculation chose to draft where `auto` pauses."""
-        self._logprobs_requested, self._repetition = False, RepetitionWatch()
-        self._stop_time: float | None = None
-        self._end_time = self._escape_time = float("-inf")
+        self.phase: ChatPhase = "loading"
+        self._load_key: object = None  # The `ChatSession.load_key` of the last load.
         self._queued_text: str | None = None  # Typed before the model was loaded.
         self._regenerate_after_load = False
-        """To finish the answer that a crash interrupted, or for another model's answer.
-        """
-        self._load_key: object = None  # The `ChatSession.load_key` of the last load.
+        """To finish the answer that a crash interrupted, or for another model's answer."""
+        self._is_on_for_show = False
+        """Whether the key for speculation chose to draft where `auto` pauses."""
+        self._logprobs_requested = False  # For the last answer.
+        self._repetition = RepetitionWatch()
+        self._pacer = FramePacer()
+        self._drawn_titles = ("", "")
+        # As `time.monotonic`:
+        self._stop_time: float | None = None  # When this answer was stopped.
+        self._end_time = float("-inf")  # When the last answer ended.
+        self._escape_time = float("-inf")
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -111,7 +125,8 @@ class ChatScreen(Screen[None]):
         self.load()
 
     def _show_saved_turns(self) -> None:
-        if (found := self._found) is not None and found.turn is not None:
+        found = self._found
+        if found is not None and found.turn is not None:
             self.session.show_turn(found.turn)
             self.call_after_refresh(self.transcript.show_match, found)
         self.transcript.show_session(self.session)
@@ -121,9 +136,8 @@ class ChatScreen(Screen[None]):
         self.runner.cancel_overflow_request()
 
     def apply_preferences(self) -> None:
-        self.session.saves_new_chats = not (
-            self.options.chats and self.options.chats.private
-        )
+        chats = self.options.chats
+        self.session.saves_new_chats = chats is None or not chats.private
         if self.transcript.show_marks != self.options.show_token_marks:
             self.transcript.action_glyphs()
         self.draw()  # its keys may be others
@@ -140,9 +154,13 @@ class ChatScreen(Screen[None]):
     def busy(self) -> bool:
         return self.phase == "answering"
 
+    # --- loading
+    # ----------------------------------------------------------------------------
+
     def load(self) -> None:
         session = self.session
-        self.phase, self._load_key = "loading", session.load_key
+        self.phase = "loading"
+        self._load_key = session.load_key
         self.transcript.clear_error()
         request = self.options.build_load_request(
             session.pair, exact=session.settings.exact, ctx=session.settings.ctx
@@ -151,8 +169,9 @@ class ChatScreen(Screen[None]):
         self.draw()
 
     def load_if_changed(self, *, regenerate: bool = False) -> None:
-        """Loads another pair or context size; `regenerate`: then answers the last
-        question.
+        """Loads another pair or context size.
+
+        `regenerate`: then answers the last question.
         """
         if self._load_key != self.session.load_key:
             self._regenerate_after_load = regenerate
@@ -169,9 +188,8 @@ class ChatScreen(Screen[None]):
     async def _engine_ready(self, message: EngineLoaded) -> None:
         is_first_load = self.session.loaded is None
         self.session.attach_engine(message.engine)
-        # the chat format is known now
         if is_first_load and self.session.completes_text:
-            self._show_saved_turns()
+            self._show_saved_turns()  # The chat format is known now.
         for notice in message.engine.ready.notices:
             if notice.code != SETTINGS_NOTICE:  # the empty chat shows the settings
                 show_notice(self, notice)
@@ -189,41 +207,45 @@ class ChatScreen(Screen[None]):
         self.composer.restore_text(self._queued_text or "")
         self._queued_text = None
         self._regenerate_after_load = False
-        does_not_fit = isinstance(message.error, DoesNotFitError)
-        is_new_pair = (
-            self.session.previous_pair is not None and self.session.loaded is None
-        )
-        hints = ("/anyway load anyway",) * does_not_fit + (
-            "/model - previous model",
-        ) * is_new_pair
-        self.transcript.show_error(message.error, (*hints, *self._reload_hints()))
+        hints = []
+        if isinstance(message.error, DoesNotFitError):
+            hints.append("/anyway load anyway")
+        if self.session.previous_pair is not None and self.session.loaded is None:
+            hints.append("/model - previous model")
+        hints += self._reload_hints()
+        self.transcript.show_error(message.error, hints)
         self.draw()
 
-    def _reload_hints(self) -> tuple[str, ...]:
-        finish = ("f5 reload and finish the answer",) * self.session.is_interrupted
-        return (*finish, "enter reload", "ctrl+l engine log", "esc back")
+    def _reload_hints(self) -> list[str]:
+        hints = []
+        if self.session.is_interrupted:
+            hints.append("f5 reload and finish the answer")
+        return [*hints, "enter reload", "ctrl+l engine log", "esc back"]
+
+    # --- sending
+    # ----------------------------------------------------------------------------
 
     @on(MessageComposer.Submitted)
-    async def _submit_message(self, message: MessageComposer.Submitted) -> None:
+    def _submit_message(self, message: MessageComposer.Submitted) -> None:
         text = message.text
-        if (call := slash_commands.parse(text)) is not None:
-            await slash_handlers.execute(self, call)
+        call = slash_commands.parse(text)
+        if call is not None:
+            chat_front_end.run_command(self, call)
         elif self.phase == "answering":
             self.composer.restore_text(text)
             self.notify(
                 "Wait for the answer to finish, or press esc to stop it.", markup=False
             )
-        elif self.phase in ("loading", "inspecting", "failed"):
-            self._queue_message(text)
-        else:
+        elif self.phase == "ready":
             self.send(slash_commands.unescape(text))
+        else:
+            self._queue_message(text)
 
     def _queue_message(self, text: str) -> None:
         """Sends the text when the model has loaded; loads it again if loading failed."""
         if text.strip():
-            self._queued_text = (
-                f"{self._queued_text}\n{text}" if self._queued_text else text
-            )
+            queued = [self._queued_text, text] if self._queued_text else [text]
+            self._queued_text = "\n".join(filter(None, queued))
         if self.phase == "failed":
             self.load()
         elif self.phase == "inspecting":
@@ -232,12 +254,14 @@ class ChatScreen(Screen[None]):
             self.notify("Sends when the model has loaded.", markup=False)
 
     def _send_queued(self) -> None:
-        if self._queued_text is not None:
-            text, self._queued_text = self._queued_text, None
+        text = self._queued_text
+        if text is not None:
+            self._queued_text = None
             self.send(text)
 
     def send(self, text: str) -> None:
-        if not text.strip() and (example := self.session.next_example()):
+        example = "" if text.strip() else self.session.next_example()
+        if example:
             self.composer.restore_text(example)
         elif not self.session.can_ask(text):
             self.notify("Nothing to send yet.", markup=False)
@@ -247,22 +271,25 @@ class ChatScreen(Screen[None]):
     # --- answering
     # ------------------------------------------------------------------------
 
-    def generate(self, begin_turn: Callable[[], None]) -> bool:
+    def generate(self, start_turn: Callable[[], None]) -> bool:
         """Starts a turn and its answer.
 
         Returns False and changes nothing if saving failed.
         """
-        n_shown, session = len(self.session.conversation.turns), self.session
+        session = self.session
+        n_shown = len(session.conversation.turns)
         try:
-            begin_turn()
+            start_turn()
         except LocalspecError as error:
             self.show_warning(error)
             return False
         self.transcript.clear_error()
         if len(session.conversation.turns) == n_shown:  # replaces the last turn
             self.transcript.remove_last_turn()
-        self.phase, self._repetition = "answering", RepetitionWatch()
-        self._logprobs_requested, self._stop_time = False, None
+        self.phase = "answering"
+        self._repetition = RepetitionWatch()
+        self._logprobs_requested = False
+        self._stop_time = None
         self.transcript.add_turn(session, session.conversation.turns[-1])
         self.runner.start_answer(
             session, self.post_message, probabilities=self.transcript.token_view
@@ -305,24 +332,26 @@ class ChatScreen(Screen[None]):
         self.draw()
 
     def _finish_answer(self, ended: AnswerEnded) -> None:
-        session, stopped_at, self._end_time = (
-            self.session,
-            self._stop_time,
-            time.monotonic(),
-        )
+        session = self.session
+        self._end_time = time.monotonic()
         self.phase = "failed" if ended.engine_died else "ready"
-        if (withdrawn := session.withdrawn_question) is not None:
+        withdrawn = session.withdrawn_question
+        if withdrawn is not None:
             self.transcript.show_session(session)
             self.composer.restore_text(withdrawn)
         else:
-            stop_ms = (
-                None if stopped_at is None else (time.monotonic() - stopped_at) * 1e3
-            )
+            stop_ms = None
+            if self._stop_time is not None:
+                stop_ms = (time.monotonic() - self._stop_time) * 1e3
             note = format_end_reason(session.conversation.turns[-1], stop_ms)
             self.transcript.finish_answer(note)
         if ended.error is not None:
-            retry = "f6 edit the question" if withdrawn is None else "enter send again"
-            keys = self._reload_hints() if ended.engine_died else (retry, "f4 settings")
+            keys = self._reload_hints()
+            if not ended.engine_died:
+                retry = "enter send again"
+                if withdrawn is None:
+                    retry = "f6 edit the question"
+                keys = [retry, "f4 settings"]
             self.transcript.show_error(ended.error, keys)
         elif self.runner.engine is not None:
             session.update_costs(self.runner.engine)
@@ -343,36 +372,53 @@ class ChatScreen(Screen[None]):
         if self.phase == "ready":
             self._send_queued()
 
+    # --- drawing
+    # ----------------------------------------------------------------------------
+
     def draw(self) -> None:
         """Redraws everything but the transcript."""
         session = self.session
         self.transcript.show_thinking(session.settings.show_thinking)
         for notice in session.take_notices():
             show_notice(self, notice)
-        is_saved = self.options.chats is None or session.recorder.is_saving
-        dot = " · "
-        title = f"{'' if is_saved else f'not saved{dot}'}{session.title}"
-        title = dot.join(filter(None, (self.runner.server_note, title)))
-        if (titles := (session.pair_name, title)) != self._drawn_titles:
-            self._drawn_titles = titles
-            self.query_one("#pair", Static).update(Content(session.pair_name))
-            self.query_one("#topic", Static).update(Content(title))
+        self._draw_title()
         self.query_one(AttachedFiles).draw(session.pending_attachments)
         self.composer.show_size()
+        is_empty = not session.conversation.turns and not self.transcript.has_error
         empty_hint = self.query_one(EmptyChatHint)
-        empty_hint.display = (
-            not session.conversation.turns and not self.transcript.has_error
-        )
-        self.transcript.display = not empty_hint.display
+        empty_hint.display = is_empty
+        self.transcript.display = not is_empty
         empty_hint.draw(session)
         panel = self.query_one(SpeculationPanel)
         panel.draw_session(session, self.phase)
         status = self.query_one(StatusBar)
         status.draw(session, self.phase, self.transcript, with_speed=not panel.display)
 
+    def _draw_title(self) -> None:
+        session = self.session
+        is_saved = self.options.chats is None or session.recorder.is_saving
+        topic = " · ".join(
+            filter(
+                None,
+                (
+                    self.runner.server_note,
+                    "" if is_saved else "not saved",
+                    session.title,
+                ),
+            )
+        )
+        titles = (session.pair_name, topic)
+        if titles != self._drawn_titles:
+            self._drawn_titles = titles
+            self.query_one("#pair", Static).update(Content(session.pair_name))
+            self.query_one("#topic", Static).update(Content(topic))
+
     @on(Transcript.FollowingChanged)
     def _follow_changed(self) -> None:
         self.draw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.draw)
 
     # --- keys: turns
     # ----------------------------------------------------------------------
@@ -394,8 +440,10 @@ class ChatScreen(Screen[None]):
             self.notify("↑ brings the text back.", markup=False, timeout=2)
 
     def _leave(self) -> None:
-        """Asks for a second escape while somebody types: the first was meant for
-        something else.
+        """Leaves the chat.
+
+        While somebody types it needs a second escape: the first was meant for something
+        else.
         """
         now = time.monotonic()
         is_typing = now - self.composer.typed_at < TYPING_SECONDS
@@ -408,9 +456,7 @@ class ChatScreen(Screen[None]):
         self.dismiss()
 
     def action_again(self) -> None:
-        """Regenerates the last answer; after a crash, reloads and finishes it with its
-        seed.
-        """
+        """Regenerates the last answer; after a crash, reloads and finishes it."""
         if self.phase == "failed":
             self._regenerate_after_load = self.session.is_interrupted
             self.load()
@@ -418,20 +464,45 @@ class ChatScreen(Screen[None]):
             self.generate(self.session.regenerate)
 
     def action_edit(self) -> None:
-        turns = self.session.conversation.turns
         # Not while its probabilities are computed: they would be shown for another
         # answer.
-        if self.phase not in ("answering", "inspecting") and turns:
+        if self.phase in ("answering", "inspecting"):
+            return
+        turns = self.session.conversation.turns
+        if turns:
             self.transcript.remove_last_turn()
             self.composer.edit_text(self.session.return_to(turns[-1].id))
             self.composer.focus()
             self.draw()
 
     def action_turns(self) -> None:
-        if not self.notify_if_busy():
-            slash_handlers.open_turns(self)
+        if self.notify_if_busy():
+            return
+        session = self.session
+        ids_before = self._path_ids()
+
+        def on_dismiss(choice: TurnChoice | None) -> None:
+            if self._path_ids() != ids_before:
+                self.transcript.show_session(session)
+                session.branch_changed()
+            if choice is not None:
+                question = session.return_to(choice.turn_id)
+                self.transcript.show_session(session)
+                if choice.action == "again" and self.phase == "ready":
+                    self.send(question)
+                else:
+                    self.composer.edit_text(question)
+                    self.composer.focus()
+            self.draw()
+
+        dialog = TurnsScreen(session.conversation, session.thinking_markers)
+        self.app.push_screen(dialog, on_dismiss)
+
+    def _path_ids(self) -> list[int]:
+        return [turn.id for turn in self.session.conversation.turns]
 
     def notify_if_busy(self) -> bool:
+        """Whether the turns are in use, which the user is then told."""
         if self.phase not in ("answering", "inspecting"):
             return False
         self.notify("Press esc to stop the answer first.", markup=False)
@@ -445,45 +516,91 @@ class ChatScreen(Screen[None]):
             self.load_if_changed()
             self.draw()
 
+    # --- keys: the model and its settings
+    # ----------------------------------------------------------------------------
+
+    def action_speculation(self) -> None:
+        """Turns speculation off, or on.
+
+        Where `auto` pauses, it is first turned on for show: the draft model drafts in
+        every round.
+        """
+        session = self.session
+        before = session.settings.spec
+        if before == "off":
+            word = "on"
+        elif before == "auto" and session.is_paused and session.pair.draft is not None:
+            word = "model"
+        else:
+            word = "off"
+        chat_front_end.run_command(self, CommandCall("spec", word))
+        if word == "off" and before == "model" and self._is_on_for_show:
+            session.last_drafter = "auto"
+        self._is_on_for_show = word == "model"
+
+    def action_settings(self, field: str = "") -> None:
+        def on_leave() -> None:
+            self.session.save_metadata()
+            if self.phase == "ready":
+                self.load_if_changed()
+            self.draw()
+
+        self.app.post_message(ShowChatSettings(self.session, on_leave, field))
+
+    def action_pick(self, command: Literal["model", "preset"]) -> None:
+        choices = MODEL_CHOICES if command == "model" else PRESET_CHOICES
+        ScreenFrontEnd(self).pick(command, choices)
+
+    def action_thinking(self) -> None:
+        is_shown = self.session.settings.show_thinking
+        self.session.change_settings(show_thinking=not is_shown)
+        self.draw()
+
+    def action_serve(self) -> None:
+        """Serves the model of this chat, unless it is served, and shows the server."""
+        runner = self.runner
+        if runner.server is None:
+            if self.phase != "ready" or runner.host is None:
+                self.notify("Wait until the model is ready.", markup=False)
+                return
+            try:
+                runner.server = SharedServer(runner.host, self.session)
+            except LocalspecError as error:
+                self.show_warning(error)
+                return
+        self.app.post_message(ShowSharedServer(runner.server.thread, self.draw))
+
+    # --- keys: the panel and the token view
+    # ----------------------------------------------------------------------------
+
     def action_panel(self) -> None:
         if self.has_class("-narrow"):
             self.notify("The panel needs 80 columns.", timeout=3, markup=False)
             return
-        self.options.show_panel = not self.query_one(SpeculationPanel).display
-        self.set_class(self.options.show_panel, "-panel")
-        self.set_class(not self.options.show_panel, "-no-panel")
+        is_shown = not self.query_one(SpeculationPanel).display
+        self.options.show_panel = is_shown
+        self.set_class(is_shown, "-panel")
+        self.set_class(not is_shown, "-no-panel")
         self.call_after_refresh(self.draw)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.draw)
-
-    async def action_speculation(self) -> None:
-        await slash_handlers.toggle_speculation(self)
-
-    def action_settings(self, field: str = "") -> None:
-        slash_handlers.open_settings(self, field)
-
-    def action_pick(self, command: str) -> None:
-        """`model` or `preset`."""
-        if not self.notify_if_busy():
-            slash_handlers.pick(self, command)
 
     def action_tokens(self) -> None:
-        show = not self.transcript.token_view
-        self.query_one(TokenDetails).display = show
-        self.transcript.show_tokens(show)
-        if show:
-            request = self.session.build_inspect_request()
-            if (
-                self.phase == "ready"
-                and request is not None
-                and not self._logprobs_requested
-            ):
-                self.phase, self._logprobs_requested = "inspecting", True
-                self.runner.inspect(request, self.post_message)
+        is_shown = not self.transcript.token_view
+        self.query_one(TokenDetails).display = is_shown
+        self.transcript.show_tokens(is_shown)
+        if is_shown:
+            self._request_logprobs()
         if not self.transcript.is_cursor_active:
             self.composer.focus()
         self.draw()
+
+    def _request_logprobs(self) -> None:
+        """Computes the probabilities of the last answer, once."""
+        request = self.session.build_inspect_request()
+        if self.phase != "ready" or request is None or self._logprobs_requested:
+            return
+        self.phase = "inspecting"
+        self._logprobs_requested = True
+        self.runner.inspect(request, self.post_message)
 
     def action_walk(self) -> None:
         if self.transcript.token_view and self.transcript.turns:
@@ -498,22 +615,26 @@ class ChatScreen(Screen[None]):
     @on(Transcript.TokenSelected)
     def _show_token(self, message: Transcript.TokenSelected) -> None:
         self.set_class(self.transcript.is_cursor_active, "-walking")
-        details, show_marks = self.query_one(TokenDetails), self.transcript.show_marks
-        details.show_token(message.token, message.round, show_marks)
+        self.query_one(TokenDetails).show_token(
+            message.token, message.round, self.transcript.show_marks
+        )
 
     def action_replay(self, number: int = -1) -> None:
         turns = self.session.conversation.turns
-        if turns and turns[number].rounds:
-            prompt = turns[number].question + (
-                "" if self.session.completes_text else "\n\n"
-            )
-            rounds = self.transcript.turns[number].scored_rounds
-            given = prompt, rounds, self.options
-            self.post_message(OpenScreen("replay.ReplayScreen", given))
-        else:
+        if not turns or not turns[number].rounds:
             self.notify("No answer to replay yet.", markup=False)
+            return
+        prompt = turns[number].question
+        if not self.session.completes_text:
+            prompt += "\n\n"
+        rounds = self.transcript.turns[number].scored_rounds
+        self.app.post_message(ShowReplay(prompt, rounds))
+
+    # --- keys: copying and scrolling
+    # ----------------------------------------------------------------------------
 
     def action_copy(self, argument: str = "") -> None:
+        """`argument`: as of `/copy`."""
         self._copy(lambda: copying.select_text(self.session, argument))
 
     def action_copy_code(self, turn_id: int, number: int) -> None:
@@ -525,22 +646,11 @@ class ChatScreen(Screen[None]):
         except LocalspecError as error:
             self.show_warning(error)
 
-    def action_thinking(self) -> None:
-        self.session.change_settings(
-            show_thinking=not self.session.settings.show_thinking
-        )
-        self.draw()
-
-    def action_serve(self) -> None:
-        slash_handlers.show_server(self)
-
     def action_page(self, by: int) -> None:
-        scroll = (
-            self.transcript.scroll_page_down
-            if by > 0
-            else self.transcript.scroll_page_up
-        )
-        scroll(animate=False)
+        if by > 0:
+            self.transcript.scroll_page_down(animate=False)
+        else:
+            self.transcript.scroll_page_up(animate=False)
 
     def action_top(self) -> None:
         self.transcript.scroll_home(animate=False)

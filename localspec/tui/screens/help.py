@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,6 +13,7 @@ from textual.widgets import Static
 
 from localspec.chat.slash_commands import COMMANDS
 from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, format_key
+from localspec.tui.navigation import HelpSection
 
 KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "app": "Everywhere",
@@ -69,8 +69,6 @@ GLOSSARY: dict[str, str] = {
     ),
 }
 """The same ten terms as in docs/glossary.md."""
-
-HelpSection = Literal["keys", "commands"]
 
 
 class HelpScreen(ModalScreen[None]):

@@ -22,6 +22,7 @@ from textual.widgets import Input, OptionList, Static
 
 from localspec import launch, paths
 from localspec.chat import presets
+from localspec.chat.front_end import PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
@@ -34,9 +35,16 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen, PickerScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey, PickerChoices
+from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey
 from localspec.tui.key_bindings import bindings_for, format_footer
-from localspec.tui.navigation import OpenScreen
+from localspec.tui.navigation import (
+    FirstChoice,
+    MeasurementCommand,
+    ShowChat,
+    ShowMeasurement,
+    ShowWelcome,
+    ShowWizard,
+)
 from localspec.tui.notices import problem_text
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.widgets.pointer_list import PointerList
@@ -116,9 +124,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.set_interval(_DOWNLOAD_POLL_SECONDS, self._poll_downloads)
         if self._options.first_run:
             self._options.first_run = False
-            given = self._options, lambda: self._survey
-            name = "welcome.WelcomeScreen"
-            self.post_message(OpenScreen(name, given, self._welcome_dismissed))
+            self.app.post_message(
+                ShowWelcome(lambda: self._survey, self._welcome_dismissed)
+            )
 
     def on_unmount(self) -> None:
         self._downloads.close()
@@ -134,7 +142,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.fill_list()
         self._start_survey()
 
-    def _welcome_dismissed(self, choice: Literal["chat", "wizard"] | None) -> None:
+    def _welcome_dismissed(self, choice: FirstChoice | None) -> None:
         if choice == "wizard":
             self.action_wizard()
         elif choice == "chat":
@@ -410,12 +418,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         pair = session.pair
         if paths.package_data_dir() not in pair.target.parents:
             recent_pairs.save_last(*pair.portable_refs)
-        given = session, self._runner, self._options, found
-        self.post_message(
-            OpenScreen("chat.ChatScreen", given, self._engine_screen_left)
-        )
+        self.app.post_message(ShowChat(session, self._engine_screen_left, found))
 
-    def _engine_screen_left(self, _: object) -> None:
+    def _engine_screen_left(self) -> None:
         self._runner.close()
         self.fill_list()
 
@@ -493,7 +498,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
             path = saved_chats.export_chat(history, chat_id, name)
             self.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
 
-    def action_measure(self, command: Literal["bench", "verify"]) -> None:
+    def action_measure(self, command: MeasurementCommand) -> None:
         row = self._list.highlighted_row
         if row is None or row.pair is None:
             self.notify("Select an installed pair first.", markup=False)
@@ -503,9 +508,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
         except LocalspecError as error:
             self._show_error(error)
             return
-        given = command, row.name, pair, self._runner, self._options
-        name = "measurement.make_screen"
-        self.post_message(OpenScreen(name, given, self._engine_screen_left))
+        self.app.post_message(
+            ShowMeasurement(command, row.name, pair, self._engine_screen_left)
+        )
 
     def action_open_files(self) -> None:
         def on_dismiss(pair: ResolvedPair | None) -> None:
@@ -545,8 +550,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 self._start_survey()  # all its files may be on the disk already
                 self.notify("Opens when the download has finished.", markup=False)
 
-        given = self._runner, self._options, self._downloads, services
-        self.post_message(OpenScreen("wizard.WizardScreen", given, on_dismiss))
+        self.app.post_message(ShowWizard(self._downloads, services, on_dismiss))
 
     def _open_downloaded(self) -> None:
         """Opens the wizard's pair once downloaded; only notifies if another screen is

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any, Literal
+from typing import Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -31,6 +31,7 @@ from localspec.tui.engine_runner import (
     EngineRunner,
 )
 from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
+from localspec.tui.navigation import MeasurementCommand
 from localspec.tui.notices import copy_text, screen_hint, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.wrapping import wrap_words
@@ -54,6 +55,14 @@ def make_benchmark(pair_name: str, pair: ResolvedPair) -> Benchmark:
     """As `localspec bench` without options."""
     runs = tuple(workloads.load()), (0.0, 0.8), _TOKENS
     return Benchmark(BenchRequest(pair_name, *runs, pair.spec, pair.spec_reason))
+
+
+def make_measurement(
+    command: MeasurementCommand, pair_name: str, pair: ResolvedPair
+) -> Benchmark | LosslessMeasurement:
+    if command == "bench":
+        return make_benchmark(pair_name, pair)
+    return LosslessMeasurement()
 
 
 class MeasurementScreen(CenteredLayout, Screen[None]):
@@ -278,14 +287,3 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def action_copy_json(self) -> None:
         self.action_copy(as_json=True)
-
-
-def make_screen(
-    command: Literal["bench", "verify"],
-    pair_name: str,
-    pair: ResolvedPair,
-    *context: Any,
-) -> MeasurementScreen:
-    is_bench = command == "bench"
-    measurement = make_benchmark(pair_name, pair) if is_bench else LosslessMeasurement()
-    return MeasurementScreen(measurement, pair_name, pair, *context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Literal
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -20,6 +19,7 @@ from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.key_bindings import bindings_for, key_label
+from localspec.tui.navigation import FirstChoice
 from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.units import gib
@@ -32,7 +32,7 @@ _SURVEY_RUNNING = "Checking this computer …"
 _USE_CASE = "chat"
 
 
-class WelcomeScreen(Screen[Literal["chat", "wizard"] | None]):
+class WelcomeScreen(Screen[FirstChoice | None]):
     """On top of the home screen, which passes its survey on."""
 
     BINDINGS = bindings_for("welcome")

@@ -20,6 +20,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.chat.front_end import PickerChoices
 from localspec.errors import LocalspecError
 from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
@@ -30,7 +31,6 @@ from localspec.tui.dialogs.open_files import OpenFilesScreen
 from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.home_rows import PickerChoices
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from localspec.tui.widgets.pointer_list import PointerList

@@ -368,7 +368,7 @@ AFTER = {
 
 async def test_each_command_shows_what_it_did() -> None:
     """Those that are not in docs/quality/habits.md: see
-    tests/tui/test_slash_handlers.py.
+    tests/tui/test_chat_front_end.py.
     """
     async with Chat() as chat:
         for command, shown in AFTER.items():

@@ -1,0 +1,88 @@
+"""What the slash commands need of the front end that shows a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from localspec.chat.session import ChatSession
+
+
+class CommandResult(Struct, frozen=True):
+    """What a command did to a chat session."""
+
+    message: str  # One line of sanitized text.
+    # A question to put into the input field, to be edited.
+    input_text: str | None = None
+
+
+class PickerChoices(Struct, frozen=True):
+    """What a picker asks for: one of some names, or a text."""
+
+    heading: str
+    placeholder: str
+    load: Callable[[], Sequence[tuple[str, str]]] = tuple
+    """Names and descriptions; called on a thread."""
+    takes_text: bool = True  # Whether a text that is no name can be chosen.
+
+
+class ChatFrontEnd(Protocol):
+    """The app's chat screen, or the linear chat.
+
+    After each command the front end loads the pair again if `ChatSession.load_key` has
+    changed.
+    """
+
+    @property
+    def session(self) -> ChatSession: ...
+
+    def warn_if_busy(self) -> bool:
+        """Whether the turns are in use, which the user is then told."""
+        ...
+
+    def show_message(self, message: str) -> None: ...
+
+    def show_result(self, result: CommandResult, *, turns_changed: bool) -> None:
+        """Show what a command did to the session.
+
+        `turns_changed`: the command may have selected other turns.
+        """
+        ...
+
+    def pick(self, command: str, choices: PickerChoices) -> None:
+        """Offer the choices; the chosen one means `/command CHOICE`."""
+        ...
+
+    def regenerate(self) -> None:
+        """Answer the last question again, with the session's pair."""
+        ...
+
+    def edit_last(self, question: str) -> None:
+        """Ask `question` in place of the last one; if it is empty, let the user edit."""
+        ...
+
+    def copy_text(self, text: str) -> None: ...
+
+    def mark_tokens(self, *, marked: bool) -> None: ...
+
+    def load_anyway(self) -> None:
+        """Load a pair that was refused because it may not fit in memory."""
+        ...
+
+    def start_benchmark(self) -> None: ...
+
+    def show_commands(self) -> None: ...
+
+    def show_keys(self) -> None: ...
+
+    def show_turns(self) -> None: ...
+
+    def show_settings(self) -> None: ...
+
+    def show_statistics(self) -> None: ...
+
+    def show_engine_log(self) -> None: ...
+
+    def quit(self) -> None: ...

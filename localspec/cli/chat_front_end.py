@@ -1,0 +1,252 @@
+"""The linear chat as a front end of the slash commands: it prints lines."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from msgspec import Struct
+
+from localspec.chat import copying
+from localspec.chat.front_end import CommandResult, PickerChoices
+from localspec.chat.session import ChatSession
+from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
+from localspec.cli import speculation_text, terminal
+from localspec.cli.answer_printer import OutputStyle
+from localspec.cli.speculation_text import AnswerStats
+from localspec.engine_process import engine_log
+from localspec.errors import StorageError, UsageError
+from localspec.protocol.events import EngineReady
+from localspec.sanitize import sanitize
+from localspec.units import short_count
+
+NOT_SENT_HINT = "Your message was not sent. Press Up to edit it."
+
+_KEY_HELP = (
+    ("Enter", "send; on an empty line: continue the text, or retry after a crash"),
+    ("\\ at the end", "continue the message on the next line"),
+    ('"""', "start and end a message of several lines"),
+    ("Tab", "complete a command"),
+    ("Up, Down", "earlier messages"),
+    ("Ctrl+C", "stop the answer; twice: quit"),
+    ("Ctrl+D", "quit"),
+)
+_NAME_WIDTH = 15  # Of a setting or key, before its value.
+_WIDE_NAME_WIDTH = 38  # Of a command or model.
+_LOG_LINES = 12
+
+
+class PendingTurn(Struct, frozen=True):
+    """A turn that the loop is to start, and answer."""
+
+    start: Callable[[], None]
+    not_sent_hint: str = ""
+
+
+class LinearFrontEnd:
+    """How the linear chat shows its session."""
+
+    def __init__(
+        self, session: ChatSession, style: OutputStyle, *, mark_tokens: bool = False
+    ) -> None:
+        self._session = session
+        self.style = style
+        self.tokens_marked = mark_tokens
+        self.ready: EngineReady | None = None
+        self.last_answer: AnswerStats | None = None
+        self.has_quit = False
+        self._initial_text = ""
+        self._pending_turn: PendingTurn | None = None
+
+    @property
+    def session(self) -> ChatSession:
+        return self._session
+
+    def take_initial_text(self) -> str:
+        """The text to insert at the next prompt, to be edited."""
+        text = self._initial_text
+        self._initial_text = ""
+        return text
+
+    def take_pending_turn(self) -> PendingTurn | None:
+        turn = self._pending_turn
+        self._pending_turn = None
+        return turn
+
+    # --- printing
+    # --------------------------------------------------------------------------------
+
+    def print_line(self, line: str) -> None:
+        """Print one line on standard error, after the answer so far."""
+        sys.stdout.flush()
+        terminal.echo(line, err=True)
+
+    def print_styled(self, line: str) -> None:
+        """Like `print_line`, for our own text with colours."""
+        sys.stdout.flush()
+        terminal.echo_styled(line, err=True, colour=self.style.colour)
+
+    def _print_row(self, name: str, text: str, width: int = _NAME_WIDTH) -> None:
+        if self.style.plain:
+            self.print_line(f"{name}: {text}")
+            return
+        columns = shutil.get_terminal_size().columns - 1
+        start = f"  {name:<{width}} "
+        indent_width = width + 3 if columns >= 60 else 6
+        indent = " " * min(len(start), indent_width)
+        for line in textwrap.wrap(start + text, columns, subsequent_indent=indent):
+            self.print_line(line)
+
+    # --- what the slash commands need
+    # --------------------------------------------------------------------------------
+
+    def warn_if_busy(self) -> bool:
+        return False  # Nothing can be typed while an answer is generated.
+
+    def show_message(self, message: str) -> None:
+        self.print_line(message)
+
+    def show_result(self, result: CommandResult, *, turns_changed: bool) -> None:
+        self.print_line(result.message)
+        self._initial_text = result.input_text or ""
+
+    def pick(self, command: str, choices: PickerChoices) -> None:
+        self.print_line(f"This chat: {self.session.pair_name}")
+        for name, description in choices.load():
+            self._print_row(name, description, _WIDE_NAME_WIDTH)
+        self.print_line(f"Type /{command} and {choices.placeholder}.")
+
+    def regenerate(self) -> None:
+        self._pending_turn = PendingTurn(self.session.regenerate)
+
+    def edit_last(self, question: str) -> None:
+        if question:
+            start = partial(self.session.edit_last, question)
+            self._pending_turn = PendingTurn(start, NOT_SENT_HINT)
+        else:
+            last = self.session.conversation.turns[-1].question
+            self._initial_text = f"/edit {sanitize(last)}"
+
+    def copy_text(self, text: str) -> None:
+        write = None
+        if not self.style.plain:
+            write = partial(terminal.echo_styled, newline=False)
+        message = copying.copy(text, write)
+        if not message:
+            raise StorageError("No clipboard is available.", "Type: /save answer.txt")
+        self.print_line(message)
+
+    def mark_tokens(self, *, marked: bool) -> None:
+        self.tokens_marked = marked
+        if not marked:
+            self.print_line("Tokens are not marked.")
+        elif self.style.plain:
+            self.print_line("The rounds are listed after each answer.")
+        else:
+            self.print_styled(speculation_text.format_legend(self.style.colour))
+
+    def load_anyway(self) -> None:
+        self.print_line("The model is already loaded.")
+
+    def start_benchmark(self) -> None:
+        pair = self.session.recorder.pair
+        command = f"localspec bench {shlex.quote(pair.model)}"
+        if pair.draft != "auto":
+            command += f" --draft {shlex.quote(pair.draft)}"
+        self.print_line(
+            "Quit this chat first, so that nothing else uses the computer. Then run:"
+        )
+        self.print_line(command)
+
+    def show_commands(self) -> None:
+        for command in COMMANDS:
+            aliases = [f"/{alias}" for alias in command.aliases]
+            usage = ", ".join([command.usage, *aliases])
+            self._print_row(usage, command.help, _WIDE_NAME_WIDTH)
+        self.print_line("To send a message that begins with a slash, type two slashes.")
+
+    def show_keys(self) -> None:
+        for name, text in _KEY_HELP:
+            self._print_row(name, text)
+
+    def show_turns(self) -> None:
+        """Lists the turns, with the answering model if there are several."""
+        self.session.require_turns()
+        conversation = self.session.conversation
+        models = {turn.model for turn in conversation.turns}
+        for number, turn in enumerate(conversation.turns, 1):
+            model = turn.model if len(models) > 1 else ""
+            notes = ", ".join(
+                filter(None, (conversation.format_branch(turn.id), model))
+            )
+            line = f"{number:>3}  {shorten_question(turn)}"
+            self.print_line(f"{line}  ({notes})" if notes else line)
+        for turn in conversation.undone_turns()[-1:]:
+            self.print_line(f"     undone: {shorten_question(turn)}")
+
+    def show_settings(self) -> None:
+        for name, text in self._describe_state():
+            self._print_row(name, text)
+
+    def _describe_state(self) -> Iterator[tuple[str, str]]:
+        session = self.session
+        loaded = session.loaded
+        assert self.ready is not None and loaded is not None, (
+            "a chat begins when its pair is loaded"
+        )
+        yield "model", self.ready.model
+        yield "draft", self.ready.draft or "none"
+        template_names = {None: "none (text completion)", "own": "the model's own"}
+        yield "template", template_names.get(loaded.template, str(loaded.template))
+        used = session.answer.context_tokens
+        yield "context", f"{short_count(used)} of {short_count(loaded.n_ctx)} tokens"
+        if session.n_omitted_turns:
+            is_summarised = bool(session.conversation.dropped.summary)
+            how = "sent as a summary" if is_summarised else "not sent to the model"
+            yield "oldest turns", f"{session.n_omitted_turns} {how}"
+        yield "system prompt", shorten_line(session.conversation.system) or "none"
+        suggested = session.pair.suggested_settings
+        for name, field in CHAT_SETTING_FIELDS.items():
+            value = session.settings.format_value(name)
+            if self.style.plain:
+                yield name, value
+            else:
+                source = session.settings.find_source(name, suggested)
+                about = ", ".join(filter(None, (source, field.hint)))
+                yield name, f"{value:<10}  {about}"
+
+    def show_statistics(self) -> None:
+        stats = self.last_answer
+        if stats is None or stats.answer.finished is None:
+            raise UsageError(
+                "No statistics yet.", "They appear after the first answer."
+            )
+        session = self.session
+        lines = speculation_text.format_stats(
+            stats.answer.plan,
+            stats.answer.finished.totals,
+            session.conversation.seed,
+            plain=self.style.plain,
+        )
+        for line in lines:
+            self.print_line(line)
+        suggested = session.pair.suggested_settings
+        self.print_line(f"sampling: {session.settings.describe_sampling(suggested)}")
+
+    def show_engine_log(self) -> None:
+        path = engine_log.log_path()
+        try:
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []
+        for line in lines[-_LOG_LINES:]:
+            self.print_line(line)
+        self.print_line(f"Full log: {path}" if lines else "The engine log is empty.")
+
+    def quit(self) -> None:
+        self.has_quit = True
