@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from localspec.protocol.wire import DRAFT_MAX, DraftScore, SamplingParams
+from localspec.protocol.wire import DRAFT_MAX, DraftScore
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
-from localspec.spec.protocols import Drafter, HiddenStateListener, Logits, Verifier
+from localspec.spec.prepared_answer import PreparedAnswer
+from localspec.spec.protocols import Drafter, HiddenStateListener, Logits
 from localspec.spec.sampling import compute_distribution
 
 if TYPE_CHECKING:
@@ -31,18 +32,21 @@ differently than in the narrow passes of a run.
 
 
 class ScoredAnswer(Struct, frozen=True):
-    """An answer of the target, with what its draft tokens would have been drawn with."""
+    """A recorded answer of the target, and the inputs it was generated with."""
 
-    prompt: list[int]
+    prepared: PreparedAnswer
     tokens: tuple[int, ...]
-    sampling: SamplingParams
-    verifier: Verifier
-    n_vocab: int
+    n_vocab: int  # The target's.
+
+    @property
+    def prompt(self) -> list[int]:
+        return self.prepared.prompt
 
     def draw(self, row: Logits, recent: Sequence[int], index: int) -> int:
         """The draft token at position `index` of the answer."""
-        distribution = compute_distribution(row[: self.n_vocab], self.sampling, recent)
-        return self.verifier.sample_draft_token(distribution, index)
+        row = row[: self.n_vocab]
+        distribution = compute_distribution(row, self.prepared.sampling, recent)
+        return self.prepared.verifier.sample_draft_token(distribution, index)
 
 
 def score_lookup(answer: ScoredAnswer) -> DraftScore:
@@ -59,7 +63,7 @@ def score_lookup(answer: ScoredAnswer) -> DraftScore:
 def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
     """The model of `draft` gives READ_WIDTH rows of logits at once."""
     text, start = [*answer.prompt, *answer.tokens], len(answer.prompt)
-    n_recent = answer.sampling.history_length
+    n_recent = answer.prepared.sampling.history_length
     is_drafted = [
         answer.draw(row, text[max(0, n - n_recent) : n], n - start) == text[n]
         for n, row in _read(draft, text, start)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import speculation_methods
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
@@ -17,33 +17,24 @@ from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
     DRAFT_MAX,
-    GenerateCommand,
     LoadCommand,
     MeasuredCosts,
 )
 from localspec.spec import drafters
-from localspec.spec.constraints.output_constraint import (
-    ConstrainedDrafter,
-    OutputConstraint,
-)
+from localspec.spec.constraints.output_constraint import ConstrainedDrafter
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.overlapped_drafter import DraftOverlap, OverlappedDrafter
+from localspec.spec.control.overlapped_drafter import DraftOverlap
 from localspec.spec.control.pair_stats import PairStats, stats_key
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import BranchCache
-from localspec.spec.protocols import Drafter, Verifier
+from localspec.spec.prepared_answer import PreparedAnswer
+from localspec.spec.protocols import Drafter
+from localspec.spec.speculative_loop import Drafting
 
 _BLOCK_HEADS = ("dspark", "dflash")
-
-
-class AnswerDrafter(Struct, frozen=True):
-    drafter: Drafter
-    controller: SpeculationController | None  # If it chooses source and length.
-    overlapped: OverlappedDrafter | None
-    max_length: int  # The most draft tokens of a round.
 
 
 class DrafterFactory:
@@ -89,9 +80,46 @@ class DrafterFactory:
     def saved_stats(self) -> dict[str, Any]:
         return {name: stats.saved() for name, stats in self._stats.items()}
 
-    def choose(self, request: GenerateCommand) -> tuple[str, SpeculationPlan]:
+    def make(self, answer: PreparedAnswer) -> Drafting:
+        """Raises UsageError for a method that this pair lacks."""
+        name, plan = self._choose(answer)
+        draft = self._draft if name not in drafters.DRAFT_FREE else None
+        overlapped, drafter = None, None
+        inputs = self.inputs(answer, draft)
+        if draft is not None:
+            overlapped = self._overlap.make_drafter(inputs, answer.drafting, self.costs)
+            drafter = overlapped or drafters.make(draft.kind, inputs)
+        lookup = self._lookup
+        lookup.set_prediction(inputs.prediction)
+        runner = None
+        if isinstance(inputs.head_runner, HeadRunner):
+            runner = inputs.head_runner
+
+        if name == "auto":
+            controller = self._make_controller(answer, inputs, drafter, runner)
+            drafting = Drafting(
+                controller,
+                self._length(answer, DRAFT_MAX),
+                plan,
+                plan_change=controller.plan_change,
+                on_round=controller.record_round,
+            )
+        else:
+            if runner is not None:
+                runner.reads_along = True
+            if name == "lookup":
+                drafter = lookup
+            drafter = drafter or drafters.make(name, inputs)
+            drafting = Drafting(drafter, self._length(answer), plan)
+
+        if answer.constraint is not None and name != "none":
+            drafter = ConstrainedDrafter(drafting.drafter, answer.constraint)
+            drafting = replace(drafting, drafter=drafter)
+        return overlapped.join(drafting) if overlapped else drafting
+
+    def _choose(self, answer: PreparedAnswer) -> tuple[str, SpeculationPlan]:
         """The drafter's name.  Raises UsageError."""
-        name, length = request.spec, self.length(request)
+        name, length = answer.drafting.method, self._length(answer)
         if name in ("off", "none") or length < 1:
             stuck = (
                 ""
@@ -109,83 +137,50 @@ class DrafterFactory:
             name = self._draft.kind  # `model` also selects a head
         title = KIND_TITLES.get(name, name)
         return name, SpeculationPlan(
-            "on", request.why or f"max draft tokens {length}, {title}"
+            "on", answer.drafting.why or f"max draft tokens {length}, {title}"
         )
 
-    def make(
+    def _make_controller(
         self,
-        name: str,
-        request: GenerateCommand,
-        verifier: Verifier,
-        prompt: list[int],
-        constraint: OutputConstraint | None,
-    ) -> AnswerDrafter:
-        draft = self._draft if name not in drafters.DRAFT_FREE else None
-        overlapped, drafter = None, None
-        inputs = self.inputs(request, verifier, len(prompt), draft, constraint)
-        if draft is not None:
-            overlapped = self._overlap.make_drafter(inputs, request, self.costs)
-            drafter = overlapped or drafters.make(draft.kind, inputs)
-        lookup = self._lookup
-        lookup.set_prediction(inputs.prediction)
-        runner = (
-            inputs.head_runner if isinstance(inputs.head_runner, HeadRunner) else None
-        )
-        if name != "auto":
-            if runner is not None:
-                runner.reads_along = True
-            drafter = drafter or (
-                lookup if name == "lookup" else drafters.make(name, inputs)
-            )
-            if constraint is not None and name != "none":
-                drafter = ConstrainedDrafter(drafter, constraint)
-            return AnswerDrafter(drafter, None, overlapped, self.length(request))
+        answer: PreparedAnswer,
+        inputs: DrafterInputs,
+        drafter: Drafter | None,
+        runner: HeadRunner | None,
+    ) -> SpeculationController:
+        prompt = answer.prompt
         controller = SpeculationController(
             drafter,
-            lookup,
+            self._lookup,
             self.costs,
-            self.stats(request),
+            self.stats(answer),
             n_prompt=len(prompt),
             n_draft_read=self._n_read(inputs, prompt),
         )
-        controller.max_tokens_left = request.max_tokens
+        controller.max_tokens_left = answer.max_tokens
         if runner is not None:
             n_new = runner.count_new(prompt)
-            runner.reads_along = controller.pays_to_read(n_new, self.length(request))
+            runner.reads_along = controller.pays_to_read(n_new, self._length(answer))
             controller.max_unread = runner.max_pending
-        whole = (
-            controller
-            if constraint is None
-            else ConstrainedDrafter(controller, constraint)
-        )
-        return AnswerDrafter(
-            whole, controller, overlapped, self.length(request, DRAFT_MAX)
-        )
+        return controller
 
     def inputs(
-        self,
-        request: GenerateCommand,
-        verifier: Verifier,
-        prompt_length: int,
-        draft: LoadedDraft | None,
-        constraint: OutputConstraint | None = None,
+        self, answer: PreparedAnswer, draft: LoadedDraft | None
     ) -> DrafterInputs:
-        vocabulary, text = self._pair.target.vocabulary, request.prediction
-        prediction = vocabulary.tokenize(text, add_special=False, parse_special=False)
+        vocabulary = self._pair.target.vocabulary
         return DrafterInputs(
             draft_cache=self._cache if draft else None,
-            verifier=verifier,
-            sampling=request.sampling,
-            prompt_length=prompt_length,
+            verifier=answer.verifier,
+            sampling=answer.sampling,
+            prompt_length=len(answer.prompt),
             n_vocab=vocabulary.n_tokens,
             is_eog=vocabulary.is_eog,
             cancelled=self._is_cancelled,
             head_runner=draft.head_runner if draft else None,
-            constraint=constraint,
-            prediction=tuple(prediction) if text else (),
-            keep_logits=request.probabilities,
+            constraint=answer.constraint,
+            prediction=answer.drafting.prediction,
+            keep_logits=answer.n_alternatives is not None,
             vocabularies=draft.vocabularies if draft else None,
-            draft_prompt=draft.prompt(request) if draft else None,
+            draft_prompt=answer.drafting.prompt if draft else None,
         )
 
     def _n_read(self, inputs: DrafterInputs, prompt: list[int]) -> int:
@@ -196,16 +191,16 @@ class DrafterFactory:
         unread = len(draft_prompt) - self._cache.count_shared(draft_prompt)
         return max(0, len(prompt) - unread)
 
-    def stats(self, request: GenerateCommand) -> PairStats:
-        """Those under the request's verification method and temperature."""
-        key = stats_key(request.sampling, request.verify)
+    def stats(self, answer: PreparedAnswer) -> PairStats:
+        """Those under the answer's verification method and temperature."""
+        key = stats_key(answer.sampling, answer.drafting.verify)
         return self._stats.setdefault(key, PairStats())
 
-    def length(
-        self, request: GenerateCommand, default: int = DEFAULT_DRAFT_LENGTH
+    def _length(
+        self, answer: PreparedAnswer, default: int = DEFAULT_DRAFT_LENGTH
     ) -> int:
         """The most draft tokens of a round."""
-        requested = request.draft_length
+        requested = answer.drafting.max_length
         return min(default if requested is None else requested, self._pair.max_draft)
 
     def close(self) -> None:

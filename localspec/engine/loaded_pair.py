@@ -12,8 +12,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from localspec.engine import draft_scoring
-from localspec.engine.chat_prompt import Prompt, PromptBuilder
-from localspec.errors import Hint, LocalspecError, PromptTooLongError, UsageError
+from localspec.engine.chat_prompt import PromptBuilder
+from localspec.errors import LocalspecError
 from localspec.llama import hidden_states, library
 from localspec.llama.context import LlamaContext
 from localspec.llama.head_context import BlockHeadContext, HeadContext
@@ -345,39 +345,6 @@ class LoadedPair:
             load_ms=load_ms,
             notices=tuple(self.notices),
         )
-
-    def tokenize_prompt(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt; earlier answers keep the tokens they were generated
-        with.
-
-        Raises UsageError if the request's own tokens are not of this model.
-        """
-        vocabulary = self.target.vocabulary
-        if prompt.tokens:
-            if not all(0 <= token < vocabulary.n_tokens for token in prompt.tokens):
-                raise UsageError(
-                    "The prompt contains tokens that this model does not have."
-                )
-            return list(prompt.tokens)
-        return self.prompt_builder.tokenize(prompt)
-
-    def checked_prompt_tokens(self, rendered_prompt: Prompt) -> list[int]:
-        """The tokens of a prompt that leaves space for an answer.
-
-        Raises UsageError if it is empty, PromptTooLongError if it fills the context.
-        """
-        tokens = self.tokenize_prompt(rendered_prompt)
-        if not tokens:
-            raise UsageError("The prompt is empty.", "Give a text to answer.")
-        if len(tokens) >= self.target.n_ctx:
-            larger = -(-(len(tokens) + 512) // 256) * 256
-            trained = self.target.n_ctx_train
-            hint = f"Shorten it: the model was trained with {trained:,} tokens."
-            if not trained or larger <= trained:
-                hint = Hint(f"Use {{ctx={larger}}}, or shorten it.")
-            message = f"The prompt has {len(tokens):,} tokens; the context holds {self.target.n_ctx:,}."
-            raise PromptTooLongError(message, hint)
-        return tokens
 
     def close(self) -> None:
         if self.loaded_draft is not None:

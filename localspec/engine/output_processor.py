@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -20,14 +20,12 @@ from localspec.protocol.events import (
     Notice,
     Prefill,
     Round,
-    SpeculationPlan,
     Token,
     TokenClass,
 )
 from localspec.protocol.round_totals import RoundTotals
-from localspec.protocol.wire import GenerateCommand
-from localspec.spec.speculative_loop import LoopEnd, RoundResult
-from localspec.spec.thinking_budget import ThinkingBudget
+from localspec.spec.prepared_answer import PreparedAnswer
+from localspec.spec.speculative_loop import Drafting, LoopEnd, RoundResult
 from localspec.spec.token_probabilities import TokenProbabilities
 
 if TYPE_CHECKING:
@@ -35,42 +33,31 @@ if TYPE_CHECKING:
 
 
 class OutputProcessor:
+    """Makes the events of one answer."""
+
     def __init__(
-        self,
-        request: GenerateCommand,
-        vocabulary: LlamaVocab,
-        default_reason: str,
-        plan_change: Callable[[], SpeculationPlan | None] = lambda: None,
-        thinking: ThinkingBudget | None = None,
+        self, answer: PreparedAnswer, drafting: Drafting, vocabulary: LlamaVocab
     ) -> None:
-        self._detokenizer = IncrementalDetokenizer(request.stop)
         self._vocabulary = vocabulary
-        tokenized = [
-            vocabulary.tokenize(stop, add_special=False)
-            for stop in request.stop
-            if stop
-        ]
-        self._stop_tokens = {
-            tokens[0]: stop
-            for tokens, stop in zip(tokenized, filter(None, request.stop), strict=True)
-            if len(tokens) == 1 and not self._piece(tokens[0])
-        }
+        self._drafting = drafting
+        self._thinking = answer.thinking
+        self._starts_in_thinking = False
+        if answer.thinking is not None:
+            self._starts_in_thinking = answer.thinking.starts_open
+        self._detokenizer = IncrementalDetokenizer(answer.stop_strings)
+        self._stop_tokens: dict[int, str] = {}
         """Stop strings that are control tokens: these have no text."""
-        self._default_reason = default_reason
-        self._thinking = thinking
-        self._starts_in_thinking = thinking is not None and thinking.starts_open
-        self._plan_change = plan_change
-        """Called after every round; returns a new plan if the state of speculation
-        changed.
-        """
+        for stop in filter(None, answer.stop_strings):
+            tokens = vocabulary.tokenize(stop, add_special=False)
+            if len(tokens) == 1 and not self._piece(tokens[0]):
+                self._stop_tokens[tokens[0]] = stop
         self._totals = RoundTotals()
         self._started_at = time.perf_counter()
         self._first_token_at: float | None = None
         self._prompt_tokens = 0
         self._reused_tokens = 0
-        # Already shown; an unfinished character comes with the next token. The caller's
-        # own text is no part of the answer that stop strings end.
-        for token in () if request.prefill else request.resumed_tokens:
+        # Their text was sent already; an unfinished character comes with the next one.
+        for token in answer.shown_tokens:
             self._push(token)
 
     def process(
@@ -90,7 +77,7 @@ class OutputProcessor:
                 self._totals.add(event)
                 self._first_token_at = self._first_token_at or time.perf_counter()
                 yield event
-                plan = self._plan_change()
+                plan = self._drafting.plan_change()
                 if plan is not None:
                     yield plan
                 if step.width == 0:
@@ -118,7 +105,8 @@ class OutputProcessor:
         return Round(
             n=n,
             source=step.draft.source if drafted else None,
-            reason=step.draft.reason or (self._default_reason if drafted else nothing),
+            reason=step.draft.reason
+            or (self._drafting.plan.why if drafted else nothing),
             drafted=drafted,
             accepted=min(step.accepted, len(tokens)),
             tokens=tuple(tokens),

@@ -1,17 +1,38 @@
-"""The speculative decoding loop: draft, verify, accept, commit."""
+"""The speculative decoding loop: draft, verify, accept, commit.
+
+A round, with numbers. The text has five tokens. The target's KV cache holds all of them
+but the last, which the round before has emitted:
+
+    text    [12, 7, 31, 5, 40]
+    cache   [12, 7, 31, 5]
+
+1. Draft. The drafter proposes [8, 9, 2].
+2. Verify. One `llama_decode` of [40, 8, 9, 2] gives four rows of logits. Row i is the
+   target's opinion after i draft tokens: row 0 (after 40) decides about 8, row 1 about 9,
+   row 2 about 2, and row 3 tells what follows the whole draft.
+3. Accept. The verifier accepts 8 and 9, rejects 2, and samples 6 from row 2 instead.
+   Row 3 comes after a token that is not in the text, so it is not used.
+4. Commit. The text grows by [8, 9, 6]. The cache holds the 2 in place of the 6: it is
+   truncated, and again lacks just the last token.
+
+    text    [12, 7, 31, 5, 40, 8, 9, 6]
+    cache   [12, 7, 31, 5, 40, 8, 9]
+
+So one pass of the target emitted three tokens. It emits at least one, also if the first
+draft token is rejected, and at most one more than were drafted.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 from msgspec import Struct
 
-from localspec.protocol.events import FinishReason, Prefill, RoundTimes
-from localspec.protocol.wire import SamplingParams
-from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.protocol.events import FinishReason, Prefill, RoundTimes, SpeculationPlan
 from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import (
     DecodeInterrupted,
     Distribution,
@@ -20,42 +41,29 @@ from localspec.spec.protocols import (
     DraftWait,
     Logits,
     OverlapRound,
-    Verifier,
 )
 from localspec.spec.sampling import compute_distribution
-from localspec.spec.thinking_budget import ThinkingBudget
-from localspec.spec.token_probabilities import TokenProbabilities
-
-TokenScorer = Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]]
+from localspec.spec.token_probabilities import TokenProbabilities, score_tokens
 
 _NO_OVERLAP = nullcontext(DraftWait())
 
 
-class GenerationJob(Struct, frozen=True):
-    """The input of one answer."""
+class Drafting(Struct, frozen=True):
+    """What drafts for one answer."""
 
-    prompt: list[int]
-    sampling: SamplingParams
-    max_tokens: int
-    draft_length: int
-    is_eog: Callable[[int], bool]
-    cancelled: Callable[[], bool]
+    drafter: Drafter
+    max_length: int  # The most draft tokens of a round.
+    plan: SpeculationPlan = SpeculationPlan("on", "")  # Known before the first round.
+    plan_change: Callable[[], SpeculationPlan | None] = lambda: None
+    """Called after every round: a new plan, if the state of speculation has changed."""
     on_round: Callable[[RoundResult], None] = lambda _: None
     """Called with every round, before it is yielded."""
-    score_tokens: TokenScorer | None = None
-    """Computes the probabilities of a round's tokens from their rows of logits."""
-    resumed_tokens: tuple[int, ...] = ()
-    """Tokens of the answer from an earlier run; `max_tokens` includes them."""
-    thinking: ThinkingBudget | None = None
-    constraint: OutputConstraint | None = None
-    """The grammar that the answer follows; `resumed_tokens` are committed to it."""
     overlap: OverlapRound = lambda _tokens, _draft: _NO_OVERLAP
     """Entered around each target pass that verifies a draft."""
 
 
 class RoundResult(Struct):
-    """One round: the draft, how many of its tokens were accepted, and the emitted
-    tokens.
+    """One round: the draft, how many of its tokens were accepted, and what it emitted.
 
     Not frozen, because that costs time in every round.
     """
@@ -73,124 +81,171 @@ class LoopEnd(Struct, frozen=True):
 
 
 def speculative_decode(
-    target: PrefixCache, drafter: Drafter, verifier: Verifier, job: GenerationJob
+    target: PrefixCache, answer: PreparedAnswer, drafting: Drafting
 ) -> Iterator[Prefill | RoundResult | LoopEnd]:
-    """Generate an answer; the first round decodes the prompt's last batch and drafts
-    nothing.
+    """Generate an answer.
 
-    At every yield the target holds all tokens but the last, so the generator can be
-    closed there.
+    The first round decodes the prompt's last batch and drafts nothing. At every yield
+    the target holds all tokens but the last, so the generator can be closed there.
     """
     try:
-        tokens = [*job.prompt, *job.resumed_tokens]
-        end = min(len(job.prompt) + job.max_tokens, target.model.n_ctx)
-        if (
-            job.resumed_tokens
-            and (ended := _check_end(tokens, end, target, job)) is not None
-        ):
-            yield ended
-            return
+        prompt = answer.prompt
+        n_prompt = len(prompt)
+        tokens = [*prompt, *answer.resumed_tokens]
+        end = min(n_prompt + answer.max_tokens, target.model.n_ctx)
+        if answer.resumed_tokens:
+            ended = _check_end(tokens, end, target, answer)
+            if ended is not None:
+                yield ended
+                return
+
         reused = target.rewind_to(tokens)
         yield Prefill(reused, len(tokens), reused)
-        for done in target.prefill(tokens, job.cancelled):
+        for done in target.prefill(tokens, answer.is_cancelled):
             yield Prefill(done, len(tokens), reused)
+
         limit = 0
         while True:
-            if job.cancelled():
+            if answer.is_cancelled():
                 raise DecodeInterrupted
-            if closing := job.thinking.take_closing_tokens() if job.thinking else []:
-                forced = closing[: end - len(tokens)]
-                tokens += forced
-                target.rewind_to(tokens)
-                nothing = Draft(reason="thinking budget reached")
-                step = RoundResult(nothing, 0, forced, RoundTimes(0.0, 0.0, 0.0), 0)
+            closing = answer.thinking.take_closing_tokens() if answer.thinking else []
+            if closing:
+                step = _force_tokens(target, tokens, closing[: end - len(tokens)])
             else:
-                step = _run_round(target, drafter, verifier, job, tokens, limit)
-                job.on_round(step)
-            if job.constraint is not None and not job.is_eog(tokens[-1]):
-                job.constraint.commit(tokens)
+                step = _run_round(target, answer, drafting, tokens, n_prompt, limit)
+                drafting.on_round(step)
+            if answer.constraint is not None and not answer.is_eog(tokens[-1]):
+                answer.constraint.commit(tokens)
             yield step
-            if (ended := _check_end(tokens, end, target, job)) is not None:
+
+            ended = _check_end(tokens, end, target, answer)
+            if ended is not None:
                 yield ended
                 return
             # A round emits one token more than it accepts.
-            limit = min(job.draft_length, end - len(tokens) - 1)
+            limit = min(drafting.max_length, end - len(tokens) - 1)
     except DecodeInterrupted:
         yield LoopEnd("cancelled")
 
 
 def _check_end(
-    tokens: list[int], end: int, target: PrefixCache, job: GenerationJob
+    tokens: list[int], end: int, target: PrefixCache, answer: PreparedAnswer
 ) -> LoopEnd | None:
-    if job.is_eog(tokens[-1]):
+    if answer.is_eog(tokens[-1]):
         return LoopEnd("eog")
-    if len(tokens) >= end:
-        return LoopEnd("context" if len(tokens) >= target.model.n_ctx else "length")
-    return None
+    if len(tokens) < end:
+        return None
+    if len(tokens) >= target.model.n_ctx:
+        return LoopEnd("context")
+    return LoopEnd("length")
+
+
+def _force_tokens(
+    target: PrefixCache, tokens: list[int], forced: list[int]
+) -> RoundResult:
+    """A round without a pass: the tokens are given, as those that end the thinking."""
+    tokens += forced
+    target.rewind_to(tokens)
+    draft = Draft(reason="thinking budget reached")
+    return RoundResult(draft, 0, forced, RoundTimes(0.0, 0.0, 0.0), width=0)
 
 
 def _run_round(
     target: PrefixCache,
-    drafter: Drafter,
-    verifier: Verifier,
-    job: GenerationJob,
+    answer: PreparedAnswer,
+    drafting: Drafting,
     tokens: list[int],
+    n_prompt: int,
     limit: int,
 ) -> RoundResult:
-    began, verified = time.perf_counter(), target.model.decode_seconds
-    draft = drafter.propose(tokens, limit) if limit > 0 else Draft()
+    """Steps 1 to 4 of the example above; `tokens` grows by what the round emits.
+
+    Only `target.decode` in the middle knows of the pass. What comes before makes a
+    batch for one answer, and what comes after reads that answer's rows: rounds of
+    several answers could share a pass there.
+    """
+    began = time.perf_counter()
+    decoded = target.model.decode_seconds
+    draft = drafting.drafter.propose(tokens, limit) if limit > 0 else Draft()
+
+    batch = _make_batch(target, answer, tokens, draft)
+    with drafting.overlap(tokens, draft) as wait:
+        rows = target.decode(batch, len(draft.tokens) + 1)
+
+    distributions = _TargetDistributions(rows, answer, tokens, draft.tokens)
+    accepted, extra = answer.verifier.verify(
+        distributions, draft, len(tokens) - n_prompt
+    )
+    new = _cut_at_end(answer, [*draft.tokens[:accepted], extra])
+
+    probabilities: tuple[TokenProbabilities, ...] = ()
+    if answer.n_alternatives is not None:
+        scoring_began = time.perf_counter()
+        probabilities = score_tokens(rows, new, draft, answer.n_alternatives)
+        # Looking must not count as host time: rounds that nobody watches have none.
+        began += time.perf_counter() - scoring_began
+
+    tokens += new
+    target.rewind_to(tokens)
+
+    verify = target.model.decode_seconds - decoded
+    drafted = draft.decode_seconds + wait.seconds
+    host = time.perf_counter() - began - verify - drafted
+    times = RoundTimes(drafted * 1e3, verify * 1e3, host * 1e3)
+    accepted = min(accepted, len(new))
+    return RoundResult(draft, accepted, new, times, len(batch), probabilities)
+
+
+def _make_batch(
+    target: PrefixCache, answer: PreparedAnswer, tokens: list[int], draft: Draft
+) -> list[int]:
+    """The tokens that the cache lacks, and the draft: at most `n_batch`."""
     max_left = target.model.n_batch - len(draft.tokens)
-    if len(tokens) - target.n_cached > max_left:  # the memory had to be emptied
-        for _ in target.prefill_until(tokens, max_left, job.cancelled):
+    # In most rounds one token is left. All are if the memory had to be emptied.
+    if len(tokens) - target.n_cached > max_left:
+        for _ in target.prefill_until(tokens, max_left, answer.is_cancelled):
             pass
         if len(tokens) - target.n_cached > max_left:
             raise DecodeInterrupted
-    batch = [*tokens[target.n_cached :], *draft.tokens]
-    with job.overlap(tokens, draft) as wait:
-        rows = target.decode(batch, len(draft.tokens) + 1)
-    distributions = _TargetDistributions(rows, job, tokens, draft.tokens)
-    accepted, extra = verifier.verify(
-        distributions, draft, len(tokens) - len(job.prompt)
-    )
-    new = [*draft.tokens[:accepted], extra]
+    return [*tokens[target.n_cached :], *draft.tokens]
+
+
+def _cut_at_end(answer: PreparedAnswer, new: list[int]) -> list[int]:
+    """The new tokens up to the first that ends the answer or its thinking budget."""
     for i, token in enumerate(new, 1):
-        if job.is_eog(token):
+        if answer.is_eog(token):
             del new[i:]
             break
-    if job.thinking is not None:
-        del new[job.thinking.consume_tokens(new) :]
-    probabilities: tuple[TokenProbabilities, ...] = ()
-    if job.score_tokens is not None:
-        scoring_began = time.perf_counter()
-        probabilities = job.score_tokens(rows, new, draft)
-        # not counted as host time of the round
-        began += time.perf_counter() - scoring_began
-    tokens += new
-    target.rewind_to(tokens)
-    verify = target.model.decode_seconds - verified
-    drafting = draft.decode_seconds + wait.seconds
-    host = time.perf_counter() - began - verify - drafting
-    times = RoundTimes(drafting * 1e3, verify * 1e3, host * 1e3)
-    return RoundResult(
-        draft, min(accepted, len(new)), new, times, len(batch), probabilities
-    )
+    if answer.thinking is not None:
+        del new[answer.thinking.consume_tokens(new) :]
+    return new
 
 
 class _TargetDistributions:
-    """Computes the target's distribution after the first i draft tokens, on demand."""
+    """Computes the target's distribution after the first i draft tokens, on demand.
+
+    A verifier that rejects the first draft token needs one row, and not all of them.
+    """
 
     def __init__(
-        self, rows: Logits, job: GenerationJob, tokens: list[int], drafted: list[int]
+        self,
+        rows: Logits,
+        answer: PreparedAnswer,
+        tokens: list[int],
+        drafted: list[int],
     ) -> None:
-        self._rows, self._sampling = rows, job.sampling
-        self._tokens, self._drafted = tokens, drafted
-        self._constraint = job.constraint
+        self._rows = rows
+        self._sampling = answer.sampling
+        self._constraint = answer.constraint
+        self._tokens = tokens
+        self._drafted = drafted
 
     def __call__(self, i: int) -> Distribution:
         recent: list[int] = []
-        if n := self._sampling.history_length:
+        n = self._sampling.history_length
+        if n:
             recent = [*self._tokens[-n:], *self._drafted[:i]]
-        row, grammar = self._rows[i], None
+        grammar = None
         if self._constraint is not None:
             grammar = self._constraint.state_after(self._tokens, self._drafted[:i])
-        return compute_distribution(row, self._sampling, recent, grammar)
+        return compute_distribution(self._rows[i], self._sampling, recent, grammar)

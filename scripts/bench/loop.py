@@ -1,7 +1,6 @@
 """Host time per round: everything outside llama_decode, by vocabulary size and mode.
 
-    bench.py loop [--vocab 4096 49152 131072 262144] [--rounds 300] [--probabilities]
-                  [--target MODEL.gguf]
+    bench.py loop [--vocab 4096 49152 131072 262144] [--rounds 300] [--target MODEL.gguf]
 
 CPU time of the engine's thread, from one event written to the next; another program
 slows it only a little. "plain" drafts nothing. In "5 rows" a tiny random model of each
@@ -30,14 +29,14 @@ from localspec.machine.llama_params import ModelRole
 from localspec.protocol.events import Round
 from localspec.protocol.wire import (
     ContextSettings,
-    GenerateCommand,
     SamplingParams,
     VerifyMode,
     encode_output,
 )
 from localspec.spec import drafters
 from localspec.spec.prefix_cache import PrefixCache
-from localspec.spec.speculative_loop import GenerationJob, speculative_decode
+from localspec.spec.prepared_answer import PreparedAnswer, TokenPart
+from localspec.spec.speculative_loop import Drafting, speculative_decode
 from localspec.spec.verifiers import make_verifier
 from tests.support import tinygguf
 
@@ -110,14 +109,17 @@ def host_times(models: Sequence[LlamaContext], mode: str, rounds: int) -> list[f
     )
     length = DRAFT_LENGTH if drafts else 0
     n_tokens = rounds * (length + 1)
-    job = GenerationJob(
-        prompt, sampling, n_tokens, length, lambda _: False, lambda: False
+    answer = PreparedAnswer(
+        parts=(TokenPart(prompt),),
+        sampling=sampling,
+        max_tokens=n_tokens,
+        verifier=verifier,
+        is_eog=lambda _: False,
+        is_cancelled=lambda: False,
     )
-    drafter = drafters.make("model" if drafts else "none", inputs)
-    steps = speculative_decode(target, drafter, verifier, job)
-    events = OutputProcessor(GenerateCommand("", sampling), vocabulary, "").process(
-        steps
-    )
+    drafting = Drafting(drafters.make("model" if drafts else "none", inputs), length)
+    steps = speculative_decode(target, answer, drafting)
+    events = OutputProcessor(answer, drafting, vocabulary).process(steps)
     times, decoding = list[float](), [0.0]
     with timed_decode(decoding), open(os.devnull, "wb", buffering=0) as output:
         began, decoded = time.thread_time(), 0.0

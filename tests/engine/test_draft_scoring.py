@@ -18,6 +18,7 @@ from localspec.protocol.wire import (
     ScoreDraftCommand,
 )
 from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.prepared_answer import TokenPart
 from localspec.spec.protocols import Drafter
 from localspec.spec.verifiers import make_verifier
 from tests.spec.laws import PROMPT, SAMPLED, MakeModel, history
@@ -43,9 +44,9 @@ N = 60
 def recorded(
     sampling: SamplingParams, make: MakeModel = history
 ) -> tuple[ScoredAnswer, ScoreDraftCommand]:
-    verifier = make_verifier("coupled", sampling.seed)
-    tokens = tuple(plain(make(), verifier, job(PROMPT, N, sampling=sampling)).tokens)
-    answer = ScoredAnswer(list(PROMPT), tokens, sampling, verifier, N_VOCAB)
+    prepared = job(PROMPT, N, sampling=sampling)
+    tokens = tuple(plain(make(), prepared.verifier, prepared).tokens)
+    answer = ScoredAnswer(prepared, tokens, N_VOCAB)
     request = GenerateCommand(sampling=sampling, max_tokens=N)
     return answer, ScoreDraftCommand(request, tokens)
 
@@ -118,7 +119,7 @@ def test_the_target_under_other_numbers_is_judged_to_be_always_right() -> None:
     answer, command = recorded(SAMPLED)
     cache = PrefixCache(PermutedModel(history()))
     pieces, n_prompt = ("abcdef", PERMUTED), len(PROMPT)
-    drafter = crossed(cache, answer.verifier, SAMPLED, n_prompt, pieces)
+    drafter = crossed(cache, answer.prepared.verifier, SAMPLED, n_prompt, pieces)
     for found in rates(command, draft_scoring.score_drafter(drafter, answer)).values():
         assert found.acceptance_rate == 1.0
 
@@ -163,7 +164,12 @@ def test_answers_are_judged_alike_whatever_was_judged_before(
     possible.
     """
     answer, _ = recorded(SAMPLED)
-    other = replace(answer, prompt=[*answer.prompt[:-1], 5], tokens=answer.tokens[:40])
+    parts = (TokenPart([*answer.prompt[:-1], 5]),)
+    other = replace(
+        answer,
+        prepared=replace(answer.prepared, parts=parts),
+        tokens=answer.tokens[:40],
+    )
     alone = [
         draft_scoring.score_model(PrefixCache(model(1)), one) for one in (answer, other)
     ]

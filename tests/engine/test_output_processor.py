@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from localspec.engine.output_processor import IncrementalDetokenizer, OutputProcessor
 from localspec.protocol import events
@@ -17,12 +18,14 @@ from localspec.protocol.events import (
     Prefill,
     Round,
     RoundTimes,
+    SpeculationPlan,
     Token,
 )
-from localspec.protocol.wire import GenerateCommand
+from localspec.spec.drafters import NoDrafter
 from localspec.spec.protocols import Draft
-from localspec.spec.speculative_loop import LoopEnd, RoundResult
+from localspec.spec.speculative_loop import Drafting, LoopEnd, RoundResult
 from localspec.spec.token_probabilities import TokenProbabilities
+from tests.support.fake_models import job
 
 END = 5
 PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>", b""]
@@ -64,8 +67,9 @@ def steps(
 
 
 def told(loop: object, *stops: str) -> list[Event]:
-    command = GenerateCommand("", stop=stops)
-    processor = OutputProcessor(command, Words(), "as asked")  # type: ignore[arg-type]
+    answer = replace(job([0], 99), stop_strings=stops)
+    drafting = Drafting(NoDrafter(), 5, SpeculationPlan("on", "as asked"))
+    processor = OutputProcessor(answer, drafting, Words())  # type: ignore[arg-type]
     return list(processor.process(loop))  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ from localspec.protocol.wire import (
     SamplingParams,
 )
 from localspec.spec.prefix_cache import PrefixCache
-from localspec.spec.token_probabilities import TokenProbabilities, score_tokens
+from localspec.spec.token_probabilities import N_ALTERNATIVES, TokenProbabilities
 from localspec.spec.verifiers import make_verifier
 from tests.spec import laws
 from tests.support.fake_models import (
@@ -101,7 +101,7 @@ def test_a_distribution_whose_parts_are_known(zoo: Zoo) -> None:
 
 
 def written(n: int) -> tuple[list[int], list[TokenProbabilities]]:
-    what = replace(job(laws.PROMPT, n, sampling=PLAIN), score_tokens=score_tokens)
+    what = replace(job(laws.PROMPT, n, sampling=PLAIN), n_alternatives=N_ALTERNATIVES)
     got = plain(HistoryModel(1), make_verifier("coupled", 2), what)
     return got.tokens, [seen for step in got.steps for seen in step.probabilities]
 

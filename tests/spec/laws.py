@@ -33,6 +33,7 @@ from localspec.spec.control.pair_stats import PairStats
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import PrefixCache
+from localspec.spec.prepared_answer import PreparedAnswer, TokenPart
 from localspec.spec.protocols import (
     Draft,
     Drafter,
@@ -41,11 +42,7 @@ from localspec.spec.protocols import (
     Verifier,
 )
 from localspec.spec.sampling import NoAllowedTokenError, compute_distribution
-from localspec.spec.speculative_loop import (
-    GenerationJob,
-    RoundResult,
-    speculative_decode,
-)
+from localspec.spec.speculative_loop import RoundResult, speculative_decode
 from localspec.spec.verifiers import (
     GumbelCoupledVerifier,
     SeededRandom,
@@ -67,6 +64,7 @@ from tests.support.fake_models import (
     RandomDrafter,
     ScheduledWorker,
     TableModel,
+    drafting_with,
     job,
     model_drafter,
     overlapped_drafter,
@@ -90,7 +88,7 @@ SAMPLED = SamplingParams(temperature=0.9, top_k=5, top_p=0.95, min_p=0.02, seed=
 MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block", "match")
 
 MakeModel = Callable[[], FakeModel]
-MakeDrafter = Callable[[Verifier, GenerationJob, list[int]], Drafter]
+MakeDrafter = Callable[[Verifier, PreparedAnswer, list[int]], Drafter]
 """Makes a drafter for a job, given the text of plain decoding."""
 
 
@@ -151,7 +149,7 @@ def _heads(seed: int) -> dict[str, MakeDrafter]:
 
 
 def _recurrent(seed: int) -> MakeDrafter:
-    def make(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+    def make(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
         model = CheckpointModel(seed)
         cache = PrefixCache(model, model.save_checkpoint)
         return model_drafter(
@@ -161,7 +159,7 @@ def _recurrent(seed: int) -> MakeDrafter:
     return make
 
 
-def _auto(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+def _auto(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
     """All sources together; passes are cheap, so that they draft from the first round
     on.
     """
@@ -220,7 +218,7 @@ def same_as_plain(
     make: MakeDrafter,
     target: MakeModel = history,
     mode: VerifyMode = "coupled",
-    what: GenerationJob | None = None,
+    what: PreparedAnswer | None = None,
 ) -> None:
     what = what or job(PROMPT, 24)
     seed = what.sampling.seed
@@ -278,7 +276,7 @@ def every_draft_same_as_plain(
 class Case(Struct, frozen=True):
     """A pair small enough to enumerate all its answers."""
 
-    what: GenerationJob
+    what: PreparedAnswer
     target: MakeModel
     drafter: MakeDrafter
     grammar: GrammarState | None = None
@@ -324,7 +322,7 @@ class Case(Struct, frozen=True):
                 yield from self._continued((*said, token), weight * prob, after)
 
 
-def constrained(what: GenerationJob, grammar: GrammarState | None) -> GenerationJob:
+def constrained(what: PreparedAnswer, grammar: GrammarState | None) -> PreparedAnswer:
     if grammar is None:
         return what
     return replace(what, constraint=OutputConstraint(grammar, len(what.prompt)))
@@ -350,7 +348,7 @@ def tables_case(
 ) -> Case:
     """A case with two different tables, after a prompt in which lookup finds repeats."""
 
-    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+    def drafter(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
         draft, own = (
             TableModel(table(12, n_vocab, scale=1.0)),
             draft_sampling or what.sampling,
@@ -435,7 +433,7 @@ class Watched:
     """A model drafter that checks the draft model's memory after every draft."""
 
     def __init__(
-        self, model: FakeModel, verifier: Verifier, what: GenerationJob
+        self, model: FakeModel, verifier: Verifier, what: PreparedAnswer
     ) -> None:
         self._model = model
         self._inner = model_drafter(model, verifier, what.sampling, len(what.prompt))
@@ -529,11 +527,11 @@ def exact_limits(make: MakeDrafter) -> None:
             whole_rounds(got.steps, what)
 
 
-def whole_rounds(steps: Sequence[RoundResult], what: GenerationJob) -> None:
+def whole_rounds(steps: Sequence[RoundResult], what: PreparedAnswer) -> None:
     """Each round emits its accepted tokens and one more; no draft exceeds the limits."""
     left = what.max_tokens
     for step in steps:
-        assert len(step.draft.tokens) <= min(what.draft_length, left - 1)
+        assert len(step.draft.tokens) <= min(what.drafting.max_length or 0, left - 1)
         assert len(step.tokens) == step.accepted + 1
         assert step.tokens[:-1] == step.draft.tokens[: step.accepted]
         left -= len(step.tokens)
@@ -561,7 +559,7 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
 # --- closing
 # ----------------------------------------------------------------------------
 
-Answerer = Callable[[GenerationJob], Generator[object, None, None]]
+Answerer = Callable[[PreparedAnswer], Generator[object, None, None]]
 
 
 def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
@@ -569,12 +567,12 @@ def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
     target, draft = PrefixCache(kind(1, n_batch=4)), PrefixCache(kind(2, n_batch=4))
     lookup = LookupDrafter(1)
 
-    def start(what: GenerationJob) -> Generator[object, None, None]:
+    def start(what: PreparedAnswer) -> Generator[object, None, None]:
         verifier = make_verifier("coupled", SEED)
         model = model_drafter(draft, verifier, what.sampling, len(what.prompt))
-        loop = speculative_decode(
-            target, lookup if name == "lookup" else model, verifier, what
-        )
+        drafter = lookup if name == "lookup" else model
+        answer = replace(what, verifier=verifier)
+        loop = speculative_decode(target, answer, drafting_with(drafter, what))
         assert isinstance(loop, Generator)
         return loop
 
@@ -582,10 +580,10 @@ def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
 
 
 def closing_leaves_no_trace(
-    name: str, kind: type[HistoryModel], first: GenerationJob, second: Sequence[int]
+    name: str, kind: type[HistoryModel], first: PreparedAnswer, second: Sequence[int]
 ) -> None:
     """Closed at any yield, a pair with the drafter `name` answers like a fresh one."""
-    later = replace(first, prompt=list(second))
+    later = replace(first, parts=(TokenPart(list(second)),))
     expected = _rounds(_pair(name, kind)(later))
     for closings in count():
         start = _pair(name, kind)

@@ -14,7 +14,7 @@ from localspec.protocol.wire import SamplingParams, VerifyMode
 from localspec.spec.drafters import NoDrafter
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.protocols import Logits
-from localspec.spec.speculative_loop import RoundResult, speculative_decode
+from localspec.spec.speculative_loop import Drafting, RoundResult, speculative_decode
 from localspec.spec.verifiers import make_verifier
 from tests.spec import laws
 from tests.spec.laws import DRAFTERS, MODES, PROMPT, SAMPLED, SEED, TWINS
@@ -163,9 +163,8 @@ def test_after_a_read_that_failed_the_next_answer_is_right(
     reader = PrefixCache(model)
     text = [*PROMPT, *plain(laws.history(), verifier, job(PROMPT, 30)).tokens]
     with pytest.raises(EngineError):
-        for event in speculative_decode(
-            reader, OracleDrafter(text, 6), verifier, job(PROMPT, 20)
-        ):
+        drafting = Drafting(OracleDrafter(text, 6), max_length=5)
+        for event in speculative_decode(reader, job(PROMPT, 20), drafting):
             if isinstance(event, RoundResult) and event.draft.tokens:
                 model.fails = left  # in the second round that drafts
     prompt = text[: reader.n_cached + 1] if again else PROMPT

@@ -1,7 +1,7 @@
 """Probabilities belong to the right token, change nothing, and cost nothing unasked."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,8 +13,8 @@ from localspec.protocol.events import Token
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from localspec.spec import speculative_loop
 from localspec.spec.drafters import NoDrafter
+from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import Draft, Drafter, Logits
-from localspec.spec.speculative_loop import GenerationJob
 from localspec.spec.token_probabilities import (
     N_ALTERNATIVES,
     TokenProbabilities,
@@ -157,7 +157,7 @@ def test_each_verifier_with_a_draft_model(
         verifier = make_verifier(mode, seed)
         start = len(what.prompt)
         drafter = model_drafter(Cousin(2), verifier, sampling, start, keep_logits=asked)
-        this = replace(what, score_tokens=score_tokens if asked else None)
+        this = replace(what, n_alternatives=N_ALTERNATIVES if asked else None)
         answers.append(run(HistoryModel(1), drafter, verifier, this))
     without, got = answers
     check(got, PROMPT, HistoryModel(1), Cousin(2))
@@ -181,13 +181,13 @@ def test_drafts_that_no_model_made_and_an_end_inside_one(
     free = plain(HistoryModel(1), make_verifier("coupled", 0), job(PROMPT, 40)).tokens
     end = next(token for i, token in enumerate(free) if i > 2 and token not in free[:i])
     oracle = OracleDrafter([*PROMPT, *free], N_VOCAB)
-    drafted: list[tuple[Drafter, GenerationJob]] = [
+    drafted: list[tuple[Drafter, PreparedAnswer]] = [
         (RandomDrafter(1), job(PROMPT, 60, sampling=replace(PLAIN, seed=1))),
         (oracle, job(PROMPT, 40, draft_length=20, ends=[end])),
     ]
     for drafter, what in drafted:
         verifier = make_verifier("coupled", what.sampling.seed)
-        asked = replace(what, score_tokens=score_tokens)
+        asked = replace(what, n_alternatives=N_ALTERNATIVES)
         got = run(kind(1, n_batch=24), drafter, verifier, asked)
         check(got, PROMPT, HistoryModel(1), None)
         assert sum(got.accepted) > 0
@@ -202,21 +202,22 @@ def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) 
         speculative_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
     )
 
-    def slow(
-        rows: Logits, tokens: Sequence[int], draft: Draft
+    def score_slowly(
+        rows: Logits, tokens: Sequence[int], draft: Draft, n_alternatives: int
     ) -> tuple[TokenProbabilities, ...]:
         now[0] += 60.0
-        return score_tokens(rows, tokens, draft)
+        return score_tokens(rows, tokens, draft, n_alternatives)
 
-    def host(
-        watch: Callable[[Logits, Sequence[int], Draft], tuple[TokenProbabilities, ...]]
-        | None,
-    ) -> float:
-        what = replace(job(PROMPT, 10), score_tokens=watch)
+    monkeypatch.setattr(speculative_loop, "score_tokens", score_slowly)
+
+    def host(n_alternatives: int | None) -> float:
+        what = replace(job(PROMPT, 10), n_alternatives=n_alternatives)
         got = run(HistoryModel(1), NoDrafter(), make_verifier("coupled", 0), what)
         return max(abs(step.ms.host) for step in got.steps)
 
-    assert host(slow) == pytest.approx(host(None), abs=1e-3)
+    watched = host(N_ALTERNATIVES)
+    assert now[0] >= 60.0
+    assert watched == pytest.approx(host(None), abs=1e-3)
 
 
 TEXT, WARM = "the one ", SamplingParams(temperature=0.8, seed=5)

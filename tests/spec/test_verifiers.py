@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from localspec.spec.drafters.lookup import LookupDrafter
+from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import (
     Distribution,
     Draft,
@@ -16,7 +17,6 @@ from localspec.spec.protocols import (
     Logits,
     Verifier,
 )
-from localspec.spec.speculative_loop import GenerationJob
 from localspec.spec.verifiers import (
     BlockVerifier,
     SeededRandom,
@@ -60,7 +60,7 @@ def over(
     ends: tuple[int, ...] = (),
 ) -> Case:
 
-    def drafter(verifier: Verifier, what: GenerationJob, text: list[int]) -> Drafter:
+    def drafter(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
         return model_drafter(
             TableModel(draft), verifier, what.sampling, 2, is_eog=what.is_eog
         )

@@ -15,6 +15,7 @@ from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.autoregressive_head import HeadDrafter, HeadRunner
 from localspec.spec.drafters.block_head import BlockDrafter, BlockHeadRunner
 from localspec.spec.prefix_cache import common_prefix_length
+from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import (
     Draft,
     Drafter,
@@ -23,7 +24,6 @@ from localspec.spec.protocols import (
     Logits,
     Verifier,
 )
-from localspec.spec.speculative_loop import GenerationJob
 from tests.support.fake_models import N_VOCAB, HistoryModel
 
 _BATCH = 6
@@ -167,7 +167,7 @@ class FedDrafter:
         self._decoded += tokens
 
 
-def _inputs(verifier: Verifier, what: GenerationJob) -> DrafterInputs:
+def _inputs(verifier: Verifier, what: PreparedAnswer) -> DrafterInputs:
     n_prompt = len(what.prompt)
     return DrafterInputs(
         None,
@@ -183,7 +183,7 @@ def _inputs(verifier: Verifier, what: GenerationJob) -> DrafterInputs:
 def _autoregressive(
     first_position: int, kind: type[FakeHead | FakeAssistant] = FakeHead
 ) -> MakeHeadDrafter:
-    def make(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
+    def make(seed: int, verifier: Verifier, what: PreparedAnswer) -> FedDrafter:
         runner = HeadRunner(kind(seed), "eagle3", _BATCH, first_position)
         return FedDrafter(runner, HeadDrafter(runner, _inputs(verifier, what)))
 
@@ -191,14 +191,14 @@ def _autoregressive(
 
 
 def _block(kind: type[FakeBlockHead]) -> MakeHeadDrafter:
-    def make(seed: int, verifier: Verifier, what: GenerationJob) -> FedDrafter:
+    def make(seed: int, verifier: Verifier, what: PreparedAnswer) -> FedDrafter:
         runner = BlockHeadRunner(kind(seed), "dflash", _BATCH)
         return FedDrafter(runner, BlockDrafter(runner, _inputs(verifier, what)))
 
     return make
 
 
-MakeHeadDrafter = Callable[[int, Verifier, GenerationJob], Drafter]
+MakeHeadDrafter = Callable[[int, Verifier, PreparedAnswer], Drafter]
 """The production's drafter over a fake head of a seed."""
 HEADS: dict[str, MakeHeadDrafter] = {
     "eagle3": _autoregressive(1),

@@ -28,6 +28,7 @@ from localspec.spec.control.overlapped_drafter import (
 from localspec.spec.drafters import NoDrafter
 from localspec.spec.drafters.model import ModelDrafter
 from localspec.spec.prefix_cache import BranchCache, PrefixCache
+from localspec.spec.prepared_answer import DraftRequest, PreparedAnswer, TokenPart
 from localspec.spec.protocols import (
     DecodeInterrupted,
     Draft,
@@ -37,12 +38,12 @@ from localspec.spec.protocols import (
     Verifier,
 )
 from localspec.spec.speculative_loop import (
-    GenerationJob,
+    Drafting,
     LoopEnd,
     RoundResult,
     speculative_decode,
 )
-from localspec.spec.verifiers import SeededRandom
+from localspec.spec.verifiers import SeededRandom, make_verifier
 
 N_VOCAB = 6
 GREEDY = SamplingParams(temperature=0.0)
@@ -352,7 +353,7 @@ class ScheduledWorker(ThreadWorker):
 def overlapped_drafter(
     model: BranchingModel | BranchCache,
     verifier: Verifier,
-    what: GenerationJob,
+    what: PreparedAnswer,
     worker: ThreadWorker | None = None,
     *,
     fan: int = 3,
@@ -371,7 +372,7 @@ def overlapped_drafter(
         len(what.prompt),
         cache.model.n_vocab,
         what.is_eog,
-        what.cancelled,
+        what.is_cancelled,
         constraint=what.constraint,
         keep_logits=True,
     )
@@ -457,36 +458,45 @@ def job(
     draft_length: int = 5,
     ends: Iterable[int] = (),
     cancelled: Callable[[], bool] = lambda: False,
-) -> GenerationJob:
-    """A job that ends at any of the tokens `ends`."""
+) -> PreparedAnswer:
+    """An answer that ends at any of the tokens `ends`."""
     stops = frozenset(ends)
-    return GenerationJob(
-        list(prompt),
-        sampling,
-        max_tokens,
-        draft_length,
-        lambda token: token in stops,
-        cancelled,
+    return PreparedAnswer(
+        parts=(TokenPart(list(prompt)),),
+        sampling=sampling,
+        max_tokens=max_tokens,
+        verifier=make_verifier("coupled", sampling.seed),
+        is_eog=lambda token: token in stops,
+        is_cancelled=cancelled,
+        drafting=DraftRequest(max_length=draft_length),
     )
+
+
+def drafting_with(drafter: Drafter, what: PreparedAnswer) -> Drafting:
+    """What a session makes of a drafter for an answer that says its draft length."""
+    assert what.drafting.max_length is not None
+    drafting = Drafting(drafter, what.drafting.max_length)
+    inner = drafter._drafter if isinstance(drafter, ConstrainedDrafter) else drafter
+    if isinstance(inner, OverlappedDrafter):
+        drafting = inner.join(drafting)
+    if isinstance(inner, SpeculationController):
+        drafting = replace(drafting, on_round=inner.record_round)
+    return drafting
 
 
 def run(
     target: FakeModel | PrefixCache,
     drafter: Drafter,
     verifier: Verifier,
-    what: GenerationJob,
+    what: PreparedAnswer,
 ) -> Run:
     reader = target if isinstance(target, PrefixCache) else PrefixCache(target)
+    answer = replace(what, verifier=verifier)
     tokens: list[int] = []
     steps: list[RoundResult] = []
     prefills: list[Prefill] = []
     ends: list[FinishReason] = []
-    inner = drafter._drafter if isinstance(drafter, ConstrainedDrafter) else drafter
-    if isinstance(inner, OverlappedDrafter):
-        what = inner.join_job(what)
-    if isinstance(inner, SpeculationController):
-        what = replace(what, on_round=inner.record_round)
-    for event in speculative_decode(reader, drafter, verifier, what):
+    for event in speculative_decode(reader, answer, drafting_with(drafter, what)):
         assert not ends, "it continued after its end"
         if isinstance(event, RoundResult):
             steps.append(event)
@@ -500,7 +510,7 @@ def run(
 
 
 def plain(
-    target: FakeModel | PrefixCache, verifier: Verifier, what: GenerationJob
+    target: FakeModel | PrefixCache, verifier: Verifier, what: PreparedAnswer
 ) -> Run:
     """The same without speculation."""
     return run(target, NoDrafter(), verifier, what)

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from localspec import speculation_methods
 from localspec.errors import LocalspecError
-from localspec.protocol.wire import GenerateCommand
 from localspec.spec import drafters
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.draft_sampler import DraftSampler
 from localspec.spec.prefix_cache import Branch, BranchCache
+from localspec.spec.prepared_answer import DraftRequest
 from localspec.spec.protocols import (
     DecodeInterrupted,
     Distribution,
@@ -35,7 +35,7 @@ from localspec.spec.protocols import (
     Logits,
 )
 from localspec.spec.sampling import InvalidLogitsError, NoAllowedTokenError, top_k_ids
-from localspec.spec.speculative_loop import GenerationJob, RoundResult
+from localspec.spec.speculative_loop import Drafting, RoundResult
 from localspec.spec.verifiers import RankingVerifier
 
 if TYPE_CHECKING:
@@ -168,14 +168,14 @@ class OverlappedDrafter:
         self._n_text = 0  # Length of the text for which the last draft was made.
         self._was_overlapped = False  # Whether the last target pass was overlapped.
 
-    def join_job(self, job: GenerationJob) -> GenerationJob:
-        """The job, with its passes overlapped and its rounds recorded."""
+    def join(self, drafting: Drafting) -> Drafting:
+        """The drafting of an answer, with its passes overlapped and rounds recorded."""
 
         def on_round(result: RoundResult) -> None:
             self._policy.record_round(result)
-            job.on_round(result)
+            drafting.on_round(result)
 
-        return replace(job, overlap=self.meanwhile, on_round=on_round)
+        return replace(drafting, overlap=self.meanwhile, on_round=on_round)
 
     def propose(
         self,
@@ -372,7 +372,7 @@ class DraftOverlap:
         self.worker = ThreadWorker()
 
     def make_drafter(
-        self, inputs: DrafterInputs, request: GenerateCommand, costs: PassCosts
+        self, inputs: DrafterInputs, request: DraftRequest, costs: PassCosts
     ) -> OverlappedDrafter | None:
         """None if drafting does not overlap verification. Raises UsageError."""
         if not isinstance(inputs.verifier, RankingVerifier):
@@ -380,7 +380,7 @@ class DraftOverlap:
                 raise speculation_methods.overlap_error(request.verify)
             return None
         wanted = self._default if request.overlap is None else request.overlap
-        is_model_used = request.spec in ("auto", "model")
+        is_model_used = request.method in ("auto", "model")
         is_on = self._across_devices if wanted is None else wanted
         if self._cache is None or not (is_model_used and is_on):
             return None

@@ -21,9 +21,9 @@ from localspec.spec.control.overlapped_drafter import (
 )
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.prefix_cache import BranchCache, PrefixCache
+from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import DecodeInterrupted, Draft, Logits
 from localspec.spec.speculative_loop import (
-    GenerationJob,
     RoundResult,
     speculative_decode,
 )
@@ -36,6 +36,7 @@ from tests.support.fake_models import (
     Run,
     ScheduledWorker,
     Stop,
+    drafting_with,
     job,
     model_drafter,
     overlapped_drafter,
@@ -61,7 +62,7 @@ class LikeTarget(BranchingModel):
 
 
 def answer(
-    what: GenerationJob,
+    what: PreparedAnswer,
     fan: int = 0,
     n_checks: int = 1000,
     draft: int = 1,
@@ -164,12 +165,8 @@ def disturbed_answers(seed: int) -> None:
             worker,
             fan=rng.choice(FANS),
         )
-        loop = speculative_decode(
-            target_cache,
-            drafter,
-            make_verifier("coupled", SEED),
-            drafter.join_job(what),
-        )
+        prepared = replace(what, verifier=make_verifier("coupled", SEED))
+        loop = speculative_decode(target_cache, prepared, drafting_with(drafter, what))
         target.fails_at = rng.randrange(1, 12) if rng.random() < 0.2 else -1
         draft.fails_at = rng.randrange(1, 30) if rng.random() < 0.3 else -1
         draft.error = rng.choice((EngineError, DecodeInterrupted))
@@ -182,7 +179,7 @@ def disturbed_answers(seed: int) -> None:
         text = text[: rng.randrange(3, len(text) + 1)] + rng.choices(
             range(5), k=rng.randrange(3)
         )
-    what = replace(_random_job(text, rng), cancelled=lambda: False)
+    what = replace(_random_job(text, rng), is_cancelled=lambda: False)
     drafter = overlapped_drafter(
         draft_cache, make_verifier("coupled", SEED), what, worker, fan=rng.choice(FANS)
     )
@@ -198,7 +195,7 @@ def disturbed_answers(seed: int) -> None:
     assert got.tokens == expected.tokens
 
 
-def _random_job(text: list[int], rng: Random) -> GenerationJob:
+def _random_job(text: list[int], rng: Random) -> PreparedAnswer:
     sampling = rng.choice((GREEDY, SAMPLED))
     cancelled = Stop(rng.randrange(40)) if rng.random() < 0.3 else lambda: False
     draft_length = rng.choice((1, 2, 3, 5))

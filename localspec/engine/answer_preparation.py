@@ -1,0 +1,234 @@
+"""Prepares answers: a request becomes a `PreparedAnswer`, once, and is not read again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from localspec.engine.chat_prompt import Prompt
+from localspec.engine.loaded_pair import LoadedPair
+from localspec.errors import Hint, PromptTooLongError, UsageError
+from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParams
+from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
+from localspec.spec.constraints.grammars import Grammars
+from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.spec.drafters import DRAFT_FREE
+from localspec.spec.prepared_answer import (
+    DraftRequest,
+    PreparedAnswer,
+    PromptPart,
+    TokenPart,
+)
+from localspec.spec.sampling import bind_vocabulary
+from localspec.spec.verifiers import make_verifier
+
+_WITHOUT_DRAFT = ("off", *DRAFT_FREE)
+_MIN_ANSWER_TOKENS = 512  # That the larger context of a hint has room for.
+_CONTEXT_STEP = 256
+
+
+class AnswerPreparer:
+    """Prepares the answers of one loaded pair."""
+
+    def __init__(self, pair: LoadedPair, is_cancelled: Callable[[], bool]) -> None:
+        vocabulary = pair.target.vocabulary
+        self._pair = pair
+        self._prompts = pair.prompt_builder
+        self._vocabulary = vocabulary
+        self._is_cancelled = is_cancelled
+        self._grammars = Grammars(vocabulary)
+        self._header_tokens = HeaderTokens(
+            vocabulary.n_tokens, vocabulary.piece, vocabulary.token_text
+        )
+
+    def prepare(self, request: GenerateCommand) -> PreparedAnswer:
+        """Raises UsageError, PromptTooLongError or GrammarError."""
+        prompt = self._prompts.build_prompt(request)
+        parts = self._checked_parts(prompt)
+        _check_request(request, self._pair.target.n_vocab)
+
+        resumed_tokens = request.resumed_tokens
+        shown_tokens = resumed_tokens
+        max_tokens = request.max_tokens
+        if request.prefill:
+            resumed_tokens = self._prefill_tokens(prompt.prefill, resumed_tokens)
+            shown_tokens = ()  # The caller's own text is no part of the answer.
+            max_tokens += len(resumed_tokens)
+
+        thinking = self._prompts.make_thinking_budget(prompt, request)
+        thinking.restore_tokens(resumed_tokens)
+        answer = PreparedAnswer(
+            parts=parts,
+            sampling=self.bind_sampling(request.sampling),
+            max_tokens=max_tokens,
+            verifier=make_verifier(request.verify, request.sampling.seed),
+            is_eog=self._vocabulary.is_eog,
+            is_cancelled=self._is_cancelled,
+            resumed_tokens=resumed_tokens,
+            shown_tokens=shown_tokens,
+            stop_strings=(*request.stop, *prompt.stop),
+            thinking=thinking,
+            constraint=self._make_constraint(request, prompt, parts, resumed_tokens),
+            n_alternatives=request.n_alternatives if request.probabilities else None,
+            drafting=self._draft_request(request),
+            notices=prompt.notices,
+        )
+        return answer
+
+    def prompt_tokens(self, command: GenerateCommand | CountCommand) -> list[int]:
+        """The tokens of a prompt that leaves space for an answer.
+
+        Raises as `prepare` does.
+        """
+        return _join(self._checked_parts(self._prompts.build_prompt(command)))
+
+    def count_prompt_tokens(self, command: CountCommand) -> int:
+        """The length of a prompt, also of one that is empty or too long."""
+        return len(_join(self._parts(self._prompts.build_prompt(command))))
+
+    def bind_sampling(self, sampling: SamplingParams) -> SamplingParams:
+        return bind_vocabulary(sampling, self._vocabulary.piece)
+
+    def _parts(self, prompt: Prompt) -> tuple[PromptPart, ...]:
+        """The parts of a prompt; earlier answers keep the tokens they were generated with.
+
+        Raises UsageError if the request's own tokens are not of this model.
+        """
+        if not prompt.tokens:
+            return (TokenPart(self._prompts.tokenize(prompt)),)
+        n_tokens = self._vocabulary.n_tokens
+        if not all(0 <= token < n_tokens for token in prompt.tokens):
+            raise UsageError(
+                "The prompt contains tokens that this model does not have."
+            )
+        return (TokenPart(list(prompt.tokens)),)
+
+    def _checked_parts(self, prompt: Prompt) -> tuple[PromptPart, ...]:
+        """Raises UsageError if the prompt is empty, PromptTooLongError if it fills the
+        context.
+        """
+        parts = self._parts(prompt)
+        n_tokens = len(_join(parts))
+        target = self._pair.target
+        if not n_tokens:
+            raise UsageError("The prompt is empty.", "Give a text to answer.")
+        if n_tokens >= target.n_ctx:
+            raise _too_long_error(n_tokens, target.n_ctx, target.n_ctx_train)
+        return parts
+
+    def _prefill_tokens(
+        self, text: str, resumed_tokens: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """The resumed tokens if they have exactly this text, else the tokenizer's."""
+        pieces = b"".join(map(self._vocabulary.piece, resumed_tokens))
+        if pieces == text.encode("utf-8", "replace"):
+            return resumed_tokens
+        return tuple(self._vocabulary.tokenize_continuation(text))
+
+    def _make_constraint(
+        self,
+        request: GenerateCommand,
+        prompt: Prompt,
+        parts: tuple[PromptPart, ...],
+        resumed_tokens: tuple[int, ...],
+    ) -> OutputConstraint | None:
+        if not (request.grammar or request.json_schema):
+            return None
+        start = self._grammars.start(request.grammar, request.json_schema)
+        parser = self._prompts.make_answer_parser(prompt, request)
+        if parser is not None:
+            has_tools = bool(request.tools)
+            start = AnswerStart(start, parser, self._header_tokens, has_tools=has_tools)
+        tokens = _join(parts)
+        constraint = OutputConstraint(start, len(tokens))
+        constraint.commit([*tokens, *resumed_tokens])
+        return constraint
+
+    def _draft_request(self, request: GenerateCommand) -> DraftRequest:
+        prediction: list[int] = []
+        if request.prediction:
+            prediction = self._vocabulary.tokenize(
+                request.prediction, add_special=False, parse_special=False
+            )
+        draft = self._pair.loaded_draft
+        draft_prompt = None
+        if draft is not None and request.spec not in _WITHOUT_DRAFT:
+            draft_prompt = draft.prompt(request)
+        return DraftRequest(
+            method=request.spec,
+            max_length=request.draft_length,
+            overlap=request.overlap,
+            verify=request.verify,
+            why=request.why,
+            prediction=tuple(prediction),
+            prompt=draft_prompt,
+        )
+
+
+def _join(parts: tuple[PromptPart, ...]) -> list[int]:
+    return [id_ for part in parts for id_ in part.ids]
+
+
+def _too_long_error(n_tokens: int, n_ctx: int, trained: int) -> PromptTooLongError:
+    steps = math.ceil((n_tokens + _MIN_ANSWER_TOKENS) / _CONTEXT_STEP)
+    larger = steps * _CONTEXT_STEP
+    hint = f"Shorten it: the model was trained with {trained:,} tokens."
+    if not trained or larger <= trained:
+        hint = Hint(f"Use {{ctx={larger}}}, or shorten it.")
+    message = f"The prompt has {n_tokens:,} tokens; the context holds {n_ctx:,}."
+    return PromptTooLongError(message, hint)
+
+
+def _check_request(request: GenerateCommand, n_vocab: int) -> None:
+    _check_sampling(request.sampling, n_vocab)
+    if request.max_tokens < 1:
+        raise UsageError(
+            "Max tokens must be at least 1.", Hint("Use {max_tokens=1} or more.")
+        )
+    if not all(0 <= token < n_vocab for token in request.resumed_tokens):
+        raise UsageError(
+            "The begun answer contains tokens that this model does not have."
+        )
+    if request.grammar and request.json_schema:
+        raise UsageError(
+            "A grammar and a JSON Schema cannot be used together.", "Give one."
+        )
+
+
+def _check_sampling(sampling: SamplingParams, n_vocab: int) -> None:
+    """Raises UsageError. Comparisons are written so that NaN fails them."""
+    temperature = sampling.temperature
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise UsageError(f"A temperature of {temperature} is not valid.", "Use 0 to 2.")
+
+    has_valid_cuts = (
+        0 < sampling.top_p <= 1
+        and 0 <= sampling.min_p <= 1
+        and 0 <= sampling.xtc_probability <= 1
+        and sampling.top_k >= 0
+    )
+    if not has_valid_cuts:
+        raise UsageError(
+            "top-p must be in (0, 1], min-p and XTC's probability in [0, 1], "
+            "top-k 0 or more.",
+            "The defaults are 0.95, 0.05, 0 and 40.",
+        )
+
+    if not (math.isfinite(sampling.repeat_penalty) and sampling.repeat_penalty > 0):
+        raise UsageError(
+            "The repeat penalty must be above 0.", "1 is off; 1.1 is common."
+        )
+    penalties = (
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        sampling.dry_multiplier,
+        sampling.dry_base,
+    )
+    if not all(map(math.isfinite, penalties)):
+        raise UsageError("A penalty must be a number.", "0 is off; -2 to 2 is common.")
+
+    for token, bias in sampling.logit_bias:
+        if not (0 <= token < n_vocab and math.isfinite(bias)):
+            raise UsageError(
+                "The logit bias names tokens that this model does not have."
+            )
