@@ -1,5 +1,8 @@
-"""One file of one commit in the hub's cache: its paths, and the steps to its final
-name.
+"""One file of one commit in the hub's cache: its paths, and the steps to its final name.
+
+The steps are ours, because `hf_hub_download` gives a file its final name without
+checking its sha256, and links one only after a request to the hub. The layout is the
+library's, which other programs share (`localspec/models/local_files/hub_cache.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from localspec.models.local_files.local_model import verify_checksum
 from localspec.models.reference import RepoFile
 
 _CACHEDIR_TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache; see bford.info/cachedir.\n"
+_FAT32_LIMIT = 1 << 32
 
 
 class DownloadJob(Struct, frozen=True):
@@ -33,6 +37,8 @@ class DownloadJob(Struct, frozen=True):
 class CachedFile(Struct, frozen=True):
     cache: Path
     job: DownloadJob
+
+    # --- paths
 
     @property
     def repo_folder(self) -> Path:
@@ -51,24 +57,23 @@ class CachedFile(Struct, frozen=True):
         """The final name."""
         return self.repo_folder / "snapshots" / self.job.commit / self.job.file.path
 
+    # --- before the download
+
     @contextmanager
     def lock(self, cancel: CancelToken, on_busy: Callable[[], None]) -> Iterator[None]:
-        """Hold the hub library's lock of this blob; `on_busy` is called while it is
-        taken.
+        """Hold the hub library's lock of this blob.
+
+        `on_busy` is called again and again while another program holds it.
         """
         from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415  takes 200 ms to import
 
-        lock = (
-            self.cache
-            / ".locks"
-            / self.repo_folder.name
-            / f"{self.job.file.digest}.lock"
-        )
-        lock.parent.mkdir(parents=True, exist_ok=True)
+        folder = self.cache / ".locks" / self.repo_folder.name
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.job.file.digest}.lock"
         with ExitStack() as stack:
             while True:
                 try:
-                    stack.enter_context(WeakFileLock(lock, timeout=POLL_INTERVAL))
+                    stack.enter_context(WeakFileLock(path, timeout=POLL_INTERVAL))
                     break
                 except TimeoutError:
                     on_busy()
@@ -81,14 +86,13 @@ class CachedFile(Struct, frozen=True):
         The folder itself and `blobs` may be links: users move them to another disk.
         """
         snapshot = self.pointer_path.parent
-        if not Path(os.path.realpath(snapshot)).is_relative_to(
-            os.path.realpath(self.repo_folder)
-        ):
+        real_snapshot = Path(os.path.realpath(snapshot))
+        if not real_snapshot.is_relative_to(os.path.realpath(self.repo_folder)):
             raise StorageError(
                 f"{snapshot} leads out of the cache.", "Remove this link."
             )
-        for parent in (self.blob_path.parent, snapshot):
-            parent.mkdir(parents=True, exist_ok=True)
+        self.blob_path.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.mkdir(parents=True, exist_ok=True)
         tag = self.cache / "CACHEDIR.TAG"
         if not tag.exists():
             tag.write_text(_CACHEDIR_TAG, "ascii")
@@ -96,7 +100,8 @@ class CachedFile(Struct, frozen=True):
     def adopt_existing(self) -> bool:
         """Whether a file of the right size exists; it then gets its final name too.
 
-        A shorter file becomes the partial file of the download.
+        A shorter file becomes the partial file of the download. Raises ChecksumError
+        for a longer one.
         """
         for path in (self.blob_path, self.pointer_path):
             if not path.is_file():
@@ -105,12 +110,12 @@ class CachedFile(Struct, frozen=True):
             if size == self.job.file.size:
                 self._create_pointer()
                 return True
-            if size > self.job.file.size:  # not deleted: the hub's size may be wrong
-                message = (
-                    f"{path} has {size} bytes, but {self.job.file.size} on the hub."
+            if size > self.job.file.size:
+                # Not deleted: the size that the hub gives may be wrong.
+                raise ChecksumError(
+                    f"{path} has {size} bytes, but {self.job.file.size} on the hub.",
+                    "If it is damaged, remove it and download it again.",
                 )
-                hint = "If it is damaged, remove it and download it again."
-                raise ChecksumError(message, hint)
             if path.is_symlink() or self.partial_path.exists():
                 path.unlink()
             else:
@@ -118,27 +123,31 @@ class CachedFile(Struct, frozen=True):
         return self._reuse_other_commit()
 
     def delete(self) -> None:
-        for path in (self.pointer_path, self.blob_path):
-            path.unlink(missing_ok=True)
+        self.pointer_path.unlink(missing_ok=True)
+        self.blob_path.unlink(missing_ok=True)
 
     def check_disk_space(self) -> None:
         """Raise StorageError if the disk or its file system cannot hold the file."""
+        file = self.job.file
         present = self.partial_path.stat().st_size if self.partial_path.exists() else 0
+        needed = max(0, file.size - present)
         free = hub_cache.free_bytes(self.partial_path.parent)
-        needed = max(0, self.job.file.size - present)
-        hub_cache.check_free_space(self.job.file.path, needed, free, self.cache)
-        if self.job.file.size >= 1 << 32:
-            # FAT32 refuses the length at once; other file systems set it without
-            # writing.
-            with self.partial_path.open("ab") as file:
-                try:
-                    file.truncate(self.job.file.size)
-                finally:
-                    file.truncate(present)
+        hub_cache.check_free_space(file.path, needed, free, self.cache)
+        if file.size < _FAT32_LIMIT:
+            return
+        # FAT32 refuses the length at once; other file systems set it without writing.
+        with self.partial_path.open("ab") as partial:
+            try:
+                partial.truncate(file.size)
+            finally:
+                partial.truncate(present)
+
+    # --- after the download
 
     def publish(self) -> None:
-        """Give the complete, verified file its final name; an interruption can be
-        resumed.
+        """Give the complete, verified file its final name.
+
+        An interruption between two steps can be resumed.
         """
         os.replace(self.partial_path, self.blob_path)
         data_files.sync_folder(self.blob_path.parent)
@@ -155,13 +164,15 @@ class CachedFile(Struct, frozen=True):
         os.replace(temporary, ref)
 
     def _reuse_other_commit(self) -> bool:
-        """Use the same file of another commit, on systems whose snapshots do not share
-        blobs.
+        """Use the same file of another commit, if the cache has no links.
+
+        Then a snapshot holds the file itself, so that commits do not share blobs.
         """
-        for candidate in (self.repo_folder / "snapshots").glob(
-            f"*/{self.job.file.path}"
-        ):
-            if candidate.is_symlink() or candidate.stat().st_size != self.job.file.size:
+        snapshots = self.repo_folder / "snapshots"
+        for candidate in snapshots.glob(f"*/{self.job.file.path}"):
+            if candidate.is_symlink():
+                continue
+            if candidate.stat().st_size != self.job.file.size:
                 continue
             if not verify_checksum(candidate, self.job.file.digest, lambda _: None):
                 continue
@@ -175,58 +186,60 @@ class CachedFile(Struct, frozen=True):
         return False
 
     def _create_pointer(self) -> None:
-        """Link the final name to the blob, or move the blob there on systems without
-        links.
-        """
+        """Link the final name to the blob, or move the blob there without links."""
         if not self.blob_path.exists():
             return
         with suppress(OSError):
             if self.pointer_path.samefile(self.blob_path):
                 return
-        temporary = self.pointer_path.with_name(
-            f"{self.job.file.digest[:16]}.{os.getpid()}.tmp"
-        )
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+        folder = self.pointer_path.parent
+        name = f"{self.job.file.digest[:16]}.{os.getpid()}.tmp"
+        temporary = folder / name
+        temporary.unlink(missing_ok=True)
         try:
-            if os.environ.get("HF_HUB_DISABLE_SYMLINKS", "").upper() in {
-                "1",
-                "ON",
-                "YES",
-                "TRUE",
-            }:
+            if _are_links_disabled():
                 raise NotImplementedError
-            temporary.symlink_to(
-                os.path.relpath(self.blob_path, self.pointer_path.parent)
-            )
+            temporary.symlink_to(os.path.relpath(self.blob_path, folder))
             os.replace(temporary, self.pointer_path)
         except (OSError, NotImplementedError):
             os.replace(self.blob_path, self.pointer_path)
-        data_files.sync_folder(self.pointer_path.parent)
+        data_files.sync_folder(folder)
+
+
+def _are_links_disabled() -> bool:
+    """Whether the user told the hub library to create no links."""
+    value = os.environ.get("HF_HUB_DISABLE_SYMLINKS", "")
+    return value.upper() in ("1", "ON", "YES", "TRUE")
 
 
 @contextmanager
 def explain_disk_errors(cache: Path) -> Iterator[None]:
-    """Turn OSErrors into StorageErrors."""
+    """Turn OSErrors of the system into StorageErrors."""
     try:
         yield
     except OSError as error:
         if error.errno is None:
             raise
-        path = error.filename or cache
-        is_full = "Free some space and try again: the download resumes."
-        errors = {
-            errno.ENOSPC: (f"The disk of {cache} is full.", is_full),
-            errno.EDQUOT: (f"Your quota on the disk of {cache} is full.", is_full),
-            errno.EFBIG: (
-                f"The disk of {cache} cannot hold a file of that size.",
-                "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
-            ),
-            errno.ELOOP: (
-                f"{path} is a link.",
-                "Remove it: downloads do not write to links.",
-            ),
-        }
-        other = f"{path} cannot be read or written: {error.strerror}."
-        default = (other, "Check the disk and its permissions.")
-        raise StorageError(*errors.get(error.errno, default)) from error
+        raise _storage_error(error, cache) from error
+
+
+def _storage_error(error: OSError, cache: Path) -> StorageError:
+    path = error.filename or cache
+    resume_hint = "Free some space and try again: the download resumes."
+    if error.errno == errno.ENOSPC:
+        return StorageError(f"The disk of {cache} is full.", resume_hint)
+    if error.errno == errno.EDQUOT:
+        return StorageError(f"Your quota on the disk of {cache} is full.", resume_hint)
+    if error.errno == errno.EFBIG:
+        return StorageError(
+            f"The disk of {cache} cannot hold a file of that size.",
+            "FAT32 allows 4 GB per file: set HF_HUB_CACHE to a folder on another disk.",
+        )
+    if error.errno == errno.ELOOP:
+        return StorageError(
+            f"{path} is a link.", "Remove it: downloads do not write to links."
+        )
+    return StorageError(
+        f"{path} cannot be read or written: {error.strerror}.",
+        "Check the disk and its permissions.",
+    )

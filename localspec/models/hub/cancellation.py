@@ -13,7 +13,8 @@ from localspec.units import duration
 
 _T = TypeVar("_T")
 
-POLL_INTERVAL = 0.1  # Seconds between checks for cancellation.
+POLL_INTERVAL = 0.1
+"""Seconds between checks for cancellation."""
 
 
 class OperationCancelledError(Exception):
@@ -47,34 +48,41 @@ class RetryableError(DownloadError):
     def __init__(
         self, message: str, hint: str = "", retry_after: float | None = None
     ) -> None:
+        """`retry_after` is the number of seconds that the hub asks to wait."""
         super().__init__(message, hint or "Run the same command again to resume.")
-        self.retry_after = retry_after  # Seconds to wait, by request of the hub.
+        self.retry_after = retry_after
 
 
 class RetryPolicy(Struct, frozen=True):
-    """Limits and delays of network requests, in seconds."""
+    """Limits and delays of network requests, in seconds.
 
-    max_attempts: int = 6  # Consecutive attempts that receive no byte.
-    # Before the second attempt; doubles with each further one.
+    With the defaults, six attempts that receive no byte are 1 + 2 + 4 + 8 + 16 s apart.
+    """
+
+    max_attempts: int = 6
+    """Consecutive attempts that receive no byte."""
     first_delay: float = 1.0
+    """Before the second attempt; doubles with each further one."""
     max_delay: float = 30.0
-    max_retry_after: float = 300.0  # Longest accepted `retry_after`.
+    max_retry_after: float = 300.0
+    """If the hub asks to wait longer, the operation fails."""
     connect_timeout: float = 10.0
-    # A connection without a byte for this long counts as lost.
     stall_timeout: float = 20.0
+    """A connection without a byte for this long counts as lost."""
 
     def delay_before_retry(self, attempt: int, error: RetryableError) -> float:
-        """Seconds to wait after attempt number `attempt`; raises `error` if there is no
-        further.
+        """The seconds to wait after attempt number `attempt`.
+
+        Raises `error` if there is no further attempt.
         """
-        if (
-            attempt >= self.max_attempts
-            or (error.retry_after or 0) > self.max_retry_after
-        ):
+        if attempt >= self.max_attempts:
             raise error
         if error.retry_after is not None:
+            if error.retry_after > self.max_retry_after:
+                raise error
             return error.retry_after
-        return float(min(self.max_delay, self.first_delay * 2 ** (attempt - 1)))
+        doubled = self.first_delay * 2.0 ** (attempt - 1)
+        return min(self.max_delay, doubled)
 
 
 def retry(

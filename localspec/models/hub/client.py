@@ -23,12 +23,8 @@ from localspec.models.hub.cancellation import (
     RetryPolicy,
     retry,
 )
-from localspec.models.hub.response_stream import (
-    OFFLINE_HINT,
-    ResponseStream,
-    StreamAddress,
-    not_a_hub_error,
-)
+from localspec.models.hub.network_errors import OFFLINE_HINT, not_a_hub_error
+from localspec.models.hub.response_stream import RangeRequest, ResponseStream
 from localspec.models.reference import RepoFile
 from localspec.sanitize import sanitize
 
@@ -38,12 +34,13 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
-_MAX_JSON_BYTES = 64_000_000  # Of a list of files; the largest known has 5 MB.
+_MAX_JSON_BYTES = 64_000_000
+"""The largest known list of files has 5 MB."""
+_HEADER_REQUEST_BYTES = 20_000_000
+"""The largest vocabularies take 16 MB."""
 _WRONG_FORM = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an answer of another form raises."""
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
-# Bytes per request: the largest vocabularies take 16 MB.
-_HEADER_REQUEST_BYTES = 20_000_000
 
 
 class RepoInfo(Struct, frozen=True):
@@ -64,6 +61,14 @@ class HubSearchResult(Struct, frozen=True):
     gated: bool
 
 
+class HubLocation(Struct, frozen=True):
+    """A file of a repository at a revision."""
+
+    repo: str
+    revision: str
+    path: str
+
+
 class HubClient:
     """A model hub or a mirror.
 
@@ -78,8 +83,9 @@ class HubClient:
         retry_policy: RetryPolicy | None = None,
         on_wait: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """`on_wait` receives a sentence while the hub asks to wait (a limit of
-        requests).
+        """`on_wait` receives a sentence while the hub asks to wait.
+
+        The hub does so when a limit of requests is reached.
         """
         endpoint = endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
         self.endpoint = endpoint.rstrip("/")
@@ -87,7 +93,8 @@ class HubClient:
             hint = f"A valid one looks like {DEFAULT_ENDPOINT}."
             raise UsageError(f"{self.endpoint!r} is not a web address.", hint)
         self.offline = offline or config.resolve().get("network.offline")
-        self.retry_policy, self.on_wait = retry_policy or RetryPolicy(), on_wait
+        self.retry_policy = retry_policy or RetryPolicy()
+        self.on_wait = on_wait
         self._token = token
 
     def list_files(
@@ -98,25 +105,12 @@ class HubClient:
         path = f"/{repo}"
         if revision is not None:
             path += f"/revision/{quote(revision, safe='')}"
-        query = {"blobs": "true"}
-        return self._request(
-            path, query, lambda info: _parse_repo(repo, info), repo, cancel
-        )
-
-    def read_header(
-        self, repo: str, revision: str, file: str, cancel: CancelToken | None = None
-    ) -> Header:
-        """A file's header; reads as little of the file as possible, in 1-2 requests."""
-        reference.check_names(repo, revision)
-        reference.check_gguf_path(file)
-        cancel = cancel or CancelToken()
-        location, data = (repo, revision, file), bytearray()
-        policy = self.retry_policy
-        return retry(
-            lambda: self._fetch_header(location, data, cancel),
-            cancel,
-            policy,
-            self.on_wait,
+        return self._request_json(
+            path,
+            query={"blobs": "true"},
+            parse=lambda info: _parse_repo(repo, info),
+            repo=repo,
+            cancel=cancel,
         )
 
     def search(
@@ -134,44 +128,86 @@ class HubClient:
         def parse(entries: Any) -> tuple[HubSearchResult, ...]:
             if not isinstance(entries, list):
                 raise TypeError("not a list")
-            return tuple(filter(None, map(_parse_search_result, entries)))[:limit]
+            results = [_parse_search_result(entry) for entry in entries]
+            return tuple(result for result in results if result is not None)[:limit]
 
-        return self._request("", query, parse, text, cancel)
+        return self._request_json(
+            "", query=query, parse=parse, repo=text, cancel=cancel
+        )
+
+    def read_header(
+        self, repo: str, revision: str, file: str, cancel: CancelToken | None = None
+    ) -> Header:
+        """A file's header; reads as little of the file as possible, in 1-2 requests."""
+        reference.check_names(repo, revision)
+        reference.check_gguf_path(file)
+        location = HubLocation(repo, revision, file)
+        token = cancel or CancelToken()
+        received = bytearray()  # Kept from attempt to attempt.
+        return retry(
+            lambda: self._fetch_header(location, received, token),
+            token,
+            self.retry_policy,
+            self.on_wait,
+        )
 
     @contextmanager
     def open_stream(
         self,
-        location: tuple[str, str, str],
+        location: HubLocation,
+        *,
         start: int,
         end: int | None,
         cancel: CancelToken,
     ) -> Iterator[ResponseStream]:
-        """The bytes from `start` to `end` (exclusive; None is the end of the file).
-
-        `location` is repository, revision and path.
-        """
-        repo, revision, path = location
-        url = f"{self.endpoint}/{repo}/resolve/{quote(revision, safe='')}/{quote(path)}"
-        with self._open(url, repo, start, end, cancel) as stream:
+        """The bytes from `start` to `end` (exclusive; None is the end of the file)."""
+        revision = quote(location.revision, safe="")
+        path = quote(location.path)
+        url = f"{self.endpoint}/{location.repo}/resolve/{revision}/{path}"
+        with self._open(
+            url, location.repo, start=start, end=end, cancel=cancel
+        ) as stream:
             yield stream
 
     def require_online(self) -> None:
         """Raise OfflineError in offline mode."""
-        if self.offline:
-            setting = config.resolve().settings["network.offline"]
-            source = f"Set by {setting.origin_text} (network.offline). "
-            hint = (
-                source + "Downloaded models still work."
-                if setting.current
-                else OFFLINE_HINT
-            )
-            raise OfflineError("Offline mode is on.", hint)
+        if not self.offline:
+            return
+        hint = OFFLINE_HINT
+        setting = config.resolve().settings["network.offline"]
+        if setting.current:
+            source = f"Set by {setting.origin_text} (network.offline)."
+            hint = f"{source} Downloaded models still work."
+        raise OfflineError("Offline mode is on.", hint)
 
     @contextmanager
     def _open(
-        self, url: str, repo: str, start: int, end: int | None, cancel: CancelToken
+        self,
+        url: str,
+        repo: str,
+        *,
+        start: int,
+        end: int | None,
+        cancel: CancelToken,
     ) -> Iterator[ResponseStream]:
         self.require_online()
+        request = RangeRequest(
+            endpoint=self.endpoint,
+            repo=repo,
+            url=url,
+            headers=self._request_headers(),
+            start=start,
+            end=end,
+        )
+        stream = ResponseStream(request, cancel, self.retry_policy)
+        try:
+            stream.open()
+            yield stream
+        finally:
+            stream.abandon()
+
+    def _request_headers(self) -> dict[str, str]:
+        """The library's headers, with the user's token."""
         from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415  takes 200 ms to import
 
         # The library's own handler would write over the screen.
@@ -180,45 +216,43 @@ class HubClient:
             token=self._token, library_name="localspec", library_version=__version__
         )
         self._check_token(headers.get("authorization", ""))
-        address = StreamAddress(self.endpoint, repo, url, headers)
-        stream = ResponseStream(address, start, end, cancel, self.retry_policy)
-        try:
-            stream.open()
-            yield stream
-        finally:
-            stream.abandon()
+        return headers
 
     def _check_token(self, header: str) -> None:
         """Raise AccessDeniedError for a character that no HTTP header can have."""
-        if wrong := [character for character in header if not " " <= character <= "~"]:
-            name = (
-                "HF_TOKEN"
-                if os.environ.get("HF_TOKEN")
-                else "The token of `hf auth login`"
-            )
-            name = "The given token" if isinstance(self._token, str) else name
-            raise AccessDeniedError(
-                f"{name} contains {wrong[0]!a}, which no token does.",
-                "Copy the token again, without quotation marks and spaces around it.",
-            )
+        wrong = next((char for char in header if not " " <= char <= "~"), None)
+        if wrong is None:
+            return
+        if isinstance(self._token, str):
+            name = "The given token"
+        elif os.environ.get("HF_TOKEN"):
+            name = "HF_TOKEN"
+        else:
+            name = "The token of `hf auth login`"
+        raise AccessDeniedError(
+            f"{name} contains {wrong!a}, which no token does.",
+            "Copy the token again, without quotation marks and spaces around it.",
+        )
 
-    def _request(
+    def _request_json(
         self,
         path: str,
+        *,
         query: dict[str, str],
         parse: Callable[[Any], _T],
         repo: str,
         cancel: CancelToken | None,
     ) -> _T:
-        """What `parse` makes of the JSON below /api/models; its errors mean that it is
-        no hub's.
+        """What `parse` makes of the JSON below /api/models.
+
+        An error of `parse` means that the server is no hub.
         """
-        cancel = cancel or CancelToken()
+        token = cancel or CancelToken()
         url = f"{self.endpoint}/api/models{path}?{urlencode(query)}"
 
         def fetch() -> _T:
-            with self._open(url, repo, 0, None, cancel) as stream:
-                body = bytearray()
+            body = bytearray()
+            with self._open(url, repo, start=0, end=None, cancel=token) as stream:
                 for chunk in stream:
                     body += chunk
                     if len(body) > _MAX_JSON_BYTES:
@@ -228,31 +262,39 @@ class HubClient:
             except (*_WRONG_FORM, RecursionError) as error:
                 raise not_a_hub_error(self.endpoint) from error
 
-        return retry(fetch, cancel, self.retry_policy, self.on_wait)
+        return retry(fetch, token, self.retry_policy, self.on_wait)
 
     def _fetch_header(
-        self, location: tuple[str, str, str], data: bytearray, cancel: CancelToken
+        self, location: HubLocation, received: bytearray, cancel: CancelToken
     ) -> Header:
-        """Parse while one body arrives; `data` keeps its bytes for a retry."""
+        """Parse while one body arrives.
+
+        `received` holds the first bytes of the file and keeps those of this attempt.
+        """
         from localspec.models.gguf import reader  # noqa: PLC0415
 
-        end = len(data) + _HEADER_REQUEST_BYTES
-        with self.open_stream(location, len(data), end, cancel) as stream:
+        start = len(received)
+        end = start + _HEADER_REQUEST_BYTES
+        with self.open_stream(location, start=start, end=end, cancel=cancel) as stream:
             if stream.file_size is None:
                 raise DownloadError("The hub gives no size for the file.")
-            if stream.start != len(data):
-                data.clear()
+            if stream.start != start:
+                received.clear()
             chunks = iter(stream)
 
             def read_more(start: int, end: int) -> bytes:
-                while len(data) < end:
-                    if (chunk := next(chunks, None)) is None:
+                while len(received) < end:
+                    chunk = next(chunks, None)
+                    if chunk is None:
                         raise RetryableError("The connection ended within the header.")
-                    data.extend(chunk)
-                return bytes(data[start:end])
+                    received.extend(chunk)
+                return bytes(received[start:end])
 
             first_bytes = read_more(0, min(64, stream.file_size))
             return reader.parse(first_bytes, stream.file_size, read_more=read_more)
+
+
+# --- the hub's JSON
 
 
 def _parse_repo(repo: str, info: Any) -> RepoInfo:
@@ -260,34 +302,44 @@ def _parse_repo(repo: str, info: Any) -> RepoInfo:
 
     The repository has the hub's own name, also after a renaming.
     """
-    if not reference.COMMIT_HASH.fullmatch(info["sha"]):
+    commit = info["sha"]
+    if not reference.COMMIT_HASH.fullmatch(commit):
         raise ValueError("no commit")
-    files = []
-    for file in info.get("siblings") or ():
-        path, size, lfs = file["rfilename"], file.get("size"), file.get("lfs")
-        digest = (
-            (lfs if isinstance(lfs, dict) else {}).get("sha256")
-            or file.get("blobId")
-            or ""
-        )
-        if isinstance(size, int) and size >= 0 and reference.is_safe_path(path):
-            files.append(
-                RepoFile(path, size, digest if _DIGEST.fullmatch(digest) else "")
-            )
-    card = info.get("cardData")
-    card = card if isinstance(card, dict) else {}
+
+    files = [_parse_file(file) for file in info.get("siblings") or ()]
     own_name = info.get("id")
-    is_name = isinstance(own_name, str) and reference.is_repo_id(own_name)
-    licence = card.get("license_name") or card.get("license")
+    if not isinstance(own_name, str) or not reference.is_repo_id(own_name):
+        own_name = repo
     return RepoInfo(
-        repo=own_name if is_name else repo,
-        revision=info["sha"],
-        files=tuple(files),
-        licence=sanitize(licence, multiline=False)[:100]
-        if isinstance(licence, str)
-        else None,
+        repo=own_name,
+        revision=commit,
+        files=tuple(file for file in files if file is not None),
+        licence=_parse_licence(info.get("cardData")),
         gated=bool(info.get("gated")),
     )
+
+
+def _parse_file(file: Any) -> RepoFile | None:
+    """None for an unknown size or an unsafe name."""
+    path = file["rfilename"]
+    size = file.get("size")
+    if not isinstance(size, int) or size < 0 or not reference.is_safe_path(path):
+        return None
+    lfs = file.get("lfs")
+    sha256 = lfs.get("sha256") if isinstance(lfs, dict) else None
+    digest = sha256 or file.get("blobId") or ""
+    if not _DIGEST.fullmatch(digest):
+        digest = ""
+    return RepoFile(path, size, digest)
+
+
+def _parse_licence(card: Any) -> str | None:
+    if not isinstance(card, dict):
+        return None
+    licence = card.get("license_name") or card.get("license")
+    if not isinstance(licence, str):
+        return None
+    return sanitize(licence, multiline=False)[:100]
 
 
 def _parse_search_result(entry: Any) -> HubSearchResult | None:
@@ -296,13 +348,12 @@ def _parse_search_result(entry: Any) -> HubSearchResult | None:
         repo = str(entry["id"])
         reference.check_names(repo)
         updated = entry.get("lastModified")
-        updated_at = datetime.fromisoformat(updated) if updated else None
-        downloads, likes = (
-            int(entry.get("downloads") or 0),
-            int(entry.get("likes") or 0),
-        )
         return HubSearchResult(
-            repo, downloads, likes, updated_at, bool(entry.get("gated"))
+            repo=repo,
+            downloads=int(entry.get("downloads") or 0),
+            likes=int(entry.get("likes") or 0),
+            updated=datetime.fromisoformat(updated) if updated else None,
+            gated=bool(entry.get("gated")),
         )
     except (*_WRONG_FORM, UsageError):
         return None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,9 +15,7 @@ from localspec.errors import (
     ChecksumError,
     DownloadError,
     LocalspecError,
-    ModelFileError,
     OfflineError,
-    StorageError,
 )
 from localspec.models import reference
 from localspec.models.hub.cached_file import (
@@ -29,13 +24,14 @@ from localspec.models.hub.cached_file import (
     explain_disk_errors,
 )
 from localspec.models.hub.cancellation import CancelToken, RetryableError, wait_text
-from localspec.models.hub.client import HubClient
-from localspec.models.hub.response_stream import LOGIN_HINT
+from localspec.models.hub.client import HubClient, HubLocation
+from localspec.models.hub.partial_file import PartialFile
 from localspec.models.local_files import hub_cache
 from localspec.models.local_files.local_model import save_checksum, verify_checksum
 
 _RATE_WINDOW_SECONDS = 5.0
-_MIN_REPORT_INTERVAL = 0.1  # Seconds between two reports of the same phase.
+_MIN_REPORT_INTERVAL = 0.1
+"""Seconds between two reports of the same phase."""
 
 
 class DownloadPhase(StrEnum):
@@ -69,51 +65,67 @@ def download_file(
     cache_dir: Path | None = None,
     rate_limiter: RateLimiter | None = None,
 ) -> Path:
-    """The complete, verified file under its final name; needs no network if it is in
-    the cache.
+    """The complete, verified file under its final name.
 
-    Raises OperationCancelledError.  The received part is kept, and the next call resumes it.
+    It needs no network if the file is in the cache. Raises OperationCancelledError. The
+    received part is kept, and the next call resumes it.
     """
     reference.check_names(job.repo, job.commit, job.ref)
     reference.check_gguf_path(job.file.path)
     if not job.file.digest:
-        hint = "The file cannot be verified, so it was not downloaded."
-        raise DownloadError(f"The hub gives no checksum for {job.file.path}.", hint)
-    cache, cancel = cache_dir or hub_cache.cache_root(), cancel or CancelToken()
-    reporter, file = _ProgressReporter(job, on_progress), CachedFile(cache, job)
+        raise DownloadError(
+            f"The hub gives no checksum for {job.file.path}.",
+            "The file cannot be verified, so it was not downloaded.",
+        )
+    cache = cache_dir or hub_cache.cache_root()
+    file = CachedFile(cache, job)
+    reporter = _ProgressReporter(job, on_progress)
+    token = cancel or CancelToken()
+
+    def on_busy() -> None:
+        reporter.report(DownloadPhase.WAITING, 0)
+
+    with explain_disk_errors(cache), file.lock(token, on_busy):
+        file.create_folders()
+        if not _is_complete(file, reporter, token):
+            hub.require_online()
+            file.delete()  # A damaged file, if any; offline it stays.
+            file.check_disk_space()
+            transfer = _Transfer(
+                hub,
+                job,
+                reporter=reporter,
+                cancel=token,
+                rate_limiter=rate_limiter or RateLimiter(),
+            )
+            transfer.complete(file.partial_path)
+            file.publish()
+            if job.file.sha256:
+                save_checksum(file.pointer_path, job.file.sha256)
+        file.write_ref()
+    path = file.pointer_path
+    on_progress(DownloadState(job, DownloadPhase.DONE, job.file.size, path=path))
+    return path
+
+
+def _is_complete(
+    file: CachedFile, reporter: _ProgressReporter, cancel: CancelToken
+) -> bool:
+    """Whether the file is in the cache with the right size and sha256.
+
+    A file of git's, whose digest is a sha1, is not read again.
+    """
+    if not file.adopt_existing():
+        return False
+    sha256 = file.job.file.sha256
+    if not sha256:
+        return True
 
     def on_bytes_read(done: int) -> None:
         cancel.raise_if_cancelled()
-        reporter.report("verifying", done)
+        reporter.report(DownloadPhase.VERIFYING, done)
 
-    with (
-        explain_disk_errors(cache),
-        file.lock(cancel, lambda: reporter.report("waiting", 0)),
-    ):
-        file.create_folders()
-        # git's are not checked again
-        exists, sha256 = (
-            file.adopt_existing(),
-            job.file.sha256,
-        )
-        if not exists or (
-            sha256 and not verify_checksum(file.pointer_path, sha256, on_bytes_read)
-        ):
-            hub.require_online()
-            if exists:
-                file.delete()
-            file.check_disk_space()
-            _Transfer(
-                hub, file, reporter.report, cancel, rate_limiter or RateLimiter()
-            ).run()
-            file.publish()
-            if sha256:
-                save_checksum(file.pointer_path, sha256)
-        file.write_ref()
-    on_progress(
-        DownloadState(job, DownloadPhase.DONE, job.file.size, path=file.pointer_path)
-    )
-    return file.pointer_path
+    return verify_checksum(file.pointer_path, sha256, on_bytes_read)
 
 
 class _ProgressReporter:
@@ -126,28 +138,33 @@ class _ProgressReporter:
         self._on_progress = on_progress
         self._last_report = -_MIN_REPORT_INTERVAL
         self._samples: deque[tuple[float, int]] = deque()
+        """Times, and the bytes that were done then, of the last seconds."""
 
-    def report(self, phase: str, done: int, note: str = "") -> None:
+    def report(self, phase: DownloadPhase, done: int, note: str = "") -> None:
         now = monotonic()
-        rate = self._measure_rate(now, done) if phase == DownloadPhase.LOADING else None
-        is_same = (phase, note) == (self._state.phase, self._state.note)
+        rate = None
+        if phase is DownloadPhase.LOADING:
+            rate = self._measure_rate(now, done)
+        is_same = phase is self._state.phase and note == self._state.note
         if is_same and now - self._last_report < _MIN_REPORT_INTERVAL:
             return
         self._last_report = now
         job = self._state.job
         eta = (job.file.size - done) / rate if rate else None
         self._state = DownloadState(
-            job, DownloadPhase(phase), done, rate, eta, note=note
+            job, phase, done_bytes=done, rate=rate, eta=eta, note=note
         )
         self._on_progress(self._state)
 
     def _measure_rate(self, now: float, done: int) -> float | None:
-        if self._samples and done < self._samples[-1][1]:  # the transfer started over
-            self._samples.clear()
-        self._samples.append((now, done))
-        while now - self._samples[0][0] > _RATE_WINDOW_SECONDS:
-            self._samples.popleft()
-        start, first = self._samples[0]
+        samples = self._samples
+        has_restarted = bool(samples) and done < samples[-1][1]
+        if has_restarted:
+            samples.clear()
+        samples.append((now, done))
+        while now - samples[0][0] > _RATE_WINDOW_SECONDS:
+            samples.popleft()
+        start, first = samples[0]
         return (done - first) / (now - start) if now > start else None
 
 
@@ -161,7 +178,8 @@ class RateLimiter:
 
     def acquire(self, n_bytes: int, cancel: CancelToken) -> None:
         """Wait until `n_bytes` may pass.  Raises OperationCancelledError."""
-        if not (limit := self.limit):
+        limit = self.limit
+        if not limit:
             return
         with self._lock:
             now = monotonic()
@@ -171,151 +189,114 @@ class RateLimiter:
 
 
 class _Transfer:
-    """Completes the partial file of a `CachedFile`, hashing it, and verifies its
-    checksum.
-    """
+    """Requests what a partial file lacks, until its checksum is right."""
 
     def __init__(
         self,
         hub: HubClient,
-        cached_file: CachedFile,
-        report: Callable[..., None],
+        job: DownloadJob,
+        *,
+        reporter: _ProgressReporter,
         cancel: CancelToken,
         rate_limiter: RateLimiter,
     ) -> None:
-        """`report` receives the phase, the bytes done, and why nothing arrives."""
-        self._hub, self._report = hub, report
-        self._job, self._file = cached_file.job, cached_file.job.file
-        self._partial_path = cached_file.partial_path
-        self._cancel, self._rate_limiter = cancel, rate_limiter
-        self._n_bytes, self._hasher = 0, self._new_hasher()
+        self._hub = hub
+        self._job = job
+        self._reporter = reporter
+        self._cancel = cancel
+        self._rate_limiter = rate_limiter
 
-    def run(self) -> None:
-        """Raises ChecksumError after two downloads with a wrong checksum; nothing is
-        kept then.
+    def complete(self, path: Path) -> None:
+        """Raises ChecksumError after two downloads with a wrong checksum.
+
+        Nothing is kept then.
         """
-        handle = _open_partial_file(self._partial_path)
+        partial = PartialFile(path, self._job.file)
         try:
-            if os.fstat(handle).st_size > self._file.size:
-                os.ftruncate(handle, 0)
-            while block := os.read(handle, 1 << 20):
-                self._cancel.raise_if_cancelled()
-                self._hasher.update(block)
-                self._n_bytes += len(block)
-                self._report("checking", self._n_bytes)
+            partial.read_existing(self._on_existing_bytes)
             for _ in range(2):
-                self._download_rest(handle)
-                self._report("verifying", self._n_bytes)
-                if (actual := self._hasher.hexdigest()) == self._file.digest:
-                    os.fsync(handle)
+                self._download_rest(partial)
+                self._reporter.report(DownloadPhase.VERIFYING, partial.n_bytes)
+                actual = partial.digest
+                if actual == self._job.file.digest:
+                    partial.sync()
                     return
-                os.ftruncate(handle, 0)
-                os.lseek(handle, 0, os.SEEK_SET)
-                self._n_bytes, self._hasher = 0, self._new_hasher()
+                partial.restart()
+            file = self._job.file
             raise ChecksumError(
-                f"{self._file.path} was damaged in two downloads: sha256 {actual[:12]}…, "
-                f"not {self._file.digest[:12]}….",
+                f"{file.path} was damaged in two downloads: "
+                f"sha256 {actual[:12]}…, not {file.digest[:12]}….",
                 "Try again later, or on another network.",
             )
         finally:
-            is_empty = os.fstat(handle).st_size == 0
-            os.close(handle)
-            if is_empty:
-                self._partial_path.unlink(missing_ok=True)
+            partial.close()
 
-    def _new_hasher(self) -> hashlib._Hash:
-        """For sha256, or git's sha1 of a blob, by the digest's length."""
-        if self._file.sha256:
-            return hashlib.sha256()
-        return hashlib.sha1(b"blob %d\0" % self._file.size, usedforsecurity=False)
+    def _on_existing_bytes(self, done: int) -> None:
+        self._cancel.raise_if_cancelled()
+        self._reporter.report(DownloadPhase.CHECKING, done)
 
-    def _download_rest(self, handle: int) -> None:
-        """Repeats requests up to the end of the file; progress resets the number of
-        attempts.
+    def _download_rest(self, partial: PartialFile) -> None:
+        """Repeat requests up to the end of the file.
 
-        A hub that cannot be reached is retried only after it has sent something.
+        Progress resets the number of attempts. A hub that cannot be reached is retried
+        only after it has sent something.
         """
-        attempt, first = 1, self._n_bytes
-        while (before := self._n_bytes) < self._file.size:
+        attempt = 1
+        first = partial.n_bytes
+        while not partial.is_full:
+            before = partial.n_bytes
             try:
-                self._request_rest(handle)
+                self._request_rest(partial)
             except (RetryableError, OfflineError) as error:
-                if isinstance(error, OfflineError) and self._n_bytes == first:
+                if isinstance(error, OfflineError) and partial.n_bytes == first:
                     raise
-                attempt = 1 if self._n_bytes > before else attempt
-                done = f"{self._n_bytes / 1e9:.2f} of {self._file.size / 1e9:.2f} GB"
-                message = f"{self._file.path} stopped at {done}. {error.message}"
-                stopped = RetryableError(message)
-                if isinstance(error, RetryableError):
-                    stopped = RetryableError(message, error.hint, error.retry_after)
+                if partial.n_bytes > before:
+                    attempt = 1
+                stopped = self._stopped_error(error, partial.n_bytes)
                 seconds = self._hub.retry_policy.delay_before_retry(attempt, stopped)
                 if stopped.retry_after:
-                    self._report("loading", self._n_bytes, wait_text(seconds))
+                    note = wait_text(seconds)
+                    self._reporter.report(DownloadPhase.LOADING, partial.n_bytes, note)
                 self._cancel.sleep(seconds)
                 attempt += 1
 
-    def _request_rest(self, handle: int) -> None:
+    def _stopped_error(self, error: LocalspecError, done: int) -> RetryableError:
+        """The error with how much of the file is here."""
+        file = self._job.file
+        progress = f"{done / 1e9:.2f} of {file.size / 1e9:.2f} GB"
+        message = f"{file.path} stopped at {progress}. {error.message}"
+        if isinstance(error, RetryableError):
+            return RetryableError(message, error.hint, error.retry_after)
+        return RetryableError(message)
+
+    def _request_rest(self, partial: PartialFile) -> None:
         """One request.
 
         Raises RetryableError if it does not reach the end of the file.
         """
-        job, file = self._job, self._file
-        location = job.repo, job.commit, file.path
-        self._report("loading", self._n_bytes)
+        job = self._job
+        size = job.file.size
+        start = partial.n_bytes
+        location = HubLocation(job.repo, job.commit, job.file.path)
+        self._reporter.report(DownloadPhase.LOADING, start)
         with self._hub.open_stream(
-            location, self._n_bytes, None, self._cancel
+            location, start=start, end=None, cancel=self._cancel
         ) as stream:
-            if stream.file_size not in (None, file.size):
-                what = (
-                    f"The hub announced {file.size} bytes but sends {stream.file_size}."
+            if stream.file_size not in (None, size):
+                raise RetryableError(
+                    f"The hub announced {size} bytes but sends {stream.file_size}."
                 )
-                raise RetryableError(what)
-            if stream.start > self._n_bytes:
+            if stream.start > start:
                 raise RetryableError("The server skips bytes.")
-            skip = self._n_bytes - stream.start  # not 0 if the server ignores Range
+            n_known = start - stream.start  # Not 0 if the server ignores Range.
             for chunk in stream:
-                new = chunk[skip:]
-                skip = max(0, skip - len(chunk))
                 self._rate_limiter.acquire(len(chunk), self._cancel)
+                new = chunk[n_known:]
+                n_known = max(0, n_known - len(chunk))
                 if new:
-                    self._write_chunk(handle, new)
-                if self._n_bytes >= file.size:
-                    break  # a hub may send more than it announced, or without end
-        if self._n_bytes < file.size:
-            raise RetryableError("The connection ended early.")
-
-    def _write_chunk(self, handle: int, chunk: bytes) -> None:
-        if self._n_bytes == 0 and not chunk.startswith(b"GGUF"[: len(chunk)]):
-            name = self._file.path
-            if chunk.lstrip()[:1] == b"<":
-                raise DownloadError(
-                    f"The server sent a web page instead of {name}.", LOGIN_HINT
-                )
-            raise ModelFileError(f"{name} is not a GGUF file.", "Choose another file.")
-        chunk = chunk[: self._file.size - self._n_bytes]
-        unwritten = memoryview(chunk)
-        while unwritten:
-            unwritten = unwritten[os.write(handle, unwritten) :]
-        self._hasher.update(chunk)
-        self._n_bytes += len(chunk)
-        self._report("loading", self._n_bytes)
-
-
-def _open_partial_file(path: Path) -> int:
-    """Raises StorageError for a device or another user's file, OSError for a link."""
-    flags = (
-        os.O_RDWR
-        | os.O_CREAT
-        | getattr(os, "O_NOFOLLOW", 0)
-        | getattr(os, "O_BINARY", 0)
-    )
-    handle = os.open(
-        path, flags | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0), 0o644
-    )
-    status = os.fstat(handle)
-    is_foreign = hasattr(os, "geteuid") and status.st_uid != os.geteuid()
-    if is_foreign or not stat.S_ISREG(status.st_mode):
-        os.close(handle)
-        message = f"{path} belongs to another user or is not a regular file."
-        raise StorageError(message, "Remove it.")
-    return handle
+                    partial.append(new)
+                    self._reporter.report(DownloadPhase.LOADING, partial.n_bytes)
+                if partial.is_full:
+                    # A hub may send more than it announced, or without end.
+                    return
+        raise RetryableError("The connection ended early.")

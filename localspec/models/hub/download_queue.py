@@ -31,10 +31,16 @@ _FINAL_PHASES = (DownloadPhase.DONE, *_RESTARTABLE_PHASES)
 
 class _QueuedDownload(Struct):
     state: DownloadState
-    # Of the current run; reports of earlier, cancelled runs are ignored.
     cancel: CancelToken
-    # Of the run that a worker thread has started.
+    """Of the current run; reports of earlier, cancelled runs are ignored."""
     started_cancel: CancelToken | None = None
+    """Of the run that a worker thread has started."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a worker may start it."""
+        is_started = self.started_cancel is self.cancel
+        return self.state.phase is DownloadPhase.WAITING and not is_started
 
 
 class DownloadQueue:
@@ -56,30 +62,41 @@ class DownloadQueue:
         self._max_parallel = max_parallel
         self._entries: dict[DownloadJob, _QueuedDownload] = {}
         self._changed = threading.Condition()
+        """Guards the entries and the two fields below."""
         self._closed = False
         self._running = 0
 
+    # --- jobs
+
     def add(self, job: DownloadJob) -> None:
-        """Append a job, or `retry` it; one that is done starts again if its file was
-        removed.
+        """Append a job, or `retry` it.
+
+        One that is done starts again if its file was removed.
         """
         with self._changed:
             entry = self._entries.get(job)
-            path = entry.state.path if entry is not None else None
-            if entry is None or (path is not None and not os.path.exists(path)):
+            is_new = entry is None
+            if entry is not None and entry.state.path is not None:
+                is_new = not os.path.exists(entry.state.path)
+            if is_new:
                 self._entries[job] = _QueuedDownload(DownloadState(job), CancelToken())
                 self._start_worker()
                 return
         self.retry(job)
 
     def add_paused(self, job: DownloadJob) -> None:
-        """Append a job that an earlier process did not finish, unless its file is here."""
+        """Append a job that an earlier process did not finish.
+
+        Nothing is appended if its file is here.
+        """
         file = CachedFile(self._cache_dir or hub_cache.cache_root(), job)
         if file.blob_path.exists():
             return
-        done = file.partial_path.stat().st_size if file.partial_path.exists() else 0
+        done = 0
+        if file.partial_path.exists():
+            done = file.partial_path.stat().st_size
+        state = DownloadState(job, DownloadPhase.PAUSED, done)
         with self._changed:
-            state = DownloadState(job, DownloadPhase.PAUSED, done)
             self._entries.setdefault(job, _QueuedDownload(state, CancelToken()))
 
     def pause(self, job: DownloadJob) -> None:
@@ -93,12 +110,11 @@ class DownloadQueue:
         """Restart a job that failed, was cancelled or is paused."""
         with self._changed:
             entry = self._entries.get(job)
-            if entry is not None and entry.state.phase in _RESTARTABLE_PHASES:
-                entry.cancel = CancelToken()
-                entry.state = replace(
-                    entry.state, phase=DownloadPhase.WAITING, error=None
-                )
-                self._start_worker()
+            if entry is None or entry.state.phase not in _RESTARTABLE_PHASES:
+                return
+            entry.cancel = CancelToken()
+            entry.state = replace(entry.state, phase=DownloadPhase.WAITING, error=None)
+            self._start_worker()
 
     def set_rate_limit(self, bytes_s: float | None) -> None:
         """Limit all downloads together; None removes the limit."""
@@ -111,12 +127,7 @@ class DownloadQueue:
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds`; returns whether no job is waiting or running."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: all(
-                    e.state.phase in _FINAL_PHASES for e in self._entries.values()
-                ),
-                seconds,
-            )
+            return self._changed.wait_for(self._is_idle, seconds)
 
     def close(self) -> None:
         """Stop all jobs; received parts are kept."""
@@ -126,17 +137,22 @@ class DownloadQueue:
                 entry.cancel.cancel()
             self._changed.notify_all()
 
+    def _is_idle(self) -> bool:
+        phases = {entry.state.phase for entry in self._entries.values()}
+        return phases.issubset(_FINAL_PHASES)
+
     def _stop(self, job: DownloadJob, phase: DownloadPhase) -> None:
         with self._changed:
             entry = self._entries.get(job)
-            if entry is None or entry.state.phase in (
-                DownloadPhase.DONE,
-                DownloadPhase.FAILED,
-            ):
+            if entry is None:
+                return
+            if entry.state.phase in (DownloadPhase.DONE, DownloadPhase.FAILED):
                 return
             entry.cancel.cancel()
             entry.state = replace(entry.state, phase=phase, rate=None, eta=None)
             self._changed.notify_all()
+
+    # --- workers
 
     def _start_worker(self) -> None:
         """Requires the lock."""
@@ -148,24 +164,25 @@ class DownloadQueue:
         """Worker thread: run jobs until none is waiting."""
         while True:
             with self._changed:
-                waiting = (
-                    each
-                    for each in self._entries.values()
-                    if each.started_cancel is not each.cancel
-                    and each.state.phase is DownloadPhase.WAITING
-                )
-                entry = None if self._closed else next(waiting, None)
+                entry = self._next_waiting()
                 if entry is None:
                     self._running -= 1
                     return
-                job, cancel = entry.state.job, entry.cancel
+                cancel = entry.cancel
                 entry.started_cancel = cancel
                 entry.state = replace(entry.state, phase=DownloadPhase.CHECKING)
-            self._run(entry, job, cancel)
+            self._run(entry, cancel)
 
-    def _run(
-        self, entry: _QueuedDownload, job: DownloadJob, cancel: CancelToken
-    ) -> None:
+    def _next_waiting(self) -> _QueuedDownload | None:
+        """Requires the lock."""
+        if self._closed:
+            return None
+        waiting = (entry for entry in self._entries.values() if entry.is_waiting)
+        return next(waiting, None)
+
+    def _run(self, entry: _QueuedDownload, cancel: CancelToken) -> None:
+        """One run, whose reports count until it is cancelled."""
+
         def report(state: DownloadState) -> None:
             with self._changed:
                 if entry.cancel is cancel and not cancel.is_cancelled():
@@ -175,18 +192,25 @@ class DownloadQueue:
         try:
             download_file(
                 self._hub,
-                job,
+                entry.state.job,
                 report,
                 cancel=cancel,
                 cache_dir=self._cache_dir,
                 rate_limiter=self._rate_limiter,
             )
         except OperationCancelledError:
-            pass
+            return
         except Exception as error:  # a bug ends this download, not the queue
             if not isinstance(error, LocalspecError):
                 error = LocalspecError(
                     f"The download failed: {error!r}.", "Please report this."
                 )
-            failed = DownloadPhase.FAILED
-            report(replace(entry.state, phase=failed, rate=None, eta=None, error=error))
+            report(
+                replace(
+                    entry.state,
+                    phase=DownloadPhase.FAILED,
+                    rate=None,
+                    eta=None,
+                    error=error,
+                )
+            )

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub.utils import httpx
 
 from localspec.errors import DownloadError, OfflineError
-from localspec.models.hub import response_stream
+from localspec.models.hub import network_errors
 from localspec.models.hub.cancellation import RetryableError, RetryPolicy
 
 UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate"
@@ -30,10 +30,10 @@ def test_how_long_to_wait() -> None:
         ({"RateLimit": '"api";r=0;t=55'}, 55),
         ({"RateLimit": "nonsense"}, None),
     ]:
-        error = response_stream.error_for_status(429, headers, *ASKED)
+        error = network_errors.error_for_status(429, headers, *ASKED)
         assert isinstance(error, RetryableError) and error.retry_after == seconds
     then = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-    error = response_stream.error_for_status(503, {"Retry-After": then}, *ASKED)
+    error = network_errors.error_for_status(503, {"Retry-After": then}, *ASKED)
     assert isinstance(error, RetryableError) and 30 < (error.retry_after or 0) <= 60
 
 
@@ -58,7 +58,7 @@ def test_a_failure_of_the_network() -> None:
         (httpx.RemoteProtocolError("x"), RetryableError, "lost"),
         (RuntimeError("x"), DownloadError, "RuntimeError"),
     ]:
-        meant = response_stream.network_error(error, "https://hub.example")
+        meant = network_errors.network_error(error, "https://hub.example")
         assert type(meant) is kind and words in meant.message and meant.hint
 
 
