@@ -21,8 +21,15 @@ from localspec.sanitize import sanitize
 from localspec.units import join_first
 
 __all__ = [
-    "Catalog", "CatalogModel", "CatalogPair", "PairSettings", "find", "load", "own_id", "pairs_for",
-]  # fmt: skip
+    "Catalog",
+    "CatalogModel",
+    "CatalogPair",
+    "PairSettings",
+    "find",
+    "load",
+    "own_id",
+    "pairs_for",
+]
 
 
 class Catalog(Struct, frozen=True):
@@ -33,22 +40,26 @@ class Catalog(Struct, frozen=True):
 
 
 def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
-    """The shipped catalogue, overridden by the user's; with `path`, only that file and
-    `user_file`.
+    """The shipped catalogue, overridden by the user's.
 
-    Raises UsageError, with entry, key and reason, for a damaged file.  Cached until a file changes.
+    With `path`, only that file and `user_file`. Raises UsageError, with entry, key and
+    reason, for a damaged file. The catalogue is cached until a file changes.
     """
-    user_file = user_file or (None if path else paths.user_catalog_file())
+    if path is None and user_file is None:
+        user_file = paths.user_catalog_file()
     shipped = path or paths.catalog_file()
     files = [(shipped, _file_stamp(shipped))]
-    if user_file and (stamp := _file_stamp(user_file)):
-        files.append((user_file, stamp))
+    if user_file is not None:
+        stamp = _file_stamp(user_file)
+        if stamp is not None:
+            files.append((user_file, stamp))
     return _load_cached(tuple(files))
 
 
 def load_valid() -> tuple[Catalog, UsageError | None]:
-    """The catalogue; if the user's models.yaml is invalid, the shipped part and the
-    error.
+    """The catalogue, or the shipped part and the error.
+
+    The error is that of the user's models.yaml.
     """
     try:
         return load(), None
@@ -59,8 +70,8 @@ def load_valid() -> tuple[Catalog, UsageError | None]:
 def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
     """The entry with this id, or the only entry whose id contains it.
 
-    Raises NotFoundError for no match (with the closest ids) or several (with their
-    ids).
+    Models come before pairs. Raises NotFoundError for no match (with the closest ids)
+    or several (with their ids).
     """
     entries: dict[str, CatalogModel | CatalogPair] = {
         **catalogue.models,
@@ -69,31 +80,32 @@ def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
     part = name.lower()
     if part in entries:
         return entries[part]
-    models = [id_ for id_ in catalogue.models if part and part in id_]
-    matches = models or [id_ for id_ in catalogue.pairs if part and part in id_]
+    matches = []
+    if part:
+        matches = [id_ for id_ in catalogue.models if part in id_]
+        matches = matches or [id_ for id_ in catalogue.pairs if part in id_]
     if len(matches) == 1:
         return entries[matches[0]]
+
     shown = sanitize(name[:80], multiline=False)
     if matches:
         hint = f"Choose one: {join_first(matches, 10)}."
         raise NotFoundError(f"{shown} matches several entries.", hint)
+    hint = "See: localspec list, localspec pair list"
     close = difflib.get_close_matches(part[:80], entries, n=4)
-    hint = (
-        f"Closest: {', '.join(close)}."
-        if close
-        else "See: localspec list, localspec pair list"
-    )
+    if close:
+        hint = f"Closest: {', '.join(close)}."
     raise NotFoundError(f"The catalogue has no entry {shown}.", hint)
 
 
 def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ...]:
     """The pairs of a target, in file order: the first is the recommended one."""
-    return tuple(
-        pair for pair in catalogue.pairs.values() if pair.target.id == own_id(target.id)
-    )
+    id_ = own_id(target.id)
+    return tuple(pair for pair in catalogue.pairs.values() if pair.target.id == id_)
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
+    """What differs after a change of the file."""
     try:
         status = path.stat()
     except OSError:
@@ -105,9 +117,9 @@ def _file_stamp(path: Path) -> tuple[int, int] | None:
 def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Catalog:
     from localspec.models import catalog_file  # noqa: PLC0415  yaml takes 30 ms to import
 
-    return Catalog(
-        *catalog_file.read_files((path, _read_text(path)) for path, _ in files)
-    )
+    texts = [(path, _read_text(path)) for path, _ in files]
+    models, pairs = catalog_file.read_files(texts)
+    return Catalog(models, pairs)
 
 
 def _read_text(path: Path) -> str:
@@ -119,8 +131,9 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         message = f"The catalogue {path} cannot be read: {error.strerror}."
-        is_own = path == paths.user_catalog_file()
-        hint = "Check its permissions." if is_own else "Install localspec again."
+        hint = "Install localspec again."
+        if path == paths.user_catalog_file():
+            hint = "Check its permissions."
         raise UsageError(message, hint) from error
     except UnicodeDecodeError as error:
         message = f"The catalogue {path} is damaged: it is not UTF-8."

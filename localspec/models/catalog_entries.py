@@ -1,6 +1,4 @@
-"""Catalogue entries: models with the numbers of their published configuration, and
-pairs.
-"""
+"""Catalogue entries: models, with their published configuration, and pairs."""
 
 from __future__ import annotations
 
@@ -88,9 +86,13 @@ class CatalogShape(Struct, frozen=True, kw_only=True):
         """As in `pattern`; a layer with a window is "w"."""
         if self.pattern or layer >= self.layers:
             return self.pattern[layer : layer + 1] or "*"
-        is_full = not self.full_every or (layer + 1) % self.full_every == 0
         if self.full_layers:
             is_full = layer in self.full_layers
+        elif self.full_every:
+            # With full_every 4: layers 3, 7, 11, …
+            is_full = (layer + 1) % self.full_every == 0
+        else:
+            is_full = True
         if self.conv:
             return "*" if is_full and self.heads else "M"
         return "*" if is_full else "w"
@@ -99,48 +101,46 @@ class CatalogShape(Struct, frozen=True, kw_only=True):
         return self.layer_kind(layer) in "*w"
 
     def n_experts(self, layer: int) -> int:
-        has_part = (
-            not self.pattern or layer >= self.layers or self.pattern[layer] == "E"
-        )
-        return self.experts if layer >= self.dense_layers and has_part else 0
+        if layer < self.dense_layers:
+            return 0
+        if self.pattern and layer < self.layers and self.pattern[layer] != "E":
+            return 0
+        return self.experts
 
     def n_head_kv(self, layer: int) -> int:
         if not self.has_attention(layer):
             return 0
-        full = self.full_kv_heads if self.layer_kind(layer) == "*" else 0
-        return full or self.kv_heads or self.heads
+        if self.full_kv_heads and self.layer_kind(layer) == "*":
+            return self.full_kv_heads
+        return self.kv_heads or self.heads
 
     def n_ff(self, layer: int) -> int:
         """Of the dense part."""
         if self.pattern and self.pattern[layer : layer + 1] != "-":
             return 0
         shares_kv = layer >= self.layers - self.shared_kv_layers
-        return (self.shared_kv_ff if shares_kv else 0) or self.ff
+        if shares_kv and self.shared_kv_ff:
+            return self.shared_kv_ff
+        return self.ff
 
     def check(self) -> None:
-        """Raise ValueError if the architecture is unknown, or the shape is
-        inconsistent.
-        """
-        heads, kv_heads = self.heads or 1, self.kv_heads or self.heads or 1
-        has_rope = 0 < self.rope_dim < self.head_dim
-        contradictions = {
-            f"the architecture {self.architecture} is not supported": self.architecture
-            not in _ARCHITECTURES,
-            f"{self.architecture} needs ff": not (
-                self.ff or self.experts or not self.heads
-            ),
-            "the heads do not divide the width": self.embd % heads > 0
-            and not self.head_dim,
-            "kv_heads do not divide the heads": heads % kv_heads > 0,
-            "pattern is not one of M * E - for each layer": bool(self.pattern)
-            and (
-                len(self.pattern) != self.layers or not set(self.pattern) <= set("M*E-")
-            ),
-            "rope_dim is not below head_dim": self.kv_rank > 0 and not has_rope,
-        }
-        for contradiction, applies in contradictions.items():
-            if applies:
-                raise ValueError(contradiction)
+        """Raise ValueError if the architecture is unknown or a number contradicts."""
+        heads = self.heads or 1
+        kv_heads = self.kv_heads or heads
+        if self.architecture not in _ARCHITECTURES:
+            raise ValueError(f"the architecture {self.architecture} is not supported")
+        if self.heads and not self.ff and not self.experts:
+            raise ValueError(f"{self.architecture} needs ff")
+        if self.embd % heads and not self.head_dim:
+            raise ValueError("the heads do not divide the width")
+        if heads % kv_heads:
+            raise ValueError("kv_heads do not divide the heads")
+        if self.pattern:
+            has_all_layers = len(self.pattern) == self.layers
+            if not has_all_layers or not set(self.pattern) <= set("M*E-"):
+                raise ValueError("pattern is not one of M * E - for each layer")
+        if self.kv_rank and not 0 < self.rope_dim < self.head_dim:
+            raise ValueError("rope_dim is not below head_dim")
 
 
 class MakerSampling(Struct, frozen=True):
@@ -205,16 +205,17 @@ class CatalogModel(Struct, frozen=True):
         """Whether a file of a repository is this one."""
         if self.repo is None or repo != self.repo:
             return False
-        return (
-            file == self.file if self.file else quantization_of(file or "") == self.type
-        )
+        if self.file:
+            return file == self.file
+        return quantization_of(file or "") == self.type
 
     def find_type(self, name: str) -> CatalogModel | None:
         """This model in a quantisation: UD-Q4_K_XL, or without UD-, in any case."""
-        types = {
-            model.quantization.lower(): model for model in reversed((self, *self.files))
-        }
-        return types.get(name.lower()) or types.get(f"ud-{name.lower()}")
+        for wanted in (name.lower(), f"ud-{name.lower()}"):
+            for model in (self, *self.files):
+                if model.quantization.lower() == wanted:
+                    return model
+        return None
 
 
 def own_id(id_: str) -> str:
@@ -253,8 +254,9 @@ class CatalogPair(Struct, frozen=True):
     @property
     def draft_kind(self) -> str:
         """`model`, `lookup` without a draft, or the kind of head."""
-        own_head = "mtp" if self.spec == "mtp" else "lookup"
-        return self.draft.kind if self.draft else own_head
+        if self.draft is not None:
+            return self.draft.kind
+        return "mtp" if self.spec == "mtp" else "lookup"  # A target may have the head.
 
     def with_target(self, target: CatalogModel) -> CatalogPair:
         """With another quantisation of the target."""
@@ -268,5 +270,8 @@ class CatalogPair(Struct, frozen=True):
     @property
     def size(self) -> int | None:
         """Bytes of both files; None if one is unknown."""
-        sizes = [model.size for model in (self.target, self.draft) if model]
-        return None if None in sizes else sum(size for size in sizes if size)
+        target_size = self.target.size
+        if self.draft is None or target_size is None:
+            return target_size
+        draft_size = self.draft.size
+        return None if draft_size is None else target_size + draft_size

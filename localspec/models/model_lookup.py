@@ -1,6 +1,4 @@
-"""Resolves a typed reference to catalogue entries, repository files and downloaded
-files.
-"""
+"""Resolves a typed reference to catalogue entries, repository files and local files."""
 
 from __future__ import annotations
 
@@ -24,11 +22,10 @@ from localspec.units import gb, join_first
 
 
 class NotDownloadedError(NotFoundError):
-    """A model that is not downloaded; `pull_reference` is the argument for `localspec
-    pull`.
-    """
+    """A model that is not downloaded."""
 
     def __init__(self, title: str, pull_reference: str) -> None:
+        """`pull_reference` is the argument for `localspec pull`."""
         shown = sanitize(title, multiline=False)
         argument = sanitize(shlex.quote(pull_reference), multiline=False)
         super().__init__(
@@ -48,16 +45,18 @@ class ResolvedModel(Struct, frozen=True):
 
     @property
     def path(self) -> Path | None:
-        """The absolute path if the source is a path: the worker has another working
-        directory.
+        """The absolute path if the source is a path.
+
+        It is absolute because the engine has another working directory.
         """
         if isinstance(self.source, HubReference):
             return None
         return Path(os.path.abspath(os.path.expanduser(self.source)))
 
     def find_local(self) -> LocalModel | None:
-        """The downloaded model, with all its splits; None for a path or if it is
-        incomplete.
+        """The downloaded model, with all its splits.
+
+        None for a path, or if it is incomplete.
         """
         source = self.source
         if isinstance(source, Path):
@@ -65,15 +64,17 @@ class ResolvedModel(Struct, frozen=True):
         return inventory.find(source.repo, source.tag, source.file, source.revision)
 
     def find_path(self) -> Path | None:
-        """The file to open, or None if it must be downloaded; a typed path may not
-        exist.
+        """The file to open, or None if it must be downloaded.
+
+        A typed path may not exist.
         """
         local = self.find_local()
         return local.path if local else self.path
 
     def require_path(self) -> Path:
         """`find_path`, or NotDownloadedError."""
-        if (path := self.find_path()) is None:
+        path = self.find_path()
+        if path is None:
             raise NotDownloadedError(self.title, self.name)
         return path
 
@@ -103,8 +104,9 @@ def resolve(text: str) -> ModelRequest:
     ambiguous.
     """
     is_file = "\0" not in text and os.path.isfile(os.path.expanduser(text))
-    # no id of the catalogue, which takes 50 ms to read
-    if is_file and os.path.dirname(text):
+    has_folder = bool(os.path.dirname(text))
+    if is_file and has_folder:
+        # It is no id of the catalogue, which takes 50 ms to read.
         return _from_source(text, Path(text))
     catalogue = catalog.load()
     entry = catalogue.pairs.get(text) or catalogue.models.get(text)
@@ -115,17 +117,19 @@ def resolve(text: str) -> ModelRequest:
     parsed = reference.parse(text)
     if isinstance(parsed, NameReference):
         return _resolve_name(catalogue, parsed, text)
-    local = None
-    # a name with spaces, say
-    if isinstance(parsed, Path) and not os.path.dirname(text):
+    if isinstance(parsed, Path) and not has_folder:
+        # It may be the name of a listed file that contains spaces.
         local = _find_by_name(catalogue, text, inventory.list_models())
-    return _from_source(text, local.path if local else parsed)
+        if local is not None:
+            return _from_source(text, local.path)
+    return _from_source(text, parsed)
 
 
 def default_pair_id(catalogue: Catalog | None = None) -> str:
     """The first pair whose target is in an installed Python package, else the demo."""
     packaged = {(model.repo, model.file) for model in inventory.list_packaged()}
-    for pair in (catalogue or catalog.load()).pairs.values():
+    catalogue = catalogue or catalog.load()
+    for pair in catalogue.pairs.values():
         has_draft_here = pair.draft is None or pair.draft.repo is None
         if has_draft_here and (pair.target.repo, pair.target.file) in packaged:
             return pair.id
@@ -136,62 +140,68 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
     if model.repo is None:
         assert model.path is not None
         return ResolvedModel(model.id, model.path, model)
-    name = {"file": model.file} if model.file else {"tag": model.type}
-    source = HubReference(model.repo, revision=model.revision, **name)
+    if model.file:
+        source = HubReference(model.repo, file=model.file, revision=model.revision)
+    else:
+        source = HubReference(model.repo, tag=model.type, revision=model.revision)
     return ResolvedModel(model.id, source, model)
 
 
 def portable_ref(text: str) -> str:
-    """A reference that works from any folder: an absolute path, or the id of a bundled
-    file.
+    """A reference that works from any folder.
+
+    That is an absolute path, or the id of a bundled file.
     """
     path = os.path.abspath(text)
-    if os.path.dirname(text) and not Path(path).is_relative_to(
-        paths.package_data_dir()
-    ):
+    is_bundled = Path(path).is_relative_to(paths.package_data_dir())
+    if os.path.dirname(text) and not is_bundled:
         return path if os.path.isfile(text) else text
     catalogue = catalog.load()
-    if text in catalogue.pairs or text in catalogue.models or not os.path.isfile(text):
+    if text in catalogue.pairs or text in catalogue.models:
         return text
-    bundled = (
-        model.id for model in catalogue.models.values() if str(model.path) == path
-    )
-    return next(bundled, path)
+    if not os.path.isfile(text):
+        return text
+    for model in catalogue.models.values():
+        if str(model.path) == path:
+            return model.id
+    return path
 
 
 def ready_pairs(
     local_models: Sequence[LocalModel], catalogue: Catalog | None = None
 ) -> list[CatalogPair]:
     """The catalogue pairs whose files are all among `local_models` or bundled."""
-    files = [(model.repo, model.file) for model in local_models]
+    catalogue = catalogue or catalog.load()
+    pairs = []
+    for pair in catalogue.pairs.values():
+        if pair.draft is not None and not _is_available(pair.draft, local_models):
+            continue
+        for target in (pair.target, *pair.target.files):
+            if _is_available(target, local_models):
+                pairs.append(pair.with_target(target))
+    return pairs
 
-    def is_available(model: CatalogModel) -> bool:
-        return model.repo is None or any(model.is_file(*file) for file in files)
 
-    return [
-        pair.with_target(target)
-        for pair in (catalogue or catalog.load()).pairs.values()
-        for target in (pair.target, *pair.target.files)
-        if is_available(target) and (pair.draft is None or is_available(pair.draft))
-    ]
+def _is_available(model: CatalogModel, local_models: Sequence[LocalModel]) -> bool:
+    if model.repo is None:
+        return True
+    return any(model.is_file(local.repo, local.file) for local in local_models)
 
 
 def list_installed() -> list[tuple[str, str]]:
-    """References that open without a download, with titles: pairs, then models without
-    heads.
+    """References that open without a download, with titles.
+
+    First the pairs, then the models, without heads.
     """
     models = inventory.list_models()
-    pairs = [
-        (pair.id, sanitize(pair.title, multiline=False)) for pair in ready_pairs(models)
-    ]
-    return pairs + [
-        (
-            shortest_reference(model, models),
-            f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}",
-        )
-        for model in models
-        if reference.is_model(model.path.name)
-    ]
+    listed = []
+    for pair in ready_pairs(models):
+        listed.append((pair.id, sanitize(pair.title, multiline=False)))
+    for model in models:
+        if reference.is_model(model.path.name):
+            title = f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}"
+            listed.append((shortest_reference(model, models), title))
+    return listed
 
 
 def shortest_reference(
@@ -205,19 +215,30 @@ def shortest_reference(
                 return model.id
     if local_model.repo is None:
         name = local_model.own_name
-        is_name = not os.path.dirname(name)
-        is_name = is_name and not isinstance(reference.parse(name), HubReference)
-        named = _find_by_name(catalogue, name, local_models) if is_name else None
-        return name if named is local_model else str(local_model.path)
+        if _is_name(name):
+            named = _find_by_name(catalogue, name, local_models)
+            if named is local_model:
+                return name
+        return str(local_model.path)
+
     tag = reference.parse_file_name(local_model.file).tag
-    files = [
-        RepoFile(m.file, m.size) for m in local_models if m.repo == local_model.repo
-    ]
-    single = [file for file in files if reference.parse_file_name(file.path).count == 1]
-    with suppress(NotFoundError):
-        if tag and reference.choose_files(single, tag)[0].path == local_model.file:
-            return f"{local_model.repo}:{tag}"
+    if tag:
+        unsplit = []
+        for other in local_models:
+            is_split = reference.parse_file_name(other.file).count > 1
+            if other.repo == local_model.repo and not is_split:
+                unsplit.append(RepoFile(other.file, other.size))
+        with suppress(NotFoundError):
+            if reference.choose_files(unsplit, tag)[0].path == local_model.file:
+                return f"{local_model.repo}:{tag}"
     return f"hf://{local_model.repo}/{local_model.file}"
+
+
+def _is_name(text: str) -> bool:
+    """Whether it has no folder, and would not be read as a repository."""
+    if os.path.dirname(text):
+        return False
+    return not isinstance(reference.parse(text), HubReference)
 
 
 def _from_source(text: str, source: Path | HubReference) -> ModelRequest:
@@ -227,47 +248,41 @@ def _from_source(text: str, source: Path | HubReference) -> ModelRequest:
 def _from_entry(
     entry: CatalogModel | CatalogPair, model: CatalogModel | None = None
 ) -> ModelRequest:
-    """`model`: the quantisation.
+    """`model` is the quantisation of the entry's model, or of its target.
 
     Without it, one that is here, else the catalogue's first.
     """
-    pair = entry if isinstance(entry, CatalogPair) else None
-    model = model or _prefer_installed(
-        entry.target if isinstance(entry, CatalogPair) else entry
-    )
-    if pair is None:
+    if isinstance(entry, CatalogModel):
+        model = model or _prefer_installed(entry)
         return ModelRequest(model.id, from_catalog(model))
-    pair = pair.with_target(model)
+    model = model or _prefer_installed(entry.target)
+    pair = entry.with_target(model)
     draft = from_catalog(pair.draft) if pair.draft else None
-    return ModelRequest(pair.id, from_catalog(model), draft, pair)
+    return ModelRequest(pair.id, from_catalog(model), draft=draft, pair=pair)
 
 
 def unknown_type_error(model: CatalogModel, name: str) -> NotFoundError:
-    what = f"{model.id} has no quantisation {sanitize(name, multiline=False)}."
+    message = f"{model.id} has no quantisation {sanitize(name, multiline=False)}."
     types = ", ".join(each.quantization for each in (model, *model.files))
-    return NotFoundError(
-        what, f"It has: {types}." if types else "See: localspec pair list"
-    )
+    hint = f"It has: {types}." if types else "See: localspec pair list"
+    return NotFoundError(message, hint)
 
 
 def _prefer_installed(model: CatalogModel) -> CatalogModel:
+    """The first quantisation that is here, else the catalogue's first."""
     if not model.files:  # without listing the disk
         return model
-    files = [(local.repo, local.file) for local in inventory.list_models()]
-    here = (
-        each
-        for each in (model, *model.files)
-        if any(each.is_file(*file) for file in files)
-    )
-    return next(here, model)
+    local_models = inventory.list_models()
+    for each in (model, *model.files):
+        if any(each.is_file(local.repo, local.file) for local in local_models):
+            return each
+    return model
 
 
 def _resolve_name(
     catalogue: Catalog, name_reference: NameReference, text: str
 ) -> ModelRequest:
-    """By a local file's name, else by a part of a catalogue id, else by a part of a
-    file's name.
-    """
+    """By a local file's name, else by a part of a catalogue id or of a file's name."""
     name = name_reference.name
     local = None
     if name_reference.tag is None:
@@ -280,14 +295,17 @@ def _resolve_name(
         entry = catalog.find(catalogue, name)
     except NotFoundError as not_found:
         return _resolve_local_name(name_reference, text, not_found)
-    if (tag := name_reference.tag) is None:
+    tag = name_reference.tag
+    if tag is None:
         return _from_entry(entry)
-    copy = inventory.converted_folder() / f"{entry.id}-{tag.upper()}.gguf"
-    if copy.is_file():
-        return _from_source(text, copy)
+
+    converted = inventory.converted_folder() / f"{entry.id}-{tag.upper()}.gguf"
+    if converted.is_file():
+        return _from_source(text, converted)
     model = entry if isinstance(entry, CatalogModel) else entry.target
-    if found := model.find_type(tag):
-        return _from_entry(entry, found)
+    quantized = model.find_type(tag)
+    if quantized is not None:
+        return _from_entry(entry, quantized)
     if isinstance(entry, CatalogPair) or entry.repo is None:
         raise unknown_type_error(model, tag)
     return _from_source(text, HubReference(entry.repo, tag=tag))
@@ -299,32 +317,32 @@ def _find_by_name(
     """The only file without a repository of this name, unless the name is an id."""
     if name in catalogue.models or name in catalogue.pairs:
         return None
-    matches = [m for m in local_models if m.own_name == name]
-    return matches[0] if len(matches) == 1 and matches[0].repo is None else None
+    matches = [model for model in local_models if model.own_name == name]
+    if len(matches) != 1 or matches[0].repo is not None:
+        return None
+    return matches[0]
 
 
 def _resolve_local_name(
     name: NameReference, text: str, not_found: NotFoundError
 ) -> ModelRequest:
     """Raises `not_found` if no file's name contains the name and its tag."""
-    part, tag = name.name.lower(), (name.tag or "").lower()
+    part = name.name.lower()
+    tag = (name.tag or "").lower()
     models = inventory.list_models()
-    found = [
-        m
-        for m in models
-        if part in f"{m.repo or ''}/{m.file}".lower() and tag in m.file.lower()
-    ]
-    if not found:
+    # If a repository had several versions of a file, the first one counts: list_models
+    # puts main's there.
+    matches: dict[tuple[str | None, str], LocalModel] = {}
+    for model in models:
+        full_name = f"{model.repo or ''}/{model.file}".lower()
+        if part in full_name and tag in model.file.lower():
+            file = model.file if model.repo else str(model.path)
+            matches.setdefault((model.repo, file), model)
+    if not matches:
         raise not_found
-    # Of the versions that a repository had of a file, the first: list_models puts
-    # main's there.
-    matches: dict[object, LocalModel] = {}
-    for model in found:
-        matches.setdefault(
-            (model.repo, (model.repo and model.file) or model.path), model
-        )
-    if len(matches) > 1:
-        names = [shortest_reference(model, models) for model in matches.values()]
+    found = list(matches.values())
+    if len(found) > 1:
+        names = [shortest_reference(model, models) for model in found]
         message = f"{sanitize(name.name, multiline=False)} matches several files."
         hint = f"Choose one: {sanitize(join_first(names, 8), multiline=False)}."
         raise NotFoundError(message, hint)

@@ -1,5 +1,7 @@
-"""Plans a pull before any weights are downloaded: files, sizes, licences, disk space,
-and the compatibility of pairs by their headers.
+"""Plans a pull before any weights are downloaded.
+
+A plan has the files, their sizes and licences, the disk space, and the compatibility of
+pairs by their headers.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from localspec.models.hub.cached_file import CachedFile, DownloadJob
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient, RepoInfo
 from localspec.models.local_files import hub_cache, inventory
+from localspec.models.local_files.local_model import LocalModel
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.models.reference import HubReference, RepoFile
@@ -90,12 +93,15 @@ class PullPlan(Struct, frozen=True):
         """Raise IncompatiblePairError, or StorageError if the disk is too small."""
         for pair in self.pairs:
             if not pair.compatibility.is_compatible:
-                names = pair.target.file, pair.draft.file
                 raise pair_compatibility.incompatible_pair_error(
-                    pair.compatibility, *names
+                    pair.compatibility, pair.target.file, pair.draft.file
                 )
-        needed, free = self.missing_bytes, self.free_bytes
-        hub_cache.check_free_space("The download", needed, free, self.cache_dir)
+        hub_cache.check_free_space(
+            "The download",
+            needed=self.missing_bytes,
+            free=self.free_bytes,
+            cache=self.cache_dir,
+        )
 
 
 def build(
@@ -110,23 +116,30 @@ def build(
     for request in requests:
         target = planner.plan_model(request.target)
         if request.draft is not None:
-            pairs.append(check_pair(target, planner.plan_model(request.draft)))
+            pair = check_pair(target, planner.plan_model(request.draft))
+            if pair is not None:
+                pairs.append(pair)
     cache = hub_cache.cache_root()
-    free = hub_cache.free_bytes(cache)
-    return PullPlan(planner.models, tuple(filter(None, pairs)), cache, free)
+    return PullPlan(
+        models=planner.models,
+        pairs=tuple(pairs),
+        cache_dir=cache,
+        free_bytes=hub_cache.free_bytes(cache),
+    )
 
 
 def check_pair(target: PlannedModel, draft: PlannedModel) -> PlannedPair | None:
     """None if a header could not be read."""
     if target.header is None or draft.header is None:
         return None
-    verdict = pair_compatibility.check_compatibility(
+    compatibility = pair_compatibility.check_compatibility(
         target.header, draft.header, draft.path
     )
-    warnings = pair_compatibility.list_warnings(target.header, draft.header)
-    if draft_heads.draft_kind_for_target(target.header, draft.header) != "model":
-        warnings = ()  # these warnings apply to draft models only
-    return PlannedPair(target, draft, verdict, warnings)
+    warnings: tuple[str, ...] = ()
+    kind = draft_heads.draft_kind_for_target(target.header, draft.header)
+    if kind == "model":  # The warnings apply to draft models only.
+        warnings = pair_compatibility.list_warnings(target.header, draft.header)
+    return PlannedPair(target, draft, compatibility=compatibility, warnings=warnings)
 
 
 class PullPlanner:
@@ -155,19 +168,18 @@ class PullPlanner:
         return self._models[resolved]
 
     def full_header(self, model: PlannedModel) -> Header:
-        """The header of a model that this object planned, with the tensors of all
-        splits.
-        """
+        """The header of a planned model, with the tensors of all splits."""
         assert model.header is not None
         if model.header.split is None or model.repo is None or model.revision is None:
             return model.header
-        splits = [
-            self._hub.read_header(
-                model.repo, model.revision, file.job.file.path, self._cancel
+        headers = [model.header]
+        for file in model.files[1:]:
+            headers.append(
+                self._hub.read_header(
+                    model.repo, model.revision, file.job.file.path, self._cancel
+                )
             )
-            for file in model.files[1:]
-        ]
-        return merge_splits([model.header, *splits])
+        return merge_splits(headers)
 
     def repo_info(self, repo: str, revision: str | None) -> RepoInfo:
         """Cached: one request per repository and revision."""
@@ -179,81 +191,99 @@ class PullPlanner:
     def _plan_new(self, resolved: ResolvedModel) -> PlannedModel:
         source = resolved.source
         if not isinstance(source, HubReference):
-            path = resolved.require_path()
-            reader.check_magic(path)
-            size = path.stat().st_size
-            return PlannedModel(
-                resolved, path.name, size, path=path, header=reader.read(path)
-            )
-        notes: tuple[str, ...] = ()
-        local = (
-            resolved.find_local() if _is_pinned(source) or not self._refresh else None
-        )
-        if local is None:
-            try:
-                repo_info = self.repo_info(source.repo, source.revision)
-            except (OfflineError, AccessDeniedError) as error:
-                if (local := resolved.find_local()) is None:
-                    raise
-                notes = (error.message,) if isinstance(error, AccessDeniedError) else ()
-            else:
-                return self._plan_hub_model(resolved, source, repo_info)
-        return PlannedModel(
-            resolved,
-            local.file,
-            local.size,
-            repo=local.repo,
-            revision=local.revision,
-            path=local.path,
-            header=reader.read(local.path),
-            notes=notes,
-        )
+            return _plan_file_by_path(resolved)
+        if _is_pinned(source) or not self._refresh:
+            local = resolved.find_local()
+            if local is not None:
+                return _plan_local(resolved, local)
+        try:
+            repo_info = self.repo_info(source.repo, source.revision)
+        except (OfflineError, AccessDeniedError) as error:
+            local = resolved.find_local()
+            if local is None:
+                raise
+            notes = (error.message,) if isinstance(error, AccessDeniedError) else ()
+            return _plan_local(resolved, local, notes)
+        return self._plan_hub_model(resolved, source, repo_info)
 
     def _plan_hub_model(
         self, resolved: ResolvedModel, source: HubReference, repo_info: RepoInfo
     ) -> PlannedModel:
         chosen = reference.choose_files(repo_info.files, source.tag, source.file)
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
-        repo, commit = repo_info.repo, repo_info.revision
+
+        repo = repo_info.repo
+        commit = repo_info.revision
         ref = None if _is_pinned(source) else source.revision or "main"
-        files = tuple(
-            _plan_file(DownloadJob(repo, commit, file, ref)) for file in chosen
-        )
-        path, file = files[0].path, chosen[0].path
-        if path:
-            header = reader.read(path)
+        files = []
+        for file in chosen:
+            files.append(_plan_file(DownloadJob(repo, commit, file=file, ref=ref)))
+
+        first_name = chosen[0].path
+        first_path = files[0].path
+        if first_path is not None:
+            header = reader.read(first_path)
         else:
-            header = self._hub.read_header(repo, commit, file, self._cancel)
+            header = self._hub.read_header(repo, commit, first_name, self._cancel)
         return PlannedModel(
             resolved,
-            file,
+            first_name,
             size=sum(file.size for file in chosen),
             repo=repo,
             revision=commit,
-            files=files,
-            path=path,
+            files=tuple(files),
+            path=first_path,
             repo_licence=repo_info.licence,
             gated=repo_info.gated,
             header=header,
             notes=notes,
-            sidecar_heads=reference.find_heads(repo_info.files, file),
+            sidecar_heads=reference.find_heads(repo_info.files, first_name),
         )
+
+
+def _plan_file_by_path(resolved: ResolvedModel) -> PlannedModel:
+    path = resolved.require_path()
+    reader.check_magic(path)
+    return PlannedModel(
+        resolved,
+        path.name,
+        size=path.stat().st_size,
+        path=path,
+        header=reader.read(path),
+    )
+
+
+def _plan_local(
+    resolved: ResolvedModel, local: LocalModel, notes: tuple[str, ...] = ()
+) -> PlannedModel:
+    """A model that is downloaded, and whose repository is not read."""
+    return PlannedModel(
+        resolved,
+        local.file,
+        size=local.size,
+        repo=local.repo,
+        revision=local.revision,
+        path=local.path,
+        header=reader.read(local.path),
+        notes=notes,
+    )
 
 
 def _check_catalog_entry(
     model: CatalogModel | None, chosen: Sequence[RepoFile]
 ) -> tuple[str, ...]:
-    """Notes; raises ChecksumError if the hub's file differs from the catalogue's
-    checksum.
+    """Notes on a hub's file whose size differs from the catalogue's.
+
+    Raises ChecksumError if its checksum does.
     """
     if model is None or len(chosen) > 1:
         return ()
     file = chosen[0]
     if model.sha256 and file.sha256 and model.sha256 != file.sha256:
-        hint = f"It may have been replaced. Check {model.repo}; to download it anyway: "
-        hint += f"localspec pull hf://{model.repo}/{file.path}"
         raise ChecksumError(
-            f"{file.path} on the hub differs from the catalogue's file.", hint
+            f"{file.path} on the hub differs from the catalogue's file.",
+            f"It may have been replaced. Check {model.repo}; to download it anyway: "
+            f"localspec pull hf://{model.repo}/{file.path}",
         )
     if model.bytes and model.bytes != file.size:
         return (
@@ -263,27 +293,22 @@ def _check_catalog_entry(
 
 
 def _is_pinned(source: HubReference) -> bool:
+    """Whether it names a commit, whose files never change."""
     return bool(source.revision and reference.COMMIT_HASH.fullmatch(source.revision))
 
 
 def _plan_file(job: DownloadJob) -> PlannedFile:
     file = job.file
     cached = CachedFile(hub_cache.cache_root(), job)
-    # the blob may be of another commit
-    for path in (
-        cached.pointer_path,
-        cached.blob_path,
-    ):
+    # The blob may be here with another commit's name.
+    for path in (cached.pointer_path, cached.blob_path):
         if hub_cache.has_file(cached.cache, job.repo, path, file.size):
-            return PlannedFile(job, file.size, path, "hub")
+            return PlannedFile(job, file.size, path=path, origin="hub")
     if os.path.isfile(cached.partial_path):
-        return PlannedFile(job, min(cached.partial_path.stat().st_size, file.size))
+        present = cached.partial_path.stat().st_size
+        return PlannedFile(job, min(present, file.size))
     for local in inventory.iter_files():
-        is_same = (local.repo, local.file, local.size) == (
-            job.repo,
-            file.path,
-            file.size,
-        )
-        if is_same and local.origin != "hub":
-            return PlannedFile(job, file.size, local.path, local.origin)
-    return PlannedFile(job, 0)
+        is_same_name = local.repo == job.repo and local.file == file.path
+        if is_same_name and local.size == file.size and local.origin != "hub":
+            return PlannedFile(job, file.size, path=local.path, origin=local.origin)
+    return PlannedFile(job, present_bytes=0)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -22,6 +22,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
@@ -30,15 +31,27 @@ from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 from localspec.sanitize import sanitize
 
-_MAX_SOURCE_CHARS = 1024 * 1024  # The largest known template has 17,000.
+_MAX_SOURCE_CHARS = 1024 * 1024
+"""The largest known template has 17,000."""
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 MAX_STEPS = 10_000_000
 """Passes of loops: 3 s of them. A long chat of 1,000 messages takes some 100,000."""
 _UNUSED_TEXT = "\ufdd0\ufdd1"  # Noncharacters: no template writes them.
 
 
+_THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
+"""The names under which templates read whether the model shall think."""
+
+
 class TemplateRaisedError(jinja2.TemplateError):
     """A template called `raise_exception`."""
+
+
+class _RenderedChat(Struct, frozen=True):
+    text: str
+    messages: Sequence[ChatMessage]
+    """As the template accepted them."""
+    notices: tuple[Notice, ...] = ()
 
 
 def render(
@@ -50,24 +63,24 @@ def render(
     *,
     name: str = "own",
 ) -> RenderResult:
-    """The prompt by a template; `name` is `own` for the model's, else that of a
-    built-in one.
+    """The prompt that a template makes of a chat.
 
     `variables` are further ones: the texts of bos_token, eos_token, …; `tools` is a
-    JSON array. Raises UsageError if the template fails, rejects the chat or exceeds its
-    limits.
+    JSON array; `name` is `own` for the model's template, else that of a built-in one.
+    Raises UsageError if the template fails, rejects the chat or exceeds its limits.
     """
     try:
         if len(source) > _MAX_SOURCE_CHARS:
             raise OverflowError(f"it has {len(source):,} characters")
-        options = {**variables, "tools": json.loads(tools) if tools else None}
-        if enable_thinking is not None:  # the names under which templates read it
-            options |= dict.fromkeys(
-                ("enable_thinking", "thinking", "reasoning"), enable_thinking
-            )
-        text, notices, messages = _render_with_role_changes(source, messages, options)
-        addition = _find_generation_prompt(source, messages, options, text)
-        return RenderResult(text, notices, name, addition)
+        options: dict[str, Any] = {**variables, "tools": None}
+        if tools:
+            options["tools"] = json.loads(tools)
+        if enable_thinking is not None:
+            for variable in _THINKING_VARIABLES:
+                options[variable] = enable_thinking
+        chat = _render_with_role_changes(source, messages, options)
+        generation_prompt = _find_generation_prompt(source, chat, options)
+        return RenderResult(chat.text, chat.notices, name, generation_prompt)
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
     except MemoryError:
@@ -80,58 +93,69 @@ def render(
 
 def find_variables(source: str) -> frozenset[str]:
     """The names that a template reads from outside; none if it is invalid."""
+    if len(source) > _MAX_SOURCE_CHARS:
+        return frozenset()
     with suppress(Exception):  # a hostile template may raise anything
-        if len(source) <= _MAX_SOURCE_CHARS:
-            return frozenset(
-                meta.find_undeclared_variables(_LimitedEnvironment().parse(source))
-            )
+        tree = _LimitedEnvironment().parse(source)
+        return frozenset(meta.find_undeclared_variables(tree))
     return frozenset()
+
+
+# --- roles and the generation prompt
 
 
 def _render_with_role_changes(
     source: str, messages: Sequence[ChatMessage], options: dict[str, Any]
-) -> tuple[str, tuple[Notice, ...], Sequence[ChatMessage]]:
+) -> _RenderedChat:
     """Render the chat as it is, or with fewer roles if the template rejects it."""
     try:
-        return _render_text(source, messages, options), (), messages
+        return _RenderedChat(_render_text(source, messages, options), messages)
     except TemplateRaisedError as error:
         rejection = error
-    for change, description in _ROLE_CHANGES:
-        changed = change(messages)
-        if changed != list(messages):
-            try:
-                text = _render_text(source, changed, options)
-            except TemplateRaisedError:
-                continue
-            message = f"This model's chat template is strict: {description}."
-            return text, (Notice("info", "template-roles", message),), changed
+    for role_change in _ROLE_CHANGES:
+        changed = role_change.apply(messages)
+        if changed == list(messages):
+            continue
+        try:
+            text = _render_text(source, changed, options)
+        except TemplateRaisedError:
+            continue
+        message = f"This model's chat template is strict: {role_change.description}."
+        notice = Notice("info", "template-roles", message)
+        return _RenderedChat(text, changed, (notice,))
     raise rejection
 
 
 def _find_generation_prompt(
-    source: str, messages: Sequence[ChatMessage], options: dict[str, Any], text: str
+    source: str, chat: _RenderedChat, options: dict[str, Any]
 ) -> str:
-    """What the template writes after the last message. `text` is what it writes in all.
+    """What the template writes after the last message; empty for one without thinking.
 
     That is what it leaves out without `add_generation_prompt`. A template that ignores
     this writes the same after any last message. Both are found without looking for a
     message in the text, whose words may also be the template's.
+
+    A chat of "<user>Hi<bot>" is "<user>Hi" without the generation prompt, so that is
+    "<bot>". If the template writes "<user>Hi<bot>" both times, a chat whose last message
+    is X gives "<user>X<bot>", and "<bot>" is what follows X.
     """
     tags = thinking_tags.detect_tags(source)
-    if tags is None or tags.open.rstrip() not in text:  # nobody asks
-        return ""
-    with suppress(Exception):  # a hostile template may raise anything
-        without = _render_text(
-            source, messages, options | {"add_generation_prompt": False}
+    if tags is None or tags.open.rstrip() not in chat.text:
+        return (
+            ""  # The caller only wants to know whether the answer begins in thinking.
         )
-        if without != text and text.startswith(without):
-            return text[len(without) :]
+
+    with suppress(Exception):  # a hostile template may raise anything
+        shorter_options = {**options, "add_generation_prompt": False}
+        without = _render_text(source, chat.messages, shorter_options)
+        if without != chat.text and chat.text.startswith(without):
+            return chat.text.removeprefix(without)
+
     with suppress(Exception):
-        last = replace(messages[-1], content=_UNUSED_TEXT)
-        _, found, end = _render_text(
-            source, [*messages[:-1], last], options
-        ).rpartition(_UNUSED_TEXT)
-        if found and text.endswith(end):
+        last = replace(chat.messages[-1], content=_UNUSED_TEXT)
+        marked = _render_text(source, [*chat.messages[:-1], last], options)
+        _, found, end = marked.rpartition(_UNUSED_TEXT)
+        if found and chat.text.endswith(end):
             return end
     return ""
 
@@ -139,67 +163,86 @@ def _find_generation_prompt(
 def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     groups: list[list[ChatMessage]] = []
     for message in messages:
-        last = groups[-1][-1] if groups else None
-        has_tools = (
-            message.role == "tool" or message.tool_calls or (last and last.tool_calls)
-        )
-        if last is not None and last.role == message.role and not has_tools:
+        if groups and _can_merge(groups[-1][-1], message):
             groups[-1].append(message)
         else:
             groups.append([message])
-    return [
-        replace(group[-1], content="\n\n".join(message.content for message in group))
-        for group in groups
-    ]
+    merged = []
+    for group in groups:
+        content = "\n\n".join(message.content for message in group)
+        merged.append(replace(group[-1], content=content))
+    return merged
 
 
-def _move_system_to_user(
-    messages: Sequence[ChatMessage], first: int = 0
-) -> list[ChatMessage]:
-    """The system messages from the `first` on become text of the user."""
-    return _merge_same_roles(
-        [
-            ChatMessage("user", m.content) if m.role == "system" and i >= first else m
-            for i, m in enumerate(messages)
-        ]
-    )
+def _can_merge(message: ChatMessage, following: ChatMessage) -> bool:
+    """Whether both have the same role, and neither calls a tool or is its result."""
+    if message.role != following.role or message.role == "tool":
+        return False
+    return not message.tool_calls and not following.tool_calls
+
+
+def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    return _merge_same_roles([_without_system(message) for message in messages])
+
+
+def _move_later_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    later = [_without_system(message) for message in messages[1:]]
+    return _merge_same_roles([*messages[:1], *later])
+
+
+def _without_system(message: ChatMessage) -> ChatMessage:
+    """A system message becomes text of the user."""
+    if message.role != "system":
+        return message
+    return ChatMessage("user", message.content)
 
 
 def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Each of several calls in a message of its own, with its result after it."""
+    """Each of several calls in a message of its own, with its result after it.
+
+    "assistant calls a and b, result of a, result of b" becomes "assistant calls a,
+    result of a, assistant calls b, result of b".
+    """
     changed: list[ChatMessage] = []
     moved: set[int] = set()
     for i, message in enumerate(messages):
-        calls, text = message.tool_calls, message.content
-        results = {
-            m.tool_call_id: j
-            for j, m in enumerate(messages[i + 1 : i + 1 + len(calls)], i + 1)
-        }
-        if len(calls) > 1 and all(call.id in results for call in calls):
+        calls = message.tool_calls
+        result_by_id = {}
+        for j in range(i + 1, min(i + 1 + len(calls), len(messages))):
+            result_by_id[messages[j].tool_call_id] = j
+        if len(calls) > 1 and all(call.id in result_by_id for call in calls):
+            text = message.content
             for call in calls:
-                result = results[call.id]
-                changed += [
-                    replace(message, content=text, tool_calls=(call,)),
-                    messages[result],
-                ]
+                result = result_by_id[call.id]
+                changed.append(replace(message, content=text, tool_calls=(call,)))
+                changed.append(messages[result])
                 moved.add(result)
-                text = ""
+                text = ""  # Only the first one says it.
         elif i not in moved:
             changed.append(message)
     return changed
 
 
-_ROLE_CHANGES: tuple[
-    tuple[Callable[[Sequence[ChatMessage]], list[ChatMessage]], str], ...
-] = (
-    (_split_calls, "each call of a tool became a message"),
-    (_merge_same_roles, "messages of the same role were joined"),
-    (
-        partial(_move_system_to_user, first=1),
-        "later system prompts became the user's text",
+class _RoleChange(Struct, frozen=True):
+    """Makes a chat that a strict template may accept."""
+
+    apply: Callable[[Sequence[ChatMessage]], list[ChatMessage]]
+    description: str
+
+
+_ROLE_CHANGES = (
+    _RoleChange(_split_calls, "each call of a tool became a message"),
+    _RoleChange(_merge_same_roles, "messages of the same role were joined"),
+    _RoleChange(
+        _move_later_system_to_user, "later system prompts became the user's text"
     ),
-    (_move_system_to_user, "the system prompt became part of the first message"),
+    _RoleChange(
+        _move_system_to_user, "the system prompt became part of the first message"
+    ),
 )
+
+
+# --- one rendering
 
 
 def _render_text(
@@ -220,7 +263,8 @@ def _generate(
 ) -> str:
     template, environment = _compile(source)
     environment.n_steps = 0
-    pieces, length = [], 0
+    pieces = []
+    length = 0
     options = {"documents": None, "add_generation_prompt": True, **options}
     for piece in template.generate(messages=list(bodies), **options):
         length += len(piece)
@@ -234,27 +278,35 @@ def _generate(
 def _takes_parts(source: str) -> bool:
     """Whether a template reads only content in typed parts: it would lose a plain text."""
     body = {"role": "user", "content": "localspec-asks-9417"}
-    found = []
-    for probe in (body, _with_parts(body)):
-        try:
-            found.append(body["content"] in _generate(source, [probe], {}))
-        except Exception:  # a template may raise anything: then it is asked as it is
-            found.append(False)
-    return found == [False, True]
+    return _shows(source, _with_parts(body), body["content"]) and not _shows(
+        source, body, body["content"]
+    )
+
+
+def _shows(source: str, body: dict[str, Any], text: str) -> bool:
+    """Whether a template's output for one message contains the text."""
+    try:
+        return text in _generate(source, [body], {})
+    except Exception:  # a hostile template may raise anything
+        return False
 
 
 def _with_parts(body: dict[str, Any]) -> dict[str, Any]:
-    content = body["content"]
-    return body | {"content": [{"type": "text", "text": content}] if content else []}
+    parts = []
+    if body["content"]:
+        parts.append({"type": "text", "text": body["content"]})
+    return {**body, "content": parts}
 
 
 def _template_message(
     message: ChatMessage, tags: thinking_tags.ThinkingTags | None
 ) -> dict[str, Any]:
-    """A message in the form that templates read, with an answer's thinking in separate
-    keys.
+    """A message in the form that templates read.
+
+    An answer's thinking is in separate keys.
     """
-    thinking, content = None, message.content
+    thinking = None
+    content = message.content
     if message.role == "assistant":
         thinking, content = thinking_tags.separate_thinking(
             content, tags, message.starts_in_thinking
@@ -265,11 +317,10 @@ def _template_message(
         body["tool_call_id"] = _short_id(message.tool_call_id)
     if message.tool_calls:
         body["tool_calls"] = [_template_call(call) for call in message.tool_calls]
-    return (
-        body | {"thinking": thinking, "reasoning_content": thinking}
-        if thinking
-        else body
-    )
+    if thinking:
+        body["thinking"] = thinking
+        body["reasoning_content"] = thinking
+    return body
 
 
 def _template_call(call: ToolCall) -> dict[str, Any]:
@@ -286,6 +337,9 @@ def _short_id(id_: str) -> str:
     if len(id_) == 9 and id_.isalnum():
         return id_
     return hashlib.sha256(id_.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+# --- the sandbox
 
 
 class _LimitedEnvironment(ImmutableSandboxedEnvironment):
@@ -332,20 +386,21 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
     def call(
         self, context: Context, function: Any, /, *args: Any, **kwargs: Any
     ) -> Any:
-        self._count_steps(10)  # a call takes as long as ten passes
+        self._count_steps(10)  # A call takes as long as ten passes.
         return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and max(abs(left), abs(right)) > 1000:
             raise OverflowError("a power is too large")
         if operator == "*":
-            for items, n in ((left, right), (right, left)):
-                if (
-                    isinstance(items, str | list | tuple)
-                    and len(items) * n > MAX_PROMPT_CHARS
-                ):
-                    raise OverflowError("a repeated text or list is too long")
+            _check_repetition(left, right)
+            _check_repetition(right, left)
         return super().call_binop(context, operator, left, right)
+
+
+def _check_repetition(items: Any, n: Any) -> None:
+    if isinstance(items, str | list | tuple) and len(items) * n > MAX_PROMPT_CHARS:
+        raise OverflowError("a repeated text or list is too long")
 
 
 @lru_cache(maxsize=4)
@@ -400,8 +455,9 @@ class _SafeDict:
 
 
 class _SafeNamespace(Namespace):
-    """A `namespace` that rejects names with a leading underscore: they may be Python's
-    own.
+    """A `namespace` that rejects names with a leading underscore.
+
+    They may be Python's own.
     """
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # `self` may be a template's name

@@ -1,5 +1,4 @@
-"""The hub's shared cache: where it is, its model files, their removal, and leftovers of
-downloads.
+"""The hub's shared cache: its place, its model files, their removal, and leftovers.
 
 The layout is the hub library's (and llama.cpp's): snapshots/<commit>/<file> links to
 blobs/<sha256>, or is the file itself on systems without links.
@@ -37,13 +36,14 @@ PARTIAL_SUFFIX = ".localspec.part"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HUB_PARTIAL_NAME = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\.[0-9a-f]{8}\.incomplete")
 _ACTIVE_SECONDS = 600.0
-"""A partial file that was modified within these seconds belongs to a running download.
-"""
+"""A partial file that was modified within these seconds is of a running download."""
 
 
 class LeftoverFile(Struct, frozen=True):
-    """A partial download, a blob that no snapshot uses, or a split whose siblings are
-    missing.
+    """A file of a download that serves nothing.
+
+    That is a partial download, a blob that no snapshot uses, or a split whose siblings
+    are missing.
     """
 
     path: Path
@@ -55,12 +55,12 @@ class LeftoverFile(Struct, frozen=True):
 def cache_root() -> Path:
     """The hub library's cache, by the same rules but without importing it."""
     get = os.environ.get
-    home = get("HF_HOME") or os.path.join(
-        get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
-    )
-    root = (
-        get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    )
+    root = get("HF_HUB_CACHE") or get("HUGGINGFACE_HUB_CACHE")
+    if not root:
+        home = get("HF_HOME")
+        if not home:
+            home = os.path.join(get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+        root = os.path.join(home, "hub")
     return Path(os.path.expandvars(os.path.expanduser(root)))
 
 
@@ -76,12 +76,12 @@ def free_bytes(folder: Path) -> int:
 
 
 def check_free_space(subject: str, needed: int, free: int, cache: Path) -> None:
-    """Raise StorageError if a download of `needed` bytes would leave too little of
-    `free`.
+    """Raise StorageError if a download of `needed` bytes would leave too little.
 
-    512 MiB must stay free; for small downloads, 1/16 of their size.
+    512 MiB must stay free; for downloads below 8 GiB, 1/16 of their size.
     """
-    if needed and free < needed + min(512 << 20, needed // 16):
+    reserve = min(512 << 20, needed // 16)
+    if needed and free < needed + reserve:
         raise StorageError(
             f"{subject} needs {gb(needed)}, and {cache} has {gb(free)} free.",
             "Free some space, or set HF_HUB_CACHE to a folder on another disk.",
@@ -99,8 +99,9 @@ def read_ref(repo_folder: Path, ref: str) -> str | None:
 
 
 def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
-    """The repositories of a cache and their folders, which may be links to another
-    disk.
+    """The repositories of a cache and their folders.
+
+    A folder may be a link to another disk.
     """
     for entry in scan_folder(cache):
         repo = entry.name.removeprefix("models--").replace("--", "/")
@@ -112,24 +113,22 @@ def iter_repos(cache: Path) -> Iterator[tuple[str, Path]]:
 def iter_files(
     cache: Path, record: ChecksumRecord, origin: ModelOrigin = "hub"
 ) -> Iterator[LocalModel]:
-    """The model files of all commits of a cache; a repository's current commit comes
-    first.
-    """
+    """The model files of all commits; a repository's current commit comes first."""
     for repo, folder in iter_repos(cache):
+        own_folders = _own_folders(cache, folder)
         for commit in _list_commits(folder):
             top = folder / "snapshots" / commit
             for path in walk_files(top, depth=8):
                 name = path.relative_to(top).as_posix()
-                model = describe_file(
-                    path, record, origin, *_own_folders(cache, folder)
-                )
+                model = describe_file(path, record, origin, *own_folders)
                 if model and is_safe_gguf_path(name):
                     yield replace(model, repo=repo, file=name, revision=commit)
 
 
 def _own_folders(cache: Path, repo_folder: Path) -> tuple[Path, ...]:
-    """Where the files of a repository may be; the user may have moved and linked the
-    last two.
+    """Where the files of a repository may be.
+
+    The user may have moved the last two and put links there.
     """
     return cache, repo_folder, repo_folder / "blobs"
 
@@ -155,8 +154,9 @@ def _list_commits(folder: Path) -> list[str]:
 def remove(cache: Path, model: LocalModel) -> int:
     """Delete a model's files in all commits that share them, and their blobs.
 
-    A blob stays if it has another name too.  Returns the freed bytes.  Links are never followed:
-    only paths inside the repository's own folder are deleted.  Raises StorageError and OSError.
+    A blob stays if it has another name too. Returns the freed bytes. Links are never
+    followed: only paths inside the repository's own folder are deleted. Raises
+    StorageError and OSError.
     """
     assert model.repo is not None
     folder = repo_folder(cache, model.repo)
@@ -170,6 +170,7 @@ def remove(cache: Path, model: LocalModel) -> int:
 
 
 def _unlink(folder: Path, path: Path) -> int:
+    """Delete one file of a repository; returns the freed bytes."""
     if not path.is_symlink():
         size = path.stat().st_size
         path.unlink()
@@ -199,8 +200,9 @@ def _linked_blob(folder: Path, link: Path) -> Path:
 
 
 def _remove_empty_folders(folder: Path) -> None:
-    """Remove empty folders; without a snapshot left, the refs and the repository's
-    folder too.
+    """Remove empty folders.
+
+    Without a snapshot left, the refs and the repository's folder go too.
     """
     snapshots = folder / "snapshots"
     for here, _, _ in os.walk(snapshots, topdown=False):
@@ -227,11 +229,14 @@ def find_leftovers(cache: Path) -> Iterator[LeftoverFile]:
                 status = entry.stat(follow_symlinks=False)
             except OSError:  # just renamed or removed
                 continue
-            resumable = entry.name.endswith(PARTIAL_SUFFIX)
-            is_partial = resumable or _HUB_PARTIAL_NAME.fullmatch(entry.name)
-            is_unused = _DIGEST.fullmatch(entry.name) and Path(entry.path) not in used
-            if (is_partial or is_unused) and now - status.st_mtime >= _ACTIVE_SECONDS:
-                yield LeftoverFile(Path(entry.path), status.st_size, resumable, repo)
+            if now - status.st_mtime < _ACTIVE_SECONDS:
+                continue
+            path = Path(entry.path)
+            is_ours = entry.name.endswith(PARTIAL_SUFFIX)
+            is_librarys = _HUB_PARTIAL_NAME.fullmatch(entry.name) is not None
+            is_unused = _DIGEST.fullmatch(entry.name) is not None and path not in used
+            if is_ours or is_librarys or is_unused:
+                yield LeftoverFile(path, status.st_size, resumable=is_ours, repo=repo)
 
 
 def find_idle_splits(
@@ -244,7 +249,8 @@ def find_idle_splits(
         blobs = repo_folder(cache, split.repo) / "blobs"
         paths = [split.path, *(Path(entry.path) for entry in scan_folder(blobs))]
         with suppress(OSError):  # one was just renamed or removed
-            if now - max(path.lstat().st_mtime for path in paths) >= _ACTIVE_SECONDS:
+            newest = max(path.lstat().st_mtime for path in paths)
+            if now - newest >= _ACTIVE_SECONDS:
                 yield LeftoverFile(
                     split.path, split.size, resumable=True, repo=split.repo
                 )

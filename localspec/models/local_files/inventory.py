@@ -1,11 +1,11 @@
-"""The model files on this computer: in the hub's cache, the models folder and,
-read-only, Python packages, the folders of LM Studio, Ollama and llama.cpp, and what was
-opened by its path.
+"""Lists, finds and removes the model files on this computer.
+
+They are in the hub's cache, the models folder and, read-only, in Python packages, in
+the folders of LM Studio, Ollama and llama.cpp, and where a file was opened by its path.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -37,8 +37,12 @@ from localspec.models.reference import RepoFile, choose_files, parse_file_name
 from localspec.sanitize import sanitize
 
 _RECENT_FILE = "recent.json"
+_MAX_OPENED = 50
+_MAX_JSON_BYTES = 1_000_000
+"""The files of other applications that are read here have about 1,000."""
 
-OpenedPair = tuple[Path, Path | None]  # A target and its draft.
+OpenedPair = tuple[Path, Path | None]
+"""A target and its draft."""
 
 
 def models_folder() -> Path | None:
@@ -54,21 +58,36 @@ def converted_folder() -> Path:
 
 def iter_files() -> Iterator[LocalModel]:
     """Every model file once; the hub's cache and the models folder first."""
-    record = load_checksums()
-    folder = models_folder()
     seen: set[str] = set()
-    for model in itertools.chain(
-        hub_cache.iter_files(hub_cache.cache_root(), record),
-        iter_folder(folder, 5, record, "folder") if folder else (),
-        iter_folder(converted_folder(), 1, record, "converted"),
-        list_packaged(),
-        _iter_other_apps(record),
-        _iter_opened(record),
-    ):
+    for model in _iter_all_places(load_checksums()):
         path = str(model.path)
-        real_path = os.path.realpath(path) if model.origin == "opened" else path
-        if path not in seen and real_path not in seen:
-            seen |= {path, os.path.realpath(path)}
+        real_path = os.path.realpath(path)
+        is_listed = path in seen
+        if model.origin == "opened":
+            is_listed = is_listed or real_path in seen
+        if not is_listed:
+            seen.add(path)
+            seen.add(real_path)
+            yield model
+
+
+def _iter_all_places(record: ChecksumRecord) -> Iterator[LocalModel]:
+    """A file occurs as often as it is reached."""
+    yield from hub_cache.iter_files(hub_cache.cache_root(), record)
+    folder = models_folder()
+    if folder is not None:
+        yield from iter_folder(folder, 5, record, "folder")
+    yield from iter_folder(converted_folder(), 1, record, "converted")
+    yield from list_packaged()
+    yield from _iter_other_apps(record)
+    yield from _iter_opened(record)
+
+
+def _iter_models() -> Iterator[LocalModel]:
+    """The complete models of all commits, with their splits joined."""
+    for splits in _group_splits(iter_files()):
+        model = _join_splits(splits)
+        if model is not None:
             yield model
 
 
@@ -79,16 +98,18 @@ def list_models() -> tuple[LocalModel, ...]:
     them.
     """
     models: dict[tuple[object, ...], LocalModel] = {}
-    for model in filter(None, map(_join_splits, _group_splits(iter_files()))):
-        blobs = map(os.path.realpath, model.parts or (model.path,))
-        models.setdefault((model.origin, model.repo, model.file, *blobs), model)
+    for model in _iter_models():
+        blobs = tuple(os.path.realpath(path) for path in model.parts or (model.path,))
+        models.setdefault((model.origin, model.repo, model.file, blobs), model)
     return tuple(models.values())
 
 
 def find_ollama(name: str) -> LocalModel | None:
     """By Ollama's name; a file may have several, of which `list_models` has one."""
-    models = _iter_other_apps(load_checksums())
-    return next((m for m in models if m.origin == "ollama" and m.file == name), None)
+    for model in _iter_other_apps(load_checksums()):
+        if model.origin == "ollama" and model.file == name:
+            return model
+    return None
 
 
 def _group_splits(files: Iterable[LocalModel]) -> list[list[LocalModel]]:
@@ -96,19 +117,20 @@ def _group_splits(files: Iterable[LocalModel]) -> list[list[LocalModel]]:
     splits_by_model: dict[tuple[Path, str, int], list[LocalModel]] = {}
     for file in files:
         name = parse_file_name(file.path.name)
-        splits_by_model.setdefault(
-            (file.path.parent, name.stem, name.count), []
-        ).append(file)
-    return [
-        sorted(splits, key=lambda split: parse_file_name(split.path.name).index)
-        for splits in splits_by_model.values()
-    ]
+        key = (file.path.parent, name.stem, name.count)
+        splits_by_model.setdefault(key, []).append(file)
+    return [sorted(splits, key=_split_index) for splits in splits_by_model.values()]
+
+
+def _split_index(split: LocalModel) -> int:
+    """1 for the first one, and for a model of one file."""
+    return parse_file_name(split.path.name).index
 
 
 def _join_splits(splits: list[LocalModel]) -> LocalModel | None:
     """None if a split is missing."""
-    names = [parse_file_name(split.path.name) for split in splits]
-    if [name.index for name in names] != list(range(1, names[0].count + 1)):
+    count = parse_file_name(splits[0].path.name).count
+    if [_split_index(split) for split in splits] != list(range(1, count + 1)):
         return None
     if len(splits) == 1:
         return splits[0]
@@ -133,18 +155,14 @@ def find(
     """
     commit = revision
     if revision and not reference.COMMIT_HASH.fullmatch(revision):
-        folders = hub_cache.iter_repos(hub_cache.cache_root())
-        refs = (
-            hub_cache.read_ref(f, revision)
-            for r, f in folders
-            if r.lower() == repo.lower()
-        )
-        if (commit := next(refs, None)) is None:
+        commit = _find_commit(repo, revision)
+        if commit is None:
             return None
     models: dict[str, LocalModel] = {}
-    for model in filter(None, map(_join_splits, _group_splits(iter_files()))):
-        is_repo = (model.repo or "").lower() == repo.lower()  # the hub ignores case
-        if is_repo and commit in (None, model.revision):
+    for model in _iter_models():
+        if not _is_same_repo(model.repo or "", repo):
+            continue
+        if commit is None or commit == model.revision:
             folder, slash, _ = model.file.rpartition("/")
             for path in model.parts or (Path(model.file),):
                 models.setdefault(f"{folder}{slash}{path.name}", model)
@@ -155,6 +173,19 @@ def find(
     return models[first.path]
 
 
+def _find_commit(repo: str, ref: str) -> str | None:
+    """The commit of a branch or tag in the hub's cache."""
+    for cached_repo, folder in hub_cache.iter_repos(hub_cache.cache_root()):
+        if _is_same_repo(cached_repo, repo):
+            return hub_cache.read_ref(folder, ref)
+    return None
+
+
+def _is_same_repo(repo: str, other: str) -> bool:
+    """The hub ignores case."""
+    return repo.lower() == other.lower()
+
+
 def remove(model: LocalModel) -> int:
     """Delete all files of a model; returns the freed bytes.  Raises StorageError."""
     if model.origin == "opened":
@@ -162,16 +193,19 @@ def remove(model: LocalModel) -> int:
             f"{model.file} was opened by its path.", f"Delete {model.path}"
         )
     if not model.removable:
-        owners = dict.fromkeys(("hub", "folder"), "another user")
-        owners["package"] = "an installed Python package"
-        owner = owners.get(model.origin, ORIGIN_TITLES[model.origin])
+        owner = ORIGIN_TITLES[model.origin]
+        if model.origin in ("hub", "folder"):
+            owner = "another user"
+        elif model.origin == "package":
+            owner = "an installed Python package"
         raise StorageError(f"{model.file} belongs to {owner}.", "Remove it there.")
     freed = 0
     try:
         if model.origin == "hub":
             return hub_cache.remove(hub_cache.cache_root(), model)
         for path in model.parts or (model.path,):
-            freed += 0 if path.is_symlink() else path.stat().st_size
+            if not path.is_symlink():
+                freed += path.stat().st_size
             path.unlink()
             discard_checksum(path)
     except OSError as error:
@@ -187,14 +221,13 @@ def find_leftovers() -> tuple[LeftoverFile, ...]:
     cannot run.
     """
     cache = hub_cache.cache_root()
-    files = hub_cache.iter_files(cache, load_checksums())
-    incomplete = (
-        group for group in _group_splits(files) if _join_splits(group) is None
-    )
-    splits = [split for group in incomplete for split in group if split.removable]
+    lonely_splits: list[LocalModel] = []
+    for splits in _group_splits(hub_cache.iter_files(cache, load_checksums())):
+        if _join_splits(splits) is None:
+            lonely_splits += [split for split in splits if split.removable]
     return (
         *hub_cache.find_leftovers(cache),
-        *hub_cache.find_idle_splits(cache, splits),
+        *hub_cache.find_idle_splits(cache, lonely_splits),
     )
 
 
@@ -212,20 +245,28 @@ def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
 
 def list_packaged() -> tuple[LocalModel, ...]:
     """The files that the catalogue expects in packages; none if LOCALSPEC_STARTER is 0."""
-    packaged: list[LocalModel] = []
     if os.environ.get("LOCALSPEC_STARTER") == "0":
         return ()
+    packaged = []
     record = load_checksums()
     shipped_or_own, _ = catalog.load_valid()  # others report an invalid file
     for model in shipped_or_own.models.values():
-        path = _find_in_package(model.package, model.file) if model.package else None
+        if model.package is None:
+            continue
+        path = _find_in_package(model.package, model.file)
         found = describe_file(path, record, "package") if path else None
-        if found and found.size == model.bytes:
-            is_verified = found.verified and found.sha256 == model.sha256
-            found = replace(
-                found, repo=model.repo, file=model.file, revision=model.revision
+        if found is None or found.size != model.bytes:
+            continue
+        packaged.append(
+            replace(
+                found,
+                repo=model.repo,
+                file=model.file,
+                revision=model.revision,
+                sha256=model.sha256,
+                verified=found.verified and found.sha256 == model.sha256,
             )
-            packaged.append(replace(found, sha256=model.sha256, verified=is_verified))
+        )
     return tuple(packaged)
 
 
@@ -235,19 +276,17 @@ def find_packaged(path: Path) -> LocalModel | None:
     The catalogue, which takes 50 ms to read, is asked only about files below a folder
     of packages.
     """
-    own = path.is_relative_to(paths.PACKAGE)
-    if own or not any(
-        path.is_relative_to(os.path.abspath(folder)) for folder in sys.path
-    ):
+    if path.is_relative_to(paths.PACKAGE):
+        return None
+    if not any(path.is_relative_to(os.path.abspath(folder)) for folder in sys.path):
         return None
     return next((model for model in list_packaged() if model.path == path), None)
 
 
 def verify_packaged(path: Path) -> None:
-    """Hash a package's file unless its checksum is recorded; does nothing for other
-    files.
+    """Hash a package's file unless its checksum is recorded.
 
-    Raises ChecksumError if the file is damaged.
+    Does nothing for other files. Raises ChecksumError if the file is damaged.
     """
     model = find_packaged(path)
     if model is None or model.verified or model.sha256 is None:
@@ -280,30 +319,32 @@ def _find_in_package(package: str, file: str) -> Path | None:
 
 def load_opened() -> list[OpenedPair]:
     """The pairs whose files still exist; empty if the list is damaged."""
+    pairs: list[OpenedPair] = []
     try:
-        return [
-            (Path(entry["target"]), Path(entry["draft"]) if entry["draft"] else None)
-            for entry in data_files.read_json(_RECENT_FILE)
-            if os.path.isfile(entry["target"])
-            and (not entry["draft"] or os.path.isfile(entry["draft"]))
-        ]
+        for entry in data_files.read_json(_RECENT_FILE):
+            target = entry["target"]
+            draft = entry["draft"]
+            if os.path.isfile(target) and (not draft or os.path.isfile(draft)):
+                pairs.append((Path(target), Path(draft) if draft else None))
     except (TypeError, KeyError):
         return []
+    return pairs
 
 
 def add_opened(pair: OpenedPair) -> None:
     """Put a pair first. Does nothing if the list cannot be written."""
-    body = [
-        {"target": str(target), "draft": str(draft) if draft else None}
-        for target, draft in (pair, *(old for old in load_opened() if old != pair))
-    ]
-    data_files.write_json(_RECENT_FILE, body[:50])
+    earlier = [old for old in load_opened() if old != pair]
+    body = []
+    for target, draft in (pair, *earlier):
+        body.append({"target": str(target), "draft": str(draft) if draft else None})
+    data_files.write_json(_RECENT_FILE, body[:_MAX_OPENED])
 
 
 def _iter_opened(record: ChecksumRecord) -> Iterator[LocalModel]:
-    for pair in load_opened():
-        for path in filter(None, pair):
-            if model := describe_file(path, record, "opened"):
+    for target, draft in load_opened():
+        for path in (target, draft):
+            model = describe_file(path, record, "opened") if path else None
+            if model is not None:
                 yield model
 
 
@@ -311,6 +352,7 @@ def _iter_opened(record: ChecksumRecord) -> Iterator[LocalModel]:
 
 
 _OLLAMA_MODEL_TYPE = "application/vnd.ollama.image.model"
+_OLLAMA_DIGEST = re.compile("sha256:([0-9a-f]{64})")
 
 
 def _iter_other_apps(record: ChecksumRecord) -> Iterator[LocalModel]:
@@ -331,14 +373,19 @@ def iter_folder(
     The repository comes from a path of the form publisher/repository/file.
     """
     for path in walk_files(folder, depth):
-        if path.suffix == ".gguf" and (model := describe_file(path, record, origin)):
-            pieces = path.relative_to(folder).parts
-            repo = "/".join(pieces[:2]) if len(pieces) >= 3 else ""
-            has_repo = reference.is_repo_id(repo)
-            file = sanitize(
-                "/".join(pieces[2:] if has_repo else pieces), multiline=False
-            )
-            yield replace(model, repo=repo if has_repo else None, file=file)
+        if path.suffix != ".gguf":
+            continue
+        model = describe_file(path, record, origin)
+        if model is None:
+            continue
+        repo = None
+        pieces = path.relative_to(folder).parts
+        publisher_and_repo = "/".join(pieces[:2])
+        if len(pieces) >= 3 and reference.is_repo_id(publisher_and_repo):
+            repo = publisher_and_repo
+            pieces = pieces[2:]
+        file = sanitize("/".join(pieces), multiline=False)
+        yield replace(model, repo=repo, file=file)
 
 
 def lmstudio_folders() -> list[Path]:
@@ -353,17 +400,18 @@ def lmstudio_folders() -> list[Path]:
 
 def ollama_folders() -> list[Path]:
     """The user's folders, and that of the system service."""
-    override = os.environ.get("OLLAMA_MODELS")
-    defaults = [
+    folders = [
         Path.home() / ".ollama" / "models",
         Path("/usr/share/ollama/.ollama/models"),
     ]
-    return _existing_folders([Path(override), *defaults] if override else defaults)
+    override = os.environ.get("OLLAMA_MODELS")
+    if override:
+        folders.insert(0, Path(override))
+    return _existing_folders(folders)
 
 
 def llama_cpp_folders() -> list[Path]:
     """Its cache folders, except the hub's cache."""
-    override = os.environ.get("LLAMA_CACHE")
     home = Path.home()
     if sys.platform == "darwin":
         caches = home / "Library" / "Caches"
@@ -371,47 +419,71 @@ def llama_cpp_folders() -> list[Path]:
         caches = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     else:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
-    folders = _existing_folders(
-        [Path(override), caches / "llama.cpp"] if override else [caches / "llama.cpp"]
-    )
+    folders = [caches / "llama.cpp"]
+    override = os.environ.get("LLAMA_CACHE")
+    if override:
+        folders.insert(0, Path(override))
     hub = os.path.realpath(hub_cache.cache_root())
-    return [folder for folder in folders if os.path.realpath(folder) != hub]
+    return [
+        folder
+        for folder in _existing_folders(folders)
+        if os.path.realpath(folder) != hub
+    ]
 
 
 def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]:
-    """The blob's path is made from the manifest's digest only: no other file can be
-    reached.
-    """
+    """The models of one of Ollama's folders, by its manifests."""
     for name in ("manifests", "manifests-v2"):
-        for manifest in walk_files(folder / name, depth=6):
+        top = folder / name
+        for manifest in walk_files(top, depth=6):
             layers = _read_json(manifest, within=folder).get("layers")
-            for layer in layers if isinstance(layers, list) else ():
-                is_model = (
-                    isinstance(layer, dict)
-                    and layer.get("mediaType") == _OLLAMA_MODEL_TYPE
-                )
-                digest = str(layer.get("digest")) if is_model else ""
-                if (match := re.fullmatch("sha256:([0-9a-f]{64})", digest)) is None:
-                    continue
-                blob = folder / "blobs" / f"sha256-{match[1]}"
-                model = describe_file(blob, record, "ollama", folder, folder / "blobs")
-                if model and model.size == layer.get("size"):
-                    repo, file = _ollama_name(manifest.relative_to(folder / name).parts)
-                    yield replace(model, repo=repo, file=file)
+            if not isinstance(layers, list):
+                continue
+            pieces = manifest.relative_to(top).parts
+            for layer in layers:
+                model = _describe_ollama_layer(folder, layer, record)
+                if model is not None:
+                    yield replace(
+                        model, repo=_ollama_repo(pieces), file=_ollama_name(pieces)
+                    )
 
 
-def _ollama_name(pieces: tuple[str, ...]) -> tuple[str | None, str]:
-    """Repository and name; `registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in
-    Ollama.
+def _describe_ollama_layer(
+    folder: Path, layer: Any, record: ChecksumRecord
+) -> LocalModel | None:
+    """The blob of a manifest's layer; None if it is no model, or not whole.
+
+    The blob's path is made from the digest only: no other file can be reached.
     """
+    if not isinstance(layer, dict) or layer.get("mediaType") != _OLLAMA_MODEL_TYPE:
+        return None
+    digest = _OLLAMA_DIGEST.fullmatch(str(layer.get("digest")))
+    if digest is None:
+        return None
+    blobs = folder / "blobs"
+    model = describe_file(
+        blobs / f"sha256-{digest[1]}", record, "ollama", folder, blobs
+    )
+    if model is None or model.size != layer.get("size"):
+        return None
+    return model
+
+
+def _ollama_repo(pieces: tuple[str, ...]) -> str | None:
+    """The hub's repository of `hf.co/org/repo/Q4_K_M`."""
+    if len(pieces) != 4 or pieces[0] not in ("hf.co", "huggingface.co"):
+        return None
     repo = "/".join(pieces[1:3])
-    is_hub = len(pieces) == 4 and pieces[0] in ("hf.co", "huggingface.co")
-    name = ":".join(("/".join(pieces[:-1]), pieces[-1]))
+    return repo if reference.is_repo_id(repo) else None
+
+
+def _ollama_name(pieces: tuple[str, ...]) -> str:
+    """`registry.ollama.ai/library/llama3.2/3b` is llama3.2:3b in Ollama."""
+    *folders, tag = pieces
+    name = f"{'/'.join(folders)}:{tag}"
     for default_prefix in ("registry.ollama.ai/library/", "registry.ollama.ai/"):
         name = name.removeprefix(default_prefix)
-    return repo if is_hub and reference.is_repo_id(repo) else None, sanitize(
-        name, multiline=False
-    )
+    return sanitize(name, multiline=False)
 
 
 def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
@@ -420,8 +492,7 @@ def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
         real = Path(os.path.realpath(path, strict=True))
         if within and not real.is_relative_to(os.path.realpath(within)):
             return {}
-        # real ones have about 1,000
-        if not real.is_file() or real.stat().st_size > 1_000_000:
+        if not real.is_file() or real.stat().st_size > _MAX_JSON_BYTES:
             return {}
         document = json.loads(real.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,5 +1,4 @@
-"""A model file on this computer, its recorded checksum, and safe scanning of folders
-for files.
+"""A model file here, its recorded checksum, and safe scanning of folders for files.
 
 Checksums are recorded, so that files are not hashed at every start. A file that was
 modified since counts as not verified. If the record cannot be read or written,
@@ -12,7 +11,7 @@ import itertools
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -34,13 +33,14 @@ ORIGIN_TITLES = {
     "llama.cpp": "llama.cpp",
     "opened": "opened by path",
 }
-_MAX_ENTRIES = 20_000  # Directory entries scanned below one folder.
+_MAX_ENTRIES = 20_000
+"""Directory entries scanned below one folder."""
 _RECORD_FILE = "verified.json"
 _BLOB_NAME = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 """Files of the hub's cache and of Ollama, named by their checksums."""
 
-# Size, mtime in ns and sha256 by real path.
 ChecksumRecord = dict[str, tuple[int, int, str]]
+"""Size, mtime in ns and sha256 by real path."""
 
 
 class LocalModel(Struct, frozen=True):
@@ -60,27 +60,27 @@ class LocalModel(Struct, frozen=True):
 
     @property
     def own_name(self) -> str:
-        """That of the file, or in Ollama, whose files are named by their checksums."""
-        return (
-            self.file
-            if self.origin == "ollama"
-            else self.path.name.removesuffix(".gguf")
-        )
+        """The file's, or Ollama's, whose files are named by their checksums."""
+        if self.origin == "ollama":
+            return self.file
+        return self.path.name.removesuffix(".gguf")
 
 
 def describe_file(
     path: Path, record: ChecksumRecord, origin: ModelOrigin, *within: Path
 ) -> LocalModel | None:
-    """A file of no repository, with its expected checksum, by its name, and its
-    recorded one.
+    """A file of no repository, with its expected checksum and its recorded one.
 
-    None unless it is a GGUF inside one of `within`, as `stat_gguf` says.
+    A blob's name is its expected checksum. None unless the file is a GGUF inside one of
+    `within`, as `stat_gguf` says.
     """
-    if (file_stat := stat_gguf(path, *within)) is None:
+    file_stat = stat_gguf(path, *within)
+    if file_stat is None:
         return None
     actual = lookup_checksum(record, file_stat)
     blob = _BLOB_NAME.fullmatch(file_stat.real_path.name)
     sha256 = blob[1] if blob else actual
+    is_ours = origin in ("hub", "folder", "converted")
     return LocalModel(
         path=path,
         size=file_stat.size,
@@ -90,7 +90,7 @@ def describe_file(
         sha256=sha256,
         verified=actual is not None and actual == sha256,
         origin=origin,
-        removable=origin in ("hub", "folder", "converted") and file_stat.is_owned,
+        removable=is_ours and file_stat.is_owned,
     )
 
 
@@ -104,23 +104,22 @@ class GgufFileStat(NamedTuple):
 
 
 def stat_gguf(path: Path, *within: Path) -> GgufFileStat | None:
-    """None unless `path` is a readable GGUF inside one of the folders, or a link to
-    one.
+    """The status of a readable GGUF inside one of the folders, or of a link to one.
 
-    None for a link that leads out of them, a FIFO, a device, an empty file and a loop
-    of links. Without `within` a link may lead anywhere: users link their large files.
+    None for anything else: a link that leads out of them, a FIFO, a device, an empty
+    file, a loop of links. Without `within` a link may lead anywhere: users link their
+    large files.
     """
     try:
         real = Path(os.path.realpath(path, strict=True))
-        if within and not any(
-            real.is_relative_to(os.path.realpath(top)) for top in within
-        ):
+        if within and not _is_inside(real, within):
             return None
         if not stat.S_ISREG(real.stat().st_mode):  # before opening: a FIFO would block
             return None
         handle = os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
-            status, magic = os.fstat(handle), os.read(handle, 4)
+            status = os.fstat(handle)
+            magic = os.read(handle, 4)
         finally:
             os.close(handle)
     except (OSError, ValueError):
@@ -128,24 +127,34 @@ def stat_gguf(path: Path, *within: Path) -> GgufFileStat | None:
     if not stat.S_ISREG(status.st_mode) or magic != b"GGUF":
         return None
     is_owned = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    return GgufFileStat(real, status.st_size, status.st_mtime_ns, is_owned)
+    return GgufFileStat(
+        real, size=status.st_size, mtime_ns=status.st_mtime_ns, is_owned=is_owned
+    )
+
+
+def _is_inside(real_path: Path, folders: Sequence[Path]) -> bool:
+    return any(real_path.is_relative_to(os.path.realpath(top)) for top in folders)
 
 
 def walk_files(folder: Path, depth: int) -> Iterator[Path]:
     """The files up to `depth` levels below a folder, sorted by name.
 
-    Links to folders are followed, each folder once, but not to one that holds `folder` itself.  The
-    walk stops after `_MAX_ENTRIES` entries.
+    Links to folders are followed, each folder once, but not to one that holds `folder`
+    itself. The walk stops after `_MAX_ENTRIES` entries.
     """
-    entries_left, top = _MAX_ENTRIES, Path(os.path.realpath(folder))
-    pending, seen = [(folder, depth)], set[str]()
+    entries_left = _MAX_ENTRIES
+    top = Path(os.path.realpath(folder))
+    pending = [(folder, depth)]
+    seen: set[str] = set()
     while pending:
         current, levels = pending.pop()
-        subfolders = []
         real = os.path.realpath(current)
-        if real in seen or (seen and top.is_relative_to(real)):
+        is_first = not seen
+        holds_top = top.is_relative_to(real) and not is_first
+        if real in seen or holds_top:
             continue
         seen.add(real)
+        subfolders = []
         for entry in scan_folder(current):
             entries_left -= 1
             if entries_left <= 0:
@@ -154,7 +163,8 @@ def walk_files(folder: Path, depth: int) -> Iterator[Path]:
                 subfolders.append((Path(entry.path), levels - 1))
             else:
                 yield Path(entry.path)
-        pending += reversed(subfolders) if levels > 0 else ()
+        if levels > 0:
+            pending.extend(reversed(subfolders))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -168,9 +178,8 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
     """The entries of a folder, sorted by name; empty if it cannot be read."""
     try:
         with os.scandir(folder) as scan:
-            return sorted(
-                itertools.islice(scan, _MAX_ENTRIES), key=lambda entry: entry.name
-            )
+            entries = itertools.islice(scan, _MAX_ENTRIES)
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return []
 
@@ -179,25 +188,24 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def load_checksums() -> ChecksumRecord:
+    document = data_files.read_json(_RECORD_FILE)
+    record = {}
     try:
-        return {
-            path: (int(size), int(mtime_ns), str(sha256))
-            for path, (size, mtime_ns, sha256) in data_files.read_json(
-                _RECORD_FILE
-            ).items()
-        }
+        for path, (size, mtime_ns, sha256) in document.items():
+            record[path] = (int(size), int(mtime_ns), str(sha256))
     except (AttributeError, TypeError, ValueError):  # missing or damaged
         return {}
+    return record
 
 
 def lookup_checksum(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
     """The recorded sha256, unless the file was modified since."""
     entry = record.get(str(file_stat.real_path))
-    return (
-        entry[2]
-        if entry and entry[:2] == (file_stat.size, file_stat.mtime_ns)
-        else None
-    )
+    if entry is None:
+        return None
+    size, mtime_ns, sha256 = entry
+    is_unmodified = size == file_stat.size and mtime_ns == file_stat.mtime_ns
+    return sha256 if is_unmodified else None
 
 
 def verify_checksum(
@@ -215,7 +223,8 @@ def verify_checksum(
         return True
     import hashlib  # noqa: PLC0415  loads OpenSSL
 
-    hasher, done = hashlib.sha256(), 0
+    hasher = hashlib.sha256()
+    done = 0
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             hasher.update(chunk)
@@ -229,14 +238,16 @@ def verify_checksum(
 
 def save_checksum(path: Path, sha256: str) -> None:
     """Record the checksum of a file that was just hashed."""
-    if (file_stat := stat_gguf(path)) is not None:
-        entry = (file_stat.size, file_stat.mtime_ns, sha256)
-        data_files.write_json(
-            _RECORD_FILE, load_checksums() | {str(file_stat.real_path): entry}
-        )
+    file_stat = stat_gguf(path)
+    if file_stat is None:
+        return
+    record = load_checksums()
+    record[str(file_stat.real_path)] = (file_stat.size, file_stat.mtime_ns, sha256)
+    data_files.write_json(_RECORD_FILE, record)
 
 
 def discard_checksum(real_path: Path) -> None:
     record = load_checksums()
-    if record.pop(str(real_path), None):
+    if str(real_path) in record:
+        del record[str(real_path)]
         data_files.write_json(_RECORD_FILE, record)
