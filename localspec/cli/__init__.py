@@ -88,7 +88,8 @@ def localspec(context: click.Context) -> int | None:
     name = context.invoked_subcommand
     if name is None:
         return _run_tui(context)
-    if _COMMANDS[name].config != "repairs":
+    command = _COMMANDS[ALIASES.get(name, name)]
+    if command.config != "repairs":
         context.default_map = _apply_config(context.obj or ())
     return None
 
