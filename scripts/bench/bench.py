@@ -23,7 +23,7 @@ sys.path[:0] = [
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
-    *("chat", "counts", "loop", "pair", "peers"),
+    *("chat", "commits", "counts", "loop", "pair", "peers"),
     *("published", "regret", "serve", "tui", "widths"),
 )
 """Modules beside this file, each with `add_options(parser)` and `main(args)`."""

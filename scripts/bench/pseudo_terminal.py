@@ -93,6 +93,10 @@ class Terminal:
 
         return self.drain(came)
 
+    def has_ended(self) -> None:
+        """Waits until the process has exited by itself."""
+        self.drain(lambda: self._process.poll() is not None)
+
     def quiet(self, seconds: float = 0.4) -> None:
         """Waits until nothing is painted for `seconds`."""
         while True:
