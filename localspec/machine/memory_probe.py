@@ -1,17 +1,26 @@
-"""Memory probe: runs llama.cpp in a child process to count the buffers of pairs.
+"""Memory probe: a child process in which llama.cpp counts the buffers of pairs.
 
 llama.cpp loads the models without data, so a header-only file is enough: a GGUF header
-followed by a hole.
+followed by a hole.  The child takes over half a second to start and then 25 to 50 ms for
+each setting, so it stays and answers one request after the other.  It exits by itself ten
+seconds after the last one, because a GPU's driver holds memory for every process that
+uses it.
+
+If the child exits or fails, a request is sent once more, to a new one.  A request that
+fails twice raises ProbeError; it never waits longer than its time limit.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +28,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from localspec import child_process
+from localspec.machine.device import Device
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import data_size, serialize_header
@@ -26,16 +36,19 @@ from localspec.protocol.json_dataclasses import parse_object
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 
-_START_SECONDS, _REPLY_SECONDS = 60.0, 10.0
-"""Time for the child to start (a driver may have to wake a GPU), and for each reply."""
-
-PairRequest = tuple[LoadCommand, tuple[Header, Header | None]]
-"""Settings, and the headers of target and draft; the paths in the settings are ignored.
-"""
+_START_SECONDS = 60.0
+"""Time for the child to start: a driver may have to wake a GPU."""
+_REPLY_SECONDS = 10.0
+_MAX_HEADER_FILES = 4
+"""Header-only files that are kept: a pair that is shown, and the one before."""
 
 
 class ProbeError(Exception):
     """llama.cpp cannot be run or rejects the model; the message has the reason."""
+
+
+class _ChildExitedError(ProbeError):
+    """The child exited instead of answering."""
 
 
 class LlamaCppInfo(Struct, frozen=True):
@@ -67,65 +80,83 @@ class PairBuffers(Struct, frozen=True):
 
 
 def query_llama_cpp() -> LlamaCppInfo:
-    """Raises ProbeError."""
-    (info,) = _run([{"op": "devices"}])
+    """Starts a new child: llama.cpp may have been installed anew.  Raises ProbeError."""
+    with _lock:
+        _probe.close()
+        info = _probe.ask({"op": "devices"})
     return LlamaCppInfo(
-        tuple(info["devices"]),
-        bool(info["offloads"]),
-        sanitize(str(info["library"]), multiline=False),
-        sanitize(str(info["features"]), multiline=False).strip(),
-        tuple(map(str, info["lacking"])),
+        devices=tuple(info["devices"]),
+        supports_gpu_offload=bool(info["offloads"]),
+        library_path=sanitize(str(info["library"]), multiline=False),
+        features=sanitize(str(info["features"]), multiline=False).strip(),
+        missing_head_functions=tuple(map(str, info["lacking"])),
     )
 
 
 def count_buffers(
-    load: LoadCommand, target: Header, draft: Header | None = None
+    load: LoadCommand,
+    target: Header,
+    draft: Header | None = None,
+    *,
+    simulated: Sequence[Device] = (),
+    used_by_target: Mapping[str, int] | None = None,
 ) -> PairBuffers:
-    """Buffers of the pair on the devices that llama.cpp chooses.  Raises ProbeError."""
-    return count_each([(load, (target, draft))])[0]
+    """Buffers of the pair on the devices that llama.cpp chooses.  Raises ProbeError.
 
-
-def count_each(requests: Sequence[PairRequest]) -> list[PairBuffers]:
-    """As `count_buffers`, for several pairs in one child process."""
-    with tempfile.TemporaryDirectory(
-        prefix="localspec-headers-", ignore_cleanup_errors=True
-    ) as folder:
-        replies = _run(
-            [
-                _count_request(
-                    load, target, draft if load.draft else None, Path(folder)
-                )
-                for load, (target, draft) in requests
-            ]
-        )
-    return [
-        PairBuffers(
-            ModelBuffers(**reply["target"]),
-            reply["draft"] and ModelBuffers(**reply["draft"]),
-        )
-        for reply in replies
-    ]
-
-
-def _count_request(
-    load: LoadCommand, target: Header, draft: Header | None, folder: Path
-) -> dict[str, Any]:
-    """Raises ProbeError for a head that llama.cpp would abort on."""
-    if (verdict := pair_compatibility.find_head_mismatch(target, draft)) is not None:
+    The paths in `load` are ignored.  `simulated`: GPUs that take the place of this
+    computer's.  `used_by_target`: the bytes that the target takes on each of them; a
+    draft is split over several by what is left.
+    """
+    if not load.draft:
+        draft = None
+    verdict = pair_compatibility.find_head_mismatch(target, draft)
+    if verdict is not None:  # llama.cpp would abort
         raise ProbeError(verdict.detail)
-    kind = draft_heads.draft_kind_for_target(target, draft) if draft else "model"
-    files = replace(
-        load,
-        target=str(_write_header_only_file(target, folder)),
-        draft=str(_write_header_only_file(draft, folder)) if draft else None,
-    )
+    head = ""
+    is_separate_file = False
+    if draft is not None:
+        head = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
+        is_separate_file = not draft_heads.is_own_mtp_layer(target, draft)
+    used = used_by_target or {}
+    with _lock:
+        files = replace(
+            load,
+            target=str(_probe.write_header_only_file(target)),
+            draft=str(_probe.write_header_only_file(draft)) if draft else None,
+        )
+        reply = _probe.ask_cached(
+            {
+                "op": "count",
+                "load": to_builtins(files),
+                "head": head,
+                "separate": is_separate_file,
+                "gpus": [_describe_gpu(device, 0) for device in simulated],
+                "draft_gpus": [
+                    _describe_gpu(device, used.get(device.name, 0))
+                    for device in simulated
+                ],
+            }
+        )
+    draft_buffers = None
+    if reply["draft"]:
+        draft_buffers = ModelBuffers(**reply["draft"])
+    return PairBuffers(ModelBuffers(**reply["target"]), draft_buffers)
+
+
+def _describe_gpu(device: Device, used_bytes: int) -> dict[str, Any]:
+    """The fields of simulated_gpu.GpuDescription."""
     return {
-        "op": "count",
-        "load": to_builtins(files),
-        "head": kind.replace("model", ""),
-        "separate": draft is not None
-        and not draft_heads.is_own_mtp_layer(target, draft),
+        "name": device.name,
+        "backend": device.backend,
+        "free": max(1, (device.free or 0) - used_bytes),
+        "total": device.total or device.free or 1,
     }
+
+
+def close() -> None:
+    """Ends the child, so that a GPU's driver frees what it holds for it."""
+    with _lock:
+        _probe.close()
 
 
 def _command() -> list[str]:
@@ -133,46 +164,134 @@ def _command() -> list[str]:
     return [sys.executable, "-P", "-m", "localspec.machine.memory_probe_child", parent]
 
 
-def _run(requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The replies of a new child process.  Raises ProbeError."""
-    try:
-        process = child_process.start(_command())
-    except OSError as error:
-        raise ProbeError(f"cannot start a process: {error.strerror}") from error
-    lines = "".join(json.dumps(request) + "\n" for request in requests)
-    seconds = _START_SECONDS + _REPLY_SECONDS * len(requests)
-    try:
-        stdout, stderr = process.communicate(lines.encode(), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise ProbeError(f"no reply from llama.cpp within {seconds:g} s") from None
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-    try:
-        replies = [parse_object(line) for line in stdout.splitlines()]
-    except ValueError:
-        raise ProbeError("invalid reply from the probe process") from None
-    for reply in replies:
+class _WarmProbe:
+    """The child process, and the files that it reads."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files: dict[int, tuple[Header, Path]] = {}
+        """Header-only files by the identity of their header, the oldest first."""
+        self._replies: dict[str, dict[str, Any]] = {}
+        """Of this child: another one may see other devices."""
+
+    def ask_cached(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        key = json.dumps(request)
+        if self._process is None or self._process.poll() is not None:
+            self._replies.clear()
+        if key not in self._replies:
+            self._replies[key] = self.ask(request)
+        return self._replies[key]
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises ProbeError."""
+        was_warm = self._process is not None
+        try:
+            return self._ask_once(request)
+        except _ChildExitedError:
+            if not was_warm:
+                raise
+        # It may have exited because it was idle, or because of an earlier request.
+        return self._ask_once(request)
+
+    def _ask_once(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._process
+        seconds = _REPLY_SECONDS
+        if process is None:
+            seconds += _START_SECONDS
+            process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        is_late = threading.Event()
+
+        def stop() -> None:
+            is_late.set()
+            process.kill()
+
+        watchdog = threading.Timer(seconds, stop)
+        watchdog.daemon = True
+        watchdog.start()
+        line = b""
+        try:
+            with suppress(OSError):
+                process.stdin.write(json.dumps(request).encode() + b"\n")
+                line = process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        if is_late.is_set():
+            self.close()
+            raise ProbeError(f"no reply from llama.cpp within {seconds:g} s")
+        if not line:
+            raise _ChildExitedError(self._explain_exit())
+        try:
+            reply = parse_object(line)
+        except ValueError:
+            self.close()
+            raise ProbeError("invalid reply from the probe process") from None
         if "failed" in reply:
             raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
-    if len(replies) < len(requests):
-        said = stderr.decode("utf-8", "replace").strip().splitlines()
-        errors = [
-            line for line in said if "GGML_ASSERT" in line or "Error" in line
-        ] or said
-        reason = errors[-1] if errors else f"exit code {process.returncode}"
-        raise ProbeError(f"llama.cpp crashed: {sanitize(reason, multiline=False)}")
-    return replies
+        return reply
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            self._process = child_process.start(_command())
+        except OSError as error:
+            message = f"cannot start a process: {error.strerror}"
+            raise ProbeError(message) from error
+        return self._process
+
+    def _explain_exit(self) -> str:
+        """Reaps the child and returns the reason that it printed."""
+        process = self._process
+        assert process is not None and process.stderr is not None
+        process.kill()
+        printed = process.stderr.read().decode("utf-8", "replace")
+        self.close()
+        lines = printed.strip().splitlines()
+        errors = [line for line in lines if "GGML_ASSERT" in line or "Error" in line]
+        reasons = errors or lines or [f"exit code {process.returncode}"]
+        return f"llama.cpp crashed: {sanitize(reasons[-1], multiline=False)}"
+
+    def close(self) -> None:
+        process = self._process
+        self._process = None
+        self._replies.clear()
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def delete_files(self) -> None:
+        self._files.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def write_header_only_file(self, header: Header) -> Path:
+        """A sparse file with this header and the size of the whole model.
+
+        Raises ProbeError.
+        """
+        found = self._files.get(id(header))
+        if found is not None:
+            return found[1]
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(
+                prefix="localspec-headers-", ignore_cleanup_errors=True
+            )
+        path = _write_header_only_file(header, Path(self._folder.name))
+        self._files[id(header)] = header, path
+        if len(self._files) > _MAX_HEADER_FILES:
+            oldest = next(iter(self._files))
+            _, old_path = self._files.pop(oldest)
+            with suppress(OSError):
+                old_path.unlink()
+        return path
 
 
 def _write_header_only_file(header: Header, folder: Path) -> Path:
-    """A sparse file with this header and the size of the whole model.
-
-    Raises ProbeError.
-    """
     content = serialize_header(header)
     size = len(content) + data_size(header)
     try:
@@ -188,3 +307,13 @@ def _write_header_only_file(header: Header, folder: Path) -> Path:
     except (OSError, OverflowError) as error:
         raise ProbeError(f"cannot write a header-only file: {error}") from error
     return Path(file.name)
+
+
+_lock = threading.Lock()
+_probe = _WarmProbe()
+
+
+@atexit.register
+def _clean_up() -> None:
+    _probe.close()
+    _probe.delete_files()

@@ -1,13 +1,16 @@
 """Child process of the memory probe: reads and writes one JSON object per line.
 
-llama.cpp aborts on some malformed headers.  A crash ends this process only.
+llama.cpp aborts on some malformed headers.  A crash ends this process only, and so does
+`_IDLE_SECONDS` without a request.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -20,6 +23,7 @@ from localspec.machine import ggml, installed_llama_cpp, llama_params
 from localspec.machine.device import BufferLog
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.llama_params import ModelRole
+from localspec.machine.simulated_gpu import GpuDescription, SimulatedGpus
 from localspec.protocol.json_dataclasses import from_json
 from localspec.protocol.wire import LoadCommand
 
@@ -31,6 +35,7 @@ import llama_cpp.llama_cpp as C  # noqa: E402, N812
 # Limit in bytes: recurrent states are really allocated.
 _MAX_ADDRESS_SPACE = 8 * 1024**3
 _MAX_CPU_SECONDS = 30  # Limit for one request.
+_IDLE_SECONDS = 10.0
 _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR.
 _MAX_ERRORS = 20
 
@@ -47,6 +52,7 @@ class ProbeServer:
         C.llama_log_set(self._log, None)
         C.llama_backend_init()
         self._ggml = GgmlLibrary(C._lib)
+        self._simulated: SimulatedGpus | None = None
 
     def handle(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Errors are returned in the field `failed`."""
@@ -68,7 +74,7 @@ class ProbeServer:
             return {"failed": self._errors[0] if self._errors else str(error)}
         except UsageError as error:
             return {"failed": error.message}
-        except (LookupError, AttributeError, ValueError) as error:
+        except (LookupError, AttributeError, ValueError, OSError) as error:
             return {"failed": str(error)}
 
     def _handle_count(
@@ -77,22 +83,38 @@ class ProbeServer:
         """Opens both models at once, as the engine does."""
         load: LoadCommand = from_json(LoadCommand, request["load"])
         head_kind: str = request["head"]
+        gpus = self._make_gpus(request["gpus"])
         role = llama_params.target_role(load, load_mtp=head_kind == "mtp")
-        target = _open_model(load.target, role, stack)
+        target = _open_model(load.target, role, gpus, stack)
         context = _create_context(target, role, stack)
         reply: dict[str, Any] = {"target": self._take_counts(), "draft": None}
         if load.draft is None:
             return reply
         n_ctx = int(C.llama_n_ctx(context))
+        gpus = self._make_gpus(request["draft_gpus"])
         if not head_kind:
             role = llama_params.draft_role(load, n_ctx)
-            draft = _open_model(load.draft, role, stack)
-            _create_context(draft, llama_params.limit_to_trained(C, draft, role), stack)
-            return reply | {"draft": self._take_counts()}
-        role = replace(llama_params.head_role(load, n_ctx), load_mtp=head_kind == "mtp")
-        head = _open_model(load.draft, role, stack) if request["separate"] else target
-        _create_context(head, role, stack, target=context)
-        return reply | {"draft": self._take_counts()}
+            draft = _open_model(load.draft, role, gpus, stack)
+            role = llama_params.limit_to_trained(C, draft, role)
+            _create_context(draft, role, stack)
+        else:
+            role = llama_params.head_role(load, n_ctx)
+            role = replace(role, load_mtp=head_kind == "mtp")
+            head = target
+            if request["separate"]:
+                head = _open_model(load.draft, role, gpus, stack)
+            _create_context(head, role, stack, target=context)
+        reply["draft"] = self._take_counts()
+        return reply
+
+    def _make_gpus(self, described: list[dict[str, Any]]) -> Any:
+        """llama_model_params.devices; None for this computer's own."""
+        if not described:
+            return None
+        if self._simulated is None:
+            self._simulated = SimulatedGpus(C._lib)
+        gpus = [GpuDescription(**each) for each in described]
+        return self._simulated.make_devices(gpus)
 
     def _take_counts(self) -> dict[str, Any]:
         """Bytes of the buffers logged since the last call."""
@@ -110,8 +132,11 @@ class ProbeServer:
             self._errors.append(line)
 
 
-def _open_model(path: str, role: ModelRole, stack: ExitStack) -> Any:
+def _open_model(path: str, role: ModelRole, gpus: Any, stack: ExitStack) -> Any:
+    """`gpus`: simulated ones, or None."""
     params = llama_params.model_params(C, role.settings).params
+    if gpus is not None:
+        params.devices = ctypes.cast(gpus, ctypes.c_void_p)
     # Without data llama.cpp aborts in other load modes.
     params.no_alloc, params.load_mode = True, C.LLAMA_LOAD_MODE_NONE
     params.load_mtp = role.load_mtp
@@ -149,10 +174,20 @@ def main() -> None:
     if not C.llama_supports_gpu_offload():  # a GPU driver reserves large address ranges
         child_process.limit_resources(address_space=_MAX_ADDRESS_SPACE)
     with os.fdopen(out, "w", encoding="utf-8") as replies:
+        idle = _exit_when_idle()
         for line in sys.stdin.buffer:
+            idle.cancel()
             child_process.limit_resources(cpu_seconds=_MAX_CPU_SECONDS)
             replies.write(json.dumps(server.handle(json.loads(line))) + "\n")
             replies.flush()
+            idle = _exit_when_idle()
+
+
+def _exit_when_idle() -> threading.Timer:
+    timer = threading.Timer(_IDLE_SECONDS, os._exit, [0])
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 if __name__ == "__main__":
