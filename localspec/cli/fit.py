@@ -68,8 +68,8 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     """Estimate whether the model or pair REF fits this computer, without downloading
     it.
 
-    llama.cpp itself counts the memory on this computer, from the headers of the files;
-    for other GPUs it is estimated. Exit code 4 if REF does not fit.
+    llama.cpp itself counts the memory, from the headers of the files, also on a GPU
+    that is not here; without them it is estimated. Exit code 4 if REF does not fit.
 
     \b
     localspec fit qwen3-8b+qwen3-0.6b

@@ -35,7 +35,12 @@ from localspec.fit.advisor import (
 from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import FitReport
 from localspec.launch.pair import ResolvedPair
-from localspec.machine import device_detection, installed_llama_cpp, measurements
+from localspec.machine import (
+    device_detection,
+    installed_llama_cpp,
+    measurements,
+    memory_probe,
+)
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.device import HOST
 from localspec.machine.measurements import MemoryMeasurement
@@ -386,6 +391,7 @@ def _load_pair(
     engine: EngineClient, load: wire.LoadCommand, advice: SettingsAdvice | None
 ) -> None:
     """Load, and add the memory estimate to an out-of-memory error."""
+    memory_probe.close()  # It holds memory of the GPU.
     try:
         engine.load(load)
     except OutOfMemoryError as error:

@@ -154,9 +154,15 @@ def _describe_gpu(device: Device, used_bytes: int) -> dict[str, Any]:
 
 
 def close() -> None:
-    """Ends the child, so that a GPU's driver frees what it holds for it."""
-    with _lock:
-        _probe.close()
+    """Ends the child, so that a GPU's driver frees what it holds for it.
+
+    Does not wait: a child that is busy ends by itself later.
+    """
+    if _lock.acquire(blocking=False):
+        try:
+            _probe.close()
+        finally:
+            _lock.release()
 
 
 def _command() -> list[str]:
@@ -171,7 +177,7 @@ class _WarmProbe:
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._files: dict[int, tuple[Header, Path]] = {}
-        """Header-only files by the identity of their header, the oldest first."""
+        """Header-only files by the identity of their header, the last used last."""
         self._replies: dict[str, dict[str, Any]] = {}
         """Of this child: another one may see other devices."""
 
@@ -274,8 +280,9 @@ class _WarmProbe:
 
         Raises ProbeError.
         """
-        found = self._files.get(id(header))
+        found = self._files.pop(id(header), None)
         if found is not None:
+            self._files[id(header)] = found
             return found[1]
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(

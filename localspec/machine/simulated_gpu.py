@@ -62,7 +62,7 @@ _IndexFunction = CFUNCTYPE(c_void_p, c_void_p, c_size_t)
 _EventFunction = CFUNCTYPE(None, c_void_p, c_void_p)
 
 
-class _Device(ctypes.Structure):
+class _GgmlDevice(ctypes.Structure):
     """ggml_backend_device."""
 
     _fields_ = [
@@ -86,7 +86,7 @@ class _Device(ctypes.Structure):
     ]
 
 
-class _BufferType(ctypes.Structure):
+class _GgmlBufferType(ctypes.Structure):
     """ggml_backend_buffer_type."""
 
     _fields_ = [
@@ -101,7 +101,7 @@ class _BufferType(ctypes.Structure):
     ]
 
 
-class _Registry(ctypes.Structure):
+class _GgmlRegistry(ctypes.Structure):
     """ggml_backend_reg."""
 
     _fields_ = [
@@ -210,7 +210,7 @@ class SimulatedGpu:
         self.gpu = gpu
         self._events: list[Any] = []
         self._get_aligned_base = _PointerFunction(self._aligned_base)
-        self.device = _Device()
+        self.device = _GgmlDevice()
         self.buffers = self._make_buffer_type(is_host=False)
         self.host_buffers = self._make_buffer_type(is_host=True)
         self.registry = self._make_registry()
@@ -220,9 +220,9 @@ class SimulatedGpu:
         address = ctypes.addressof(self._names[which])
         return _NameFunction(lambda _: address)
 
-    def _make_registry(self) -> _Registry:
+    def _make_registry(self) -> _GgmlRegistry:
         device = ctypes.addressof(self.device)
-        return _Registry(
+        return _GgmlRegistry(
             _API_VERSION,
             self._return_name("registry"),
             _SizeFunction(lambda _: 1),
@@ -231,12 +231,12 @@ class SimulatedGpu:
             None,
         )
 
-    def _make_buffer_type(self, *, is_host: bool) -> _BufferType:
+    def _make_buffer_type(self, *, is_host: bool) -> _GgmlBufferType:
         alignment = 32 if is_host else self.rules.alignment
         size: Callable[[int, int], int] = self._tensor_bytes
         if is_host:
             size = self._plain_bytes
-        made = _BufferType(
+        made = _GgmlBufferType(
             self._return_name("host" if is_host else "device"),
             _AllocFunction(self._allocate_host if is_host else self._allocate),
             _SizeFunction(lambda _: alignment),

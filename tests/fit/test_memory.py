@@ -91,7 +91,7 @@ def test_without_a_card(name: str) -> None:
         )
         if settings.get("kv_type") != "q8_0/f16" or not shape.from_header(model).is_mla
     ]
-    counts = memory_probe.count_each([(load, (model, None)) for load in loads])
+    counts = [memory_probe.count_buffers(load, model) for load in loads]
     for load, counted in zip(loads, counts, strict=True):
         estimate = shapes.estimate_pair(load, model, None, [])
         exact = shapes.replace_counted(estimate, load, (model, None), counted)

@@ -2,6 +2,7 @@
 allocates.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from localspec.machine import memory_probe
 from localspec.machine.device import HOST, BufferLog, DeviceMemory
 from localspec.machine.memory_probe import PairBuffers, ProbeError
 from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests.support import real_loads, shapes, synthetic_header
 from tests.support.families import FAMILIES, write_ghost
@@ -45,7 +47,7 @@ def test_a_load_takes_what_was_counted(folder: Path, name: str) -> None:
         load_command(path, n_gpu_layers=0, kv_type=kv_type)
         for kv_type in ("f16", "q8_0")
     ]
-    counts = memory_probe.count_each([(load, (target, None)) for load in loads])
+    counts = [memory_probe.count_buffers(load, target) for load in loads]
     for load, counted in zip(loads, counts, strict=True):
         estimate = shapes.estimate_pair(load, target, None, [])
         exact = shapes.replace_counted(estimate, load, (target, None), counted)
@@ -114,6 +116,68 @@ def test_a_child_that_fails_is_an_error_with_a_reason(
         )
         with pytest.raises(ProbeError, match=match):
             memory_probe.query_llama_cpp()
+
+
+def small_model() -> Header:
+    return synthetic_header.build(FAMILIES["llama"].small, "Q8_0")
+
+
+def warm_child() -> subprocess.Popen[bytes]:
+    process = memory_probe._probe._process
+    assert process is not None
+    return process
+
+
+def test_one_child_answers_setting_after_setting() -> None:
+    model = small_model()
+    first = memory_probe.count_buffers(load_command(Path("x")), model)
+    pid = warm_child().pid
+    larger = memory_probe.count_buffers(load_command(Path("x"), n_ctx=4096), model)
+    assert warm_child().pid == pid
+    assert larger.target.kv == 2 * first.target.kv
+
+
+def test_an_answer_is_given_again_without_the_child() -> None:
+    model = small_model()
+    first = memory_probe.count_buffers(load_command(Path("x")), model)
+    asked: list[object] = []
+    ask = memory_probe._probe.ask
+    memory_probe._probe.ask = lambda request: asked.append(request) or {}  # type: ignore[method-assign,func-returns-value]
+    try:
+        assert memory_probe.count_buffers(load_command(Path("x")), model) == first
+    finally:
+        memory_probe._probe.ask = ask  # type: ignore[method-assign]
+    assert not asked
+
+
+def test_a_child_that_was_killed_is_started_again() -> None:
+    model = small_model()
+    memory_probe.count_buffers(load_command(Path("x")), model)
+    child = warm_child()
+    child.kill()
+    child.wait()
+    counted = memory_probe.count_buffers(load_command(Path("x"), n_ctx=512), model)
+    assert counted.target.kv > 0
+    assert warm_child().pid != child.pid
+
+
+def test_a_child_without_requests_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU's driver holds memory for it."""
+    code = (
+        "import sys; from localspec.machine import memory_probe_child as child; "
+        "child._IDLE_SECONDS = 0.2; sys.argv = ['', '0']; child.main()"
+    )
+    monkeypatch.setattr(memory_probe, "_command", lambda: [sys.executable, "-c", code])
+    memory_probe.query_llama_cpp()
+    assert warm_child().wait(timeout=60) == 0
+
+
+def test_ending_the_child_forgets_its_answers() -> None:
+    memory_probe.count_buffers(load_command(Path("x")), small_model())
+    child = warm_child()
+    memory_probe.close()
+    assert child.poll() is not None
+    assert memory_probe._probe._process is None
 
 
 def test_buffers_of_the_log_are_counted_by_device() -> None:
