@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import types
-from functools import cache
-from inspect import isclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Union, get_args, get_origin, get_type_hints
-
-from msgspec import Struct
+from typing import BinaryIO
 
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.protocol.events import (
@@ -109,10 +104,12 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
     events: list[Event] = []
     damaged: list[int] = []
     unknown: list[int] = []
-    number = bytes_read = 0
+    number = 0
+    bytes_read = 0
     # An overlong line is cut, and so counts as damaged.
     while (line := file.readline(MAX_LINE_BYTES)) and bytes_read < _MAX_BYTES:
-        number, bytes_read = number + 1, bytes_read + len(line)
+        number += 1
+        bytes_read += len(line)
         if not line.strip():
             continue
         try:
@@ -122,48 +119,11 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
             continue
         if event is None:
             unknown.append(number)
-        elif _is_valid(event):
-            events.append(event)
-        else:
+        elif isinstance(event, Round) and event.accepted > len(event.tokens):
             damaged.append(number)
+        else:
+            events.append(event)
     return events, damaged, unknown
-
-
-def _is_valid(event: Event) -> bool:
-    if not _matches_type(event, type(event)):
-        return False
-    if isinstance(event, Round):
-        return 0 <= event.accepted <= event.drafted and event.accepted <= len(
-            event.tokens
-        )
-    return (
-        not isinstance(event, Prefill)
-        or min(event.done, event.total, event.reused) >= 0
-    )
-
-
-def _matches_type(value: Any, annotation: Any) -> bool:
-    kind, parts = get_origin(annotation), get_args(annotation)
-    if kind is Literal:
-        return value in parts
-    if kind in (types.UnionType, Union):
-        return any(_matches_type(value, part) for part in parts)
-    if kind in (tuple, dict):
-        part = parts[0] if kind is tuple else parts[1]
-        items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, kind) and all(
-            _matches_type(item, part) for item in items
-        )
-    if isclass(annotation) and issubclass(annotation, Struct):
-        return type(value) is annotation and all(
-            _matches_type(getattr(value, name), part)
-            for name, part in _field_types(type(value)).items()
-        )
-    kinds = int | float if annotation is float else annotation
-    return annotation is Any or isinstance(value, kinds)
-
-
-_field_types = cache(get_type_hints)
 
 
 def _describe_lines(numbers: list[int]) -> str:

@@ -12,16 +12,16 @@ import json
 import platform
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
 
 from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
-from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
 SCHEMA_VERSION = 2
@@ -39,7 +39,7 @@ FROM memory WHERE key NOT IN (SELECT key FROM measured)
 ORDER BY 5 DESC
 """
 
-_Result = TypeVar("_Result")
+_Stored = TypeVar("_Stored")
 
 
 def is_trusted(costs: MeasuredCosts) -> bool:
@@ -50,10 +50,13 @@ def is_trusted(costs: MeasuredCosts) -> bool:
     return costs.other_load is not None and costs.other_load <= MAX_OTHER_LOAD
 
 
+ByteCount = Annotated[int, Meta(ge=0, le=2**60)]
+
+
 class ModelReads(Struct, frozen=True):
     """What one model of a measured pair reads.  Field names are stored as JSON keys."""
 
-    read: int  # Bytes of weights per token.
+    read: ByteCount  # Of weights per token.
     devices: tuple[str, ...]
     family: str  # The most common quantisation, such as Q4_K.
     moe: bool = False
@@ -69,8 +72,8 @@ class PairReads(Struct, frozen=True):
 class MemoryMeasurement(Struct, frozen=True):
     """Bytes by device, estimated before a load and measured after it."""
 
-    predicted: Mapping[str, int]
-    used: Mapping[str, int]
+    predicted: Mapping[str, ByteCount]
+    used: Mapping[str, ByteCount]
 
 
 class PairMeasurement(Struct, frozen=True):
@@ -82,56 +85,65 @@ class PairMeasurement(Struct, frozen=True):
     memory: MemoryMeasurement | None
 
 
-class ValueRange(NamedTuple):
-    """What a measurement can give; both ends belong to it."""
-
-    least: float
-    most: float
-
-
-_PASS_MS = ValueRange(least=1e-2, most=1e6)
+# The ranges of what a measurement can give; both ends belong to them. NaN is in none.
+PassMs = Annotated[float, Meta(ge=1e-2, le=1e6)]
 """No host launches a pass in ten microseconds, or waits 17 minutes for it."""
-_COST_RATIO = ValueRange(least=1e-5, most=1e4)
+CostRatio = Annotated[float, Meta(ge=1e-5, le=1e4)]
 """Of a pass, in passes of one token. Zero would be divided by."""
-_WIDTH = ValueRange(least=1, most=1024)
+PassWidth = Annotated[int, Meta(ge=1, le=1024)]
 """Tokens of a pass in a verify curve: far more than are drafted."""
-_THREADS = ValueRange(least=1, most=512)
+ThreadCount = Annotated[int, Meta(ge=1, le=512)]
 """Up to ggml's GGML_MAX_N_THREADS."""
-_LOAD_SHARE = ValueRange(least=0, most=1)
-_COUNT = ValueRange(least=0, most=1e6)
+LoadShare = Annotated[float, Meta(ge=0, le=1)]
+DecayedCount = Annotated[float, Meta(ge=0, le=1e6)]
 """Draft tokens that an acceptance rate remembers. Older ones decay."""
-_GAIN = ValueRange(least=-1e12, most=1e12)
+TokenGain = Annotated[float, Meta(ge=-1e12, le=1e12)]
 """Tokens that a round gains.
 
 It loses that many if the computer slept during the round.
 """
-_READING = ValueRange(least=0, most=1e12)
+ReadingCost = Annotated[float, Meta(ge=0, le=1e12)]
 """Draft passes that one token of text costs to read."""
-_ROUNDS = ValueRange(least=0, most=2**53)
-_INTERVAL = ValueRange(least=1, most=2**53)
-_BYTES = ValueRange(least=0, most=2**60)
+RoundCount = Annotated[int, Meta(ge=0, le=2**53)]
+RoundInterval = Annotated[int, Meta(ge=1, le=2**53)]
 
 
 class SavedGains(Struct, frozen=True):
     """The gains of the draft model in `SavedPairStats`; earlier versions stored none."""
 
-    gain: float = 0.0
-    rounds: int = 0
-    interval: int = 1
-    since: int = 0
-    reading: float | None = None
+    gain: TokenGain = 0.0
+    rounds: RoundCount = 0
+    interval: RoundInterval = 1
+    since: RoundCount = 0
+    reading: ReadingCost | None = None
 
 
-_Counts = dict[str, tuple[float, float]]  # Accepted and drafted tokens by bucket.
+CountsByBucket = dict[str, tuple[DecayedCount, DecayedCount]]
+"""Accepted and drafted tokens."""
 
 
 class SavedPairStats(Struct, frozen=True):
     """The form of `PairStats.saved`, which is stored in `MeasuredCosts.survival`."""
 
-    model: _Counts = field(default_factory=dict)
-    lookup: _Counts = field(default_factory=dict)
-    place: _Counts = field(default_factory=dict)
+    model: CountsByBucket = field(default_factory=dict)
+    lookup: CountsByBucket = field(default_factory=dict)
+    place: CountsByBucket = field(default_factory=dict)
     gains: SavedGains = field(default_factory=SavedGains)
+
+
+class _CostRanges(Struct, frozen=True):
+    """The fields of `MeasuredCosts` with what a measurement can give.
+
+    The engine may report other costs, of a clock that jumped; those are not used again.
+    """
+
+    t1_ms: PassMs
+    curve: dict[PassWidth, CostRatio]
+    c: CostRatio | None
+    threads: ThreadCount | None
+    threads_batch: ThreadCount | None
+    survival: dict[str, SavedPairStats]
+    other_load: LoadShare | None
 
 
 class MeasurementStore:
@@ -145,7 +157,7 @@ class MeasurementStore:
         if not rows:
             return None
         (text,) = rows[0]
-        return _parse(MeasuredCosts, text, check_costs)
+        return _parse_costs(text)
 
     def read_all(self) -> tuple[PairMeasurement, ...]:
         """Measurements with this machine's devices and engine build, the latest first."""
@@ -157,9 +169,9 @@ class MeasurementStore:
             found.append(
                 PairMeasurement(
                     key,
-                    measured=_parse(MeasuredCosts, costs, check_costs),
-                    reads=_parse(PairReads, reads, check_reads),
-                    memory=_parse(MemoryMeasurement, memory, check_memory),
+                    measured=_parse_costs(costs),
+                    reads=_parse(PairReads, reads),
+                    memory=_parse(MemoryMeasurement, memory),
                 )
             )
         return tuple(found)
@@ -231,18 +243,26 @@ def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _parse(
-    kind: type[_Result], text: object, check: Callable[[_Result], None]
-) -> _Result | None:
+def _parse(kind: type[_Stored], text: object) -> _Stored | None:
     """None if there is no such entry, or one that cannot be used."""
     if not isinstance(text, str):
         return None
     try:
-        value: _Result = from_json(kind, json.loads(text))
-        check(value)
+        return from_json(kind, json.loads(text))
     except (ValueError, RecursionError):
         return None
-    return value
+
+
+def _parse_costs(text: object) -> MeasuredCosts | None:
+    """As `_parse`; None also for costs that no measurement gives."""
+    costs = _parse(MeasuredCosts, text)
+    if costs is None:
+        return None
+    try:
+        check_costs(costs)
+    except ValueError:
+        return None
+    return costs
 
 
 def check_costs(costs: MeasuredCosts) -> None:
@@ -252,71 +272,16 @@ def check_costs(costs: MeasuredCosts) -> None:
     The engine and the estimates divide by times and take roots of acceptance rates. So
     times are positive and finite, and no more tokens are accepted than were drafted.
     """
-    _check_number("t1_ms", costs.t1_ms, _PASS_MS)
-    for width, cost in costs.curve.items():
-        name = f"curve: {width}"
-        _check_number(name, _parse_width(name, width), _WIDTH)
-        _check_number(name, cost, _COST_RATIO)
-    if costs.c is not None:
-        _check_number("c", costs.c, _COST_RATIO)
-    if costs.threads is not None:
-        _check_number("threads", costs.threads, _THREADS)
-    if costs.threads_batch is not None:
-        _check_number("threads_batch", costs.threads_batch, _THREADS)
-    if costs.other_load is not None:
-        _check_number("other_load", costs.other_load, _LOAD_SHARE)
-    for name, saved in costs.survival.items():
-        try:
-            _check_pair_stats(from_json(SavedPairStats, saved))
-        except ValueError as error:
-            raise ValueError(f"survival: {name}: {error}") from error
-
-
-def _check_pair_stats(stats: SavedPairStats) -> None:
-    for table, counts in (
-        ("model", stats.model),
-        ("lookup", stats.lookup),
-        ("place", stats.place),
-    ):
-        for bucket, (accepted, drafted) in counts.items():
-            name = f"{table}: {bucket}"
-            _check_number(name, drafted, _COUNT)
-            _check_number(name, accepted, ValueRange(least=0, most=drafted))
-    gains = stats.gains
-    _check_number("gains: gain", gains.gain, _GAIN)
-    _check_number("gains: rounds", gains.rounds, _ROUNDS)
-    _check_number("gains: interval", gains.interval, _INTERVAL)
-    _check_number("gains: since", gains.since, _ROUNDS)
-    if gains.reading is not None:
-        _check_number("gains: reading", gains.reading, _READING)
-
-
-def check_reads(reads: PairReads) -> None:
-    """Raise ValueError, with the path of the field, for sizes that no model has."""
-    _check_number("target: read", reads.target.read, _BYTES)
-    if reads.draft is not None:
-        _check_number("draft: read", reads.draft.read, _BYTES)
-
-
-def check_memory(memory: MemoryMeasurement) -> None:
-    """Raise ValueError, with the path of the field, for sizes that no device has."""
-    for name, sizes in (("predicted", memory.predicted), ("used", memory.used)):
-        for device, size in sizes.items():
-            _check_number(f"{name}: {device}", size, _BYTES)
-
-
-def _parse_width(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise ValueError(f"{name}: not a number of tokens")
-    return int(text)
-
-
-def _check_number(name: str, value: float, allowed: ValueRange) -> None:
-    """Raises ValueError for NaN, too, which no comparison holds for."""
-    if not allowed.least <= value <= allowed.most:
-        raise ValueError(
-            f"{name}: {value!r} is not from {allowed.least} to {allowed.most}"
-        )
+    ranges = from_json(_CostRanges, to_builtins(costs))
+    for name, stats in ranges.survival.items():
+        for table in ("model", "lookup", "place"):
+            counts: CountsByBucket = getattr(stats, table)
+            for bucket, (accepted, drafted) in counts.items():
+                if accepted > drafted:
+                    raise ValueError(
+                        f"survival.{name}.{table}.{bucket}: {accepted} tokens are "
+                        f"accepted of {drafted}"
+                    )
 
 
 def find_files(key: str) -> tuple[str, ...]:

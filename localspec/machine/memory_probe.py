@@ -32,7 +32,7 @@ from localspec.machine.device import Device
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import data_size, serialize_header
-from localspec.protocol.json_dataclasses import parse_object
+from localspec.protocol.json_values import parse_object
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 

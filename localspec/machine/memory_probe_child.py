@@ -24,7 +24,7 @@ from localspec.machine.device import BufferLog
 from localspec.machine.ggml import GgmlLibrary
 from localspec.machine.llama_params import ModelRole
 from localspec.machine.simulated_gpu import GpuDescription, SimulatedGpus
-from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import LoadCommand
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
@@ -81,7 +81,7 @@ class ProbeServer:
         self, request: Mapping[str, Any], stack: ExitStack
     ) -> dict[str, Any]:
         """Opens both models at once, as the engine does."""
-        load: LoadCommand = from_json(LoadCommand, request["load"])
+        load = from_json(LoadCommand, request["load"])
         head_kind: str = request["head"]
         gpus = self._make_gpus(request["gpus"])
         role = llama_params.target_role(load, load_mtp=head_kind == "mtp")

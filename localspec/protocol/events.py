@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import json.encoder
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
-from msgspec.structs import fields
+from msgspec import Meta, Struct, field
+
+from localspec.protocol.json_values import Number, from_json, to_plain
 
 SCHEMA_VERSION = 1
-_MAX_DRAFTED = 100_000  # More draft tokens in a round are no number of ours.
+TokenCount = Annotated[int, Meta(ge=0)]
+DraftCount = Annotated[int, Meta(ge=0, le=100_000)]
+"""Draft tokens of a round; a file with more of them is damaged."""
 
 TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
@@ -33,17 +36,18 @@ class Alternative(Struct, frozen=True):
 
     id: int
     text: str
-    p: float
+    p: Number
     rank: int
-    p_draft: float | None = None
-    was_drafted: bool = False  # Whether this is the draft token that was rejected here.
+    p_draft: Number | None = None
+    # Whether this is the draft token that was rejected here.
+    was_drafted: bool = field(default=False, name="guessed")
     piece: str | None = None  # As in `Token`.
 
 
 class TokenScore(Struct, frozen=True):
     """Probabilities of one token of a finished answer; fields as in `Token`."""
 
-    p_target: float
+    p_target: Number
     rank: int
     alternatives: tuple[Alternative, ...] = ()
 
@@ -58,11 +62,11 @@ class Token(Struct, frozen=True):
 
     id: int
     text: str
-    kind: TokenClass
-    p_target: float | None = None
-    p_draft: float | None = None
+    kind: TokenClass = field(name="class")
+    p_target: Number | None = None
+    p_draft: Number | None = None
     rank: int | None = None
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives: tuple[Alternative, ...] = field(default=(), name="instead")
     """The rejected draft token first, then the target's likeliest other tokens."""
     # Its own bytes, as Latin-1, where they are not those of `text`.
     piece: str | None = None
@@ -103,7 +107,7 @@ class EngineReady(Struct, frozen=True):
     devices: tuple[str, ...]
     settings: dict[str, Any]
     memory: dict[str, int | None]
-    load_ms: float
+    load_ms: Number
     notices: tuple[Notice, ...] = ()
 
 
@@ -112,9 +116,9 @@ class Prefill(Struct, frozen=True):
     reused.
     """
 
-    done: int
-    total: int
-    reused: int
+    done: TokenCount
+    total: TokenCount
+    reused: TokenCount
     thinking: bool = False  # Whether the answer begins inside a thinking part.
 
 
@@ -127,7 +131,7 @@ class SpeculationPlan(Struct, frozen=True):
 
     state: SpeculationState
     why: str
-    speedup: float | None = None
+    speedup: Number | None = None
     until: int | None = None
 
 
@@ -139,8 +143,8 @@ class Round(Struct, frozen=True):
     n: int
     source: str | None
     reason: str
-    drafted: int
-    accepted: int
+    drafted: DraftCount
+    accepted: DraftCount
     tokens: tuple[Token, ...]
     ms: RoundTimes
     overlap: Overlap = ""
@@ -188,15 +192,6 @@ _EVENT_TYPES: dict[str, type[Event]] = {
 """Names on the wire, in --events files and in the history; they do not follow class
 names.
 """
-_FIELDS = {
-    kind: tuple(f.name for f in fields(kind))
-    for kind in (*_EVENT_TYPES.values(), RoundTimes)
-}
-_ALTERNATIVE_KEYS = {
-    "guessed" if f.name == "was_drafted" else f.name: f.name
-    for f in fields(Alternative)
-}
-"""JSON keys and fields."""
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
 _quote = json.encoder.encode_basestring_ascii
 _to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
@@ -207,118 +202,62 @@ def encode(event: Event) -> str:
     if isinstance(event, Round):
         return _encode_round(event)
     head = {"v": SCHEMA_VERSION, "ev": _EVENT_NAMES[type(event)]}
-    return _to_compact_json(head | _to_json_value(event))
+    return _to_compact_json(head | to_plain(event))
 
 
 def _encode_round(event: Round) -> str:
-    """Without dictionaries, because nothing else is encoded for every token."""
-    tokens = ",".join(
-        [
-            f'{{"id":{token.id},"text":{_quote(token.text)},"class":"{token.kind}"}}'
-            if token.p_target is None
-            else _to_compact_json(token_to_json(token))
-            for token in event.tokens
-        ]
-    )
+    """Encode a round without dictionaries: nothing else is encoded for every token.
+
+    A round of four tokens takes 8 µs, by `to_builtins` and `json` 56 µs. msgspec's own
+    encoder takes 6 µs, but it writes no lone surrogates, and it does not escape text
+    outside ASCII, as event files always had it.
+    """
+    tokens = ",".join(map(_encode_token, event.tokens))
     source = "null" if event.source is None else _quote(event.source)
     ms = event.ms
     overlap = f',"overlap":"{event.overlap}"' if event.overlap else ""
     return (
         f'{{"v":{SCHEMA_VERSION},"ev":"round","n":{event.n},"source":{source},'
-        f'"reason":{_quote(event.reason)},"drafted":{event.drafted},"accepted":{event.accepted},'
-        f'"tokens":[{tokens}],"ms":{{"draft":{ms.draft!r},"verify":{ms.verify!r},'
-        f'"host":{ms.host!r}}}{overlap}}}'
+        f'"reason":{_quote(event.reason)},"drafted":{event.drafted},'
+        f'"accepted":{event.accepted},"tokens":[{tokens}],'
+        f'"ms":{{"draft":{ms.draft!r},"verify":{ms.verify!r},"host":{ms.host!r}}}'
+        f"{overlap}}}"
     )
 
 
-def decode(line: str) -> Event | None:
-    """As `from_json`, from a line."""
-    return from_json(json.loads(line))
-
-
-def from_json(value: Any) -> Event | None:
-    """None for an event unknown to this version.
-
-    Raises ValueError if it is not an event.
-    """
-    if not isinstance(value, dict) or "ev" not in value:
-        raise ValueError("not an event")
-    kind = _EVENT_TYPES.get(str(value["ev"]))
-    if kind is None:
-        return None
-    given = [name for name in _FIELDS[kind] if name in value]
-    try:
-        event = kind(**{name: _from_json_value(name, value[name]) for name in given})
-        if (
-            isinstance(event, Round)
-            and not 0 <= event.accepted <= event.drafted <= _MAX_DRAFTED
-        ):
-            raise ValueError("a round with an impossible number of draft tokens")
-        return event
-    except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"a field of {value['ev']!r} is missing or wrong") from error
-
-
-def _to_json_value(value: Any) -> Any:
-    if names := _FIELDS.get(type(value)):
-        return {name: _to_json_value(getattr(value, name)) for name in names}
-    return list(map(_to_json_value, value)) if isinstance(value, tuple) else value
+def _encode_token(token: Token) -> str:
+    if token.p_target is not None:
+        return _to_compact_json(token_to_json(token))
+    return f'{{"id":{token.id},"text":{_quote(token.text)},"class":"{token.kind}"}}'
 
 
 def token_to_json(token: Token) -> dict[str, Any]:
     """The JSON object of a token, with probabilities if it has any."""
-    body: dict[str, Any] = {"id": token.id, "text": token.text, "class": token.kind}
-    if token.p_target is not None:
-        body |= {
-            "p_target": token.p_target,
-            "p_draft": token.p_draft,
-            "rank": token.rank,
-        }
-        items = [
-            {key: getattr(alternative, name) for key, name in _ALTERNATIVE_KEYS.items()}
-            for alternative in token.alternatives
-        ]
-        body["instead"] = [
-            {
-                key: value
-                for key, value in item.items()
-                if key != "piece" or value is not None
-            }
-            for item in items
-        ]
-        if token.piece is not None:
-            body["piece"] = token.piece
+    if token.p_target is None:
+        return {"id": token.id, "text": token.text, "class": token.kind}
+    body: dict[str, Any] = to_plain(token)
+    for part in (body, *body["instead"]):
+        if part["piece"] is None:
+            del part["piece"]
     return body
 
 
-def _parse_token(body: dict[str, Any]) -> Token:
-    if "p_target" not in body:
-        return Token(body["id"], body["text"], body["class"])
-    alternatives = tuple(
-        Alternative(
-            **{
-                name: item[key]
-                for key, name in _ALTERNATIVE_KEYS.items()
-                if key in item
-            }
-        )
-        for item in body["instead"]
-    )
-    scores = body["p_target"], body.get("p_draft"), body.get("rank")
-    piece = body.get("piece")
-    return Token(body["id"], body["text"], body["class"], *scores, alternatives, piece)
+def decode(line: str) -> Event | None:
+    """As `parse_event`, from a line."""
+    return parse_event(json.loads(line))
 
 
-def _from_json_value(name: str, value: Any) -> Any:
-    if name == "tokens":
-        return tuple(map(_parse_token, value))
-    if name == "ms":
-        return RoundTimes(
-            float(value["draft"]), float(value["verify"]), float(value["host"])
-        )
-    if name == "notices":
-        names = _FIELDS[Notice]
-        return tuple(
-            Notice(**{n: notice[n] for n in names if n in notice}) for notice in value
-        )
-    return tuple(value) if isinstance(value, list) else value
+def parse_event(body: Any) -> Event | None:
+    """None for an event unknown to this version.
+
+    Raises ValueError if it is not an event, or a field is missing or wrong.
+    """
+    if not isinstance(body, dict) or "ev" not in body:
+        raise ValueError("not an event")
+    kind = _EVENT_TYPES.get(str(body["ev"]))
+    if kind is None:
+        return None
+    event = from_json(kind, body)
+    if isinstance(event, Round) and event.accepted > event.drafted:
+        raise ValueError("a round with more accepted than drafted tokens")
+    return event

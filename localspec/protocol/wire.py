@@ -9,10 +9,15 @@ import json
 import re
 from typing import Any, Literal, get_args
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, field
 
 from localspec.protocol import events
-from localspec.protocol.json_dataclasses import from_json, parse_object
+from localspec.protocol.json_values import (
+    Number,
+    from_json,
+    parse_object,
+    to_plain,
+)
 
 # Incremented by changes that an older version would misunderstand.
 PROTOCOL_VERSION = 1
@@ -41,28 +46,28 @@ class SamplingParams(Struct, frozen=True):
     The penalties count the last `repeat_last_n` tokens, those of the prompt included.
     """
 
-    temperature: float = 0.8
+    temperature: Number = 0.8
     top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
+    top_p: Number = 0.95
+    min_p: Number = 0.05
+    repeat_penalty: Number = 1.0
     repeat_last_n: int = 64
     seed: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    presence_penalty: Number = 0.0
+    frequency_penalty: Number = 0.0
     # Token ids, and what is added to their logits.
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    dry_multiplier: float = 0.0
+    logit_bias: tuple[tuple[int, Number], ...] = ()
+    dry_multiplier: Number = 0.0
     """Tokens that extend a repeated sequence lose multiplier * base ** (length -
     allowed).
     """
-    dry_base: float = 1.75
+    dry_base: Number = 1.75
     dry_allowed_length: int = 2
-    xtc_probability: float = 0.0
+    xtc_probability: Number = 0.0
     """XTC: how often all tokens from the threshold up are excluded but the least likely
     of them.
     """
-    xtc_threshold: float = 0.1
+    xtc_threshold: Number = 0.1
 
     @property
     def has_penalties(self) -> bool:
@@ -128,13 +133,13 @@ class MeasuredCosts(Struct, frozen=True):
     counts; `other_load` the CPU share of other programs meanwhile.
     """
 
-    t1_ms: float
-    curve: dict[str, float]
-    c: float | None = None
+    t1_ms: Number
+    curve: dict[str, Number]
+    c: Number | None = None
     threads: int | None = None
     threads_batch: int | None = None
     survival: dict[str, Any] = field(default_factory=dict)
-    other_load: float | None = None
+    other_load: Number | None = None
 
 
 class LoadCommand(Struct, frozen=True):
@@ -441,22 +446,14 @@ _REPLY_TYPES: dict[str, type[CommandReply]] = {
 }
 _COMMAND_NAMES = {kind: name for name, kind in _COMMAND_TYPES.items()}
 _REPLY_NAMES = {kind: name for name, kind in _REPLY_TYPES.items()}
-# Of fields of commands.
-_OLDER_NAMES = {
-    "said": "prior_messages",
-    "begun": "resumed_tokens",
-}
+_to_compact_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_command(number: int, command: EngineCommand) -> bytes:
     """One line of JSON, with a line feed."""
-    body = {"v": PROTOCOL_VERSION, "id": number, "cmd": _COMMAND_NAMES[type(command)]}
-    return (
-        json.dumps(
-            body | to_builtins(command, enc_hook=str), separators=(",", ":")
-        ).encode()
-        + b"\n"
-    )
+    head = {"v": PROTOCOL_VERSION, "id": number, "cmd": _COMMAND_NAMES[type(command)]}
+    line = _to_compact_json(head | to_plain(command))
+    return f"{line}\n".encode()
 
 
 def decode_command(line: bytes) -> tuple[int, EngineCommand]:
@@ -465,20 +462,18 @@ def decode_command(line: bytes) -> tuple[int, EngineCommand]:
     Raises ValueError if it is not a command.
     """
     body = parse_object(line)
+    number = body.get("id")
     kind = _COMMAND_TYPES.get(str(body.get("cmd")))
-    if kind is None or not isinstance(body.get("id"), int):
+    if kind is None or not isinstance(number, int):
         raise ValueError("not a command")
-    body |= {name: body[old] for old, name in _OLDER_NAMES.items() if old in body}
-    return body["id"], from_json(kind, body)
+    return number, from_json(kind, body)
 
 
 def encode_output(number: int, output: EngineOutput) -> bytes:
     """As `encode_command`."""
     if isinstance(output, CommandReply):
-        body: dict[str, Any] = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
-        line = json.dumps(
-            body | to_builtins(output, enc_hook=str), separators=(",", ":")
-        )
+        head = {"v": PROTOCOL_VERSION, "ev": _REPLY_NAMES[type(output)]}
+        line = _to_compact_json(head | to_plain(output))
     else:
         line = events.encode(output)
     return f'{{"re":{number},{line[1:]}\n'.encode()
@@ -494,4 +489,6 @@ def decode_output(line: bytes) -> tuple[int, EngineOutput | None]:
     if not isinstance(number, int):
         raise ValueError("not an answer")
     kind = _REPLY_TYPES.get(str(body.get("ev")))
-    return number, events.from_json(body) if kind is None else from_json(kind, body)
+    if kind is None:
+        return number, events.parse_event(body)
+    return number, from_json(kind, body)

@@ -83,7 +83,7 @@ def test_json(kept: SavedChat) -> None:
     whole = json.loads(export.render_json(kept, with_events=True))["chat"]["turns"][0][
         "events"
     ]
-    assert tuple(map(events.from_json, whole)) == kept.conversation.turns[0].events
+    assert tuple(map(events.parse_event, whole)) == kept.conversation.turns[0].events
     chat = json.loads(export.render_json(kept))["chat"]
     assert chat["path"] == [1, 3] and [turn["parent"] for turn in chat["turns"]] == [
         None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec.fit import machine_profile
 from localspec.machine import memory_probe
 from localspec.models.gguf import reader
-from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests.support import real_loads, shapes
 

@@ -27,13 +27,11 @@ from localspec.machine.measurements import (
     PairMeasurement,
     PairReads,
     check_costs,
-    check_memory,
-    check_reads,
     is_trusted,
     make_key,
 )
 from localspec.protocol.events import Round
-from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import (
     ContextSettings,
     GenerateCommand,
@@ -63,71 +61,97 @@ MEMORY = MemoryMeasurement({"CPU": 38_130_432}, {"CPU": 36_051_354})
 OTHER = replace(READS, target=replace(READS.target, read=9 << 30))
 
 UNUSABLE: dict[str, Callable[[dict[str, Any]], object]] = {
-    "curve: q": lambda row: row["curve"].update(q=1.5),
-    "curve: -2": lambda row: row["curve"].update({"-2": 1.5}),
-    "curve: ²": lambda row: row["curve"].update({"²": 1.5}),
-    "curve: 0": lambda row: row["curve"].update({"0": 1.5}),
-    "curve: 99999": lambda row: row["curve"].update({"99999": 1.5}),
-    "curve: 2": lambda row: row["curve"].update({"2": 0.0}),
-    "curve: 4": lambda row: row["curve"].update({"4": float("inf")}),
-    "curve: 9": lambda row: row["curve"].update({"9": "x"}),
-    "curve: not an object": lambda row: row.update(curve=[1]),
-    "t1_ms: 0.0": lambda row: row.update(t1_ms=0.0),
-    "t1_ms: -1": lambda row: row.update(t1_ms=-1),
-    "t1_ms: nan": lambda row: row.update(t1_ms=float("nan")),
-    "t1_ms: inf": lambda row: row.update(t1_ms=float("inf")),
-    "t1_ms: 1e-320": lambda row: row.update(t1_ms=1e-320),
-    "t1_ms: a number that is too large": lambda row: row.update(t1_ms=10**400),
-    "t1_ms: not a number": lambda row: row.update(t1_ms="x"),
-    "t1_ms: not a number: None": lambda row: row.update(t1_ms=None),
-    "t1_ms: not a number: True": lambda row: row.update(t1_ms=True),
-    "c: 0.0": lambda row: row.update(c=0.0),
-    "c: nan": lambda row: row.update(c=float("nan")),
-    "c: not a number": lambda row: row.update(c="x"),
-    "threads: not a whole number": lambda row: row.update(threads="2"),
-    "threads: 0": lambda row: row.update(threads=0),
-    "threads: 1000000000": lambda row: row.update(threads=10**9),
-    "threads_batch: not a whole number": lambda row: row.update(threads_batch=2.5),
-    "threads_batch: -1": lambda row: row.update(threads_batch=-1),
-    "other_load: not a number": lambda row: row.update(other_load="x"),
-    "other_load: 2": lambda row: row.update(other_load=2),
-    "other_load: nan": lambda row: row.update(other_load=float("nan")),
-    "survival: not an object": lambda row: row.update(survival=[1]),
-    "survival: greedy: not an object": lambda row: row["survival"].update(greedy=[1]),
-    "survival: greedy: model: not an object": lambda row: stats(row).update(
-        model=[[1, 2]]
+    "curve: Expected `int`, got `str`: 'q'": lambda row: row["curve"].update(q=1.5),
+    "curve: Expected `int` >= 1: '-2'": lambda row: row["curve"].update({"-2": 1.5}),
+    "curve: Expected `int`, got `str`: '²'": lambda row: row["curve"].update(
+        {"²": 1.5}
     ),
-    "survival: greedy: model: b3: not a list": lambda row: stats(row)["model"].update(
-        b3=[0.0]
+    "curve: Expected `int` >= 1: '0'": lambda row: row["curve"].update({"0": 1.5}),
+    "curve: Expected `int` <= 1024: '99999'": lambda row: row["curve"].update(
+        {"99999": 1.5}
     ),
-    "survival: greedy: model: b10: not a num": lambda row: stats(row)["model"].update(
-        b10=[1, "x"]
+    "curve.2: Expected `float` >= 1e-05: 0.0": lambda row: row["curve"].update(
+        {"2": 0.0}
     ),
-    "survival: greedy: lookup: b0": lambda row: stats(row)["lookup"].update(
-        b0=[9.0, 8.0]
+    "curve.4: Expected `float` <= 10000.0: inf": lambda row: row["curve"].update(
+        {"4": float("inf")}
     ),
-    "survival: greedy: lookup: b5": lambda row: stats(row)["lookup"].update(
-        b5=[-1.0, 8.0]
+    "curve.9: Expected `int | float`, got `str`: 'x'": lambda row: row["curve"].update(
+        {"9": "x"}
     ),
-    "survival: greedy: place: 0": lambda row: stats(row)["place"].update(
-        {"0": [0.0, 1e300]}
+    "curve: Expected `object`, got `array`": lambda row: row.update(curve=[1]),
+    "t1_ms: Expected `float` >= 0.01: 0.0": lambda row: row.update(t1_ms=0.0),
+    "t1_ms: Expected `float` >= 0.01: -1": lambda row: row.update(t1_ms=-1),
+    "t1_ms: Expected `float` >= 0.01: nan": lambda row: row.update(t1_ms=float("nan")),
+    "t1_ms: Expected `float` <= 1000000.0: inf": lambda row: row.update(
+        t1_ms=float("inf")
     ),
-    "survival: greedy: place: 1": lambda row: stats(row)["place"].update(
-        {"1": [0, float("nan")]}
+    "t1_ms: Expected `float` >= 0.01: 1e-320": lambda row: row.update(t1_ms=1e-320),
+    "t1_ms: Expected `int` <= 9223372036854775807: 1000": lambda row: row.update(
+        t1_ms=10**400
     ),
-    "survival: greedy: gains: not an object": lambda row: stats(row).update(gains=3),
-    "survival: greedy: gains: gain": lambda row: stats(row)["gains"].update(
-        gain=float("inf")
+    "t1_ms: Expected `int | float`, got `str`: 'x'": lambda row: row.update(t1_ms="x"),
+    "t1_ms: Expected `int | float`, got `null`": lambda row: row.update(t1_ms=None),
+    "t1_ms: Expected `int | float`, got `bool`": lambda row: row.update(t1_ms=True),
+    "c: Expected `float` >= 1e-05: 0.0": lambda row: row.update(c=0.0),
+    "c: Expected `float` >= 1e-05: nan": lambda row: row.update(c=float("nan")),
+    "c: Expected `int | float | null`, got `str`": lambda row: row.update(c="x"),
+    "threads: Expected `int | null`, got `str`": lambda row: row.update(threads="2"),
+    "threads: Expected `int` >= 1: 0": lambda row: row.update(threads=0),
+    "threads: Expected `int` <= 512: 1000000000": lambda row: row.update(threads=10**9),
+    "threads_batch: Expected `int | null`, got `float`: 2.5": lambda row: row.update(
+        threads_batch=2.5
     ),
-    "survival: greedy: gains: rounds": lambda row: stats(row)["gains"].update(
-        rounds=10**400
+    "threads_batch: Expected `int` >= 1: -1": lambda row: row.update(threads_batch=-1),
+    "other_load: Expected `int | float | null`, got `str`": lambda row: row.update(
+        other_load="x"
     ),
-    "survival: greedy: gains: interval": lambda row: stats(row)["gains"].update(
-        interval=0
+    "other_load: Expected `float` <= 1.0: 2": lambda row: row.update(other_load=2),
+    "other_load: Expected `float` >= 0.0: nan": lambda row: row.update(
+        other_load=float("nan")
     ),
-    "survival: greedy: gains: since": lambda row: stats(row)["gains"].update(since=-1),
-    "survival: greedy: gains: reading": lambda row: stats(row)["gains"].update(
-        reading="x"
+    "survival: Expected `object`, got `array`": lambda row: row.update(survival=[1]),
+    "survival.greedy: Expected `object`, got `array`": lambda row: row[
+        "survival"
+    ].update(greedy=[1]),
+    "survival.greedy.model: Expected `object`, got `array`": lambda row: stats(
+        row
+    ).update(model=[[1, 2]]),
+    "survival.greedy.model.b3: Expected `array` of length 2, got 1": lambda row: stats(
+        row
+    )["model"].update(b3=[0.0]),
+    "survival.greedy.model.b10[1]: Expected `float`, got `str`: 'x'": lambda row: stats(
+        row
+    )["model"].update(b10=[1, "x"]),
+    "survival.greedy.lookup.b0: 9.0 tokens are accepted of 8.0": lambda row: stats(row)[
+        "lookup"
+    ].update(b0=[9.0, 8.0]),
+    "survival.greedy.lookup.b5[0]: Expected `float` >= 0.0: -1.0": lambda row: stats(
+        row
+    )["lookup"].update(b5=[-1.0, 8.0]),
+    "survival.greedy.place.0[1]: Expected `float` <= 1000000.0: 1e+300": lambda row: (
+        stats(row)["place"].update({"0": [0.0, 1e300]})
+    ),
+    "survival.greedy.place.1[1]: Expected `float` >= 0.0: nan": lambda row: stats(row)[
+        "place"
+    ].update({"1": [0, float("nan")]}),
+    "survival.greedy.gains: Expected `object`, got `int`": lambda row: stats(
+        row
+    ).update(gains=3),
+    "survival.greedy.gains.gain: Expected `float` <= 1000000000000.0: inf": lambda row: (
+        stats(row)["gains"].update(gain=float("inf"))
+    ),
+    "survival.greedy.gains.rounds: Expected `int` <= 9007199254740992: 1000": lambda row: (
+        stats(row)["gains"].update(rounds=10**400)
+    ),
+    "survival.greedy.gains.interval: Expected `int` >= 1: 0": lambda row: stats(row)[
+        "gains"
+    ].update(interval=0),
+    "survival.greedy.gains.since: Expected `int` >= 0: -1": lambda row: stats(row)[
+        "gains"
+    ].update(since=-1),
+    "survival.greedy.gains.reading: Expected `float | null`, got `str`": lambda row: (
+        stats(row)["gains"].update(reading="x")
     ),
 }
 """Changes of a row after which it cannot be used, by the beginning of what is wrong
@@ -218,10 +242,6 @@ def use_record(record: PairMeasurement, hardware: HardwareSpeed) -> None:
     """
     if record.measured is not None:
         use_costs(record.measured)
-    if record.reads is not None:
-        check_reads(record.reads)
-    if record.memory is not None:
-        check_memory(record.memory)
     other = PairMeasurement("other", MeasuredCosts(**ROW), OTHER, MEMORY)
     calibrated = calibration.calibrate(hardware, [record, other])
     for speed in calibrated.measured_speeds.values():
@@ -375,10 +395,10 @@ def test_a_model_with_a_damaged_row_answers_and_is_measured_again(zoo: Zoo) -> N
 
     assert answer() is not None
     for problem in (
-        "curve: q",
-        "t1_ms: 0.0",
-        "other_load: not a number",
-        "survival: not an object",
+        "curve: Expected `int`, got `str`: 'q'",
+        "t1_ms: Expected `float` >= 0.01: 0.0",
+        "other_load: Expected `int | float | null`, got `str`",
+        "survival: Expected `object`, got `array`",
     ):
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("UPDATE measured SET said = ?", (damage(problem),))

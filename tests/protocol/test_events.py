@@ -120,11 +120,11 @@ def test_a_broken_part_is_an_error_of_the_same_kind() -> None:
     for name, value in [
         ("tokens", [{}]),
         ("tokens", [3]),
-        ("tokens", [PLAIN_TOKEN | {"p_target": 0.5}]),
+        ("tokens", [PLAIN_TOKEN | {"p_target": "0.5"}]),
         ("tokens", [PLAIN_TOKEN | {"p_target": 0.5, "instead": [{}]}]),
         ("ms", {"draft": 1.0}),
         ("ms", {"draft": 10**400, "verify": 1.0, "host": 1.0}),
         ("accepted", 10**12),
     ]:
         with pytest.raises(ValueError):
-            events.from_json(json.loads(encode(SAMPLE[4])) | {name: value})
+            events.parse_event(json.loads(encode(SAMPLE[4])) | {name: value})

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from localspec.fit.memory import MemoryByDevice, MemoryEstimate
 from localspec.machine.device import Device, DeviceMemory
 from localspec.models.gguf.header import Header
-from localspec.protocol.json_dataclasses import from_json
+from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from tests.support import families, headshapes
 

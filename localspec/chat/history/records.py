@@ -18,7 +18,7 @@ from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, 
 from localspec.chat.settings import ChatSettings
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
-from localspec.protocol.json_dataclasses import from_json, parse_object
+from localspec.protocol.json_values import from_json, parse_object
 
 _T = TypeVar("_T")
 # Unpacked: a damaged one must not fill the memory.
@@ -110,10 +110,9 @@ def load_settings(text: object) -> tuple[ChatSettings, int]:
 def _load(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
     """None if a field is missing or has a wrong type."""
     try:
-        value: _T = from_json(kind, body)
+        return from_json(kind, body)
     except ValueError:
         return None
-    return value
 
 
 def load_pair(text: object) -> ChatPair:

@@ -8,8 +8,9 @@ localspec with a line of text.  Anything else is not forwarded.
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 GREETING = b"LOCALSPEC WORKER 1\n"
 """Asks for a `WorkerStatus`, as one JSON line.
@@ -25,14 +26,17 @@ HELLO = bytes([14]) + (24).to_bytes(8, "little")
 HELLO_SIZE = len(HELLO) + 24
 
 
+ByteCount = Annotated[int, Meta(ge=0, lt=2**60)]
+
+
 class WorkerDevice(Struct, frozen=True):
-    """A device that a worker offers; bytes."""
+    """A device that a worker offers."""
 
     name: str
     description: str
     kind: str
-    free: int
-    total: int
+    free: ByteCount
+    total: ByteCount
 
 
 class WorkerStatus(Struct, frozen=True):
@@ -42,7 +46,7 @@ class WorkerStatus(Struct, frozen=True):
     is_busy: bool
     devices: tuple[WorkerDevice, ...]
     # Bytes that clients may use; None: all that is free.
-    memory_limit: int | None = None
+    memory_limit: ByteCount | None = None
 
 
 _REQUEST_HEADER = 9  # Of llama.cpp's requests: command, and size of the body (8 bytes).

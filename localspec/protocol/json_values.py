@@ -1,0 +1,144 @@
+"""Values of JSON become typed Structs; an error names the field and its value."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+_T = TypeVar("_T")
+Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
+"""A number that is written as it was read: msgspec makes 2 of a `float` field 2.0."""
+_PLACE = re.compile(r" - at (`key` in )?`\$(.*)`$")
+_STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.(\w+)")
+_ANY_KEY = "..."
+
+
+class JsonError(ValueError):
+    """A JSON value that does not have the declared type or range.
+
+    `path` is the place in the document, such as `models[3].shape.layers`; it is empty
+    for the document itself.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.path = path
+        self.problem = problem
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line. Raises ValueError if the line is not one."""
+    body = json.loads(line)  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    if not isinstance(body, dict):
+        raise ValueError("not an object")
+    return body
+
+
+def from_json(kind: type[_T], body: Any) -> _T:
+    """Convert a value of JSON to a type. Unknown fields of objects are ignored.
+
+    The keys of an object are texts in JSON; a type may declare them as numbers.
+
+    JSON is parsed by the standard library and not by msgspec, because texts of users
+    may have lone surrogates, which msgspec does not decode, and measurements may be NaN.
+    Raises JsonError.
+    """
+    try:
+        return msgspec.convert(body, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), body, kind) from None
+    except UnicodeEncodeError:
+        raise JsonError("", "a name or a number has a lone surrogate") from None
+
+
+def to_plain(value: Any) -> Any:
+    """A Struct and what is in it as values of JSON, for the standard encoder.
+
+    It writes lone surrogates and NaN; msgspec's does not. Raises TypeError.
+    """
+    return msgspec.to_builtins(value, enc_hook=_to_base_type)
+
+
+def _to_base_type(value: object) -> str | float:
+    """msgspec takes no subclasses: a hint is a `str`, a number of numpy a `float`."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} is not a type of JSON")
+
+
+def _explain(message: str, body: Any, kind: Any) -> JsonError:
+    """Add the value to msgspec's message, and its key, for which msgspec has `[...]`.
+
+    For {"curve": {"1": 1.0, "4": "x"}} msgspec says "Expected `float`, got `str` - at
+    `$.curve[...]`", and this says "curve.4: Expected `float`, got `str`: 'x'".
+    """
+    place = _PLACE.search(message)
+    if place is None:
+        return JsonError("", f"{message}: {_shorten(body)}")
+    problem = message[: place.start()]
+    steps: list[str | int] = []
+    for index, name in _STEP.findall(place[2]):
+        if name:
+            steps.append(name)
+        elif index != _ANY_KEY:
+            steps.append(int(index))
+        else:
+            steps.append(_find_key(kind, body, steps, message))
+    if place[1]:
+        key = _find_key(kind, body, steps, message)
+        return JsonError(_join_steps(steps), f"{problem}: {_shorten(key)}")
+    return JsonError(_join_steps(steps), f"{problem}: {_shorten(_get(body, steps))}")
+
+
+def _find_key(kind: Any, body: Any, steps: Sequence[str | int], message: str) -> str:
+    """The key of the first item that is wrong, in the object at `steps`.
+
+    Objects are converted in order. So the shortest beginning of the object that fails
+    with the same message ends with the wrong item.
+    """
+    items = list(_get(body, steps).items())
+
+    def fails(n_items: int) -> bool:
+        shorter = _replace_at(body, steps, dict(items[:n_items]))
+        try:
+            msgspec.convert(shorter, kind, str_keys=True)
+        except msgspec.ValidationError as error:
+            return str(error) == message
+        return False
+
+    n_items = bisect_left(range(len(items)), True, key=fails)
+    key: str = items[n_items - 1][0]
+    return key
+
+
+def _get(body: Any, steps: Sequence[str | int]) -> Any:
+    for step in steps:
+        body = body[step]
+    return body
+
+
+def _replace_at(body: Any, steps: Sequence[str | int], value: Any) -> Any:
+    """A copy of the document with another value at `steps`."""
+    if not steps:
+        return value
+    copy: Any = list(body) if isinstance(body, list | tuple) else dict(body)
+    copy[steps[0]] = _replace_at(body[steps[0]], steps[1:], value)
+    return copy
+
+
+def _join_steps(steps: Sequence[str | int]) -> str:
+    """`models`, 3 and `shape` become `models[3].shape`."""
+    path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps)
+    return path.removeprefix(".")
+
+
+def _shorten(value: Any) -> str:
+    return f"{value!r:.40}"
