@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from localspec import paths
 from localspec.models.gguf import architectures
+from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
 from localspec.models.reference import parse_file_name
 
 UseCase = Literal["chat", "code", "writing", "documents"]
@@ -29,54 +30,63 @@ _ARCHITECTURES = (
 )
 
 
+# Ranges of what a catalogue file states.
+Dimension = Annotated[int, Meta(ge=1, le=10**9)]
+LayerCount = Annotated[int, Meta(ge=1, le=MAX_LAYERS)]
+LayerIndex = Annotated[int, Meta(ge=0, lt=MAX_LAYERS)]
+LayerPattern = Annotated[str, Meta(min_length=1, max_length=300)]
+ExpertCount = Annotated[int, Meta(ge=1, le=MAX_EXPERTS)]
+TableSize = Annotated[int, Meta(ge=0, lt=10**15)]
+
+
 class CatalogShape(Struct, frozen=True, kw_only=True):
-    """0 or empty: the model has no such part."""
+    """The dimensions of a model. 0 or empty, the default: it has no such part."""
 
     architecture: str  # In llama.cpp's spelling.
-    layers: int
-    embd: int
-    vocab: int
-    ff: int = 0
-    context: int = 4096  # Trained context length.
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0  # Of queries and keys; default: `embd / heads`.
-    value_dim: int = 0  # Of values; default: `head_dim`.
-    rope_dim: int = 0  # Rotated dimensions of a head; default: all.
+    layers: LayerCount
+    embd: Dimension
+    vocab: Dimension
+    ff: Dimension = 0
+    context: Dimension = 4096  # Trained context length.
+    heads: Dimension = 0
+    kv_heads: Dimension = 0
+    head_dim: Dimension = 0  # Of queries and keys; default: `embd / heads`.
+    value_dim: Dimension = 0  # Of values; default: `head_dim`.
+    rope_dim: Dimension = 0  # Rotated dimensions of a head; default: all.
     tied: bool = False  # One matrix for embedding and output.
     rope_factors: bool = False  # The file has a table of rotation frequencies.
-    experts: int = 0
-    experts_used: int = 0
-    expert_ff: int = 0
-    shared_ff: int = 0  # Total width of the shared experts.
-    dense_layers: int = 0  # Layers before the first one with experts.
-    window: int = 0  # Tokens of the sliding attention window.
-    full_every: int = 0
+    experts: ExpertCount = 0
+    experts_used: ExpertCount = 0
+    expert_ff: Dimension = 0
+    shared_ff: Dimension = 0  # Total width of the shared experts.
+    dense_layers: LayerCount = 0  # Layers before the first one with experts.
+    window: Dimension = 0  # Tokens of the sliding attention window.
+    full_every: Dimension = 0
     """Every n-th layer has full attention; the others have a window or are recurrent.
     """
-    full_layers: tuple[int, ...] = ()
+    full_layers: tuple[LayerIndex, ...] = ()
     """The layers with full attention, if `full_every` does not describe them."""
-    pattern: str = ""
+    pattern: LayerPattern = ""
     """The part of each layer where it has one: M recurrent, * attention, E experts, -
     dense.
     """
-    sliding_head_dim: int = 0  # Of layers with a window, if it differs.
-    full_kv_heads: int = 0  # Of layers with full attention, if it differs.
+    sliding_head_dim: Dimension = 0  # Of layers with a window, if it differs.
+    full_kv_heads: Dimension = 0  # Of layers with full attention, if it differs.
     # Last layers, which read the keys and values of earlier ones.
-    shared_kv_layers: int = 0
-    shared_kv_ff: int = 0  # Feed-forward width of those layers, if it differs.
+    shared_kv_layers: LayerCount = 0
+    shared_kv_ff: Dimension = 0  # Feed-forward width of those layers, if it differs.
     # Layers with full attention have one matrix for keys and values.
     keys_as_values: bool = False
-    layer_embd: int = 0  # Width of the per-layer embeddings.
-    q_rank: int = 0
-    kv_rank: int = 0  # Width of the compressed keys and values (MLA).
-    conv: int = 0  # Kernel size of a recurrent layer's convolution.
-    inner: int = 0
-    state: int = 0
-    state_heads: int = 0  # Heads of a recurrent layer, or its time step rank.
-    groups: int = 0
-    mtp_layers: int = 0  # MTP layers, after the others.
-    tables: int = 0  # Parameters of further tables, which stay in RAM.
+    layer_embd: Dimension = 0  # Width of the per-layer embeddings.
+    q_rank: Dimension = 0
+    kv_rank: Dimension = 0  # Width of the compressed keys and values (MLA).
+    conv: Dimension = 0  # Kernel size of a recurrent layer's convolution.
+    inner: Dimension = 0
+    state: Dimension = 0
+    state_heads: Dimension = 0  # Heads of a recurrent layer, or its time step rank.
+    groups: Dimension = 0
+    mtp_layers: LayerCount = 0  # MTP layers, after the others.
+    tables: TableSize = 0  # Parameters of further tables, which stay in RAM.
 
     @property
     def key_dim(self) -> int:

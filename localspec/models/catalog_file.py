@@ -1,26 +1,25 @@
-"""Catalogue files: parsing, validating every value, and merging several by id.
+"""Catalogue files: models.yaml as typed entries, and merging several files by id.
 
-The YAML is data only: texts, lists and tables. What is wrong raises ValueError, which
-names the entry and the key.
+The YAML is data only: texts, lists and tables. Each entry is converted to a Struct that
+declares its keys, types and ranges; what types cannot say is a function, one a rule.
+What is wrong raises ValueError, which names the entry, the key and the value.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
-import msgspec
 import yaml
-from msgspec.structs import replace
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict, replace
 
 from localspec.errors import UsageError
 from localspec.models import reference
 from localspec.models.catalog_entries import (
-    TIERS,
-    USE_CASES,
     CatalogModel,
     CatalogPair,
     CatalogShape,
@@ -28,22 +27,115 @@ from localspec.models.catalog_entries import (
     ModelKind,
     PairSettings,
     PairStatus,
+    Tier,
+    UseCase,
 )
-from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
+from localspec.protocol.json_values import from_json
 from localspec.sanitize import sanitize
-from localspec.speculation_methods import SPECS
+from localspec.speculation_methods import Spec
 
-_ID = re.compile(r"[a-z0-9][a-z0-9._+-]{0,95}")
-_PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}==[0-9][0-9.]{0,31}")
-_TYPE = re.compile(r"(UD-)?[A-Z0-9][A-Z0-9_]{1,15}")
-_COUNT = re.compile(r"([0-9]{1,15})|([0-9]{1,4}(?:\.[0-9]{1,3})?)([BM])")
+_COUNT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?)([BM])")
 _ROUNDED = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,3}))? (GiB|MiB)")
-_MAX_NUMBER = 10**9
 _MAX_ENTRIES = 5000
 _MAX_DEPTH = 20
-_MAX_TEXT_LENGTH = 300
 
-Reader = Callable[[Any], Any]  # From a value of the YAML; raises ValueError.
+Text = Annotated[str, Meta(pattern=r"\S", max_length=300)]
+EntryId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,95}$")]
+Quantization = Annotated[str, Meta(pattern=r"^(UD-)?[A-Z0-9][A-Z0-9_]{1,15}$")]
+Package = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,63}==[0-9][0-9.]{0,31}$")]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+CommitHash = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
+ReleaseDate = Annotated[str, Meta(pattern=r"^20\d\d-\d\d(-\d\d)?$")]
+FileBytes = Annotated[int, Meta(ge=1, le=10**13)]
+ParameterCount = Annotated[int, Meta(ge=0, lt=10**15)]
+TokenCount = Annotated[int, Meta(ge=1, le=10**9)]
+
+
+class SamplingValues(Struct, frozen=True, forbid_unknown_fields=True):
+    """Sampling parameters that the makers of a model suggest; None: not stated."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[float, Meta(ge=0, le=10**6)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repeat_penalty: Annotated[float, Meta(ge=0, le=2)] | None = None
+
+    def stated(self) -> tuple[tuple[str, float], ...]:
+        values = asdict(self).items()
+        return tuple((name, value) for name, value in values if value is not None)
+
+
+class SamplingEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    id: EntryId
+    source: Text
+    plain: SamplingValues = field(default_factory=SamplingValues)
+    thinking: SamplingValues = field(default_factory=SamplingValues)
+
+
+class ShapeEntry(CatalogShape, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A shape with its source; the architecture is a key of its model."""
+
+    architecture: Literal[""] = ""
+    source: Text
+
+
+class OtherFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The same model in another quantisation; None is that of the first file."""
+
+    repo: Text | None = None
+    bytes: FileBytes | None = None
+    about: FileBytes | None = None
+    sha256: Sha256 | None = None
+    revision: CommitHash | None = None
+
+
+class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    id: EntryId
+    title: Text
+    repo: Text | None = None
+    file: Text | None = None
+    type: Quantization | None = None
+    bundled: Text | None = None
+    bytes: FileBytes | None = None
+    about: FileBytes | None = None
+    sha256: Sha256 | None = None
+    revision: CommitHash | None = None
+    package: Package | None = None
+    files: dict[Quantization, OtherFile] = field(default_factory=dict)
+    licence: Text | None = None
+    family: Text | None = None
+    architecture: Text | None = None
+    parameters: ParameterCount | None = None
+    active: ParameterCount | None = None
+    context: TokenCount | None = None
+    shape: ShapeEntry | None = None
+    kind: ModelKind = "model"
+    use: tuple[UseCase, ...] = ()
+    released: ReleaseDate | None = None
+    tier: Tier = "good"
+    sampling: EntryId | None = None
+    note: Text | None = None
+
+
+class SettingsEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    draft_max: Annotated[int, Meta(ge=1, le=64)] | None = None
+    ctx: Annotated[int, Meta(ge=256, le=10**7)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+
+
+class PairEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    target: EntryId
+    id: EntryId | None = None
+    draft: EntryId | None = None
+    title: Text | None = None
+    spec: Spec = "auto"
+    why: Text | None = None
+    use: tuple[UseCase, ...] | None = None  # None: the target's.
+    status: PairStatus = "untested"
+    source: Text | None = None
+    settings: SettingsEntry = field(default=SettingsEntry())
+    note: Text | None = None
 
 
 def read_files(
@@ -109,8 +201,13 @@ def _read_samplings(document: dict[str, Any]) -> dict[str, MakerSampling]:
     samplings = {}
     for id_, entry in _read_section(document, "sampling").items():
         with _inside(f"sampling {id_}"):
-            fields = _read_fields(entry, _SAMPLING_READERS, ("source",))
-            samplings[id_] = MakerSampling(**fields | {"id": id_})
+            sampling = from_json(SamplingEntry, entry, strict=False)
+            samplings[id_] = MakerSampling(
+                id_,
+                sampling.source,
+                plain=sampling.plain.stated(),
+                thinking=sampling.thinking.stated(),
+            )
     return samplings
 
 
@@ -167,6 +264,9 @@ def _construct(node: yaml.Node, seen: set[int], depth: int = 0) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return [_construct(item, seen, depth + 1) for item in node.value]
     if isinstance(node, yaml.ScalarNode):
+        if sanitize(node.value, multiline=False) != node.value:
+            line = node.start_mark.line + 1
+            raise ValueError(f"line {line}: it contains control characters")
         return node.value
     table: dict[str, Any] = {}
     for key_node, value in node.value:
@@ -197,110 +297,31 @@ def _read_section(document: dict[str, Any], name: str) -> dict[str, dict[str, An
     return section
 
 
+class _EntryNames(Struct, frozen=True):
+    """The keys of which the id of an entry is made."""
+
+    id: EntryId | None = None
+    target: EntryId | None = None
+    draft: EntryId = "lookup"
+
+
 def _entry_id(entry: Any) -> str:
     """The entry's `id`, else one made of its target and draft."""
     if not isinstance(entry, dict):
         raise ValueError("it must be a table of keys and values")
-    if "id" in entry:
-        return _read_id(entry["id"])
-    if "target" not in entry:
-        raise ValueError("key id is missing")
-    return f"{_read_id(entry['target'])}+{_read_id(entry.get('draft', 'lookup'))}"
+    names = from_json(_EntryNames, entry)
+    if names.id is not None:
+        return names.id
+    if names.target is None:
+        raise ValueError("id: it is missing")
+    return f"{names.target}+{names.draft}"
 
 
 def _is_hide_entry(entry: dict[str, Any]) -> bool:
     """Whether an entry only hides another one: `id` and `hide: true`."""
     if "hide" in entry and (set(entry) != {"id", "hide"} or entry["hide"] != "true"):
-        raise ValueError("key hide: it must be `true`, beside `id` only")
+        raise ValueError("hide: it must be `true`, beside `id` only")
     return "hide" in entry
-
-
-# --- values
-
-
-def _read_text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("it must be text")
-    if not value.strip():
-        raise ValueError("it is empty")
-    if len(value) > _MAX_TEXT_LENGTH:
-        raise ValueError(f"it is longer than {_MAX_TEXT_LENGTH} characters")
-    if sanitize(value, multiline=False) != value:
-        raise ValueError("it contains control characters")
-    return value
-
-
-def _text_matching(
-    test: Callable[[str], object], expected: str
-) -> Callable[[Any], str]:
-    """A reader of texts that pass `test`; `expected` describes them in errors."""
-
-    def read(value: Any) -> str:
-        text = _read_text(value)
-        if not test(text):
-            raise ValueError(f"{_quote(text)} is not {expected}")
-        return text
-
-    return read
-
-
-def _one_of(values: Collection[str]) -> Callable[[Any], str]:
-    return _text_matching(values.__contains__, f"one of {', '.join(values)}")
-
-
-def _integer_between(low: int, high: int) -> Callable[[Any], int]:
-    is_number = _text_matching(re.compile("[0-9]{1,15}").fullmatch, "a whole number")
-
-    def read(value: Any) -> int:
-        number = int(is_number(value))
-        if not low <= number <= high:
-            raise ValueError(f"'{number}' is not between {low} and {high}")
-        return number
-
-    return read
-
-
-def _read_count(value: Any) -> int:
-    if not (count := _COUNT.fullmatch(_read_text(value))):
-        raise ValueError(
-            f"{_quote(value)} is not a number like 8190735360, 8.19B or 135M"
-        )
-    if count[1]:
-        return int(count[1])
-    return round(float(count[2]) * (10**9 if count[3] == "B" else 10**6))
-
-
-def _read_rounded_size(value: Any) -> int:
-    """The largest size in bytes that rounds to the text: 4.4 GiB is at most 4.45 GiB."""
-    if not (size := _ROUNDED.fullmatch(_read_text(value))):
-        raise ValueError(
-            f"{_quote(value)} is not a rounded size like 4.4 GiB or 378.3 MiB"
-        )
-    digits = size[2] or ""
-    upper_bound = int(size[1] + digits) + 0.5
-    return int(upper_bound / 10 ** len(digits) * (2**30 if size[3] == "GiB" else 2**20))
-
-
-def _number_between(low: float, high: float) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
-        text = _read_text(value)
-        is_number = re.fullmatch(r"-?[0-9]{1,7}(\.[0-9]{1,3})?", text)
-        if not is_number or not low <= float(text) <= high:
-            raise ValueError(f"{_quote(text)} is not a number from {low:g} to {high:g}")
-        return float(text)
-
-    return read
-
-
-def _read_layers(value: Any) -> tuple[int, ...]:
-    layers = tuple(map(_integer_between(0, MAX_LAYERS - 1), _as_list(value)))
-    if list(layers) != sorted(set(layers)):
-        raise ValueError("the layers are not in ascending order")
-    return layers
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _quote(text: str) -> str:
@@ -308,201 +329,244 @@ def _quote(text: str) -> str:
     return repr(shown if len(shown) <= 60 else shown[:59] + "…")
 
 
-# --- entries
+# --- short forms of values
 
 
-def _read_fields(
-    table: Any, readers: Mapping[str, Reader], required: Collection[str]
-) -> dict[str, Any]:
-    """The values of a table by key."""
-    if not isinstance(table, dict):
-        raise ValueError("it must be a table of keys and values")
-    fields: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in readers:
-            raise ValueError(f"unknown key {_quote(key)}")
-        with _inside(f"key {key}"):
-            fields[key] = readers[key](value)
-    for key in required:
-        if key not in table:
-            raise ValueError(f"key {key} is missing")
-    return fields
+def _expand(entry: dict[str, Any]) -> dict[str, Any]:
+    """A model's entry with numbers and tables in place of the short forms for them.
+
+    `{parameters: 8.19B, files: {Q8_0: 8.7 GiB}}` becomes
+    `{parameters: 8190000000, files: {Q8_0: {about: 9395240960}}}`. What is no short
+    form stays as it is, and is refused later.
+    """
+    expanded: dict[str, Any] = _expand_file(entry)
+    for key in ("parameters", "active"):
+        if key in entry:
+            expanded[key] = _expand_count(entry[key])
+    if "use" in entry:
+        expanded["use"] = _as_list(entry["use"])
+    shape = entry.get("shape")
+    if isinstance(shape, dict):
+        shape = dict(shape)
+        if "tables" in shape:
+            shape["tables"] = _expand_count(shape["tables"])
+        if "full_layers" in shape:
+            shape["full_layers"] = _as_list(shape["full_layers"])
+        expanded["shape"] = shape
+    files = entry.get("files")
+    if isinstance(files, dict):
+        expanded["files"] = {
+            type_: _expand_file(_expand_size(file)) for type_, file in files.items()
+        }
+    return expanded
+
+
+def _expand_size(file: Any) -> Any:
+    """`8.7 GiB` or `9341763232` in place of a table."""
+    if not isinstance(file, str):
+        return file
+    return {"bytes" if file.isdecimal() else "about": file}
+
+
+def _expand_file(file: Any) -> Any:
+    """A copy of the table of a file."""
+    if not isinstance(file, dict):
+        return file
+    if "about" not in file:
+        return dict(file)
+    return file | {"about": _expand_rounded_size(file["about"])}
+
+
+def _expand_count(value: Any) -> Any:
+    """8190000000 of `8.19B`."""
+    count = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if count is None:
+        return value
+    return round(float(count[1]) * (10**9 if count[2] == "B" else 10**6))
+
+
+def _expand_rounded_size(value: Any) -> Any:
+    """The largest size in bytes that rounds to the text: 4.4 GiB is at most 4.45 GiB."""
+    size = _ROUNDED.fullmatch(value) if isinstance(value, str) else None
+    if size is None:
+        raise ValueError(
+            f"about: {_quote(str(value))} is not a rounded size like 4.4 GiB or 378.3 MiB"
+        )
+    digits = size[2] or ""
+    upper_bound = int(size[1] + digits) + 0.5
+    unit = 2**30 if size[3] == "GiB" else 2**20
+    return int(upper_bound / 10 ** len(digits) * unit)
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+# --- models
 
 
 def _read_model(
     entry: dict[str, Any], samplings: Mapping[str, MakerSampling]
 ) -> CatalogModel:
-    fields = _read_fields(entry, _MODEL_READERS, ("id", "title"))
-    fields.pop("memory", None)  # of earlier files: the architecture decides
-    files = fields.pop("files", {})
-    if (sampling := fields.get("sampling")) is not None:
-        with _inside("key sampling"):
-            fields["sampling"] = samplings[_one_of(samplings)(sampling)]
-    if "shape" in fields:
-        fields["shape_source"] = fields["shape"].pop("source")
-        shape = CatalogShape(
-            architecture=fields.get("architecture", ""), **fields["shape"]
-        )
-        fields["shape"] = shape
-        with _inside("key shape"):
-            shape.check()
-    if (bundled := fields.pop("bundled", None)) is not None:
-        if fields.keys() & {"repo", "file", "revision", "package"}:
-            raise ValueError("key bundled excludes repo, file, revision and package")
-        return CatalogModel(file=bundled, **fields)
-    for key in ("repo", "type" if "type" in fields else "file"):
-        if key not in fields:
-            raise ValueError(f"key {key} is missing")
-    if "package" in fields and not fields.keys() >= {"bytes", "sha256", "revision"}:
-        raise ValueError("key package needs bytes, sha256 and revision")
-    _check_pin(fields)
-    model = CatalogModel(**fields)
-    own = dict.fromkeys(("bytes", "about", "sha256", "revision", "package"))
-    others = (
-        replace(
-            model, **own | {"file": "", "id": f"{model.id}:{name}", "type": name} | file
-        )
-        for name, file in files.items()
+    given = from_json(ModelEntry, _expand(entry), strict=False)
+    _check_location(given)
+    _check_names(given.repo, given.file, given.bundled)
+    _check_package(given)
+    _check_pin(given)
+    for type_, file in given.files.items():
+        with _inside(f"files.{type_}"):
+            _check_names(file.repo)
+            _check_pin(file)
+    model = CatalogModel(
+        id=given.id,
+        title=given.title,
+        repo=given.repo,
+        file=given.bundled or given.file or "",
+        bytes=given.bytes,
+        about=given.about,
+        sha256=given.sha256,
+        revision=given.revision,
+        package=given.package,
+        licence=given.licence,
+        family=given.family or "",
+        architecture=given.architecture,
+        parameters=given.parameters,
+        active=given.active,
+        context=given.context,
+        shape=_make_shape(given),
+        shape_source=given.shape.source if given.shape else "",
+        kind=given.kind,
+        use=given.use,
+        released=given.released or "",
+        tier=given.tier,
+        sampling=_find_sampling(given.sampling, samplings),
+        note=given.note or "",
+        type=given.type or "",
     )
+    others = (_with_file(model, type_, file) for type_, file in given.files.items())
     return replace(model, files=tuple(others))
 
 
-def _check_pin(fields: Mapping[str, Any]) -> None:
-    if "revision" in fields and "sha256" not in fields:
-        raise ValueError("key revision needs sha256")
-    if "bytes" in fields and "about" in fields:
-        raise ValueError("keys bytes and about exclude each other")
+def _with_file(model: CatalogModel, type_: str, file: OtherFile) -> CatalogModel:
+    """The model in another quantisation."""
+    return replace(
+        model,
+        id=f"{model.id}:{type_}",
+        repo=file.repo or model.repo,
+        file="",
+        type=type_,
+        bytes=file.bytes,
+        about=file.about,
+        sha256=file.sha256,
+        revision=file.revision,
+        package=None,
+    )
 
 
-def _read_other_files(value: Any) -> dict[str, dict[str, Any]]:
-    """Fields of a model, by quantisation."""
-    if not isinstance(value, dict):
-        raise ValueError("it must be a table of quantisations and sizes")
-    files: dict[str, dict[str, Any]] = {}
-    for name, about in value.items():
-        with _inside(f"quantisation {_quote(name)}"):
-            _read_type(name)
-            size = isinstance(about, str) and (
-                "bytes" if about.isdecimal() else "about"
-            )
-            files[name] = _read_fields(
-                {size: about} if size else about, _FILE_READERS, ()
-            )
-            _check_pin(files[name])
-    return files
+def _make_shape(model: ModelEntry) -> CatalogShape | None:
+    if model.shape is None:
+        return None
+    fields = asdict(model.shape)
+    del fields["source"]
+    fields["architecture"] = model.architecture or ""
+    shape = CatalogShape(**fields)
+    with _inside("shape"):
+        _check_ascending(shape.full_layers)
+        shape.check()
+    return shape
+
+
+def _find_sampling(
+    id_: str | None, samplings: Mapping[str, MakerSampling]
+) -> MakerSampling | None:
+    if id_ is None:
+        return None
+    if id_ not in samplings:
+        raise ValueError(f"sampling: there is no entry {_quote(id_)}")
+    return samplings[id_]
+
+
+def _check_location(model: ModelEntry) -> None:
+    """A model is in a repository, by the name of its file or its type, or bundled."""
+    of_repo = (model.repo, model.file, model.revision, model.package)
+    if model.bundled is not None:
+        if any(of_repo):
+            raise ValueError("bundled excludes repo, file, revision and package")
+        return
+    if model.repo is None:
+        raise ValueError("repo: it is missing")
+    if model.file is None and model.type is None:
+        raise ValueError("file: it is missing")
+
+
+def _check_names(
+    repo: str | None, file: str | None = None, bundled: str | None = None
+) -> None:
+    """Names become parts of paths and addresses."""
+    if repo is not None and not reference.is_repo_id(repo):
+        raise ValueError(f"repo: {_quote(repo)} is not a repository like user/name")
+    if file is not None and not reference.is_safe_gguf_path(file):
+        raise ValueError(f"file: {_quote(file)} is not a safe .gguf file name")
+    if bundled is None:
+        return
+    if "/" in bundled or not reference.is_safe_gguf_path(bundled):
+        raise ValueError(f"bundled: {_quote(bundled)} is not a plain file name")
+
+
+def _check_package(model: ModelEntry) -> None:
+    """A file of a package is taken only if it is the same as that of the repository."""
+    identity = (model.bytes, model.sha256, model.revision)
+    if model.package is not None and None in identity:
+        raise ValueError("package needs bytes, sha256 and revision")
+
+
+def _check_pin(file: ModelEntry | OtherFile) -> None:
+    if file.revision is not None and file.sha256 is None:
+        raise ValueError("revision needs sha256")
+    if file.bytes is not None and file.about is not None:
+        raise ValueError("bytes and about exclude each other")
+
+
+def _check_ascending(layers: tuple[int, ...]) -> None:
+    if list(layers) != sorted(set(layers)):
+        raise ValueError("full_layers: the layers are not in ascending order")
+
+
+# --- pairs
 
 
 def _read_pair(
     entry: dict[str, Any], models: Mapping[str, CatalogModel]
 ) -> CatalogPair:
-    fields = _read_fields(entry, _PAIR_READERS, ("target",))
-    for key in ("target", "draft"):
-        if key in fields and fields[key] not in models:
-            raise ValueError(f"key {key}: there is no model {fields[key]}")
-    target = models[fields.pop("target")]
-    draft = models[fields.pop("draft")] if "draft" in fields else None
+    if "use" in entry:
+        entry = entry | {"use": _as_list(entry["use"])}
+    given = from_json(PairEntry, entry, strict=False)
+    target = _find_model("target", given.target, models)
+    draft = None
+    method = "prompt lookup"
+    if given.draft is not None:
+        draft = _find_model("draft", given.draft, models)
+        method = draft.title
     if target.kind != "model":
-        raise ValueError("key target: a head cannot be a target")
-    if fields.get("status") == "reported" and "source" not in fields:
-        raise ValueError("key source is missing: `reported` needs it")
-    method = draft.title if draft else "prompt lookup"
-    defaults = {
-        "id": _entry_id(entry),
-        "title": f"{target.title} with {method}",
-        "use": target.use,
-    }
-    return CatalogPair(target=target, draft=draft, **(defaults | fields))
-
-
-def _shape_value_reader(name: str, kind: object) -> Reader:
-    if kind is bool:
-        return lambda value: _one_of(("true", "false"))(value) == "true"
-    if kind == tuple[int, ...]:
-        return _read_layers
-    if kind is str:
-        return _read_text
-    if name.startswith("experts"):
-        return _integer_between(1, MAX_EXPERTS)
-    if name == "tables":
-        return _read_count
-    return _integer_between(1, MAX_LAYERS if name.endswith("layers") else _MAX_NUMBER)
-
-
-_read_id = _text_matching(
-    _ID.fullmatch, "an id: lower-case letters, digits and . _ - +"
-)
-_read_type = _text_matching(_TYPE.fullmatch, "a quantisation like UD-Q4_K_XL")
-
-
-def _read_use_cases(value: object) -> tuple[str, ...]:
-    return tuple(map(_one_of(USE_CASES), _as_list(value)))
-
-
-_SHAPE_READERS: dict[str, Reader] = {"source": _read_text} | {
-    field.name: _shape_value_reader(field.name, field.type)
-    for field in msgspec.structs.fields(CatalogShape)
-    if field.name != "architecture"
-}
-_SETTINGS_READERS: dict[str, Reader] = {
-    "draft_max": _integer_between(1, 64),
-    "ctx": _integer_between(256, 10**7),
-    "temperature": _number_between(0, 2),
-}
-_FILE_READERS: dict[str, Reader] = {
-    "repo": _text_matching(reference.is_repo_id, "a repository like user/name"),
-    "bytes": _integer_between(1, 10**13),
-    "about": _read_rounded_size,
-    "sha256": _text_matching(re.compile("[0-9a-f]{64}").fullmatch, "64 hex digits"),
-    "revision": _text_matching(reference.COMMIT_HASH.fullmatch, "40 hex digits"),
-}
-_MODEL_READERS: dict[str, Reader] = {
-    **_FILE_READERS,
-    **dict.fromkeys(("title", "licence", "family", "architecture", "note"), _read_text),
-    "id": _read_id,
-    "file": _text_matching(reference.is_safe_gguf_path, "a safe .gguf file name"),
-    "bundled": _text_matching(
-        lambda text: "/" not in text and reference.is_safe_gguf_path(text),
-        "a plain file name",
-    ),
-    "files": _read_other_files,
-    "type": _read_type,
-    "package": _text_matching(_PACKAGE.fullmatch, "a package like name==1.0"),
-    "memory": _read_text,
-    "parameters": _read_count,
-    "active": _read_count,
-    "context": _integer_between(1, 10**9),
-    "shape": lambda value: _read_fields(
-        value, _SHAPE_READERS, ("layers", "embd", "vocab", "source")
-    ),
-    "kind": _one_of(get_args(ModelKind)),
-    "use": _read_use_cases,
-    "released": _text_matching(re.compile(r"20\d\d-\d\d(-\d\d)?").fullmatch, "a date"),
-    "tier": _one_of(TIERS),
-    "sampling": _read_id,
-}
-_SAMPLING_VALUES = {
-    name: _number_between(low, high)
-    for name, low, high in (
-        ("temperature", 0, 2), ("top_p", 0, 1), ("top_k", 0, 10**6), ("min_p", 0, 1),
-        ("presence_penalty", -2, 2), ("repeat_penalty", 0, 2),
+        raise ValueError("target: a head cannot be a target")
+    if given.status == "reported" and given.source is None:
+        raise ValueError("source: it is missing, `reported` needs it")
+    return CatalogPair(
+        id=_entry_id(entry),
+        title=given.title or f"{target.title} with {method}",
+        target=target,
+        draft=draft,
+        spec=given.spec,
+        why=given.why or "",
+        use=target.use if given.use is None else given.use,
+        status=given.status,
+        source=given.source or "",
+        note=given.note or "",
+        settings=PairSettings(**asdict(given.settings)),
     )
-}  # fmt: skip
-_read_sampling: Reader = lambda value: tuple(  # noqa: E731
-    _read_fields(value, _SAMPLING_VALUES, ()).items()
-)
-_SAMPLING_READERS: dict[str, Reader] = {
-    "id": _read_id,
-    "source": _read_text,
-    "plain": _read_sampling,
-    "thinking": _read_sampling,
-}
-_PAIR_READERS: dict[str, Reader] = {
-    **dict.fromkeys(("id", "target", "draft"), _read_id),
-    **dict.fromkeys(("title", "why", "source", "note"), _read_text),
-    "spec": _one_of(SPECS),
-    "use": _read_use_cases,
-    "status": _one_of(get_args(PairStatus)),
-    "settings": lambda value: PairSettings(
-        **_read_fields(value, _SETTINGS_READERS, ())
-    ),
-}
+
+
+def _find_model(key: str, id_: str, models: Mapping[str, CatalogModel]) -> CatalogModel:
+    if id_ not in models:
+        raise ValueError(f"{key}: there is no model {id_}")
+    return models[id_]

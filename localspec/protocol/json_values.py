@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 _PLACE = re.compile(r" - at (`key` in )?`\$(.*)`$")
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.(\w+)")
 _ANY_KEY = "..."
+_MAX_PROBLEM_CHARS = 200  # A problem may quote a name of any length.
 
 
 class JsonError(ValueError):
@@ -40,19 +41,20 @@ def parse_object(line: bytes) -> dict[str, Any]:
     return body
 
 
-def from_json(kind: type[_T], body: Any) -> _T:
+def from_json(kind: type[_T], body: Any, *, strict: bool = True) -> _T:
     """Convert a value of JSON to a type. Unknown fields of objects are ignored.
 
-    The keys of an object are texts in JSON; a type may declare them as numbers.
+    The keys of an object are texts in JSON; a type may declare them as numbers. If not
+    `strict`, texts are also read as the numbers and booleans that a type declares.
 
     JSON is parsed by the standard library and not by msgspec, because texts of users
     may have lone surrogates, which msgspec does not decode, and measurements may be NaN.
     Raises JsonError.
     """
     try:
-        return msgspec.convert(body, kind, str_keys=True)
+        return msgspec.convert(body, kind, strict=strict, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), body, kind) from None
+        raise _explain(str(error), body, kind, strict) from None
     except UnicodeEncodeError:
         raise JsonError("", "a name or a number has a lone surrogate") from None
 
@@ -74,15 +76,23 @@ def _to_base_type(value: object) -> str | float:
     raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
-def _explain(message: str, body: Any, kind: Any) -> JsonError:
+def _explain(message: str, body: Any, kind: Any, strict: bool) -> JsonError:
     """Add the value to msgspec's message, and its key, for which msgspec has `[...]`.
 
     For {"curve": {"1": 1.0, "4": "x"}} msgspec says "Expected `float`, got `str` - at
     `$.curve[...]`", and this says "curve.4: Expected `float`, got `str`: 'x'".
     """
+
+    def is_right(body: Any) -> bool:
+        try:
+            msgspec.convert(body, kind, strict=strict, str_keys=True)
+        except msgspec.ValidationError as error:
+            return str(error) != message
+        return True
+
     place = _PLACE.search(message)
     if place is None:
-        return JsonError("", f"{message}: {_shorten(body)}")
+        return JsonError("", _add_value(message, body))
     problem = message[: place.start()]
     steps: list[str | int] = []
     for index, name in _STEP.findall(place[2]):
@@ -91,30 +101,31 @@ def _explain(message: str, body: Any, kind: Any) -> JsonError:
         elif index != _ANY_KEY:
             steps.append(int(index))
         else:
-            steps.append(_find_key(kind, body, steps, message))
-    if place[1]:
-        key = _find_key(kind, body, steps, message)
-        return JsonError(_join_steps(steps), f"{problem}: {_shorten(key)}")
-    return JsonError(_join_steps(steps), f"{problem}: {_shorten(_get(body, steps))}")
+            steps.append(_find_key(body, steps, is_right))
+    value = _find_key(body, steps, is_right) if place[1] else _get(body, steps)
+    return JsonError(_join_steps(steps), _add_value(problem, value))
 
 
-def _find_key(kind: Any, body: Any, steps: Sequence[str | int], message: str) -> str:
+def _add_value(problem: str, value: Any) -> str:
+    problem = problem[:_MAX_PROBLEM_CHARS]
+    shown = f"{value!r:.40}"
+    return problem if shown in problem else f"{problem}: {shown}"
+
+
+def _find_key(
+    body: Any, steps: Sequence[str | int], is_right: Callable[[Any], bool]
+) -> str:
     """The key of the first item that is wrong, in the object at `steps`.
 
-    Objects are converted in order. So the shortest beginning of the object that fails
-    with the same message ends with the wrong item.
+    Objects are converted in order. So the shortest beginning of the object that is
+    wrong in the same way ends with the wrong item.
     """
     items = list(_get(body, steps).items())
 
-    def fails(n_items: int) -> bool:
-        shorter = _replace_at(body, steps, dict(items[:n_items]))
-        try:
-            msgspec.convert(shorter, kind, str_keys=True)
-        except msgspec.ValidationError as error:
-            return str(error) == message
-        return False
+    def is_wrong(n_items: int) -> bool:
+        return not is_right(_replace_at(body, steps, dict(items[:n_items])))
 
-    n_items = bisect_left(range(len(items)), True, key=fails)
+    n_items = bisect_left(range(len(items)), True, key=is_wrong)
     key: str = items[n_items - 1][0]
     return key
 
@@ -138,7 +149,3 @@ def _join_steps(steps: Sequence[str | int]) -> str:
     """`models`, 3 and `shape` become `models[3].shape`."""
     path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps)
     return path.removeprefix(".")
-
-
-def _shorten(value: Any) -> str:
-    return f"{value!r:.40}"

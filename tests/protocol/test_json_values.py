@@ -9,7 +9,7 @@ from msgspec import Struct, field, to_builtins
 from localspec.chat.conversation import DroppedTurns
 from localspec.chat.history.records import ChatPair
 from localspec.chat.settings import ChatSettings
-from localspec.machine.rpc.wire import WorkerStatus
+from localspec.extras.workers.wire import WorkerStatus
 from localspec.protocol.events import Event
 from localspec.protocol.json_values import JsonError, Number, from_json
 from localspec.protocol.wire import CommandReply, EngineCommand
@@ -76,7 +76,7 @@ def test_a_lone_surrogate_and_nan_are_read() -> None:
         ("ratio", "0.5", "ratio: Expected `int | float`, got `str`: '0.5'"),
         ("ratio", True, "ratio: Expected `int | float`, got `bool`: True"),
         ("is_on", 1, "is_on: Expected `bool`, got `int`: 1"),
-        ("kind", "c", "kind: Invalid enum value 'c': 'c'"),
+        ("kind", "c", "kind: Invalid enum value 'c'"),
         ("kind", ["a"], "kind: Expected `str`, got `array`: ['a']"),
         ("limit", 2.0, "limit: Expected `int | null`, got `float`: 2.0"),
         ("limit", True, "limit: Expected `int | null`, got `bool`: True"),
