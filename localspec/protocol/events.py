@@ -236,6 +236,7 @@ def token_to_json(token: Token) -> dict[str, Any]:
     if token.p_target is None:
         return {"id": token.id, "text": token.text, "class": token.kind}
     body: dict[str, Any] = to_plain(token)
+    body["instead"] = list(body["instead"])
     for part in (body, *body["instead"]):
         if part["piece"] is None:
             del part["piece"]

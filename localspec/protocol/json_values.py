@@ -147,5 +147,5 @@ def _replace_at(body: Any, steps: Sequence[str | int], value: Any) -> Any:
 
 def _join_steps(steps: Sequence[str | int]) -> str:
     """`models`, 3 and `shape` become `models[3].shape`."""
-    path = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps)
+    path = "".join(f"[{s}]" if isinstance(s, int) else f".{s:.60}" for s in steps)
     return path.removeprefix(".")
