@@ -112,6 +112,12 @@ class MachineOptions(TypedDict, total=False):
     """
 
 
+# Options of extras that are not installed are no options.
+for _name in list(MachineOptions.__annotations__):
+    if _name not in OPTIONS:
+        del MachineOptions.__annotations__[_name]
+
+
 def parse_answer_options(
     given: AnswerOptions, pair: ResolvedPair, spec: str, seed: int | None
 ) -> dict[str, Any]:

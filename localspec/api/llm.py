@@ -29,6 +29,7 @@ from localspec.api.arguments import (
 )
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.context_window import check_answer
+from localspec.config.options import OPTIONS
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, LoadOptions, recent_pairs
 from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
@@ -85,7 +86,10 @@ class LLM:
             self._name, draft, why = recent_pairs.resolve_default(given, draft)
             self._pair = arguments.resolve_files(self._name, draft, pull=pull)
             launch.check_drafter(self._pair, spec)
-        load_options = LoadOptions(**arguments.check_options(machine, MachineOptions))
+        checked = arguments.check_options(machine, MachineOptions)
+        load_options = LoadOptions(
+            **{OPTIONS[name].attribute: value for name, value in checked.items()}
+        )
         load_request = load_options.to_request(self._pair, spec)
         self._engine_host = EngineHost(
             load_request, probe=spec == self._pair.spec == "auto"

@@ -14,7 +14,6 @@ from localspec import launch
 from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
 from localspec.cli.terminal import echo, echo_json, notify
-from localspec.extras.workers import preflight
 from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import (
     MemorySaving,
@@ -28,7 +27,7 @@ from localspec.fit.suggestions import SuggestionCriteria
 from localspec.fit.verdict import DeviceFit, FitReport, confirm_fit, is_in_system_memory
 from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
-from localspec.machine import published
+from localspec.machine import published, remote_devices
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
@@ -61,7 +60,7 @@ from localspec.units import gib, token_rate_range
     help="Kind of text that the speed is estimated for.",
 )
 @options.OFFLOAD
-@options.WORKERS
+@options.EXTRA_LOAD
 @global_options.ENDPOINT
 @global_options.JSON
 def command(ref: str, as_json: bool, **given: Any) -> int:
@@ -84,24 +83,25 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
     subject, default_draft = _load_subject(request, given["draft"], given["endpoint"])
     subject.check_head()
-    on_unusable = options.print_skipped if wishes.can_skip_workers else None
-    workers = preflight.check_all(given["workers"], on_unusable)
-    machine = machine_profile.with_workers(machine, workers)
+    on_unusable = options.print_skipped if wishes.can_skip_remote else None
+    hosts = wishes.load.target_settings.remote_hosts
+    remote = remote_devices.find_devices(hosts, on_unusable)
+    machine = machine_profile.with_remote(machine, remote)
     advisor = SettingsAdvisor(*subject.shapes, machine, UseCase(given["use"]))
     draft = subject.draft.reference if subject.draft else None
     load = replace(wishes.load, target=subject.target.reference, draft=draft)
-    load = with_settings(load, workers=machine.workers)
+    load = with_settings(load, remote_hosts=machine.remote_hosts)
     advice = advisor.advise(replace(wishes, load=load, default_draft=default_draft))
     if advice.skipped_draft:
         subject = PairShapes(subject.target)
-    if not advice.fit.load.target_settings.workers:
-        machine = machine_profile.without_workers(machine)
+    if not advice.fit.load.target_settings.remote_hosts:
+        machine = machine_profile.without_remote(machine)
     advice = replace(advice, fit=(fit := confirm_fit(advice.fit, subject, machine)))
     _show(advice, advisor.list_memory_savings(fit), subject, as_json=as_json)
     model = request.target.catalog_model
     if not as_json and model and (reason := suggestions.explain_type(model, machine)):
         echo(f"{reason}.")
-    if not as_json and (transfer := describe_transfer(fit, workers)):
+    if not as_json and (transfer := describe_transfer(fit)):
         echo(transfer)
     return 4 if fit.verdict == "no" else 0
 

@@ -19,9 +19,15 @@ from localspec.cli.global_options import flag, text_option
 from localspec.cli.terminal import can_prompt_user, notify
 from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
-from localspec.config.options import OPTIONS, OptionGroup, select
+from localspec.config.options import (
+    EXTRA_LOAD_OPTIONS,
+    OPTIONS,
+    OptionGroup,
+    select,
+)
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
+from localspec.machine import remote_devices
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import Event, Notice
@@ -147,9 +153,8 @@ def _render_group(group: OptionGroup) -> tuple[Option, ...]:
 
 
 OFFLOAD = _option_group(*(_render(OPTIONS[name]) for name in ("gpu_layers", "cpu_moe")))
-WORKERS, EXACT, OVERLAP = (
-    _render(OPTIONS[name]) for name in ("workers", "exact", "overlap")
-)
+EXTRA_LOAD = _option_group(*(_render(option) for option in EXTRA_LOAD_OPTIONS))
+EXACT, OVERLAP = (_render(OPTIONS[name]) for name in ("exact", "overlap"))
 
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
 TEMPLATE = click.option(
@@ -259,16 +264,19 @@ def build_load_request(
     if given.get("overlap") and not is_preference and method in ("rejection", "block"):
         raise speculation_methods.overlap_error(method)
     names = {field.name for field in fields(launch.LoadOptions)}
-    options = {name: value for name, value in given.items() if name in names}
-    # Workers of config.toml are for all models.
-    load_options = launch.LoadOptions(
-        **options, can_skip_workers=_is_from_config("workers")
-    )
+    options = {}
+    for name, value in given.items():
+        attribute = OPTIONS[name].attribute if name in OPTIONS else name
+        if attribute in names:
+            options[attribute] = value
+    # Other computers of config.toml are for all models.
+    can_skip_remote = _is_from_config(remote_devices.option_name())
+    load_options = launch.LoadOptions(**options, can_skip_remote=can_skip_remote)
     return load_options.to_request(pair, given["spec"])
 
 
 def print_skipped(error: LocalspecError) -> None:
-    """Of a worker that is not needed."""
+    """The reason why another computer, which is not needed, cannot be used."""
     notify(f"{error.message} Going on without it.")
 
 

@@ -11,9 +11,9 @@ from localspec.cli import global_options, options, pull, shell_completion
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
 from localspec.cli.terminal import echo, echo_columns, echo_json, notify
 from localspec.errors import UsageError
-from localspec.extras.workers import preflight
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, suggest
+from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
@@ -46,10 +46,9 @@ def _suggest(
     asked.
     """
     criteria = launch.saved_criteria(use)
-    workers = preflight.check_all(
-        criteria.wishes.load.target_settings.workers, options.print_skipped
-    )
-    machine = machine_profile.with_workers(machine_profile.simulate(**gpu), workers)
+    hosts = criteria.wishes.load.target_settings.remote_hosts
+    remote = remote_devices.find_devices(hosts, options.print_skipped)
+    machine = machine_profile.with_remote(machine_profile.simulate(**gpu), remote)
     suggestions = suggest(machine, criteria, ref)
     device = (*machine.devices, machine.cpu)[0]
     free = device.free or 0

@@ -15,7 +15,6 @@ from msgspec import Struct, field
 
 from localspec import paths
 from localspec.errors import UsageError
-from localspec.extras.workers.address import parse_addresses
 
 MAX_INT = 2**31 - 1
 
@@ -233,12 +232,6 @@ def _read_schema(typed: str) -> str:
     return json.dumps(json.loads(check_json_schema(typed)), ensure_ascii=False)
 
 
-def _check_workers(value: Any) -> tuple[str, ...]:
-    """Addresses of computers, which need not be reachable."""
-    joined = value if isinstance(value, str) else ",".join(value)
-    return tuple(map(str, parse_addresses(joined))) if joined else ()
-
-
 _SPLIT_MODES = ("none", "layer", "row")
 
 
@@ -281,12 +274,6 @@ FOLDER = ValueType(
     'the absolute path of a folder, in quotes: "~/models"',
     _read_folder,
     _check_folder,
-    is_text=True,
-)
-WORKERS = ValueType(
-    'one or two computers, in quotes: "gpu-box, 192.168.1.20:50053"',
-    str,
-    _check_workers,
     is_text=True,
 )
 SPLIT = ValueType(
@@ -340,6 +327,7 @@ class Option(Struct, frozen=True):
     metavar: str | None = None
     setting: Setting = field(default=Setting(""))
     request: RequestRange | None = None
+    fills: str = ""  # The field of its value, if that has another name.
 
     @property
     def label(self) -> str:
@@ -357,8 +345,8 @@ class Option(Struct, frozen=True):
 
     @property
     def attribute(self) -> str:
-        """The field of `SamplingParams`, or of `ChatSettings`."""
-        return "draft_length" if self.name == "draft_max" else self.name
+        """The field of `SamplingParams`, of `ChatSettings` or of `LoadOptions`."""
+        return self.fills or self.name
 
     # --- of the setting in config.toml
     # ------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
 
+from localspec import extras
 from localspec.config.option_types import (
     FOLDER,
     GRAMMAR,
@@ -21,7 +22,6 @@ from localspec.config.option_types import (
     SWITCH,
     SWITCH_OR_AUTO,
     TEXTS,
-    WORKERS,
     FrontEnd,
     Option,
     RequestRange,
@@ -236,6 +236,7 @@ _SPECULATION = (
         whole(f"0 to {DRAFT_MAX}", 0, DRAFT_MAX, none="auto"),
         f"Max draft tokens per round, 0 to {DRAFT_MAX}.  [default: 5]",
         title="max draft tokens",
+        fills="draft_length",
     ),
     Option(
         "verify",
@@ -336,20 +337,6 @@ _LOAD = (
         "Flash attention.",
         default="auto",
     ),
-    _load(
-        "workers",
-        WORKERS,
-        "Other computers that run localspec worker; at most two share the model.",
-        default=(),
-        title="other computers",
-        metavar="HOST[:PORT],…|none",
-        setting=Setting(
-            "run.workers",
-            _NEXT_LOAD,
-            "They run localspec worker, and share models that are too large or too slow here.",
-            unset_label="none",
-        ),
-    ),
 )
 _APP = (
     _app(
@@ -429,11 +416,12 @@ _APP = (
         flags="pull --limit",
     ),
 )
+EXTRA_LOAD_OPTIONS: tuple[Option, ...] = tuple(extras.load("LOAD_OPTIONS"))
 _TABLE: Mapping[OptionGroup, tuple[Option, ...]] = {
     "sampling": _SAMPLING,
     "answer": _ANSWER,
     "speculation": _SPECULATION,
-    "load": _LOAD,
+    "load": (*_LOAD, *EXTRA_LOAD_OPTIONS),
     "app": _APP,
 }
 OPTIONS: Mapping[str, Option] = {o.name: o for group in _TABLE.values() for o in group}

@@ -24,7 +24,6 @@ from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
 from localspec.errors import LocalspecError
-from localspec.extras.workers import side_library
 from localspec.machine import (
     device_detection,
     installed_llama_cpp,
@@ -105,10 +104,9 @@ def check_engine() -> Iterator[Finding]:
         yield ok("heads", f"can draft with {kinds} heads")
     yield from _check_cpu_features(info.features, _read_cpu_flags())
     yield ok("threads", _describe_threads())
-    library = side_library.find()
-    compiler = side_library.find_compiler()
-    how = "is built when first used" if compiler else "needs a C++ compiler to be built"
-    yield ok("workers", f"llama.cpp's RPC backend: {library or f'not here, it {how}'}")
+    extra_checks: list[Callable[[], Iterator[Finding]]] = extras.load("ENGINE_CHECKS")
+    for check in extra_checks:
+        yield from check()
     if (mismatch := llama_build.find_mismatch()) is not None:
         yield mismatch
 

@@ -73,7 +73,9 @@ class DrafterFactory:
         self.costs = PassCosts(
             measured,
             drafts_blocks=draft is not None and draft.kind in _BLOCK_HEADS,
-            settling=1 if self._pair.has_workers else self._pair.target.captured_after,
+            settling=1
+            if self._pair.has_remote_layers
+            else self._pair.target.captured_after,
             drafts_on_gpu=draft is not None and draft.is_on_gpu,
         )
 

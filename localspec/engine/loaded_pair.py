@@ -250,7 +250,7 @@ class LoadedPair:
         self.loaded_draft: LoadedDraft | None = None
         """None if none is given, or if it cannot draft here."""
         self.notices: list[Notice] = []
-        self.has_workers = bool(load.target_settings.workers)
+        self.has_remote_layers = bool(load.target_settings.remote_hosts)
         renderer = ("localspec.models.chat_template.jinja_render",)
         # While llama.cpp loads; rendering waits for it.
         threading.Thread(

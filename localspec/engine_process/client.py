@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from localspec import child_process, errors
 from localspec.engine_process import exit_causes
 from localspec.engine_process.engine_log import EngineLog, read_batches
-from localspec.extras.workers import preflight
+from localspec.machine import remote_devices
 from localspec.protocol import wire
 from localspec.protocol.events import EngineExit, EngineReady, Event, Notice, TokenScore
 
@@ -36,8 +36,10 @@ class EngineTimeouts(Struct, frozen=True):
     stop: float = 5
     slow_notice: float = 30
     """Seconds after which a notice shows that the engine is still computing."""
-    worker_check: float = 5
-    """Seconds without progress after which workers are asked whether they are there."""
+    remote_check: float = 5
+    """Seconds without progress after which remote hosts are asked whether they are
+    there.
+    """
     compiling: float = 1800
     """Replaces the others while a GPU's driver may compile its programs: the engine
     computes.
@@ -68,8 +70,8 @@ class EngineProcess:
         self._timeouts = timeouts or EngineTimeouts()
         self._command_number = 0
         self._exit: EngineExit | None = None
-        self._workers: tuple[str, ...] = ()
-        self._workers_checked_at = 0.0
+        self._remote_hosts: tuple[str, ...] = ()
+        self._hosts_checked_at = 0.0
         self._has_gpu, self._busy_at = False, -math.inf
         self._file_stats: exit_causes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
@@ -117,7 +119,7 @@ class EngineProcess:
     def load(self, load: wire.LoadCommand) -> EngineReady:
         """Load a pair. Raises the engine's error, or that of its exit."""
         self._file_stats = exit_causes.stat_files(load.target, load.draft)
-        self._workers = load.target_settings.workers
+        self._remote_hosts = load.target_settings.remote_hosts
         for event in self._run_or_raise(load, self._timeouts.load):
             if isinstance(event, EngineReady):
                 self.ready = event
@@ -320,12 +322,12 @@ class EngineProcess:
             limit = max(limit, self._timeouts.compiling)
         if heartbeat.stuck > limit:
             return True
-        since = min(heartbeat.stuck, now - self._workers_checked_at)
-        if not self._workers or since < self._timeouts.worker_check:
+        since = min(heartbeat.stuck, now - self._hosts_checked_at)
+        if not self._remote_hosts or since < self._timeouts.remote_check:
             return False
-        self._workers_checked_at = now
+        self._hosts_checked_at = now
         # llama.cpp would wait for ever
-        return bool(preflight.find_silent(self._workers))
+        return bool(remote_devices.source().find_silent(self._remote_hosts))
 
     def _handshake(self) -> None:
         output = self._next_output(0, self._timeouts.handshake)
@@ -379,7 +381,9 @@ class EngineProcess:
 
     def _record_exit(self, engine_exit: EngineExit) -> EngineExit:
         engine_exit = exit_causes.blame_changed_file(engine_exit, self._file_stats)
-        engine_exit = exit_causes.blame_worker(engine_exit, self._workers)
+        if self._remote_hosts:
+            source = remote_devices.source()
+            engine_exit = source.explain_exit(engine_exit, self._remote_hosts)
         self._exit = engine_exit
         self._log.append([f"localspec: this engine ended: {engine_exit.how}"])
         return engine_exit

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from localspec import errors
+from localspec import errors, extras
 from localspec.engine_process import engine_log
-from localspec.extras.workers import preflight
 from localspec.protocol.events import EngineExit, Notice
 from localspec.sanitize import sanitize
 
@@ -71,8 +70,6 @@ _LOG_CAUSES: tuple[tuple[str, str, str], ...] = (
 """Cause, hint, and the pattern in the log that shows it; "": the signal or the exit
 code.
 """
-
-_WORKER_PATTERN = "remote rpc server crashed|rpc handshake failed|failed to connect to"
 
 _SIGNAL_HINTS = {
     "SIGKILL": _USE_LESS_MEMORY,
@@ -174,26 +171,6 @@ def blame_changed_file(
     return engine_exit
 
 
-def blame_worker(engine_exit: EngineExit, workers: Sequence[str]) -> EngineExit:
-    """Name the worker that is gone, if that ended the engine."""
-    lost_connection = bool(
-        re.search(_WORKER_PATTERN, " ".join(engine_exit.log).lower())
-    )
-    if not workers or not (lost_connection or engine_exit.how == "hang"):
-        return engine_exit
-    silent = preflight.find_silent(workers)
-    if not silent and not lost_connection:
-        return engine_exit
-    names = " and ".join(silent)
-    what = (
-        f"{names} does not answer"
-        if silent
-        else f"{' or '.join(workers)} dropped the model"
-    )
-    hint = f"The worker {what}. Start it again, or leave {{workers}} out; the model is loaded anew."
-    return replace(engine_exit, how="worker", hint=errors.Hint(hint))
-
-
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
     pattern = "|".join(["error", *(pattern for *_, pattern in _LOG_CAUSES)])
     lines = [line for line in engine_exit.log if re.search(pattern, line.lower())]
@@ -217,14 +194,14 @@ def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
 
 def describe_cause(cause: str) -> str:
     """A cause (`EngineExit.how`) in words."""
-    descriptions = {
+    descriptions: dict[str, str] = {
         "oom-gpu": "the GPU ran out of memory",
         "oom-host": "this computer ran out of memory",
         "oom-system": "the system killed it, most likely because memory ran out",
         "assert": "llama.cpp aborted",
         "hang": "it stopped responding and was killed",
-        "worker": "the connection to a worker was lost",
         "protocol": "it sent invalid output",
+        **dict(extras.rows("EXIT_CAUSES")),
     }
     return descriptions.get(
         cause,

@@ -18,6 +18,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
 from localspec.fit.verdict import DeviceFit, FitReport
+from localspec.machine import remote_devices
 from localspec.machine.device import HOST, reserve_bytes
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
@@ -51,8 +52,8 @@ _EXACT_NOTE = (
 _TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
 _GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
-_MIN_WORKER_GAIN = 1.25
-"""Speed-up by workers, as estimated, that is worth sending them the model at each load.
+_MIN_REMOTE_GAIN = 1.25
+"""Speed-up by other computers, as estimated, that is worth sending them the model at each load.
 """
 # Of the draft model: it reads prompts slower, with a quarter of the buffers.
 _SMALL_UBATCH = 128
@@ -74,8 +75,8 @@ class SettingsRequest(Struct, frozen=True):
     draft_note: str = ""  # A remark to show about the draft.
     exact: bool = False
     skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
-    can_skip_workers: bool = False
-    """Use workers only if they can be reached, and if the pair does not fit here or is
+    can_skip_remote: bool = False
+    """Use other computers only if they can be reached, and if the pair does not fit here or is
     slower.
     """
 
@@ -118,10 +119,10 @@ class SettingsAdvisor:
         """
         if request.default_draft and request.load.draft:
             return self._with_or_without_draft(request)
-        if request.can_skip_workers:
-            variants = self._with_and_without_workers(request)
+        if request.can_skip_remote:
+            variants = self._with_and_without_remote(request)
             advices = [advisor.advise(variant) for advisor, variant in variants]
-            return max(advices, key=_rank_with_workers)
+            return max(advices, key=_rank_with_remote)
         best = first = self.estimate_fit(self.default_settings(request))
         if first.verdict == "fits":
             best = self._extend_context(request, first)
@@ -177,7 +178,9 @@ class SettingsAdvisor:
             message = (
                 f"Exact mode is for CPUs: {others[0]} computes passes by their width."
             )
-            hint = "Use {gpu_layers=0} and no {workers}, or no exact mode."
+            remote = remote_devices.option_name()
+            no_remote = f" and no {{{remote}}}" if remote else ""
+            hint = f"Use {{gpu_layers=0}}{no_remote}, or no exact mode."
         elif load.target_settings.flash_attn == "off":
             message = "Exact mode needs flash attention."
             hint = "Use {flash_attn=auto}, or no exact mode."
@@ -193,14 +196,17 @@ class SettingsAdvisor:
             return with_settings(load, kv_type=_EXACT_KV)
         raise UsageError(message, Hint(hint))
 
-    def _with_and_without_workers(
+    def _with_and_without_remote(
         self, request: SettingsRequest
     ) -> Iterator[tuple[SettingsAdvisor, SettingsRequest]]:
-        request = replace(request, can_skip_workers=False)
-        alone = machine_profile.without_workers(self.machine)
+        request = replace(request, can_skip_remote=False)
+        alone = machine_profile.without_remote(self.machine)
         advisor = SettingsAdvisor(self.target, self.draft, alone, self.use)
-        yield advisor, replace(request, load=with_settings(request.load, workers=()))
-        if self.machine.workers:
+        yield (
+            advisor,
+            replace(request, load=with_settings(request.load, remote_hosts=())),
+        )
+        if self.machine.remote_hosts:
             yield self, request
 
     def find_longest_context(self, fit: FitReport) -> int | None:
@@ -447,9 +453,9 @@ def rank_draft(fit: FitReport) -> tuple[bool, bool, bool, bool, float]:
     return fit.verdict == "no", is_short, fit.is_full, fit.loses, seconds
 
 
-def _rank_with_workers(advice: SettingsAdvice) -> tuple[bool, float]:
-    """What fits, then the fastest; without workers unless they gain enough."""
-    gain = _MIN_WORKER_GAIN if advice.fit.load.target_settings.workers else 1.0
+def _rank_with_remote(advice: SettingsAdvice) -> tuple[bool, float]:
+    """What fits, then the fastest; without other computers unless they gain enough."""
+    gain = _MIN_REMOTE_GAIN if advice.fit.load.target_settings.remote_hosts else 1.0
     return advice.fit.verdict != "no", estimate_tokens_per_second(advice.fit) / gain
 
 

@@ -4,13 +4,12 @@ GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec import paths
-from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import calibration
 from localspec.fit.speed import HardwareSpeed, from_devices, nominal_cpu
 from localspec.machine import (
@@ -38,11 +37,10 @@ class MachineProfile(Struct, frozen=True):
     """How fast its CPU computes weight types, by name; those that were timed."""
 
     @property
-    def workers(self) -> tuple[str, ...]:
-        """Addresses of the workers that offer devices."""
-        return tuple(
-            dict.fromkeys(device.worker for device in self.devices if device.worker)
-        )
+    def remote_hosts(self) -> tuple[str, ...]:
+        """Addresses of the other computers that offer devices."""
+        hosts = [device.link.host for device in self.devices if device.link]
+        return tuple(dict.fromkeys(hosts))
 
 
 def detect(refresh: bool = False) -> MachineProfile:
@@ -58,44 +56,18 @@ def detect(refresh: bool = False) -> MachineProfile:
     return MachineProfile(detected.devices, detected.cpu, hardware, past_loads, types)
 
 
-def with_workers(
-    machine: MachineProfile, workers: Sequence[WorkerReport]
-) -> MachineProfile:
-    """The same computer with the devices of its workers first."""
-    remote, lines = [], {}
-    for worker in workers:
-        for device in _remote_devices(worker):
-            remote.append(device)
-            lines[device.name] = worker
+def with_remote(machine: MachineProfile, remote: Sequence[Device]) -> MachineProfile:
+    """The same computer with the devices of other computers first."""
     devices = (*remote, *machine.devices)
     nominal = {**from_devices(remote).nominal_speeds, **machine.hardware.nominal_speeds}
-    hardware = replace(
-        machine.hardware, devices=devices, nominal_speeds=nominal, lines=lines
-    )
+    hardware = replace(machine.hardware, devices=devices, nominal_speeds=nominal)
     return replace(machine, devices=devices, hardware=hardware)
 
 
-def without_workers(machine: MachineProfile) -> MachineProfile:
-    devices = tuple(device for device in machine.devices if not device.worker)
-    hardware = replace(machine.hardware, devices=devices, lines={})
+def without_remote(machine: MachineProfile) -> MachineProfile:
+    devices = tuple(device for device in machine.devices if device.link is None)
+    hardware = replace(machine.hardware, devices=devices)
     return replace(machine, devices=devices, hardware=hardware)
-
-
-def _remote_devices(worker: WorkerReport) -> Iterator[Device]:
-    """Named as in llama.cpp's log.  A limit applies to all devices together."""
-    left = worker.status.memory_limit
-    for index, device in enumerate(worker.status.devices):
-        free = device.free if left is None else min(device.free, left)
-        left = None if left is None else left - free
-        yield Device(
-            f"RPC{index}[{worker.address}]",
-            f"{device.description} of {worker.address.host}",
-            kind="gpu",
-            free=free,
-            total=device.total,
-            backend=HOST if device.kind == "cpu" else "RPC",
-            worker=str(worker.address),
-        )
 
 
 def simulate(gpu: str | None, vram: float | None) -> MachineProfile:

@@ -155,14 +155,14 @@ def offload_devices(
 ) -> tuple[Device, ...]:
     """The devices llama.cpp offloads to; integrated GPUs only if there is no other.
 
-    Workers come first (machine/llama_params.py); models without workers do not use
-    theirs.
+    Remote ones come first (machine/llama_params.py), if the model is to use their host.
     """
-    local = [d for d in devices if not d.worker]
+    local = [d for d in devices if d.link is None]
     gpus = [d for d in local if d.kind == "gpu"] or [
         d for d in local if d.kind == "igpu"
     ]
-    gpus = [*(d for d in devices if d.worker and d.worker in settings.workers), *gpus]
+    hosts = settings.remote_hosts
+    gpus = [*(d for d in devices if d.link and d.link.host in hosts), *gpus]
     if settings.split_mode == "none" and gpus:
         gpus = gpus[settings.main_gpu :][:1] if settings.main_gpu >= 0 else []
     return tuple(gpus)
@@ -178,7 +178,7 @@ def place_layers(
     chosen = offload_devices(settings, devices)
     backends = [device.backend for device in chosen]
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
-    if chosen and chosen[-1].worker and settings.output_layer == "local":
+    if chosen and chosen[-1].link and settings.output_layer == "local":
         layers = (*layers[:-1], len(chosen))
     is_pipelined = (
         len(chosen) > 1 and len(chosen) not in layers and "Metal" not in backends

@@ -14,7 +14,6 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import speedup_model
 from localspec.fit.placement import LayerPlacement, Placements
 from localspec.fit.shape import LayerShape, ModelShape
@@ -63,7 +62,9 @@ on a GB10).
 _CPU_ATTENTION_SLOWDOWN = 2.3
 # Copying activations from one device to the next: 30 to 60 µs.
 _DEVICE_CROSSING_MS = 0.045
-_REQUEST_BYTES = 5000  # Sent to a worker for each pass, beside 4 bytes per activation.
+_REQUEST_BYTES = (
+    5000  # Sent to another computer for each pass, beside 4 bytes per activation.
+)
 _HOST_MS = 0.8  # Of a round outside llama.cpp.
 _SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
 """Relative error of a speed-up with a measured and a typical verify curve; on CPUs
@@ -154,7 +155,7 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
     for device in devices:
         if (
             device.unified
-            and not device.worker
+            and device.link is None
             and (spec := gpu_catalog.match_device(device))
         ):
             basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
@@ -171,8 +172,6 @@ class HardwareSpeed(Struct, frozen=True):
 
     devices: tuple[Device, ...]  # Devices that layers can be offloaded to.
     nominal_speeds: Mapping[str, DeviceSpeed]  # By device name; the CPU under HOST.
-    # By name of a worker's device.
-    lines: Mapping[str, WorkerReport] = field(default_factory=dict)
     measured_speeds: Mapping[tuple[str, str], DeviceSpeed] = field(default_factory=dict)
     """By device and weight type; the type "" applies to types not measured."""
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(
@@ -228,7 +227,7 @@ def from_devices(
 
 
 def _nominal_speed(device: Device) -> DeviceSpeed:
-    if device.worker and device.backend == HOST:
+    if device.link and device.backend == HOST:
         return TYPICAL_CPU_SPEED
     kind: CurveKind = "metal" if device.backend in ("Metal", "MTL") else "gpu"
     spec = gpu_catalog.match_device(device)
@@ -353,11 +352,14 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     shape, speeds = reads.shape, find_speeds(reads, hardware)
     ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
     ms += _DEVICE_CROSSING_MS * reads.n_crossings
-    # A round trip to each worker in the chain, with the activations of each token there
-    # and back. The width is as that of the pass before; a change sends the graph again.
-    for line in (hardware.lines[name] for name in speeds if name in hardware.lines):
-        n_bytes = _REQUEST_BYTES + 2 * 4 * width * shape.n_embd
-        ms += line.round_trip_ms + 1e3 * n_bytes / line.bytes_per_second
+    # A round trip to each remote device of the chain, with the activations of each token
+    # there and back. The width is as that of the pass before; a change sends the graph
+    # again.
+    for device in hardware.devices:
+        link = device.link
+        if link is not None and device.name in speeds:
+            n_bytes = _REQUEST_BYTES + 2 * 4 * width * shape.n_embd
+            ms += link.round_trip_ms + 1e3 * n_bytes / link.bytes_per_second
     return ms
 
 

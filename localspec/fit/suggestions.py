@@ -352,9 +352,9 @@ def assess_pair(
         )
     name = shapes.draft.name if shapes.draft else None
     load = replace(criteria.wishes.load, target=shapes.target.name, draft=name)
-    load = with_settings(load, workers=machine.workers)
+    load = with_settings(load, remote_hosts=machine.remote_hosts)
     # Whether exact mode can be had is said when a model is loaded.
-    request = replace(criteria.wishes, load=load, exact=False, can_skip_workers=True)
+    request = replace(criteria.wishes, load=load, exact=False, can_skip_remote=True)
     use = UseCase(criteria.use or "chat")
     advisor = SettingsAdvisor(*shapes.shapes, machine, use)
     can_be_fast = searches or advisor.can_avoid_layers_in_ram(request)

@@ -165,14 +165,14 @@ class FitReport(Struct, frozen=True):
     def is_too_close(self) -> bool:
         """Whether a count by llama.cpp, which takes a second, could change the verdict.
 
-        With workers nothing is counted: each serves one process at a time.
+        With remote devices nothing is counted: they serve one process at a time.
         """
         are_close = (
             each.verdict == "tight" or each.missing <= self.error >= each.headroom
             for each in self.all_fits
             if each.needed and each.headroom is not None
         )
-        return any(are_close) and not self.load.target_settings.workers
+        return any(are_close) and not self.load.target_settings.remote_hosts
 
     @property
     def tightest(self) -> DeviceFit:
@@ -277,7 +277,7 @@ def _fit(
 
 def is_in_system_memory(device: Device) -> bool:
     """Whether its memory is this computer's own.  A simulated one brings its own."""
-    return device.unified and not device.simulated and not device.worker
+    return device.unified and not device.simulated and device.link is None
 
 
 def confirm_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
@@ -285,9 +285,9 @@ def confirm_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> Fi
     a note.
 
     Takes about a second the first time, then less than a tenth.  A fit from the
-    catalogue, or with workers, stays an estimate.
+    catalogue, or with remote devices, stays an estimate.
     """
-    if pair.headers is None or machine.workers:
+    if pair.headers is None or machine.remote_hosts:
         return fit
     try:
         return count_fit(fit, pair, machine)

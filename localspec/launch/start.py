@@ -23,8 +23,6 @@ from localspec.errors import (
     ModelFileError,
     OutOfMemoryError,
 )
-from localspec.extras.workers import preflight
-from localspec.extras.workers.preflight import WorkerReport
 from localspec.fit import calibration, machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import (
     SettingsAdvice,
@@ -40,9 +38,10 @@ from localspec.machine import (
     installed_llama_cpp,
     measurements,
     memory_probe,
+    remote_devices,
 )
 from localspec.machine.cpu_and_ram import OtherCpuLoad
-from localspec.machine.device import HOST
+from localspec.machine.device import HOST, Device
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf import reader
@@ -83,9 +82,9 @@ class LoadOptions(Struct, frozen=True):
     threads: int | None = None
     draft_threads: int | None = None  # None: as `threads`.
     flash_attn: wire.FlashAttention = "auto"
-    workers: tuple[str, ...] = ()
-    """Addresses (host:port) of workers that hold layers of the target."""
-    can_skip_workers: bool = False
+    remote_hosts: tuple[str, ...] = ()
+    """Addresses of other computers that hold layers of the target."""
+    can_skip_remote: bool = False
     """Use them only if they can be reached, and if the pair does not fit here or is
     slower.
     """
@@ -102,11 +101,11 @@ class LoadOptions(Struct, frozen=True):
         """Those of config.toml, and `more`."""
         names = {each.name for each in fields(cls)}
         known = {
-            option.name: view.get(key)
+            option.attribute: view.get(key)
             for key, option in SETTINGS.items()
-            if option.name in names
+            if option.attribute in names
         }
-        return cls(**known | more, can_skip_workers=True)
+        return cls(**known | more, can_skip_remote=True)
 
     def to_request(self, pair: ResolvedPair, spec: str = "auto") -> SettingsRequest:
         """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is
@@ -125,13 +124,13 @@ class LoadOptions(Struct, frozen=True):
             flash_attn=self.flash_attn,
             n_ctx=ctx,
             n_threads=self.threads,
-            workers=self.workers,
+            remote_hosts=self.remote_hosts,
             **split,
         )
         draft = replace(
             target,
             cpu_moe=0,
-            workers=(),  # a draft there would cost a round trip a token
+            remote_hosts=(),  # a draft there would cost a round trip a token
             n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
             n_threads=self.draft_threads or self.threads,
         )
@@ -149,7 +148,7 @@ class LoadOptions(Struct, frozen=True):
             draft_note=pair.draft_notice if path else "",
             exact=self.exact,
             skip_memory_check=self.anyway,
-            can_skip_workers=self.can_skip_workers,
+            can_skip_remote=self.can_skip_remote,
         )
 
 
@@ -212,10 +211,10 @@ def start_engine(
     close it. Raises as `choose_settings`, and the engine's errors.
     """
     load = replace(request.load, target=_choose_faster_copy(request, notify))
-    request, workers = check_workers(replace(request, load=load), notify)
-    advice = choose_settings(request, workers)
-    if advice and (transfer := describe_transfer(advice.fit, workers)):
-        notify(Notice("info", "workers", transfer))
+    request, remote = find_remote_devices(replace(request, load=load), notify)
+    advice = choose_settings(request, remote)
+    if advice and (transfer := describe_transfer(advice.fit)):
+        notify(Notice("info", remote_devices.option_name(), transfer))
     load = advice.fit.load if advice else request.load
     if (notice := _missing_gpu_notice(load.target_settings)) is not None:
         notify(notice)
@@ -256,7 +255,7 @@ def _choose_faster_copy(
 
 def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
     """RAM for conversations besides the current one, of what the estimate leaves."""
-    if advice is None or advice.fit.load.target_settings.workers:
+    if advice is None or advice.fit.load.target_settings.remote_hosts:
         return 0
     return max(0, min((advice.fit.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
 
@@ -278,7 +277,7 @@ def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
     if (
         named < max(n_gpus, 1)
         or is_refused
-        or settings.workers
+        or settings.remote_hosts
         or not settings.n_gpu_layers
     ):
         return None
@@ -301,7 +300,7 @@ def _find_threads(
     """Thread counts that were best for the latest model of about this size on these
     devices.
     """
-    if advice is None or advice.fit.load.target_settings.workers:
+    if advice is None or advice.fit.load.target_settings.remote_hosts:
         return None
     own_reads = calibration.summarize_reads(advice.fit.speed)
     if own_reads is None:
@@ -324,7 +323,7 @@ def _find_threads(
 
 
 def choose_settings(
-    request: SettingsRequest, workers: Sequence[WorkerReport] = ()
+    request: SettingsRequest, remote: Sequence[Device] = ()
 ) -> SettingsAdvice | None:
     """Choose the settings that were left open, to fit this machine.
 
@@ -335,17 +334,15 @@ def choose_settings(
     load = request.load
     target = reader.read_model(Path(load.target))
     draft = reader.read_model(Path(load.draft)) if load.draft else None
-    machine = machine_profile.with_workers(
-        machine_profile.detect(refresh=True), workers
-    )
+    machine = machine_profile.with_remote(machine_profile.detect(refresh=True), remote)
     try:
         pair = pair_shapes.from_headers(target, draft)
         advisor = SettingsAdvisor(*pair.shapes, machine)
         advice = advisor.advise(request)
     except ModelFileError:
         return None
-    if not advice.fit.load.target_settings.workers:
-        machine = machine_profile.without_workers(machine)
+    if not advice.fit.load.target_settings.remote_hosts:
+        machine = machine_profile.without_remote(machine)
         advisor = SettingsAdvisor(*pair.shapes, machine)
     if advice.fit.is_too_close:  # the estimate's error could change the verdict
         with suppress(ProbeError, OSError):
@@ -409,48 +406,54 @@ def _load_pair(
 # --- Other computers
 
 
-def check_workers(
+def find_remote_devices(
     request: SettingsRequest, notify: Callable[[Event], None]
-) -> tuple[SettingsRequest, tuple[WorkerReport, ...]]:
-    """Other computers before loading: the request with those that can be used, and
-    their reports.
+) -> tuple[SettingsRequest, tuple[Device, ...]]:
+    """Ask the other computers of a request, before it is loaded.
 
-    Raises the reason why one cannot be used; only notifies if the request can do
-    without.
+    Returns the request with those that can be used, and their devices. Raises the
+    reason why one cannot be used, or notifies if the request can do without.
     """
+    hosts = request.load.target_settings.remote_hosts
+    if not hosts:
+        return request, ()
+    code = remote_devices.option_name()
+    source = remote_devices.source()
 
     def skip(error: LocalspecError) -> None:
-        notify(Notice("warning", "workers", error.message, "Going on without it."))
+        notify(Notice("warning", code, error.message, "Going on without it."))
 
-    addresses = request.load.target_settings.workers
-    workers = preflight.check_all(addresses, skip if request.can_skip_workers else None)
+    on_unusable = skip if request.can_skip_remote else None
+    devices = source.find_devices(hosts, on_unusable)
     try:
-        if workers:
-            from localspec.extras.workers import side_library  # noqa: PLC0415  only with workers
-
-            side_library.find_or_build(
-                lambda text: notify(Notice("info", "workers", text))
-            )
+        if devices:
+            source.prepare(lambda text: notify(Notice("info", code, text)))
     except LocalspecError as error:
-        if not request.can_skip_workers:
+        if on_unusable is None:
             raise
-        skip(error)
-        workers = ()
-    usable = tuple(str(worker.address) for worker in workers)
-    return replace(request, load=with_settings(request.load, workers=usable)), workers
+        on_unusable(error)
+        devices = ()
+    links = [device.link for device in devices if device.link is not None]
+    usable = tuple(dict.fromkeys(link.host for link in links))
+    load = with_settings(request.load, remote_hosts=usable)
+    return replace(request, load=load), devices
 
 
-def describe_transfer(fit: FitReport, workers: Sequence[WorkerReport]) -> str:
-    """What loading sends to the workers, and how long that takes; empty if nothing."""
-    speeds = {str(worker.address): worker.bytes_per_second for worker in workers}
-    used = [
-        each for each in fit.device_fits if each.device.worker and each.target.weights
-    ]
-    if not used:
+def describe_transfer(fit: FitReport) -> str:
+    """What loading sends to other computers, and how long it takes; empty if nothing."""
+    n_bytes = 0
+    seconds = 0.0
+    hosts: dict[str, None] = {}
+    for device_fit in fit.device_fits:
+        link = device_fit.device.link
+        weights = device_fit.target.weights
+        if link is not None and weights:
+            n_bytes += weights
+            seconds += weights / link.bytes_per_second
+            hosts[link.host] = None
+    if not hosts:
         return ""
-    n_bytes = sum(each.target.weights for each in used)
-    seconds = sum(each.target.weights / speeds[each.device.worker] for each in used)
-    names = " and ".join(dict.fromkeys(each.device.worker for each in used))
+    names = " and ".join(hosts)
     return f"Loading sends {gb(n_bytes)} to {names}: about {duration(max(seconds, 1))}."
 
 
@@ -488,7 +491,7 @@ class EngineClient(EngineProcess):
         Called once, when the pair is loaded.
         """
         if advice is not None:
-            if not advice.fit.load.target_settings.workers:
+            if not advice.fit.load.target_settings.remote_hosts:
                 self._pair_reads = calibration.summarize_reads(advice.fit.speed)
             self.ready = self._with_estimate(advice)
             target = Path(advice.fit.load.target)

@@ -22,6 +22,14 @@ _MIB = 1 << 20
 _GIB = 1 << 30
 
 
+class DeviceLink(Struct, frozen=True):
+    """The way to a device of another computer."""
+
+    host: str  # Its address, as in `ContextSettings.remote_hosts`.
+    round_trip_ms: float
+    bytes_per_second: float
+
+
 class Device(Struct, frozen=True):
     """Memory in bytes, None if unknown."""
 
@@ -37,7 +45,7 @@ class Device(Struct, frozen=True):
     drives_display: bool | None = None
     driver: str | None = None
     simulated: bool = False  # A GPU that this computer does not have.
-    worker: str = ""  # Address of the worker that offers it; empty: of this computer.
+    link: DeviceLink | None = None  # None: it is a device of this computer.
     note: str = ""  # Which sources disagree, and which one counts.
 
 

@@ -16,7 +16,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from localspec.errors import EngineError, Hint, UsageError
+from localspec.errors import Hint, UsageError
+from localspec.machine import remote_devices
 from localspec.machine.cpu_and_ram import read_cpu_cores
 from localspec.machine.ggml import GgmlLibrary
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
@@ -79,7 +80,9 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
     target, draft = load.target_settings, load.draft_settings
     may_overlap = load.overlap
     if may_overlap is None:  # where target and draft use different devices
-        may_overlap = bool(target.workers) or target.n_gpu_layers != draft.n_gpu_layers
+        may_overlap = (
+            bool(target.remote_hosts) or target.n_gpu_layers != draft.n_gpu_layers
+        )
     settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
     # A draft is decoded token by token, so snapshots of the last pass could not roll it
     # back.
@@ -120,7 +123,7 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
         is_all = settings.cpu_moe == ALL_LAYERS
         layers = r"\d+" if is_all else "|".join(map(str, range(settings.cpu_moe)))
         patterns.append(_EXPERT_PATTERN.format(layers).encode())
-    if chosen := _choose_devices(c._lib, settings.workers):
+    if chosen := _choose_devices(c._lib, settings.remote_hosts):
         devices, is_last_remote = chosen
         keep_alive.append(devices)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)
@@ -137,57 +140,31 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     return LlamaModelParams(params, tuple(keep_alive))
 
 
-# Devices by endpoint, in the order of registration.
+# Devices of other computers by address, in the order of registration.
 _registered: dict[str, list[int]] = {}
 
 
-def _choose_devices(library: Any, workers: tuple[str, ...]) -> tuple[Any, bool] | None:
-    """llama_model_params.devices: the workers', then this computer's GPUs, then NULL;
-    and whether the last one, which gets the output layer, is a worker's.
+def _choose_devices(library: Any, hosts: tuple[str, ...]) -> tuple[Any, bool] | None:
+    """llama_model_params.devices: those of other computers, this computer's GPUs, NULL;
+    and whether the last device, which gets the output layer, is a remote one.
 
-    None where llama.cpp's own choice is right: no worker was ever registered.  Otherwise always
-    explicit, because llama.cpp would put every model on the workers first.  It aborts if one cannot
-    be reached: `rpc.preflight` comes first.  Raises EngineError.
+    None where llama.cpp's own choice is right: no other computer was ever registered.
+    Otherwise the list is always explicit, because llama.cpp would put every model on
+    remote devices first. Raises EngineError.
     """
     ggml = GgmlLibrary(library)
-    for endpoint in workers:
-        if endpoint not in _registered:
-            _registered[endpoint] = _register(ggml, endpoint)
+    for host in hosts:
+        if host not in _registered:
+            _registered[host] = remote_devices.source().register(ggml, host)
     if not _registered:
         return None
     remote = {device for devices in _registered.values() for device in devices}
     local = [each for each in ggml.devices() if each not in remote]
     gpus = [each for each in local if ggml.kind(each) == "gpu"]
     gpus = gpus or [each for each in local if ggml.kind(each) == "igpu"]
-    chosen = [device for endpoint in workers for device in _registered[endpoint]] + gpus
-    return (ctypes.c_void_p * (len(chosen) + 1))(*chosen, None), bool(
-        workers
-    ) and not gpus
-
-
-def _register(ggml: GgmlLibrary, endpoint: str) -> list[int]:
-    from localspec.extras.workers import side_library  # noqa: PLC0415  only with workers
-
-    backend = ggml.backend_reg_by_name(b"RPC")
-    if not (
-        backend := backend or ggml.backend_load(os.fsencode(side_library.require()))
-    ):
-        raise EngineError(
-            "llama.cpp cannot load its RPC backend.",
-            "Reinstall llama-cpp-python, and try again.",
-        )
-    address = ggml.backend_reg_get_proc_address(backend, b"ggml_backend_rpc_add_server")
-    add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)
-    registry = add_server(endpoint.encode())
-    if not registry:
-        raise EngineError(
-            f"The worker {endpoint} has no device to offer.", "See its own screen."
-        )
-    ggml.backend_register(registry)
-    return [
-        ggml.backend_reg_dev_get(registry, i)
-        for i in range(ggml.backend_reg_dev_count(registry))
-    ]
+    chosen = [device for host in hosts for device in _registered[host]] + gpus
+    is_last_remote = bool(hosts) and not gpus
+    return (ctypes.c_void_p * (len(chosen) + 1))(*chosen, None), is_last_remote
 
 
 def _tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:

@@ -302,9 +302,9 @@ def make_key(load: LoadCommand) -> str:
 
     def cost_settings(settings: ContextSettings) -> dict[str, Any]:
         """Without n_ctx: the cost of a pass does not depend on the allocated context."""
-        left_out = (
-            {"n_ctx"} if settings.workers else {"n_ctx", "workers", "output_layer"}
-        )
+        left_out = {"n_ctx"}
+        if not settings.remote_hosts:
+            left_out |= {"workers", "output_layer"}
         return {
             name: value
             for name, value in to_builtins(settings).items()

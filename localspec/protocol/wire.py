@@ -113,11 +113,13 @@ class ContextSettings(Struct, frozen=True):
     answer may change. A prompt that shares its beginning with the last one is decoded
     again if that has left the window.
     """
-    workers: tuple[str, ...] = ()
-    """Addresses (host:port) of workers whose devices come before this computer's GPUs.
+    remote_hosts: tuple[str, ...] = field(default=(), name="workers")
+    """Addresses of other computers whose devices come before this computer's GPUs.
+
+    Files of events call them `workers`.
     """
     output_layer: OutputLayer = "local"
-    """With workers: where logits are computed.
+    """With remote hosts: where logits are computed.
 
     A remote layer sends 4 bytes x vocabulary a row.
     """

@@ -41,7 +41,7 @@ class AppOptions(Struct):
     temperature: float | None = None
     spec: str = "auto"  # Drafter of new chats (`--spec`).
     exact: bool = False  # Exact mode of new chats.
-    load: LoadOptions = field(default=LoadOptions(can_skip_workers=True))
+    load: LoadOptions = field(default=LoadOptions(can_skip_remote=True))
     """Preferences for every load."""
     offline: bool = False
     # Errors in config.toml, shown until they are fixed.

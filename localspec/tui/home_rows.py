@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from textual.content import Content
 
 from localspec.chat import presets
-from localspec.extras.workers import preflight
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
+from localspec.machine import remote_devices
 from localspec.models import catalog, draft_heads, model_lookup, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
@@ -80,7 +80,7 @@ class MachineSurvey(Struct, frozen=True):
     machine_profile: MachineProfile | None = None
     candidates: tuple[Candidate, ...] = ()  # Suitable pairs, the best first.
     # Addresses of other computers that it asks for their devices.
-    workers: tuple[str, ...] = ()
+    remote_hosts: tuple[str, ...] = ()
     unused_gpu_hint: str = ""
     """Names a GPU that this build of llama.cpp cannot use, and the command that fixes
     it.
@@ -107,15 +107,16 @@ def initial_survey() -> MachineSurvey:
 
 
 def refine_survey(survey: MachineSurvey) -> MachineSurvey:
-    """The slow part: asks llama.cpp and workers for devices, and estimates all pairs."""
+    """The slow part: asks llama.cpp and other computers for devices; estimates all pairs."""
     from localspec.doctor import llama_build  # noqa: PLC0415  many imports
 
     local = machine_profile.detect()
-    reports = preflight.check_all(survey.workers, lambda _: None)
-    profile = machine_profile.with_workers(local, reports)
+    remote = remote_devices.find_devices(survey.remote_hosts, lambda _: None)
+    profile = machine_profile.with_remote(local, remote)
     label = _describe_machine(local) or survey.machine_label
-    for worker in survey.workers:
-        label += f" · {'with' if worker in profile.workers else 'without'} {worker}"
+    for host in survey.remote_hosts:
+        is_used = host in profile.remote_hosts
+        label += f" · {'with' if is_used else 'without'} {host}"
     unused = llama_build.find_unused_gpu()
     hide = f"To hide this: localspec doctor --dismiss {unused.id}" if unused else ""
     return replace(

@@ -11,12 +11,13 @@ from typing import Any
 from textual.app import App
 from textual.screen import Screen
 
+from localspec import extras
 from localspec.chat import copying
 from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 
-_OPTION_WORDS = {
+_OPTION_WORDS: dict[str, tuple[str, str]] = {
     "ctx": ("context", "a context of {}"),
     "kv": ("KV cache", "a KV cache in {}"),
     "gpu_layers": ("layers on the GPU", "{} layers on the GPU"),
@@ -27,9 +28,9 @@ _OPTION_WORDS = {
     "max_tokens": ("/set max_tokens", "/set max_tokens {}"),
     "exact": ("/set exact on", "/set exact {}"),
     "cpu_moe": ("experts in RAM", "the experts of {} layers in RAM"),
-    "workers": ("the worker in the preferences", ""),
     "verbose": ("ctrl+l", ""),
     "anyway": ("", ""),  # a chat offers /anyway itself
+    **dict(extras.rows("OPTION_WORDS")),
 }
 """Without and with a value."""
 _VALUE_WORDS = {

@@ -79,7 +79,6 @@ def test_machines_and_models_that_make_no_sense() -> None:
             {"exact": True, "kv": "f16"},
             "Exact mode does not work with a KV cache in f16",
         ),
-        ({"workers": "gpu-box:x"}, "'gpu-box:x' is no worker's address"),
         ({"model": ""}, "model cannot be ''"),
     ]:
         with pytest.raises(errors.UsageError, match=words):

@@ -5,13 +5,15 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 
-from localspec import cli
+from localspec import cli, command_table, extras
+from localspec.command_table import CommandRow
+from localspec.config.options import EXTRA_LOAD_OPTIONS
 from localspec.errors import UsageError
 from localspec.paths import package_data_dir
 from tests.support.long_cases import often
@@ -177,35 +179,35 @@ def test_a_next_step_is_named() -> None:
         assert hint in done.err.splitlines()[1]
 
 
-def options_of_commands() -> Iterator[tuple[click.Command, click.Option]]:
-    context = click.Context(cli.localspec)
-    for name in cli.localspec.list_commands(context):
-        found = cli.localspec.get_command(context, name)
-        group = found.commands.values() if isinstance(found, click.Group) else [found]
-        for each in filter(None, group):
-            yield from (
-                (each, param)
-                for param in each.params
-                if isinstance(param, click.Option)
-            )
+def options_that_take_an_empty_text(row: CommandRow) -> set[str]:
+    found = extras.load_object(row.path)
+    group = found.commands.values() if isinstance(found, click.Group) else [found]
+    accepting = set()
+    for each in group:
+        for option in each.params:
+            if not isinstance(option, click.Option) or option.is_flag:
+                continue
+            name = option.name or ""
+            given = {name: [""] if option.multiple else ""}
+            try:
+                option.handle_parse_result(click.Context(each), given, [])
+            except (click.ClickException, UsageError):
+                continue
+            accepting.add(name)
+    return accepting
 
 
 def test_no_option_takes_an_empty_text() -> None:
-    """Whatever its command; but where an empty one means something, or its use refuses
-    it.
-    """
-    accepting = set()
-    for each, option in options_of_commands():
-        if option.is_flag:
-            continue
-        given = {option.name or "": [""] if option.multiple else ""}
-        try:
-            option.handle_parse_result(click.Context(each), given, [])
-        except (click.ClickException, UsageError):
-            continue
-        accepting.add(option.name)
+    """But where an empty one means something, or its use refuses it."""
+    accepting = set[str]()
+    for row in command_table.read_commands().values():
+        if not row.path.startswith("localspec.extras."):
+            accepting |= options_that_take_an_empty_text(row)
+
+    accepting -= {option.name for option in EXTRA_LOAD_OPTIONS}
+
     assert accepting == {
-        *("prompt", "system", "workers", "chat", "gpu", "listen"),
+        *("prompt", "system", "chat", "gpu"),
         *("events", "api_key_file", "out", "output"),
     }
 
@@ -274,7 +276,7 @@ def test_a_bug_of_ours_is_one_line_too(tmp_path: Path) -> None:
 
 
 def test_a_bug_in_a_thread_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    """Of `worker`, say: whatever is raised there, no traceback is printed."""
+    """Of a server, say: whatever is raised there, no traceback is printed."""
     before = threading.excepthook
     try:
         with pytest.raises(SystemExit):

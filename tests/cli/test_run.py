@@ -18,7 +18,6 @@ from localspec.protocol.events import (
     decode,
     token_to_json,
 )
-from tests.extras.workers.test_rpc import refusing
 from tests.support.installation import DEEP, HEAD, Installation
 from tests.support.run_command import Done, command, finish, harmful, hello, localspec
 from tests.support.zoo import CHAT_TEXT, HELLO_TEXT, Zoo
@@ -139,23 +138,6 @@ def test_events_are_lines_with_probabilities_where_asked_for(
             and (token.p_target or 0) > 0
             and len(token.alternatives) == 3
         )
-
-
-def test_workers_of_the_settings_are_optional(zoo: Zoo) -> None:
-    given = ("run", zoo["parrot"], "-p", "hello", "--max-tokens", "2")
-    with refusing() as address:
-        gone = str(address)
-        refused = localspec(*given, "--workers", gone)
-        done = localspec(*given, env={"LOCALSPEC_RUN_WORKERS": gone})
-    unreachable = f"The worker {gone} cannot be reached: connection refused."
-    assert refused.code == 9 and unreachable in refused.err and refused.out == b""
-    assert (
-        done.code == 0
-        and done.out
-        and f"{unreachable} Going on without it." in done.err
-    )
-    silent = localspec(*given, "--workers", "none", env={"LOCALSPEC_RUN_WORKERS": gone})
-    assert silent.code == 0 and gone not in silent.err
 
 
 def test_stats_are_talk(zoo: Zoo) -> None:

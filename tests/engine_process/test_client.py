@@ -36,16 +36,11 @@ def start() -> Iterator[Start]:
         fault: str = "none",
         timeouts: EngineTimeouts | None = None,
         file: str = "a.gguf",
-        workers: tuple[str, ...] = (),
     ) -> EngineProcess:
         patience = timeouts or (IMPATIENT if fault == "hang" else QUICK)
         made.append(start_failing(phase, fault, patience))
         if phase != "load":
-            settings = wire.ContextSettings(workers=workers)
-            assert (
-                made[-1].load(wire.LoadCommand(file, target_settings=settings)).model
-                == file
-            )
+            assert made[-1].load(wire.LoadCommand(file)).model == file
         return made[-1]
 
     yield make
@@ -205,15 +200,6 @@ def test_a_driver_that_compiles(
     )
     assert events.count(notice) == 1 and text_of(events) == ("" if end else TEXT)
     assert [event.how for event in events if isinstance(event, EngineExit)] == end
-
-
-def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes(
-    start: Start,
-) -> None:
-    patience = EngineTimeouts(handshake=20, load=20, answer=120, worker_check=0)
-    engine = start("prefill", "compiles", patience, "gpu.gguf", ("127.0.0.1:1",))
-    last = list(engine.generate(ASK))[-1]
-    assert isinstance(last, EngineExit) and last.how == "worker"
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
-from localspec.extras.workers.address import WorkerAddress
-from localspec.extras.workers.preflight import WorkerReport
-from localspec.extras.workers.wire import WorkerDevice, WorkerStatus
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvice,
@@ -24,7 +21,7 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.verdict import FitReport
 from localspec.launch.start import describe_transfer
 from localspec.machine import gpu_catalog
-from localspec.machine.device import Device
+from localspec.machine.device import HOST, Device, DeviceLink
 from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.protocol.wire import ContextSettings, LoadCommand
@@ -79,22 +76,26 @@ def test_other_computers_share_what_is_too_large_or_too_slow_here() -> None:
         ("llama-3.3-70b+llama-3.2-1b", "cpu", 1e8, True),  # fits no other way
         ("qwen3-8b+qwen3-0.6b", "cuda", 1e9, True),  # fits here, but a card is faster
     ]:
-        card = WorkerDevice(
-            "D", "NVIDIA GeForce RTX 4090" if kind == "cuda" else "", kind, 0, 0
+        device = Device(
+            "RPC0[box:50052]",
+            "NVIDIA GeForce RTX 4090" if kind == "cuda" else "",
+            free=60 * GIB,
+            total=64 * GIB,
+            backend="RPC" if kind == "cuda" else HOST,
+            link=DeviceLink("box:50052", round_trip_ms=0.3, bytes_per_second=line),
         )
-        offer = WorkerStatus("", False, (replace(card, free=60 * GIB, total=64 * GIB),))
-        box = WorkerReport(WorkerAddress("box"), offer, 0.3, line)
-        both = machine_profile.with_workers(machine(), [box])
-        shared = ContextSettings(workers=both.workers)
+        both = machine_profile.with_remote(machine(), [device])
+        shared = ContextSettings(remote_hosts=both.remote_hosts)
         asked = SettingsRequest(
-            LoadCommand("target", "draft", shared), can_skip_workers=True
+            LoadCommand("target", "draft", shared), can_skip_remote=True
         )
         fit = advisor(pair, both).advise(asked).fit
         assert fit.verdict in ("fits", "tight")
-        assert fit.load.target_settings.workers == (("box:50052",) if is_shared else ())
-        assert bool(describe_transfer(fit, [box])) == is_shared
+        used = ("box:50052",) if is_shared else ()
+        assert fit.load.target_settings.remote_hosts == used
+        assert bool(describe_transfer(fit)) == is_shared
         if pair.startswith("llama"):
-            sent = describe_transfer(fit, [box])
+            sent = describe_transfer(fit)
             assert re.fullmatch(
                 r"Loading sends 4\d\.\d GB to box:50052: about [67] min \d+ s\.", sent
             )

@@ -10,6 +10,7 @@ from msgspec.structs import fields, replace
 
 from localspec import launch
 from localspec.config import SETTINGS
+from localspec.config.options import EXTRA_LOAD_OPTIONS
 from localspec.errors import NotFoundError
 from localspec.fit import machine_profile, pair_shapes, suggestions
 from localspec.fit.advisor import (
@@ -325,7 +326,6 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
     """
     values = {
         "cpu_moe": "24",
-        "workers": '"10.0.0.9"',
         "exact": "true",
         "overlap": "true",
     }
@@ -335,9 +335,8 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
         if option.name in values
     }
     names = {each.name for each in fields(LoadOptions)}
-    assert {SETTINGS[key].name for key in SETTINGS if SETTINGS[key].name in names} == {
-        *values
-    }
+    own = {option.name for option in SETTINGS.values() if option.attribute in names}
+    assert own - {option.name for option in EXTRA_LOAD_OPTIONS} == {*values}
     lines = [f"{key} = {value}\n" for key, value in saved.items()]
     (tmp_path / "config.toml").write_text("".join(lines))
     wishes = launch.saved_criteria("chat", 4096, "q8_0").wishes
@@ -347,8 +346,7 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
         4096,
         "q8_0",
     )
-    assert wishes.load.target_settings.workers == ("10.0.0.9:50052",)
-    assert wishes.load.overlap is True and wishes.can_skip_workers
+    assert wishes.load.overlap is True and wishes.can_skip_remote
     pair = catalog.load().pairs["gpt-oss-20b+lookup"]
     machine = typical_machine("24 GB")
     found = suggestions.assess_pair(pair, machine, launch.saved_criteria())

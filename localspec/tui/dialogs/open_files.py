@@ -230,7 +230,7 @@ def describe_fit(
         draft_header = reader.read_model(choice.draft) if choice.draft else None
         pair = pair_shapes.from_headers(reader.read_model(choice.target), draft_header)
         request = options.build_load_request(choice)
-        usable = with_settings(request.load, workers=machine_profile.workers)
+        usable = with_settings(request.load, remote_hosts=machine_profile.remote_hosts)
         request = replace(request, load=usable)
         advice = SettingsAdvisor(*pair.shapes, machine_profile).advise(request)
     except (LocalspecError, ValueError):

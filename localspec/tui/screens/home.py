@@ -159,14 +159,15 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _start_survey(self) -> None:
         """On a thread: installed models, free memory, and once the suggested pairs."""
-        last, workers = self._survey, self._options.load.workers
+        last = self._survey
+        hosts = self._options.load.remote_hosts
 
         def work() -> None:
             _ = self.sessions.history  # opened on this thread: it takes a while
             if not last.machine_label:
                 self._downloads.restore()
-            survey = replace(self._survey_models(), workers=workers)
-            if last.machine_profile is not None and last.workers == workers:
+            survey = replace(self._survey_models(), remote_hosts=hosts)
+            if last.machine_profile is not None and last.remote_hosts == hosts:
                 survey = replace(last, local_models=survey.local_models)
                 # thread-safe: it posts a message
                 self.call_later(self._survey_done, survey)

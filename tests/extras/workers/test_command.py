@@ -4,7 +4,9 @@ import socket
 
 import pytest
 
+from localspec.extras import workers
 from localspec.extras.workers import command as worker
+from tests.cli.test_main import options_that_take_an_empty_text
 from tests.support.run_command import localspec
 
 
@@ -23,3 +25,9 @@ def test_an_open_address_is_refused(listen: str) -> None:
     done = localspec("worker", "--listen", listen)
     assert done.code == 2 and not done.out
     assert "other computers could connect" in done.err and "--via-ssh" in done.err
+
+
+def test_an_empty_address_is_refused_when_it_is_used() -> None:
+    (row,) = workers.COMMANDS
+
+    assert options_that_take_an_empty_text(row) == {"listen"}

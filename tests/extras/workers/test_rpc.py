@@ -17,11 +17,12 @@ from localspec.errors import EngineError, InUseError, UsageError
 from localspec.extras.workers import preflight, server, side_library, wire
 from localspec.extras.workers.address import WorkerAddress, parse_addresses
 from localspec.extras.workers.preflight import WorkerReport
+from localspec.extras.workers.source import list_devices
 from localspec.fit import machine_profile, placement
 from localspec.fit.advisor import SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
-from localspec.launch.start import check_workers
+from localspec.launch.start import find_remote_devices
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import HOST, Device
 from localspec.protocol.events import Event, Notice
@@ -167,19 +168,18 @@ def test_unusable_workers_of_the_settings_are_skipped(
     notices: list[Event] = []
     with refusing() as closed, listening(worker(status())) as here:
         gone = str(closed)
-        load = LoadCommand(
-            "t", target_settings=ContextSettings(workers=(gone, str(here)))
-        )
+        settings = ContextSettings(remote_hosts=(gone, str(here)))
+        load = LoadCommand("t", target_settings=settings)
         with pytest.raises(EngineError, match="cannot be reached"):
-            check_workers(SettingsRequest(load), notices.append)
-        optional = SettingsRequest(load, can_skip_workers=True)
-        request, reports = check_workers(optional, notices.append)
-        assert request.load.target_settings.workers == (str(here),)
-        assert [report.address for report in reports] == [here]
+            find_remote_devices(SettingsRequest(load), notices.append)
+        optional = SettingsRequest(load, can_skip_remote=True)
+        request, devices = find_remote_devices(optional, notices.append)
+        assert request.load.target_settings.remote_hosts == (str(here),)
+        assert {device.link.host for device in devices if device.link} == {str(here)}
         side_library.built_file().unlink()
         monkeypatch.setenv("PATH", "")
-        request, reports = check_workers(optional, notices.append)
-        assert request.load.target_settings.workers == () == reports
+        request, devices = find_remote_devices(optional, notices.append)
+        assert request.load.target_settings.remote_hosts == () == devices
     unreachable, _, no_library = notices
     assert isinstance(unreachable, Notice) and isinstance(no_library, Notice)
     assert f"The worker {gone} cannot be reached" in unreachable.message
@@ -225,14 +225,15 @@ def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
     )
     limited = wire.WorkerStatus("1", False, (CPU, CPU), memory_limit=10 * GIB)
     report = WorkerReport(WorkerAddress("box"), limited, 1.0, 1e8)
-    machine = machine_profile.with_workers(here, [report])
+    machine = machine_profile.with_remote(here, [*list_devices(report)])
     assert [d.name for d in machine.devices] == [
         "RPC0[box:50052]",
         "RPC1[box:50052]",
         "CUDA0",
     ]
     assert [d.free for d in machine.devices[:2]] == [8 * GIB, 2 * GIB]
-    target = ContextSettings(workers=("box:50052",))
+    target = ContextSettings(remote_hosts=("box:50052",))
     assert placement.offload_devices(target, machine.devices) == machine.devices
     assert placement.offload_devices(ContextSettings(), machine.devices) == (gpu,)
-    assert set(machine.hardware.lines) == {"RPC0[box:50052]", "RPC1[box:50052]"}
+    linked = [device.name for device in machine.hardware.devices if device.link]
+    assert linked == ["RPC0[box:50052]", "RPC1[box:50052]"]

@@ -141,7 +141,7 @@ def program() -> Iterator[WorkerProgram]:
 
 def remote(*workers: WorkerServer) -> ContextSettings:
     return replace(
-        HERE, workers=tuple(f"127.0.0.1:{worker.port}" for worker in workers)
+        HERE, remote_hosts=tuple(f"127.0.0.1:{worker.port}" for worker in workers)
     )
 
 
@@ -252,7 +252,9 @@ def test_a_lost_worker_is_named_and_the_text_is_kept(
             else:
                 program.signal(signal.SIGKILL if loss == "killed" else signal.SIGSTOP)
 
-        engine = load(replace(HERE, workers=(used,)), EngineTimeouts(worker_check=1))
+        engine = load(
+            replace(HERE, remote_hosts=(used,)), EngineTimeouts(remote_check=1)
+        )
         with closing(engine):
             answer = ask(engine, 900, after_two_rounds=lose)
     assert answer.text and answer.end is not None and answer.end.how == "worker"
@@ -273,7 +275,8 @@ async def test_f5_finishes(
         port = server.port
         cable = stack.enter_context(closing(Cable(port)))
         options = AppOptions(
-            seed=1, load=LoadOptions(workers=(cable.address,), can_skip_workers=True)
+            seed=1,
+            load=LoadOptions(remote_hosts=(cable.address,), can_skip_remote=True),
         )
         app = LocalspecApp(
             options, runner, lambda: ChatScreen(session, runner, options)
@@ -288,7 +291,7 @@ async def test_f5_finishes(
         server.close()
         await wait_until(pilot, lambda: phase(pilot) == "failed", 60)
         before = session.conversation.turns[0].answer
-        assert f"{options.load.workers[0]} does not answer" in painted(app.screen)
+        assert f"{options.load.remote_hosts[0]} does not answer" in painted(app.screen)
         if is_back:
             server = stack.enter_context(serving(library, port))
         app.simulate_key("f5")
@@ -311,13 +314,13 @@ def test_it_outlives_a_killed_client_and_ends_with_its_input(
 ) -> None:
     address = parse_address(program.address)
     for _ in range(3):
-        engine = load(replace(HERE, workers=(program.address,)))
+        engine = load(replace(HERE, remote_hosts=(program.address,)))
         with pytest.raises(InUseError, match="one localspec at a time"):
             preflight.check(address)
         os.kill(engine.pid, signal.SIGKILL)
         engine.close()
         wait_for(lambda: is_free(address), 30)
-    with closing(load(replace(HERE, workers=(program.address,)))) as engine:
+    with closing(load(replace(HERE, remote_hosts=(program.address,)))) as engine:
         assert ask(engine, 5).text
         # not after the client has gone: its process ends, and the next one may not be
         # there yet
@@ -354,7 +357,7 @@ def test_garbage_harms_nobody(program: WorkerProgram) -> None:
                 line.shutdown(socket.SHUT_WR)
     wait_for(lambda: is_free(address), 60)
     wait_for(lambda: process.num_fds() <= before + 5, 60)
-    with closing(load(replace(HERE, workers=(program.address,)))) as engine:
+    with closing(load(replace(HERE, remote_hosts=(program.address,)))) as engine:
         assert ask(engine, 5).text
 
 
@@ -389,7 +392,7 @@ def test_through_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     wait_for(lambda: not preflight.find_silent([f"127.0.0.1:{port}"]), 60)
-    with closing(load(replace(HERE, workers=(f"127.0.0.1:{port}",)))) as engine:
+    with closing(load(replace(HERE, remote_hosts=(f"127.0.0.1:{port}",)))) as engine:
         assert ask(engine, 5).text
     remote_end = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)

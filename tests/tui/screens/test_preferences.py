@@ -14,7 +14,6 @@ from textual.widgets import Input
 
 from localspec import paths
 from localspec.config import SETTINGS
-from localspec.launch import ResolvedPair
 from localspec.tui import app as tui_app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -136,7 +135,6 @@ async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
     [
         ("downloads.limit", "fast", "must be a number of MB/s above 0", "2,5", 2.5),
         ("models.folder", "{}/nowhere", "There is no folder", "{}", "{}"),
-        ("run.workers", "a,b,c", "must be one or two computers", "a,b", "a,b"),
     ],
 )
 async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not(
@@ -162,14 +160,6 @@ async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not(
         await page.sees("config.toml")
         if key == "downloads.limit":
             assert page.options.download_limit == 2.5e6
-        if key == "run.workers":  # for the next model
-            request = page.options.build_load_request(
-                ResolvedPair(Path("t"), Path("d"))
-            )
-            assert request.load.target_settings.workers == ("a:50052", "b:50052")
-            assert (
-                request.load.draft_settings.workers == () and request.can_skip_workers
-            )
         await page.press("down", "delete", "tab")  # all of it is selected
         assert page.file == {section: {}} and page.options.download_limit is None
         await page.go(key)
