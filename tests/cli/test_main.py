@@ -208,7 +208,7 @@ def test_no_option_takes_an_empty_text() -> None:
 
     assert accepting == {
         *("prompt", "system", "chat", "gpu"),
-        *("events", "api_key_file", "out", "output"),
+        *("events", "api_key_file", "output"),
     }
 
 

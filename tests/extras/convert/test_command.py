@@ -8,9 +8,11 @@ import pytest
 from localspec import paths
 from localspec.cli import doctor
 from localspec.errors import UsageError
-from localspec.extras.convert import command as convert
+from localspec.extras import convert
+from localspec.extras.convert import command as convert_command
 from localspec.machine import type_speeds
 from localspec.machine.type_speeds import TypeSpeed
+from tests.cli.test_main import options_that_take_an_empty_text
 from tests.support.run_command import localspec
 
 DEMO = str(paths.package_data_dir() / "demo" / "demo-target.gguf")
@@ -41,12 +43,12 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> TypeSpeed:
 
 def test_auto_says_so_if_no_type_is_faster(timed: TypeSpeed) -> None:
     with pytest.raises(UsageError, match="faster on this CPU than Q8_0"):
-        convert.command.main([DEMO], standalone_mode=False)
+        convert_command.command.main([DEMO], standalone_mode=False)
 
 
 def test_auto_is_not_without_a_comparison() -> None:
     with pytest.raises(UsageError, match="by the comparison"):
-        convert.command.main([DEMO, "--compare", "0"], standalone_mode=False)
+        convert_command.command.main([DEMO, "--compare", "0"], standalone_mode=False)
 
 
 def test_the_table_of_types(
@@ -57,3 +59,9 @@ def test_the_table_of_types(
     assert table[1].split() == ["Q8_0", "10", "100", "1.41", "1.95", "4.99"]
     doctor.command.main(["--cpu", "--json"], standalone_mode=False)
     assert json.loads(capsys.readouterr().out)["types"][0]["name"] == "Q8_0"
+
+
+def test_an_empty_file_name_is_refused_when_it_is_used() -> None:
+    (row,) = convert.COMMANDS
+
+    assert options_that_take_an_empty_text(row) == {"out"}

@@ -13,9 +13,11 @@ from msgspec.structs import replace
 
 from localspec.chat.history import ChatHistory
 from localspec.errors import UsageError
+from localspec.extras import make_draft
 from localspec.extras.make_draft import layer_subset
 from localspec.models.gguf import reader
 from tests.chat.saved_chats import put
+from tests.cli.test_main import options_that_take_an_empty_text
 from tests.support import tinygguf
 from tests.support.run_command import localspec
 from tests.support.tinygguf import Model, Shape
@@ -245,3 +247,9 @@ def test_layers_that_are_tied_to_their_number(tmp_path: Path) -> None:
     source = model.write(tmp_path / "whole.gguf")
     with pytest.raises(UsageError, match="read the KV cache of others"):
         layer_subset.copy_layers(source, tmp_path / "copy.gguf", [0])
+
+
+def test_an_empty_file_name_is_refused_when_it_is_used() -> None:
+    (row,) = make_draft.COMMANDS
+
+    assert options_that_take_an_empty_text(row) == {"out"}
