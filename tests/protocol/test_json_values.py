@@ -9,7 +9,6 @@ from msgspec import Struct, field, to_builtins
 from localspec.chat.conversation import DroppedTurns
 from localspec.chat.history.records import ChatPair
 from localspec.chat.settings import ChatSettings
-from localspec.extras.workers.wire import WorkerStatus
 from localspec.protocol.events import Event
 from localspec.protocol.json_values import JsonError, Number, from_json
 from localspec.protocol.wire import CommandReply, EngineCommand
@@ -136,6 +135,6 @@ def test_a_lone_surrogate_where_no_text_is_expected_is_an_error(body: object) ->
 def test_every_type_that_is_parsed_has_fields_of_known_types() -> None:
     """A field of another type would raise TypeError when its first value comes."""
     kinds = (*get_args(EngineCommand), *get_args(CommandReply), *get_args(Event))
-    for kind in (*kinds, WorkerStatus, ChatSettings, ChatPair, DroppedTurns):
+    for kind in (*kinds, ChatSettings, ChatPair, DroppedTurns):
         with pytest.raises(ValueError):
             from_json(kind, 3)
