@@ -1,22 +1,12 @@
-"""Symbols of the output, and what stands for each in ASCII: one cell, so that nothing
-moves.
+"""Bars, and what stands for each symbol of the output in ASCII.
+
+An equivalent takes one cell as its symbol does, so that nothing moves.
 """
 
 from __future__ import annotations
 
 import codecs
-import typing
 
-if typing.TYPE_CHECKING:
-    from localspec.protocol.events import TokenClass
-
-TOKEN_MARKS: dict[TokenClass, str] = {
-    "accepted": "ˢ",
-    "bonus": "⁺",
-    "correction": "▔",
-    "plain": "·",
-}
-MEMORY_PARTS = "█▓▒▚▞░"  # In the order of `DeviceFit.memory_parts`.
 _ASCII_EQUIVALENTS = {
     "-": "─━═╺╸–—·•−",
     "|": "│┃║┊▏▎▍▌▋▊▉▕",
@@ -41,8 +31,9 @@ ASCII_TRANSLATION = {
     for symbol in symbols
 }
 ASCII_ERRORS = "localspec-ascii"
-"""The error handler of a stream: equivalents in ASCII for what its encoding lacks, else
-?.
+"""The error handler of a stream.
+
+What the stream's encoding lacks becomes its equivalent in ASCII, or a question mark.
 """
 
 

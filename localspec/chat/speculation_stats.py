@@ -14,7 +14,6 @@ from localspec.fit import speedup_model
 from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
-from localspec.units import percent
 
 RECENT_ROUNDS = 32  # In the strip, a column each, and in the figures labelled `now`.
 MIN_DRAFTED = 10  # Below this number of draft tokens no acceptance rate is shown.
@@ -80,13 +79,6 @@ def _own_plain_speed(timed: Sequence[Round]) -> float | None:
 def known_rate(totals: DraftTotals) -> float | None:
     """The acceptance rate; None while too few tokens were drafted."""
     return totals.acceptance_rate if totals.drafted >= MIN_DRAFTED else None
-
-
-def format_acceptance(accepted: int, drafted: int) -> str:
-    """`62 % of 214`, without a rate below ten draft tokens."""
-    if drafted < MIN_DRAFTED:
-        return f"{accepted} of {drafted}" if drafted else "–"
-    return f"{percent(accepted / drafted)} of {drafted:,}"
 
 
 class SpeculationStats(Struct):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
-from localspec.cli import global_options, speculation_text, terminal
+from localspec.cli import global_options, terminal
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import (
@@ -24,6 +24,8 @@ from localspec.protocol.events import (
     Round,
 )
 from localspec.protocol.wire import GenerateCommand
+from localspec.report import answer_stats
+from localspec.report.token_classes import format_legend, mark_token
 from localspec.sanitize import sanitize
 from localspec.units import count, gib, short_count
 
@@ -47,8 +49,9 @@ def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
         return sanitize(event.tail)
     tokens = event.tokens if isinstance(event, Round) else ()
     if mark_tokens and not style.plain:
+        marked = (mark_token(token) for token in tokens)
         return "".join(
-            speculation_text.mark_token(token, style.colour) for token in tokens
+            terminal.render_line(line, colour=style.colour) for line in marked
         )
     return "".join(sanitize(token.text) for token in tokens)
 
@@ -103,23 +106,26 @@ class AnswerPrinter:
             )
             return
         if self._given["tokens"] and not style.quiet:
-            lines = [speculation_text.format_legend(style.colour)]
             if style.plain:
-                lines = [
-                    speculation_text.format_round(each, plain=True)
-                    for each in answer.rounds
-                ]
-            for line in lines:
-                terminal.echo_styled(line, err=True, colour=style.colour)
+                for event in answer.rounds:
+                    terminal.echo(answer_stats.describe_round(event), err=True)
+            else:
+                legend = format_legend(with_marks=True)
+                terminal.echo_line(legend, err=True, colour=style.colour)
         if answer.ended_in_thinking and not style.quiet:
             terminal.notify(*_UNANSWERED)
         if self._given["stats"] and answer.finished is not None:
-            totals, seed = answer.finished.totals, request.sampling.seed
-            stats = speculation_text.format_stats(
-                answer.plan, totals, seed, plain=style.plain
+            stats = answer_stats.format_stats(
+                answer.plan,
+                answer.finished.totals,
+                request.sampling.seed,
+                plain=style.plain,
             )
-            for line in (*stats, f"sampling: {sampling}", *_format_memory(self._ready)):
-                terminal.echo(line, err=True)
+            for line in stats:
+                terminal.echo_line(line, err=True, colour=style.colour)
+            terminal.echo(f"sampling: {sampling}", err=True)
+            for text in _format_memory(self._ready):
+                terminal.echo(text, err=True)
 
 
 def _format_memory(ready: EngineReady) -> Iterator[str]:
@@ -180,8 +186,9 @@ class ChatAnswerPrinter:
         if not self._at_line_start:
             self._write_answer("\n")
         sys.stdout.flush()
-        for event in rounds if self._mark_tokens and self._style.plain else ():
-            self._write_stderr(speculation_text.format_round(event, plain=True) + "\n")
+        if self._mark_tokens and self._style.plain:
+            for event in rounds:
+                self._write_stderr(answer_stats.describe_round(event) + "\n")
 
     def _write_part(self, part: AnswerPart) -> None:
         if part.is_thinking and not self._show_thinking:

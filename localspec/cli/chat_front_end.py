@@ -16,12 +16,14 @@ from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
-from localspec.cli import speculation_text, terminal
+from localspec.cli import terminal
 from localspec.cli.answer_printer import OutputStyle
-from localspec.cli.speculation_text import AnswerStats
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
 from localspec.protocol.events import EngineReady
+from localspec.report.answer_stats import AnswerStats, format_stats
+from localspec.report.lines import Line
+from localspec.report.token_classes import format_legend
 from localspec.sanitize import sanitize
 from localspec.units import short_count
 
@@ -86,10 +88,10 @@ class LinearFrontEnd:
         sys.stdout.flush()
         terminal.echo(line, err=True)
 
-    def print_styled(self, line: str) -> None:
-        """Like `print_line`, for our own text with colours."""
+    def print_report_line(self, line: Line) -> None:
+        """Like `print_line`, with the colours of the line's roles."""
         sys.stdout.flush()
-        terminal.echo_styled(line, err=True, colour=self.style.colour)
+        terminal.echo_line(line, err=True, colour=self.style.colour)
 
     def _print_row(self, name: str, text: str, width: int = _NAME_WIDTH) -> None:
         if self.style.plain:
@@ -148,7 +150,7 @@ class LinearFrontEnd:
         elif self.style.plain:
             self.print_line("The rounds are listed after each answer.")
         else:
-            self.print_styled(speculation_text.format_legend(self.style.colour))
+            self.print_report_line(format_legend(with_marks=True))
 
     def load_anyway(self) -> None:
         self.print_line("The model is already loaded.")
@@ -227,14 +229,14 @@ class LinearFrontEnd:
                 "No statistics yet.", "They appear after the first answer."
             )
         session = self.session
-        lines = speculation_text.format_stats(
+        lines = format_stats(
             stats.answer.plan,
             stats.answer.finished.totals,
             session.conversation.seed,
             plain=self.style.plain,
         )
         for line in lines:
-            self.print_line(line)
+            self.print_report_line(line)
         suggested = session.pair.suggested_settings
         self.print_line(f"sampling: {session.settings.describe_sampling(suggested)}")
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TextIO
 
-import click
 from msgspec import Struct
 
 from localspec import launch
@@ -20,16 +19,18 @@ from localspec.chat.context_window import ContextOverflow
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings, OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
-from localspec.cli import speculation_text
 from localspec.cli.answer_printer import ChatAnswerPrinter
 from localspec.cli.chat_front_end import NOT_SENT_HINT, LinearFrontEnd, PendingTurn
 from localspec.cli.readline_prompt import ReadlinePrompt
-from localspec.cli.speculation_text import AnswerStats
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, ResolvedPair, StartEngine, idle_tasks
 from localspec.protocol.events import EngineReady, Event, Notice, encode
+from localspec.report import answer_stats
+from localspec.report.answer_stats import AnswerStats
+from localspec.report.lines import make_line
+from localspec.report.token_classes import format_legend
 from localspec.units import short_count
 
 _UNANSWERED_HINT = (
@@ -160,8 +161,7 @@ class ChatLoop:
         for line in self._launch_options.recap:
             self._print(line)
         if front_end.tokens_marked and not front_end.style.plain:
-            legend = speculation_text.format_legend(front_end.style.colour)
-            front_end.print_styled(legend)
+            front_end.print_report_line(format_legend(with_marks=True))
 
     def _describe_pair(self) -> str:
         session = self.session
@@ -317,8 +317,11 @@ class ChatLoop:
             session.answer, session.stats.plain_speed, session.loaded.n_ctx, stopped_ms
         )
         front_end.last_answer = stats
-        line = speculation_text.format_status_line(stats, plain=front_end.style.plain)
-        front_end.print_styled(click.style(line, dim=True))
+        if front_end.style.plain:
+            self._print(answer_stats.describe_status(stats))
+        else:
+            line = answer_stats.format_status_line(stats)
+            front_end.print_report_line(make_line(line, "muted"))
         if stats.is_context_full:
             self._print(_CONTEXT_FULL_HINT)
         if session.answer.ended_in_thinking:

@@ -14,19 +14,21 @@ import click
 from localspec.chat import events_file, export
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.history import ChatHistory, ChatListEntry
-from localspec.cli import global_options, options, speculation_text, terminal
+from localspec.cli import global_options, options, terminal
 from localspec.cli.global_options import flag
 from localspec.cli.shell_completion import complete_chat
 from localspec.cli.terminal import (
     echo,
     echo_columns,
     echo_json,
-    echo_styled,
+    echo_line,
     echo_text,
     notify,
 )
 from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.events import EngineReady, Event, Notice
+from localspec.report import answer_stats
+from localspec.report.token_classes import format_legend
 from localspec.units import count
 
 _TITLE_WIDTH = 60
@@ -307,8 +309,10 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
         for event in answer:
             totals.add(event)
         for round_ in totals.rounds:
-            line = speculation_text.format_round(round_, plain=plain, colour=colour)
-            echo_styled(line, colour=colour)
-        echo(speculation_text.format_answer_summary(totals))
+            if plain:
+                echo(answer_stats.describe_round(round_))
+            else:
+                echo_line(answer_stats.format_round(round_), colour=colour)
+        echo(answer_stats.format_answer_summary(totals))
     if not plain:
-        echo_styled(speculation_text.format_legend(colour), err=True, colour=colour)
+        echo_line(format_legend(with_marks=True), err=True, colour=colour)

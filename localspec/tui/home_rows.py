@@ -19,11 +19,11 @@ from localspec.machine import remote_devices
 from localspec.models import catalog, draft_heads, model_lookup, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
+from localspec.report import memory, pair_text
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
 from localspec.tui.key_bindings import BINDINGS_BY_ID, key_label
 from localspec.tui.text.wrapping import fit_to_width
-from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate, suggest_candidates
 from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb, gib
@@ -340,9 +340,9 @@ def _format_speed(candidate: Candidate) -> str:
         return ""
     speed = candidate.fit.speed
     if speed.speculative is None:
-        return fit_text.VERDICT_LABELS[candidate.fit.verdict]
-    speedup = fit_text.speedup_text(fit_text.speedup_range(speed, _DEFAULT_USE))
-    return f"{fit_text.speed_text(speed.speculative):<14}  {speedup}"
+        return memory.VERDICT_LABELS[candidate.fit.verdict]
+    speedup = pair_text.format_speedup(pair_text.find_speedup(speed, _DEFAULT_USE))
+    return f"{pair_text.format_speed(speed.speculative):<14}  {speedup}"
 
 
 def _downloadable_rows(

@@ -192,7 +192,7 @@ def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
     with Dialogue("run", zoo["chatter"], *ENDLESS, "--ctx", "256") as chat:
         chat.until("> ")
         told = chat.line("a")
-        assert "context full" in told and "/undo removes the last turn" in told
+        assert "the context is full" in told and "/undo removes the last turn" in told
         chat.line("/set overflow stop")
         told = chat.line("b")
         assert "The prompt has" in told
@@ -219,7 +219,7 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo) -> None:
         asked = chat.until("/set overflow NAME):")
         assert "summarise the oldest turns" in asked
         chat.press(CTRL_C)
-        chat.until("context full")
+        chat.until("the context is full")
 
 
 THOUGHT, HELLO = "They greet me; I greet back.", "Hello there.\n"

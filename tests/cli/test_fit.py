@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 
-from localspec.cli import fit
-from localspec.fit.verdict import DeviceFit
-from localspec.machine.device import Device, DeviceMemory
-from localspec.symbols import ASCII_TRANSLATION
 from tests.support.fake_hub import FakeHub
 from tests.support.installation import DEEP, HEAD, INSIDE, Installation
 from tests.support.run_command import localspec
@@ -82,21 +78,6 @@ def test_bars_are_words_for_a_screen_reader() -> None:
         "target 0.01 GiB, draft <0.01 GiB, KV <0.01 GiB, compute buffers" in done.text
     )
     assert not set("█▓▒░·[]=") & set(done.text)
-
-
-def test_a_bar_shows_each_part_and_is_never_longer() -> None:
-    for parts, expected in [
-        ((4, 2, 1, 1, 16), "[████▓▓▒░········]"),
-        ((16, 0, 0, 0, 16), "[████████████████]"),
-        ((40, 4, 4, 4, 16), "[████████████████]"),
-        ((0.1, 0, 0.1, 0.1, 16), "[█▒░·············]"),
-        ((0, 0, 0, 0, 16), "[················]"),
-    ]:
-        target, draft, kv, work, free = (int(part * GIB) for part in parts)
-        card = Device("CUDA0", "a card", free=free, total=free)
-        used = DeviceFit(card, 0, DeviceMemory(target, kv, work), DeviceMemory(draft))
-        assert fit.memory_bar(used, 16) == expected
-        assert expected.translate(ASCII_TRANSLATION).isascii()
 
 
 def test_fit_counts_what_run_would_use(computer: Installation) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.cli import terminal
-from localspec.symbols import TOKEN_MARKS
+from localspec.report.token_classes import TOKEN_CLASSES
 from tests.support import run_command
 from tests.support.downloads import wait_for
 from tests.support.zoo import HELLO_TEXT, HOSTILE, Zoo
@@ -76,7 +76,7 @@ def test_colour(
 
 def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
     done = run_command.hello(zoo, "--tokens", "--spec", "model")
-    mark = TOKEN_MARKS
+    mark = {name: look.mark for name, look in TOKEN_CLASSES.items()}
     assert done.text.startswith(
         f" Hello{mark['plain']},{mark['accepted']} wor{mark['accepted']}"
     )

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from localspec import launch
-from localspec.cli import fit as fit_command
 from localspec.fit import machine_profile, pair_shapes, verdict
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
@@ -15,6 +14,9 @@ from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.report import fit as fit_report
+from localspec.report.fit import FitAnswer
+from localspec.report.lines import plain_text
 from tests.support import families, shapes
 from tests.support.zoo import Zoo
 
@@ -94,9 +96,10 @@ def test_what_is_said_of_shared_memory() -> None:
     assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, (
         "the same memory"
     )
-    text = "\n".join(fit_command.format_fit(advice, savings, pair))
+    answer = FitAnswer(pair, advice, savings, "chat")
+    text = "\n".join(map(plain_text, fit_report.format_fit(answer, 80)))
     assert "shared with this computer" in text and "with the GPU's" in text
-    shown = fit_command.fit_to_json(advice, savings, pair)
+    shown = fit_report.fit_to_json(answer)
     assert shown["host"]["shared"] == shown["devices"][0]["total"]
 
 

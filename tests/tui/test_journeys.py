@@ -16,7 +16,7 @@ if shutil.which("tmux") is None:
 import psutil
 
 from localspec import paths
-from localspec.tui.widgets.token_details import LEGEND
+from localspec.report.token_classes import TOKEN_CLASSES
 from tests.support.downloads import wait_for
 from tests.support.fake_hub import FakeHub
 from tests.support.long_cases import often
@@ -157,7 +157,7 @@ def look_back(tmux: Tmux) -> None:
     round.
     """
     tmux.press("F2")
-    tmux.wait_for(*(label for label, _ in LEGEND.values()))
+    tmux.wait_for(*(look.label for look in TOKEN_CLASSES.values()))
     while "accepted draft token" not in tmux.screen:
         another(tmux, "Left")
     number = round_number(tmux.wait_for("accepted draft token", round_number))

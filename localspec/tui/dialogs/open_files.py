@@ -27,11 +27,11 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
+from localspec.report import memory, pair_text
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
 from localspec.tui.notices import problem_text
-from localspec.tui.wizard import fit_text
 from localspec.units import gib
 
 _KIND_LABELS = {
@@ -236,8 +236,8 @@ def describe_fit(
     except (LocalspecError, ValueError):
         return ""
     fit = advice.fit
-    context = fit_text.context_text(fit.load.target_settings.n_ctx)
-    verdict = f"{fit_text.verdict_text(fit)}, with context {context}"
+    context = pair_text.format_context(fit.load.target_settings.n_ctx)
+    verdict = f"{memory.describe_fit(fit)}, with context {context}"
     speed = fit.speed
     if speed.plain is None:
         return f"{verdict}\nspeed unknown: {speed.explanation}"
@@ -247,5 +247,5 @@ def describe_fit(
         label = (
             f"the {draft_heads.KIND_TITLES[kind]} head" if kind else "the draft model"
         )
-    plain, speculative = map(fit_text.speed_text, (speed.plain, speed.speculative))
+    plain, speculative = map(pair_text.format_speed, (speed.plain, speed.speculative))
     return f"{verdict}\n{plain}, with {label} {speculative}\n{skipped}".rstrip()

@@ -15,12 +15,12 @@ from localspec import paths
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.models import catalog, model_lookup
+from localspec.report import pair_text
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.key_bindings import bindings_for, key_label
 from localspec.tui.navigation import FirstChoice
-from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.units import gib
 
@@ -113,7 +113,7 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
             size = f"models of about {gib(best.total_bytes)}"
         elif billions < 2:
             size = "small models"
-        yield f"Runs {size}: {fit_text.pair_name(best.pair)}"
+        yield f"Runs {size}: {pair_text.format_pair_name(best.pair)}"
     if survey.unused_gpu_hint:
         yield "This llama.cpp build cannot use your GPU: f9 fixes that."
     else:
@@ -148,13 +148,13 @@ def _speed_text(best: Candidate) -> str:
     speed = best.fit.speed if best.fit is not None else None
     if speed is None or speed.plain is None or speed.speculative is None:
         return "Its speed is known after the first run."
-    speedup = fit_text.speedup_range(speed, _USE_CASE)
+    speedup = pair_text.find_speedup(speed, _USE_CASE)
     gain = (
-        f", {fit_text.speedup_text(speedup)} plain"
+        f", {pair_text.format_speedup(speedup)} plain"
         if speedup and speedup[1] > 1.05
         else ""
     )
-    return f"Estimated speed: {fit_text.speed_text(speed.speculative)}{gain}"
+    return f"Estimated speed: {pair_text.format_speed(speed.speculative)}{gain}"
 
 
 _WELCOMED_FILE = "welcomed"

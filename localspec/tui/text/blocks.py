@@ -11,8 +11,9 @@ from rich.segment import Segment
 from rich.style import Style
 
 from localspec.protocol.events import Token, TokenClass
+from localspec.report.lines import plain_text
+from localspec.report.token_classes import TOKEN_CLASSES, mark_token
 from localspec.sanitize import sanitize
-from localspec.symbols import TOKEN_MARKS
 from localspec.tui.text.wrapping import WrappedText
 
 StyleMap = Mapping[str, Style]
@@ -114,10 +115,8 @@ class BlockStack:
 PREFIX_OWNER = -1  # `TextRun.owner` of the prefix, which is no token.
 
 TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
-    "accepted": Style(underline=True),
-    "bonus": Style(underline2=True, bold=True),
-    "correction": Style(overline=True, italic=True),
-    "plain": Style(),
+    token_class: Style.parse(" ".join(look.attributes))
+    for token_class, look in TOKEN_CLASSES.items()
 }
 """The style of each class in addition to its colour."""
 
@@ -170,11 +169,9 @@ class TokenText:
         )
 
     def _token_label(self, token: Token) -> str:
-        text = sanitize(token.text)
-        if not (self.show_classes and self.show_marks) or not text:
-            return text
-        body = text.rstrip()
-        return body + TOKEN_MARKS[token.kind] + text[len(body) :]
+        if self.show_classes and self.show_marks:
+            return plain_text(mark_token(token))
+        return sanitize(token.text)
 
     def height(self, width: int) -> int:
         if self._wrapped is None or self._width != width:

@@ -19,6 +19,7 @@ from localspec.protocol.events import (
     TokenScore,
 )
 from localspec.protocol.round_totals import RoundTotals
+from localspec.report.answer_stats import END_REASONS, format_speed_and_acceptance
 from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
     BlankLine,
@@ -30,16 +31,17 @@ from localspec.tui.text.blocks import (
 )
 from localspec.tui.text.markdown import MarkdownText
 from localspec.tui.themes import MarkdownStyle
-from localspec.units import count, percent, short_count, token_rate
+from localspec.units import count, short_count
 
 _LONG_QUESTION = 50_000
 """A question longer than this is drawn in part: wrapping a megabyte takes seconds."""
 _SHOWN_CHARACTERS = 5_000
-_END_REASONS: dict[FinishReason, str] = {
-    "length": "stopped at the max-token limit: f4 settings",
-    "context": "the context is full: /ctx N loads more, ctrl+n starts a new chat",
-    "error": "stopped by an error",
+_END_HINTS: dict[FinishReason, str] = {
+    "length": ": f4 settings",
+    "context": ": /ctx N loads more, ctrl+n starts a new chat",
+    "error": "",
 }
+"""What to do about an end that is worth a note."""
 _ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /think off"
 
 
@@ -68,12 +70,16 @@ def truncate_question(text: str, *, keep_end: bool = False) -> str:
 
 def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
     """Why an answer ended; empty for an ordinary end."""
-    why = _END_REASONS.get(turn.finish_reason, "") if turn.finish_reason else ""
-    if turn.finish_reason == "cancelled":
+    why = ""
+    hint = ""
+    if turn.finish_reason in _END_HINTS:
+        why = END_REASONS[turn.finish_reason]
+        hint = _END_HINTS[turn.finish_reason]
+    elif turn.finish_reason == "cancelled":
         why = "stopped" if stopped_ms is None else f"stopped in {stopped_ms:.0f} ms"
     if turn.ends_in_thinking:
-        return f"{why.partition(':')[0] or 'stopped'}, {_ENDED_WHILE_THINKING}"
-    return why
+        return f"{why or 'stopped'}, {_ENDED_WHILE_THINKING}"
+    return why + hint
 
 
 class TurnText:
@@ -163,10 +169,12 @@ class TurnText:
     def _end(self, event: GenerationFinished) -> None:
         self.token_text.end(event.tail)
         rate = event.totals.get("timings", {}).get("tokens_per_second")
-        totals = RoundTotals.of(self.rounds)
-        drafts = f" · {percent(totals.acceptance_rate)} of {count(totals.drafted, 'draft token')}"
-        drafts = f"{drafts} accepted" if totals.drafted else ""
-        self._speed_block.set_text(f"\n{token_rate(rate)}{drafts}" if rate else "")
+        if rate:
+            totals = RoundTotals.of(self.rounds)
+            speed = format_speed_and_acceptance(rate, totals)
+            self._speed_block.set_text(f"\n{speed}")
+        else:
+            self._speed_block.set_text("")
 
     def _add_part(self, part: AnswerPart) -> None:
         if part.is_thinking:

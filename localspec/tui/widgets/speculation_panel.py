@@ -11,25 +11,21 @@ from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import (
     RECENT_ROUNDS,
     SpeculationStats,
-    format_acceptance,
     known_rate,
 )
 from localspec.models import draft_heads
 from localspec.protocol.events import Round
+from localspec.report.answer_stats import STATE_ROLES, format_acceptance
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.tui.scheduling import set_reliable_timer
+from localspec.tui.text.report_content import role_colour
 from localspec.tui.text.wrapping import wrap_words
 from localspec.units import count, percent, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
 REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
 _PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
-_STATE_STYLES = {
-    "on": "bold $success",
-    "probing": "bold $accent",
-    "paused": "bold $warning",
-}
 _SOURCE_NAMES = {
     "model": "draft model",
     "lookup": "lookup",
@@ -122,7 +118,8 @@ def _headline(stats: SpeculationStats, state: str) -> Content:
         style = "bold $warning" if speedup.high < 1 else style
     elif stats.answer.rounds and plan_state != "off":
         gain = "few rounds so far" if stats.plain_speed else "plain speed unknown"
-    return _two_columns(label, gain, _STATE_STYLES.get(plan_state, "bold"), style)
+    state_style = f"bold {role_colour(STATE_ROLES[plan_state])}".rstrip()
+    return _two_columns(label, gain, state_style, style)
 
 
 def _reasons(stats: SpeculationStats) -> Iterator[str]:
@@ -159,7 +156,7 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
     yield _muted("acceptance rate")
     totals = stats.totals
     for part, label in ((stats.recent, "now"), (totals, "chat")):
-        rate = format_acceptance(part.accepted, part.drafted)
+        rate = format_acceptance(part)
         yield _two_columns(f"{rate} drafted" if part.drafted else rate, label)
     per_pass = stats.totals.tokens_per_pass
     yield Content(
@@ -180,7 +177,9 @@ def _strip(stats: SpeculationStats, ascii_only: bool) -> Iterator[Content]:
     yield _muted(f"last {count(len(rounds), 'round')}: accepted, 0–{scale}")
     cells = [_strip_cells(event, scale, ascii_only) for event in rounds]
     if not ascii_only:
-        yield Content.styled("".join(upper for upper, _, _ in cells), "$accepted")
+        yield Content.styled(
+            "".join(upper for upper, _, _ in cells), role_colour("accepted")
+        )
     yield Content.assemble(*((lower, style) for _, lower, style in cells))
     yield _muted("· plain  × all rejected")
 
@@ -189,13 +188,17 @@ def _strip_cells(event: Round, scale: int, ascii_only: bool) -> tuple[str, str, 
     if not event.drafted:
         return " ", "·", "$muted"
     if not event.accepted:
-        return " ", "×", "$corrected"
+        return " ", "×", role_colour("correction")
     if ascii_only:
-        return " ", str(event.accepted) if event.accepted < 10 else "+", "$accepted"
+        return (
+            " ",
+            str(event.accepted) if event.accepted < 10 else "+",
+            role_colour("accepted"),
+        )
     steps = "▁▂▃▄▅▆▇█"
     level = max(1, round(2 * len(steps) * min(event.accepted / scale, 1)))
     upper = steps[level - len(steps) - 1] if level > len(steps) else " "
-    return upper, steps[min(level, len(steps)) - 1], "$accepted"
+    return upper, steps[min(level, len(steps)) - 1], role_colour("accepted")
 
 
 def _histogram(counts: list[int]) -> Iterator[Content]:

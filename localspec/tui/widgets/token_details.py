@@ -5,24 +5,11 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from localspec.protocol.events import Round, Token, TokenClass
+from localspec.protocol.events import Round, Token
+from localspec.report.token_classes import TOKEN_CLASSES, format_legend
 from localspec.sanitize import sanitize
-from localspec.symbols import TOKEN_MARKS
+from localspec.tui.text.report_content import to_content
 from localspec.units import milliseconds, percent
-
-_CLASS_DESCRIPTIONS: dict[TokenClass, str] = {
-    "accepted": "accepted draft token",
-    "bonus": "bonus token: all draft tokens of the round were accepted",
-    "correction": "corrected: draft token rejected",
-    "plain": "plain: nothing was drafted",
-}
-LEGEND: dict[TokenClass, tuple[str, str]] = {
-    "accepted": ("accepted", "$accepted underline"),
-    "bonus": ("bonus", "$bonus bold underline2"),
-    "correction": ("corrected", "$corrected italic"),
-    "plain": ("plain", ""),
-}
-"""The names of the token classes, and their styles."""
 
 
 class TokenDetails(Static):
@@ -33,6 +20,7 @@ class TokenDetails(Static):
         self, token: Token | None, round_: Round | None, show_marks: bool
     ) -> None:
         lines = [Content("")]
+        legend = to_content(format_legend(with_marks=show_marks))
         brief = self.screen.has_class("-short")  # the strip has four lines then
         if token is not None and round_ is not None:
             lines = [
@@ -40,7 +28,7 @@ class TokenDetails(Static):
                 Content(_probabilities_line(token, brief=brief)),
                 _round_line(token, round_, brief=brief),
             ]
-        self.update(Content("\n").join([*lines, build_legend(show_marks)]))
+        self.update(Content("\n").join([*lines, legend]))
 
 
 def _quoted(text: str) -> str:
@@ -51,7 +39,7 @@ def _quoted(text: str) -> str:
 
 
 def _token_line(token: Token, *, brief: bool) -> Content:
-    description = _CLASS_DESCRIPTIONS[token.kind]
+    description = TOKEN_CLASSES[token.kind].description
     rejected = next((each for each in token.alternatives if each.was_drafted), None)
     if rejected is not None:
         description = f"corrected: draft token {_quoted(rejected.text)} rejected"
@@ -90,13 +78,3 @@ def _round_line(token: Token, round_: Round, *, brief: bool) -> Content:
 
 def _format_probability(p: float) -> str:
     return "under 1 %" if p < 0.005 else percent(p)
-
-
-def build_legend(show_marks: bool) -> Content:
-    parts: list[Content | str] = []
-    for kind, (label, style) in LEGEND.items():
-        mark = (
-            TOKEN_MARKS[kind] if show_marks else ("▔" if kind == "correction" else "")
-        )
-        parts += [Content.styled(f"{label}{mark}", style), "   "]
-    return Content.assemble(*parts)

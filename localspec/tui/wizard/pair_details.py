@@ -11,18 +11,17 @@ from msgspec import Struct
 from textual.content import Content
 
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.speed import SpeedEstimate
-from localspec.fit.verdict import DeviceFit, FitReport
+from localspec.fit.verdict import FitReport
 from localspec.machine import published
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
+from localspec.report import memory, pair_text
+from localspec.report.lines import plain_text
 from localspec.sanitize import sanitize
-from localspec.symbols import MEMORY_PARTS
+from localspec.tui.text.report_content import role_style, to_content
 from localspec.tui.text.wrapping import wrap_words
-from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.shortlist import (
-    VERDICT_STYLES,
     Candidate,
     EstimateCache,
     WizardServices,
@@ -32,13 +31,6 @@ from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb, gib
 
 _LABEL_WIDTH = 12
-_MAX_BAR_WIDTH = 64
-_USE_CASE_LABELS = {
-    "chat": "chat",
-    "code": "code",
-    "writing": "stories",
-    "documents": "documents",
-}
 
 
 class DetailsPage(Struct, frozen=True):
@@ -86,11 +78,11 @@ def _label(label: str, lines: Iterable[Content]) -> list[Content]:
 def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     pair = page.candidate.pair
     name = Content.assemble(
-        (fit_text.model_text(pair.target), "bold"),
+        (pair_text.format_model(pair.target), "bold"),
         ("  with  " if pair.draft else "  prompt lookup, no draft model", "$muted"),
-        (fit_text.model_text(pair.draft) if pair.draft else "", "bold"),
+        (pair_text.format_model(pair.draft) if pair.draft else "", "bold"),
     )
-    facts = [fit_text.licence_text(pair, "licence: see model page")]
+    facts = [pair_text.format_licences(pair, "licence: see model page")]
     if page.is_downloaded:
         facts.append("installed")
     else:
@@ -118,7 +110,7 @@ def _memory_lines(
     if fit is None:
         yield Content(page.candidate.no_fit_reason or "…")
         return
-    bar_width = min(_MAX_BAR_WIDTH, width)
+    bar_width = min(memory.MAX_BAR_WIDTH, width)
     gpus = [each for each in fit.device_fits if each.target.total or each.draft.total]
     is_pool = bool(fit.host.sharing) and all(
         each.verdict == "fits" for each in fit.host.sharing
@@ -130,12 +122,12 @@ def _memory_lines(
         if len(devices) > 1:
             name = sanitize(device_fit.device.description, multiline=False)[:bar_width]
             yield Content.styled(name, "$muted")
-        if not short:
-            yield Content.styled(render_scale(device_fit, bar_width), "$muted")
-        yield render_bar(device_fit, bar_width)
-        yield render_legend(device_fit, width)
-    style = f"bold {VERDICT_STYLES[fit.verdict]}"
-    *lines, last = wrap_words(fit_text.verdict_text(fit), width)
+        for line in memory.format_device_memory(
+            device_fit, width, with_scale=not short
+        ):
+            yield to_content(line)
+    style = f"bold {role_style(memory.VERDICT_ROLES[fit.verdict])}"
+    *lines, last = wrap_words(memory.describe_fit(fit), width)
     yield from (Content.styled(line, style) for line in lines)
     basis = f" · {page.fit_basis}"
     is_room = width + _LABEL_WIDTH >= 70 and len(last) + len(basis) <= width
@@ -150,41 +142,20 @@ def _speed_lines(page: DetailsPage, width: int, *, short: bool) -> Iterator[Cont
     fit = page.candidate.fit
     if fit is None or fit.verdict == "no":
         return
-    speed, is_wide = fit.speed, width + _LABEL_WIDTH >= 70
+    speed = fit.speed
+    yield from map(to_content, pair_text.format_speeds(speed, page.use_case, width))
+    basis = pair_text.describe_speed_basis(speed)
     if speed.plain is None:
-        yield Content(f"unknown: {sanitize(speed.explanation, multiline=False)}")
+        yield to_content(basis)
         return
-    yield Content.assemble(
-        ("plain          ", "$muted"), fit_text.speed_text(speed.plain)
-    )
-    yield Content.assemble(
-        ("speculative    ", "$muted"),
-        (f"{fit_text.speed_text(speed.speculative):<14}", "bold"),
-        (
-            f"{'  ' if is_wide else ' '}{_speedup_text(page.use_case, speed, width - 33)}",
-            "$muted",
-        ),
-    )
     pair, devices = page.candidate.pair, [each.device for each in fit.device_fits]
     kind = "" if pair.draft_kind == "lookup" else pair.draft_kind
     if not short and (row := published.find_nearest(pair.target.id, devices, kind)):
         text = f"others report  {row.describe()}"
         yield Content.styled(text, "$muted").truncate(width, ellipsis=True)
     if not short:
-        lines = wrap_words(f"based on {speed.explanation}", width)
+        lines = wrap_words(plain_text(basis), width)
         yield from (Content.styled(line, "$muted") for line in lines)
-
-
-def _speedup_text(use_case: str, speed: SpeedEstimate, width: int) -> str:
-    """The speed-up for the chosen use case, then for others as room allows."""
-    shown = ""
-    for use in dict.fromkeys((use_case, *_USE_CASE_LABELS)):
-        speedup = fit_text.speedup_text(fit_text.speedup_range(speed, use))
-        more = f"{speedup} {_USE_CASE_LABELS.get(use, use)}" if speedup else ""
-        separator = " · " if shown else ""
-        if not shown or (more and len(shown) + len(separator) + len(more) <= width):
-            shown += f"{separator}{more}"
-    return shown
 
 
 def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
@@ -226,89 +197,6 @@ def _check_lines(checks: Iterable[PreDownloadCheck], width: int) -> Iterator[Con
         yield line
 
 
-_PART_STYLES = ("$accent", "$bonus", *["$accepted"] * 3, "$muted")
-"""In the order of `DeviceFit.memory_parts`."""
-
-
-def render_bar(device_fit: DeviceFit, width: int) -> Content:
-    """Memory of other programs is at the end; missing memory is red."""
-    total, free_bytes = _bar_total(device_fit), device_fit.device.free
-    cells = _cell_counts(device_fit.memory_parts.values(), total, width)
-    free = width if free_bytes is None else round(free_bytes * width / total)
-    segments: list[tuple[str, str]] = []
-    start = 0
-    for sign, style, n_cells in zip(MEMORY_PARTS, _PART_STYLES, cells, strict=True):
-        n_fitting = max(0, min(n_cells, free - start))
-        segments += [
-            (sign * n_fitting, style),
-            (sign * (n_cells - n_fitting), "$error"),
-        ]
-        start += n_cells
-    segments.append(("·" * max(0, free - start), "$muted"))
-    segments.append(("╱" * (width - max(free, start)), "$muted"))
-    return Content.assemble(*(segment for segment in segments if segment[0]))
-
-
-def _bar_total(device_fit: DeviceFit) -> int:
-    """Bytes for the full width: the device's memory, or what is needed if that is more."""
-    return max(
-        device_fit.device.total or device_fit.device.free or 0, device_fit.needed, 1
-    )
-
-
-def _cell_counts(parts: Iterable[int], total: int, width: int) -> list[int]:
-    """Cells of each part.
-
-    A non-empty part gets at least one cell, taken from the largest.
-    """
-    cells = [max(1, round(part * width / total)) if part else 0 for part in parts]
-    while sum(cells) > width:
-        cells[cells.index(max(cells))] -= 1
-    return cells
-
-
-def render_scale(device_fit: DeviceFit, width: int) -> str:
-    """Above the bar: zero, free memory, and total memory."""
-    device = device_fit.device
-    total = _bar_total(device_fit)
-    total_text = (
-        fit_text.gib_text(device.total or total) if total == device.total else ""
-    )
-    free = f"{fit_text.gib_text(device.free)} free" if device.free is not None else ""
-    free_column = min(round((device.free or 0) * width / total), width)
-    # both labels would overlap
-    if total_text and free_column > width - len(total_text) - 1:
-        free = f"{fit_text.gib_text(device.free or 0)} free of {total_text}"
-        total_text = ""
-        free_column = width
-    line = "0 GiB"
-    if free:
-        line = f"{line}{free.rjust(max(len(free) + 1, free_column - len(line)))}"
-    return (
-        f"{line}{total_text.rjust(max(0, width - len(line)))}" if total_text else line
-    )
-
-
-def render_legend(device_fit: DeviceFit, width: int) -> Content:
-    sizes = device_fit.memory_parts
-    remaining, parts = -1, []
-    for long_name in ("compute buffers", "buf."):
-        names = [long_name if name == "compute buffers" else name for name in sizes]
-        parts = [
-            (sign, style, f" {name} {fit_text.gib_text(size)}")
-            for sign, style, name, size in zip(
-                MEMORY_PARTS, _PART_STYLES, names, sizes.values(), strict=True
-            )
-            if size
-        ]
-        remaining = width - sum(1 + len(label) for _, _, label in parts)
-        if remaining >= len(parts) - 1:
-            break
-    gap = " " * max(0, min(3, remaining // max(1, len(parts) - 1)))
-    lines = [Content.assemble((sign, style), label) for sign, style, label in parts]
-    return Content(gap).join(lines)
-
-
 class PreDownloadCheck(Struct, frozen=True):
     """`passed` is None if it can only be checked at the download."""
 
@@ -348,9 +236,10 @@ def check_before_download(
     if pair.draft is not None:
         yield _compatibility_check(pair, comparison.verdict if comparison else None)
     if fit is not None and fit.verdict != "unknown":
-        context = fit_text.context_text(fit.load.target_settings.n_ctx)
+        context = pair_text.format_context(fit.load.target_settings.n_ctx)
         fits = fit.verdict != "no"
-        text = f"{'fits' if fits else 'does not fit'} with context {context}"
+        label = memory.VERDICT_LABELS["fits" if fits else "no"]
+        text = f"{label} with context {context}"
         yield PreDownloadCheck(fits, text)
     if subject is not None:
         shape = subject.target.shape
@@ -359,7 +248,7 @@ def check_before_download(
         text = text if can_speculate else "cannot roll back, no speculation"
         yield PreDownloadCheck(can_speculate, f"recurrent state: {text}")
     if all(model.licence for model in (pair.target, pair.draft) if model):
-        yield PreDownloadCheck(True, f"licence {fit_text.licence_text(pair)}")
+        yield PreDownloadCheck(True, f"licence {pair_text.format_licences(pair)}")
     else:
         yield PreDownloadCheck(None, "licence: see model page")
 

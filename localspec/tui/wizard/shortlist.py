@@ -15,14 +15,15 @@ from localspec.fit import pair_shapes, suggestions, verdict
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.suggestions import PairSuggestion
-from localspec.fit.verdict import FitReport
+from localspec.fit.verdict import FitReport, FitVerdict
 from localspec.launch import ResolvedPair
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
+from localspec.report import memory, pair_text
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
+from localspec.tui.text.report_content import role_style
 from localspec.tui.text.wrapping import fit_to_width, wrap_words
-from localspec.tui.wizard import fit_text
 from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb
 
@@ -43,7 +44,7 @@ class Candidate(Struct, frozen=True):
     reasons: tuple[str, ...] = ()
     draft_reason: str = ""
     no_fit_reason: str = ""
-    size_verdict: str = ""  # By file sizes only: fits, tight or no.
+    size_verdict: FitVerdict | None = None  # By file sizes only.
 
 
 def suggest_candidates(
@@ -176,13 +177,9 @@ class EstimateCache:
         return _candidate_from_suggestion(found)
 
 
-VERDICT_STYLES = {
-    "fits": "$success",
-    "tight": "$warning",
-    "no": "$error",
-    "unknown": "$muted",
-}
-_FIT_WIDTH, _SPEED_WIDTH, _SIZE_WIDTH = 8, 14, 12
+_FIT_WIDTH = 8
+_SPEED_WIDTH = 14
+_SIZE_WIDTH = 12
 
 
 class ShortlistColumns(Struct, frozen=True):
@@ -231,8 +228,8 @@ def candidate_line(
 ) -> Content:
     columns = ShortlistColumns.for_width(width)
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
-    licence = fit_to_width(fit_text.licence_text(candidate.pair), columns.licence)
-    name = fit_to_width(fit_text.pair_name(candidate.pair), columns.name)
+    licence = fit_to_width(pair_text.format_licences(candidate.pair), columns.licence)
+    name = fit_to_width(pair_text.format_pair_name(candidate.pair), columns.name)
     return Content.assemble(
         ("▸ " if pointed else "  ", "$accent"),
         f"{name} ",
@@ -246,13 +243,16 @@ def candidate_line(
 def _fit_cells(
     candidate: Candidate, columns: ShortlistColumns
 ) -> Iterator[tuple[str, str]]:
-    fit, labels = candidate.fit, fit_text.VERDICT_LABELS
+    fit = candidate.fit
     if fit is None:
-        judged = labels.get(candidate.size_verdict, "?")
-        label = judged if candidate.no_fit_reason else "…"
+        label = "…"
+        if candidate.no_fit_reason:
+            verdict = candidate.size_verdict
+            label = memory.VERDICT_LABELS[verdict] if verdict else "?"
         yield f"{' ' * columns.bar}{label:<{_FIT_WIDTH}}", "$muted"
         return
-    style = VERDICT_STYLES[fit.verdict]
+    label = memory.VERDICT_LABELS[fit.verdict]
+    style = role_style(memory.VERDICT_ROLES[fit.verdict])
     if columns.bar:
         tightest = fit.tightest  # of its free memory the share that is used
         share = tightest.needed / tightest.device.free if tightest.device.free else 1.0
@@ -260,7 +260,7 @@ def _fit_cells(
         yield bar, style if fit.verdict != "fits" else "$accent"
         yield "·" * (columns.bar - 1 - len(bar)), "$muted"
         yield " ", ""
-    yield f"{labels[fit.verdict]:<{_FIT_WIDTH}}", style
+    yield f"{label:<{_FIT_WIDTH}}", style
 
 
 def _speed_cells(
@@ -272,10 +272,10 @@ def _speed_cells(
         empty = _right("" if speed is None else "?", _SPEED_WIDTH)
         yield empty + " " * (columns.speedup + columns.plain), "$muted"
         return
-    yield _right(fit_text.speed_text(speed.speculative), _SPEED_WIDTH), ""
-    speedup = fit_text.speedup_text(fit_text.speedup_range(speed, use_case))
+    yield _right(pair_text.format_speed(speed.speculative), _SPEED_WIDTH), ""
+    speedup = pair_text.format_speedup(pair_text.find_speedup(speed, use_case))
     yield _right(speedup, columns.speedup), ""
-    yield _right(fit_text.speed_text(speed.plain), columns.plain), "$muted"
+    yield _right(pair_text.format_speed(speed.plain), columns.plain), "$muted"
 
 
 def reason_lines(
@@ -284,7 +284,7 @@ def reason_lines(
     if candidate is None:
         return []
     reasons = [candidate.no_fit_reason] if candidate.no_fit_reason else []
-    reasons += [fit_text.verdict_text(candidate.fit)] if candidate.fit else []
+    reasons += [memory.describe_fit(candidate.fit)] if candidate.fit else []
     reasons += candidate.reasons
     if (
         candidate.fit

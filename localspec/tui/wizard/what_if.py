@@ -16,10 +16,10 @@ from localspec.fit.verdict import FitReport
 from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.protocol.wire import KvType
+from localspec.report import pair_text
 from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import format_footer
 from localspec.tui.text.wrapping import fit_to_width
-from localspec.tui.wizard import fit_text
 
 Dial = Literal["gpu", "context", "kv"]
 DIALS: tuple[Dial, ...] = ("gpu", "context", "kv")
@@ -95,7 +95,7 @@ def dials_line(
     `fit` provides the automatic values.
     """
     settings = fit.load.target_settings if fit else None
-    context = fit_text.context_text(
+    context = pair_text.format_context(
         what_if.ctx or (settings.n_ctx if settings else None)
     )
     kv = what_if.kv or (settings.kv_type if settings else "auto")

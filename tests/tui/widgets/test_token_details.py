@@ -8,8 +8,8 @@ from rich.color import ColorType
 from rich.style import Style
 
 from localspec.protocol.events import TokenClass
+from localspec.report.token_classes import TOKEN_CLASSES
 from localspec.tui.themes import ANSI, THEME_NAMES
-from localspec.tui.widgets.token_details import LEGEND
 from tests.support import scenes
 from tests.support.scenes import CODE, asking
 
@@ -43,9 +43,9 @@ async def test_classes_differ_without_their_colours(theme: str) -> None:
             kind: next(
                 without_colour(s.style or Style())
                 for s in drawn[::-1]
-                if words in s.text
+                if look.label in s.text
             )
-            for kind, (words, _) in LEGEND.items()
+            for kind, look in TOKEN_CLASSES.items()
         }
     for one, other in combinations(KINDS, 2):
         assert looks[one] != looks[other]

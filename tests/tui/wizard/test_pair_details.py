@@ -12,20 +12,18 @@ from localspec import launch
 from localspec.chat.session import ChatSession
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.verdict import DeviceFit
-from localspec.machine.device import DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
-from localspec.symbols import ASCII_TRANSLATION, MEMORY_PARTS
+from localspec.report import memory
 from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
 from localspec.tui.saved_chats import ChatSessions
-from localspec.tui.wizard import fit_text, pair_details
+from localspec.tui.wizard import pair_details
 from localspec.tui.wizard.shortlist import WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 from tests.support import head_models, headshapes, wizards
-from tests.support.wizards import CARD, GIB, PLACE
+from tests.support.wizards import CARD, PLACE
 from tests.support.zoo import Zoo
 from tests.tui.screens.test_wizard import shown
 
@@ -122,25 +120,6 @@ def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("width", [24, 46, 64])
-def test_a_bar_has_as_many_cells_as_it_was_given(width: int) -> None:
-    for gib in (0.0, 0.01, 3, 8, 11.5, 40):
-        part = DeviceMemory(int(gib * GIB), int(0.01 * GIB), int(gib * GIB / 20))
-        room = DeviceFit(CARD, GIB // 2, part, DeviceMemory(int(0.01 * GIB)))
-        drawn = pair_details.render_bar(room, width)
-        assert drawn.cell_length == width
-        assert len(pair_details.render_scale(room, width)) <= width
-        signs = set(MEMORY_PARTS) & set(drawn.plain)
-        # what is small is seen as well
-        assert len(signs) >= (3 if gib else 2), drawn.plain
-        assert drawn.plain.translate(ASCII_TRANSLATION).isascii()
-    room = DeviceFit(
-        replace(CARD, free=None, total=None), 0, DeviceMemory(GIB), DeviceMemory()
-    )
-    assert pair_details.render_bar(room, width).cell_length == width
-    assert pair_details.render_scale(room, width) == "0 GiB"
-
-
 def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
     one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), wizards.catalogue(tmp_path))
     assert one.fit is not None and one.fit.device_fits
@@ -152,7 +131,7 @@ def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
     lines = [line.plain for line in pair_details.render_page(page, 100, 30)]
     (legend,) = [line for line in lines if " KV " in line]
     assert (
-        f"target {fit_text.gib_text(gpu.target.weights + pool.host.target.weights)}"
+        f"target {memory.short_gib(gpu.target.weights + pool.host.target.weights)}"
         in legend
     )
     assert not any("of this computer's memory" in line for line in lines), (

@@ -1,0 +1,1 @@
+"""What is reported, as lines of text with roles, for every front end alike."""

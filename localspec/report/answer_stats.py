@@ -1,0 +1,267 @@
+"""What an answer says about speculation: its rounds, statistics, speed and end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.speculation_stats import MIN_DRAFTED, Speedup, measure_speedup
+from localspec.protocol.events import (
+    FinishReason,
+    Round,
+    SpeculationPlan,
+    SpeculationState,
+    Token,
+)
+from localspec.protocol.round_totals import DraftTotals
+from localspec.report.lines import Line, Role, Span, make_line
+from localspec.report.token_classes import mark_text
+from localspec.sanitize import sanitize
+from localspec.symbols import draw_bar
+from localspec.units import count, milliseconds, percent, short_count, token_rate
+
+STATE_ROLES: dict[SpeculationState, Role] = {
+    "on": "success",
+    "probing": "accent",
+    "paused": "warning",
+    "off": "text",
+}
+END_REASONS: dict[FinishReason, str] = {
+    "eog": "the model ended the answer",
+    "stop": "stopped at a stop string",
+    "length": "stopped at the max-token limit",
+    "context": "the context is full",
+    "cancelled": "stopped by the user",
+    "error": "stopped by an error",
+}
+
+
+def format_acceptance(totals: DraftTotals) -> str:
+    """`62 % of 214`, without a rate below ten draft tokens."""
+    accepted = totals.accepted
+    drafted = totals.drafted
+    if not drafted:
+        return "–"
+    if drafted < MIN_DRAFTED:
+        return f"{accepted} of {drafted}"
+    return f"{percent(accepted / drafted)} of {drafted:,}"
+
+
+def describe_acceptance(totals: DraftTotals) -> str:
+    return f"acceptance rate {format_acceptance(totals)}"
+
+
+def _count_passes(n: int) -> str:
+    return "1 pass" if n == 1 else f"{n} passes"
+
+
+def _make_sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
+
+
+# --- The lines of `--stats` and `/stats`.
+
+_BAR_WIDTH = 6
+
+
+def format_stats(
+    plan: SpeculationPlan | None,
+    totals: dict[str, Any],
+    seed: int,
+    *,
+    plain: bool = False,
+) -> Iterator[Line]:
+    """`totals`: those of the event that ended the answer.
+
+    `plain`: without bars and symbols, for a screen reader.
+    """
+    speculation = totals["speculation"]
+    timings = totals["timings"]
+    separator = ", " if plain else " · "
+    if plan is not None:
+        state = Span(plan.state.upper(), STATE_ROLES[plan.state])
+        yield (state, Span(f"  {plan.why}"))
+    if speculation["drafted"]:
+        n_drafted_rounds = speculation["rounds"]
+        n_passes = n_drafted_rounds + speculation["paused_rounds"]
+        drafts = DraftTotals(
+            drafted=speculation["drafted"], accepted=speculation["accepted"]
+        )
+        facts = [
+            describe_acceptance(drafts),
+            f"{totals['tokens'] / n_passes:.1f} tokens per target pass",
+            f"{_count_passes(n_passes)}, {n_drafted_rounds} with a draft",
+        ]
+        yield make_line(separator.join(facts))
+        histogram = _format_histogram(speculation["histogram"], plain=plain)
+        yield make_line(f"accepted tokens per round  {histogram}")
+    overlap = speculation.get("overlap")
+    if overlap:
+        share = percent(overlap["hits"] / overlap["rounds"])
+        yield make_line(
+            f"overlapped drafting: {share} of {overlap['rounds']} drafts begun in time"
+        )
+    facts = [
+        f"{totals['tokens']} tokens",
+        token_rate(timings["tokens_per_second"]),
+        f"first token {milliseconds(timings['first_token_ms'])}",
+        f"host {milliseconds(speculation['host_ms_per_round'])} per round",
+        f"seed {seed}",
+    ]
+    yield make_line(separator.join(facts))
+
+
+def _format_histogram(counts: Sequence[int], *, plain: bool) -> str:
+    """`counts[n]`: the rounds in which n draft tokens were accepted."""
+    if plain:
+        times = (f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
+        return ", ".join(times)
+    highest = max(counts, default=0) or 1
+    bars = [draw_bar(n / highest, _BAR_WIDTH) for n in counts]
+    rows = zip(bars, counts, strict=True)
+    return "  ".join(f"{i} {bar} {n}" for i, (bar, n) in enumerate(rows))
+
+
+# --- The rounds of an answer.
+
+_WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
+
+
+def format_round(event: Round) -> Line:
+    """Number, source, accepted/drafted, time, and the tokens with their marks."""
+    source = sanitize(event.source or "plain", multiline=False)
+    accepted = f"{event.accepted}/{event.drafted}" if event.drafted else ""
+    ms = milliseconds(event.ms.total)
+    start = f"{event.n:>5}  {source:<7} {accepted:>5}  {ms:>8} "
+    if not event.tokens:
+        return make_line(start.rstrip())
+    spans = [Span(start)]
+    for token in event.tokens:
+        text = sanitize(token.text).translate(_WHITESPACE_ESCAPES)
+        spans.append(Span(" "))
+        spans += mark_text(text, token.kind)
+    return tuple(spans)
+
+
+def describe_round(event: Round) -> str:
+    """The round as sentences, for a screen reader."""
+    start = f"Round {event.n}, {milliseconds(event.ms.total)}:"
+    texts = [_quote(token) for token in event.tokens]
+    if not event.drafted:
+        return f"{start} nothing drafted. Plain {', '.join(texts)}."
+    source = sanitize(event.source or "", multiline=False)
+    sentence = f"{start} {source} drafted {event.drafted}, {event.accepted} accepted"
+    if event.accepted:
+        sentence += f": {', '.join(texts[: event.accepted])}"
+    sentences = [f"{sentence}."]
+    labels = {"correction": "Corrected to", "bonus": "Bonus"}
+    others = event.tokens[event.accepted :]
+    for token in others:
+        sentences.append(f"{labels.get(token.kind, 'Then')} {_quote(token)}.")
+    return " ".join(sentences)
+
+
+def _quote(token: Token) -> str:
+    return json.dumps(sanitize(token.text), ensure_ascii=False)
+
+
+# --- A whole answer on one line.
+
+
+def format_answer_summary(answer: GeneratedAnswer) -> str:
+    """Totals of the rounds of a recorded answer, which may be incomplete."""
+    totals = answer.totals
+    rounds = answer.rounds
+    # The speed is that after the first token, as in `tokens_per_second`.
+    seconds = sum(event.ms.total for event in rounds[1:]) / 1e3
+    n_tokens = sum(len(event.tokens) for event in rounds[1:])
+    rate = n_tokens / seconds if seconds > 0 else None
+    parts = [f"{count(totals.tokens, 'token')} in {_count_passes(len(rounds))}"]
+    if totals.drafted:
+        parts.append(describe_acceptance(totals))
+        parts.append(f"{totals.tokens_per_pass:.1f} tokens per target pass")
+    parts.append(token_rate(rate))
+    end = "the recording ends here"
+    if answer.finished:
+        end = END_REASONS[answer.finished.reason]
+    return f"{', '.join(parts)}. {_make_sentence(end)}"
+
+
+def format_speed_and_acceptance(rate: float, totals: DraftTotals) -> str:
+    """`79.2 tok/s · acceptance rate 62 % of 134`."""
+    speed = token_rate(rate)
+    return f"{speed} · {describe_acceptance(totals)}" if totals.drafted else speed
+
+
+class AnswerStats(Struct, frozen=True):
+    answer: GeneratedAnswer
+    plain_tokens_per_second: float | None
+    """Tokens per second without speculation; None until it is measured."""
+    n_ctx: int
+    stopped_ms: float | None = None
+    """Milliseconds from Ctrl+C to the end; None if the answer was not stopped."""
+
+    @property
+    def speedup(self) -> Speedup | None:
+        if not self.answer.totals.drafted:
+            return None
+        return measure_speedup(self.answer.rounds, self.plain_tokens_per_second)
+
+    @property
+    def is_context_full(self) -> bool:
+        return self._finish_reason == "context"
+
+    @property
+    def _finish_reason(self) -> FinishReason | None:
+        return self.answer.finished.reason if self.answer.finished else None
+
+    def list_notable_ends(self) -> Iterator[str]:
+        """What was unusual about the end of the answer."""
+        reason = self._finish_reason
+        if reason in ("length", "context"):
+            yield END_REASONS[reason]
+        if self.answer.ended_in_thinking:
+            yield "stopped while thinking"
+
+
+def format_status_line(stats: AnswerStats) -> str:
+    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k / 16k`."""
+    answer = stats.answer
+    parts = []
+    if stats.stopped_ms is not None:
+        parts.append(f"stopped in {milliseconds(stats.stopped_ms)}")
+    parts += stats.list_notable_ends()
+    if stats.speedup is not None:
+        parts.append(f"{stats.speedup} plain speed")
+    if answer.totals.drafted:
+        parts.append(describe_acceptance(answer.totals))
+    elif answer.plan is not None:
+        parts.append(f"speculation {answer.plan.state}")
+    if answer.tokens_per_second is not None:
+        parts.append(token_rate(answer.tokens_per_second))
+    used = short_count(answer.context_tokens)
+    parts.append(f"context {used} / {short_count(stats.n_ctx)}")
+    return " · ".join(parts)
+
+
+def describe_status(stats: AnswerStats) -> str:
+    """The status line as sentences, for a screen reader."""
+    answer = stats.answer
+    totals = answer.totals
+    sentences = []
+    if stats.stopped_ms is not None:
+        sentences.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
+    sentences += map(_make_sentence, stats.list_notable_ends())
+    if totals.drafted:
+        gain = f", {stats.speedup.in_words} plain speed" if stats.speedup else ""
+        accepted = f"{totals.accepted} of {totals.drafted} draft tokens accepted"
+        sentences.append(f"{accepted}{gain}.")
+    if answer.tokens_per_second is not None:
+        sentences.append(f"{answer.tokens_per_second:.0f} tokens per second.")
+    used = answer.context_tokens
+    sentences.append(f"Context: {used} of {stats.n_ctx} tokens.")
+    return " ".join(sentences)

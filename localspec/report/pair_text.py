@@ -1,0 +1,120 @@
+"""A pair in words: its name, licences and context, and the speed that it is expected to have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from localspec.fit.speed import FloatRange, SpeedEstimate
+from localspec.models.catalog import CatalogModel, CatalogPair, own_id
+from localspec.report.lines import Line, Span, make_line
+from localspec.sanitize import sanitize
+
+_USE_CASE_LABELS = {
+    "chat": "chat",
+    "code": "code",
+    "writing": "stories",
+    "documents": "documents",
+}
+_SPEED_LABEL_WIDTH = 15
+_SPEED_WIDTH = 14
+_WIDE = 58
+"""From this width on two spaces separate a speed from its speed-ups."""
+
+
+def format_model(model: CatalogModel) -> str:
+    return sanitize(f"{model.id} {model.quantization}".strip(), multiline=False)
+
+
+def format_pair_name(pair: CatalogPair) -> str:
+    """The id without what is said twice, such as gemma-4-e4b+mtp.
+
+    A pair that drafts by prompt lookup has the name of its target.
+    """
+    target = own_id(pair.target.id)
+    name = pair.id.replace("+lookup", "").replace(f"{target}+{target}-", f"{target}+")
+    return sanitize(name, multiline=False)
+
+
+def format_licences(pair: CatalogPair, unknown: str = "?") -> str:
+    """The licences of both models, without repetition."""
+    models = [model for model in (pair.target, pair.draft) if model]
+    licences = [
+        (model.licence or unknown).removesuffix(" (repository)") for model in models
+    ]
+    return sanitize(", ".join(dict.fromkeys(licences)), multiline=False)
+
+
+def format_context(n_ctx: int | None) -> str:
+    """`8k`, or all digits if it is not a multiple of 1024."""
+    if n_ctx is None:
+        return "auto"
+    return f"{n_ctx // 1024}k" if n_ctx % 1024 == 0 else f"{n_ctx:,}"
+
+
+def format_range(value_range: FloatRange, digits: int | None = None) -> str:
+    """`71–84`, `3.2–4.1`; a single number if both ends look the same."""
+    low, high = value_range
+    if digits is None:
+        digits = 1 if high < 10 else 0
+    first = f"{low:.{digits}f}"
+    last = f"{high:.{digits}f}"
+    return first if first == last else f"{first}–{last}"
+
+
+def format_speed(value_range: FloatRange | None) -> str:
+    return f"{format_range(value_range)} tok/s" if value_range else "speed unknown"
+
+
+def format_speedup(value_range: FloatRange | None) -> str:
+    return f"{format_range(value_range, digits=1)}×" if value_range else ""
+
+
+def find_speedup(speed: SpeedEstimate, use_case: str) -> FloatRange | None:
+    expected = speed.by_workload.get(use_case)
+    return expected.speedup if expected else None
+
+
+def format_speeds(speed: SpeedEstimate, use_case: str, width: int) -> Iterator[Line]:
+    """The plain and the speculative speed, with the speed-ups that fit into `width`.
+
+    Nothing if the speed is unknown.
+    """
+    if speed.plain is None:
+        return
+    yield (
+        Span("plain".ljust(_SPEED_LABEL_WIDTH), "muted"),
+        Span(format_speed(speed.plain)),
+    )
+    gap = "  " if width >= _WIDE else " "
+    room = width - _SPEED_LABEL_WIDTH - _SPEED_WIDTH - 4
+    speedups = _format_speedups(speed, use_case, room)
+    yield (
+        Span("speculative".ljust(_SPEED_LABEL_WIDTH), "muted"),
+        Span(format_speed(speed.speculative).ljust(_SPEED_WIDTH), "strong"),
+        Span(f"{gap}{speedups}", "muted"),
+    )
+
+
+def _format_speedups(speed: SpeedEstimate, use_case: str, width: int) -> str:
+    """The speed-up for the chosen use case, then those for others as room allows.
+
+    For example `1.4–2.0× chat · 1.9–2.8× code`.
+    """
+    shown = ""
+    for use in dict.fromkeys((use_case, *_USE_CASE_LABELS)):
+        speedup = format_speedup(find_speedup(speed, use))
+        if not speedup:
+            continue
+        entry = f"{speedup} {_USE_CASE_LABELS.get(use, use)}"
+        if not shown:
+            shown = entry
+        elif len(shown) + len(" · ") + len(entry) <= width:
+            shown += f" · {entry}"
+    return shown
+
+
+def describe_speed_basis(speed: SpeedEstimate) -> Line:
+    basis = sanitize(speed.explanation, multiline=False)
+    if speed.plain is None:
+        return make_line(f"speed unknown: {basis}")
+    return make_line(f"based on {basis}", "muted")

@@ -1,0 +1,55 @@
+"""The look of the token classes, as the terminal and the app render it."""
+
+from typing import get_args
+
+import pytest
+
+from localspec.cli import terminal
+from localspec.protocol.events import Token, TokenClass
+from localspec.report.lines import plain_text
+from localspec.report.token_classes import (
+    TOKEN_CLASSES,
+    format_legend,
+    mark_text,
+    mark_token,
+)
+from localspec.tui.text.report_content import role_style
+
+
+def test_every_class_has_a_look_of_its_own() -> None:
+    assert set(TOKEN_CLASSES) == set(get_args(TokenClass))
+    looks = list(TOKEN_CLASSES.values())
+    assert len({look.mark for look in looks}) == len(looks)
+    assert len({look.attributes for look in looks}) == len(looks)
+
+
+def test_a_mark_goes_before_trailing_white_space() -> None:
+    assert plain_text(mark_text("word\n", "accepted")) == "wordˢ\n"
+    assert plain_text(mark_text("word", "plain")) == "word·"
+    assert mark_text("", "plain") == ()
+
+
+def test_a_marked_token_is_sanitized() -> None:
+    hostile = Token(1, "red\x1b[31m", "bonus")
+    assert "\x1b" not in plain_text(mark_token(hostile))
+
+
+def test_the_legend_shows_each_class_as_its_tokens_look() -> None:
+    marked = plain_text(format_legend(with_marks=True))
+    unmarked = plain_text(format_legend(with_marks=False))
+    assert marked == "acceptedˢ   bonus⁺   corrected▔   plain·"
+    assert unmarked == "accepted   bonus   corrected▔   plain"
+
+
+@pytest.mark.parametrize("token_class", ["accepted", "bonus", "correction"])
+def test_the_terminal_colours_what_it_marks(token_class: TokenClass) -> None:
+    line = mark_text("word", token_class)
+    coloured = terminal.render_line(line, colour=True)
+    assert coloured.startswith("\x1b[") and plain_text(line) in coloured
+    assert terminal.render_line(line, colour=False) == plain_text(line)
+
+
+def test_the_app_draws_the_attributes_that_it_can() -> None:
+    assert role_style("accepted") == "$accepted underline"
+    assert role_style("correction") == "$corrected italic"
+    assert role_style("plain") == ""
