@@ -1,6 +1,7 @@
 """The memory of a device: verdict, bar, scale and legend."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import pytest
 
@@ -19,7 +20,7 @@ def device_fit(
     free: float | None = 16,
     total: float | None = 16,
     reserve: float = 0,
-    kind: str = "gpu",
+    kind: Literal["gpu", "cpu"] = "gpu",
 ) -> DeviceFit:
     """`parts`: GiB of the target, the draft, the KV cache and the compute buffers."""
     target, draft, kv, compute = (int(part * GIB) for part in parts)
