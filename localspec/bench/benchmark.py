@@ -1,16 +1,17 @@
-"""The measurement of `bench`: the costs of passes, then every answer plain and
-speculative.
+"""The measurement of `bench`.
+
+It times the model's passes, then has every answer written plain and speculative.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
 
-from localspec.bench import report_text, results
+from localspec.bench import results
 from localspec.bench.measurement import (
     AnswerCancelled,
     MeasurementProgress,
@@ -45,6 +46,10 @@ def estimate_bench(
     return BenchEstimate(per_round * rounds, rounds, rounds * seconds)
 
 
+def _format_seconds(seconds: float) -> str:
+    return duration(max(seconds, 1.0))
+
+
 class Benchmark:
     heading = "Benchmark"
     begins_with_verdict = False
@@ -53,21 +58,21 @@ class Benchmark:
         self,
         request: BenchRequest,
         clock: Callable[[], float] = time.perf_counter,
-        *,
-        format_report: Callable[[results.BenchReport], Iterable[str]] | None = None,
     ) -> None:
-        """`format_report`: default: the table, live."""
-        self.request, self._clock, self._format = request, clock, format_report
+        self.request = request
         self.runs: list[BenchRun] = []
+        self.has_ended = False
+        self._clock = clock
         self._n_rounds = request.rounds or 0
         self._engine: Engine | None = None
-        self._has_ended = self._is_complete = False
+        self._is_complete = False
 
     def format_estimate(self, measured: MeasuredCosts | None) -> str:
         estimate = estimate_bench(self.request, measured)
-        rounds = f" in {estimate.rounds} rounds" if estimate.rounds > 1 else ""
         answers = f"{estimate.answers} answers of {self.request.max_tokens} tokens"
-        return f"{answers}{rounds}: about {duration(max(estimate.seconds, 1.0))}."
+        if estimate.rounds > 1:
+            answers += f" in {estimate.rounds} rounds"
+        return f"{answers}: about {_format_seconds(estimate.seconds)}."
 
     def run(
         self, engine: Engine, should_stop: Callable[[], bool] = lambda: False
@@ -76,27 +81,31 @@ class Benchmark:
 
         Raises LocalspecError.
         """
-        self._engine, self.runs = engine, []
-        self._has_ended = self._is_complete = False
+        self._engine = engine
+        self.runs = []
+        self.has_ended = False
+        self._is_complete = False
         try:
             yield from self._measure(engine, should_stop)
             self._is_complete = True
         except AnswerCancelled:
             pass
         finally:
-            self._has_ended = True
+            self.has_ended = True
 
     def _measure(
         self, engine: Engine, should_stop: Callable[[], bool]
     ) -> Iterator[MeasurementProgress]:
         for event in engine.probe(ProbeCommand()):
-            yield MeasurementProgress(getattr(event, "why", "") or "measuring passes")
+            reason = getattr(event, "why", "")
+            yield MeasurementProgress(reason or "measuring passes")
             if should_stop():
                 engine.stop()
         estimate = estimate_bench(self.request, engine.measured)
+        n_answers = estimate.answers
         self._n_rounds = estimate.rounds
-        left = f"about {duration(max(estimate.seconds, 1.0))} left"
-        yield MeasurementProgress(f"{estimate.answers} answers, {left}", is_step=True)
+        left = f"about {_format_seconds(estimate.seconds)} left"
+        yield MeasurementProgress(f"{n_answers} answers, {left}", is_step=True)
         began = self._clock()
         for task, arm in self.request.schedule_runs(estimate.rounds):
             if should_stop():
@@ -104,12 +113,12 @@ class Benchmark:
             command = self.request.build_command(task, arm)
             answer = record_answer(engine, command, should_stop, self._clock)
             self.runs.append(BenchRun(task, arm, answer))
-            done, n = len(self.runs), estimate.answers
-            seconds_left = (self._clock() - began) / done * (n - done)
+            n_done = len(self.runs)
+            seconds_per_answer = (self._clock() - began) / n_done
+            seconds_left = seconds_per_answer * (n_answers - n_done)
             left = f"about {duration(seconds_left)} left"
-            yield MeasurementProgress(
-                f"{done} of {n} answers, {left}   {task.workload}"
-            )
+            progress = f"{n_done} of {n_answers} answers, {left}   {task.workload}"
+            yield MeasurementProgress(progress)
 
     @property
     def has_begun(self) -> bool:
@@ -130,20 +139,12 @@ class Benchmark:
             engine.ready,
             engine.measured,
             rounds=self._n_rounds,
-            interrupted=self._has_ended and not self._is_complete,
+            interrupted=self.has_ended and not self._is_complete,
         )
 
     @property
     def summary(self) -> str:
         return count(len(self.runs), "answer")
-
-    def format_report(self) -> list[str]:
-        if self._format is not None:
-            return list(self._format(self.report))
-        return list(report_text.format_table(self.report, is_final=self._has_ended))
-
-    def format_shared_report(self) -> list[str]:
-        return list(report_text.format_markdown(self.report))
 
     def to_json(self) -> dict[str, Any]:
         return results.report_to_json(self.report)

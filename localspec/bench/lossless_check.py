@@ -1,5 +1,7 @@
-"""Checks that speculation is lossless here: repeats the passes of answers, tests
-sampled tokens.
+"""Checks that speculation is lossless here.
+
+It repeats the passes of speculative answers without drafting, and tests sampled tokens
+against the model's own probabilities.
 """
 
 from __future__ import annotations
@@ -20,11 +22,10 @@ from localspec.bench.measurement import (
     record_answer,
 )
 from localspec.bench.sampling_check import VERIFY_MODES, TokenSample
-from localspec.bench.verify_report import (
+from localspec.bench.verify_results import (
     ComparisonTotals,
     Divergence,
     VerifyReport,
-    format_report,
     report_to_json,
 )
 from localspec.errors import PromptTooLongError
@@ -94,7 +95,7 @@ class LosslessMeasurement:
     def __init__(self, effort: VerifyEffort | None = None) -> None:
         self.effort = effort or VerifyEffort()
         self.report = VerifyReport()
-        self._has_ended = False
+        self.has_ended = False
         self._ready: EngineReady | None = None
 
     def format_estimate(self, _: MeasuredCosts | None) -> str:
@@ -108,13 +109,16 @@ class LosslessMeasurement:
 
         Raises LocalspecError.
         """
-        self._ready, self.report, self._has_ended = engine.ready, VerifyReport(), False
+        self._ready = engine.ready
+        self.report = VerifyReport()
+        self.has_ended = False
         recorder = AnswerRecorder(engine, should_stop)
         spec = "model" if engine.ready.draft is not None else "lookup"
         # Fixed draft lengths, for passes of different widths, and the adaptive
         # controller.
         variants: list[SpeculationVariant] = [(spec, 5), (spec, 2), ("auto", None)]
-        variants += [("lookup", 5)] if spec == "model" else []
+        if spec == "model":
+            variants.append(("lookup", 5))
         try:
             yield MeasurementProgress("measuring passes …", is_step=True)
             for _ in engine.probe(ProbeCommand(seconds=1.0)):
@@ -131,7 +135,7 @@ class LosslessMeasurement:
         except AnswerCancelled:
             pass
         finally:
-            self._has_ended = True
+            self.has_ended = True
 
     @property
     def has_begun(self) -> bool:
@@ -145,15 +149,13 @@ class LosslessMeasurement:
     def summary(self) -> str:
         return f"{self.report.drafted:,} draft tokens verified"
 
-    def format_report(self) -> list[str]:
+    @property
+    def ready(self) -> EngineReady:
         assert self._ready is not None, "not begun"
-        return list(format_report(self.report, self._ready, is_final=self._has_ended))
-
-    format_shared_report = format_report
+        return self._ready
 
     def to_json(self) -> dict[str, Any]:
-        assert self._ready is not None, "not begun"
-        return report_to_json(self.report, self._ready)
+        return report_to_json(self.report, self.ready)
 
     def _check_answers(
         self,
@@ -162,7 +164,8 @@ class LosslessMeasurement:
         temperature: float,
         variants: Sequence[SpeculationVariant],
     ) -> Iterator[MeasurementProgress]:
-        began, effort = time.monotonic(), self.effort
+        began = time.monotonic()
+        effort = self.effort
         kind = "same seed" if temperature else "temperature 0"
         prompts = [*effort.prompts[:1], LONG_PROMPT, *effort.prompts[1:]]
         for n, text in enumerate(prompts):
@@ -183,7 +186,7 @@ class LosslessMeasurement:
         """Draws one sample; if its test rejects, a second one with other seeds decides."""
         for is_confirmation in (False, True):
             sample = TokenSample(verify, is_confirmation=is_confirmation)
-            first_seed = seed + is_confirmation * _CONFIRMATION_SEED_OFFSET
+            first_seed = seed + _CONFIRMATION_SEED_OFFSET if is_confirmation else seed
             yield from self._draw_sample(recorder, sample, spec, first_seed)
             self.report.by_mode[verify] = sample
             if sample.impossible or not sample.is_rejected:
@@ -192,10 +195,13 @@ class LosslessMeasurement:
     def _draw_sample(
         self, recorder: AnswerRecorder, sample: TokenSample, spec: str, seed: int
     ) -> Iterator[MeasurementProgress]:
-        """Adds answers to the sample until it is large enough; seeds count up from
-        `seed`.
+        """Add answers to the sample until it is large enough.
+
+        Their seeds count up from `seed`.
         """
-        rng, began, effort = random.Random(seed), time.monotonic(), self.effort
+        rng = random.Random(seed)
+        began = time.monotonic()
+        effort = self.effort
         for n in range(_MAX_SAMPLED_ANSWERS):
             turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
             request = GenerateCommand(
@@ -208,20 +214,14 @@ class LosslessMeasurement:
             )
             answer = recorder.record(request)
             sample.add(answer, recorder.replay(answer), rng)
-            enough = min(
-                sample.tokens / effort.min_sampled_tokens, effort.elapsed_share(began)
-            )
-            is_first = (
-                n == 0
-                and sample.verify == VERIFY_MODES[0]
-                and not sample.is_confirmation
-            )
+            is_first_method = sample.verify == VERIFY_MODES[0]
+            is_step = n == 0 and is_first_method and not sample.is_confirmation
             message = f"sampling, {sample.verify}: {sample.tokens} tokens …"
-            yield MeasurementProgress(message, is_step=is_first)
-            if (
-                sample.impossible
-                or max(sample.tokens / _MAX_SAMPLED_TOKENS, enough) >= 1
-            ):
+            yield MeasurementProgress(message, is_step=is_step)
+            is_time_up = effort.elapsed_share(began) >= 1
+            has_enough = sample.tokens >= effort.min_sampled_tokens
+            is_full = sample.tokens >= _MAX_SAMPLED_TOKENS
+            if sample.impossible or is_full or (has_enough and is_time_up):
                 return
 
 
@@ -231,8 +231,7 @@ def _check_prompt(
     plain_request: GenerateCommand,
     variants: Sequence[SpeculationVariant],
 ) -> ComparisonTotals:
-    """Answers the prompt plain and with each variant, and repeats the passes of the
-    latter.
+    """Answer the prompt plain and with each variant; repeat the passes of the latter.
 
     A divergence counts if it repeats: another number of threads may have rounded
     differently.
@@ -243,12 +242,13 @@ def _check_prompt(
         request = replace(plain_request, spec=spec, draft_length=draft_length)
         answer = recorder.record(request)
         totals.add_answer(answer, plain)
-        if recorder.find_divergence(prompt, answer, plain) is not None:
-            divergence = recorder.find_divergence(
-                prompt, recorder.record(request), plain
-            )
-            totals.divergences += [divergence] if divergence is not None else []
-    totals.equal = int(not totals.different)
+        if recorder.find_divergence(prompt, answer, plain) is None:
+            continue
+        again = recorder.record(request)
+        divergence = recorder.find_divergence(prompt, again, plain)
+        if divergence is not None:
+            totals.divergences.append(divergence)
+    totals.equal = 0 if totals.different else 1
     return totals
 
 
@@ -256,25 +256,31 @@ def _check_prompt(
 
 
 class AnswerRecorder:
-    """Records and replays answers; raises AnswerCancelled once `should_stop` returns
-    true.
+    """Records and replays answers.
+
+    Its methods raise AnswerCancelled once `should_stop` returns true.
     """
 
     def __init__(self, engine: Engine, should_stop: Callable[[], bool]) -> None:
-        self._engine, self._should_stop = engine, should_stop
+        self._engine = engine
+        self._should_stop = should_stop
 
     def record(self, request: GenerateCommand) -> RecordedAnswer:
-        """Generates from an empty KV cache: reused cells come from passes of other
-        widths.
+        """Generate from an empty KV cache.
+
+        Cells that are reused would come from passes of other widths. Replaying no
+        tokens empties the cache.
         """
-        self._replay(ReplayCommand(request.text, (), (), ()))
+        empty_replay = ReplayCommand(request.text, (), (), ())
+        self._replay(empty_replay)
         return record_answer(self._engine, request, self._should_stop)
 
     def replay(self, answer: RecordedAnswer) -> ReplayResult:
-        """The target's logits for each token, in passes of the same widths, without
-        speculation.
+        """The target's choice for each token, in passes of the same widths.
 
-        The first round is the prompt's own pass, which a replay starts with.
+        The first round is the prompt's own pass, which a replay starts with. An answer
+        whose rounds drafted 0, 4 and 2 tokens and kept 1, 3 and 3 is replayed with
+        passes over 5 and 3 tokens, of which 3 and 3 are kept.
         """
         later = _rounds_with_tokens(answer)[1:]
         return self._replay(
@@ -297,17 +303,17 @@ class AnswerRecorder:
     ) -> Divergence | None:
         """The first token that the same passes do not give without speculation.
 
-        Or the end, if one answer ends where the plain one, the same so far, goes on.
+        It may be the end: one answer ends where the plain one, the same so far, goes on.
         """
-        ids, chosen = answer.ids, list(self.replay(answer).best)
-        expected = chosen
-        if chosen == ids:
-            n = min(len(ids), len(plain.ids))
-            if len(ids) == len(plain.ids) or ids[:n] != plain.ids[:n]:
+        ids = answer.ids
+        expected = list(self.replay(answer).best)
+        if expected == ids:
+            n_common = min(len(ids), len(plain.ids))
+            has_same_length = len(ids) == len(plain.ids)
+            if has_same_length or ids[:n_common] != plain.ids[:n_common]:
                 return None
             expected = plain.ids
-        same = [a == b for a, b in zip(ids, expected, strict=False)]
-        position = same.index(False) if False in same else len(same)
+        position = _first_difference(ids, expected)
         return Divergence(
             prompt=prompt,
             spec=answer.request.spec,
@@ -319,15 +325,24 @@ class AnswerRecorder:
         )
 
 
+def _first_difference(ids: Sequence[int], others: Sequence[int]) -> int:
+    """The position of the first difference; the shorter length if there is none."""
+    for position, (id_, other) in enumerate(zip(ids, others, strict=False)):
+        if id_ != other:
+            return position
+    return min(len(ids), len(others))
+
+
 def _rounds_with_tokens(answer: RecordedAnswer) -> list[Round]:
     return [event for event in answer.rounds if event.tokens]
 
 
 def _pass_width_at(answer: RecordedAnswer, position: int) -> int:
     """Tokens in the pass that produced this position; beyond the end, in the last pass."""
+    rounds = _rounds_with_tokens(answer)
     end = 0
-    for event in _rounds_with_tokens(answer):
+    for event in rounds:
         end += len(event.tokens)
         if position < end:
-            break
-    return event.drafted + 1
+            return event.drafted + 1
+    return rounds[-1].drafted + 1 if rounds else 1

@@ -9,12 +9,14 @@ from msgspec import to_builtins
 
 from localspec.cli import global_options, terminal
 from localspec.cli.terminal import ProgressLine, echo
-from localspec.doctor import checks, findings, llama_build
+from localspec.doctor import checks, llama_build
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
 from localspec.errors import UsageError
 from localspec.machine import type_speeds
 from localspec.machine.type_speeds import TypeSpeed
+from localspec.report import doctor as doctor_report
+from localspec.report.lines import format_columns
 
 
 @click.command("doctor")
@@ -45,42 +47,60 @@ def command(dismiss: str | None, cpu: bool, fix: bool, yes: bool, as_json: bool)
         )
     results = checks.run_checks()
     if not as_json:
-        terminal.echo_text(findings.format_report(results))
-    actions = [(each.what, each.action) for each in results if each.action is not None]
-    if fix and not actions:
-        echo("There is nothing to fix automatically.", err=True)
-    if _fix(
-        [action for what, action in actions if fix and _confirm(what, action, yes)]
-    ):
+        plain = global_options.is_plain()
+        for line in doctor_report.format_findings(results, plain=plain):
+            terminal.echo_line(line)
+    if fix and _fix(results, yes=yes):
         results = checks.run_checks()
         if not as_json:
-            echo(f"Now: {findings.format_counts(results) or 'No problems found'}.")
+            echo(f"Now: {doctor_report.summarize_problems(results)}.")
     if as_json:
-        terminal.echo_json({"findings": [_to_json(finding) for finding in results]})
-    return int(any(finding.level == "error" for finding in results))
+        document = [doctor_report.finding_to_json(finding) for finding in results]
+        terminal.echo_json({"findings": document})
+    has_error = any(finding.level == "error" for finding in results)
+    return 1 if has_error else 0
 
 
-def _fix(confirmed: Sequence[RepairAction]) -> bool:
-    """Whether there was anything to fix."""
+def _fix(results: Sequence[Finding], *, yes: bool) -> bool:
+    """Run the repairs that the user confirms; return whether there was one.
+
+    All questions come before the first repair, which may take minutes.
+    """
+    confirmed: list[RepairAction] = []
+    has_action = False
+    for finding in results:
+        if finding.action is not None:
+            has_action = True
+            if _confirm(finding.what, finding.action, yes=yes):
+                confirmed.append(finding.action)
+    if not has_action:
+        echo("There is nothing to fix automatically.", err=True)
     for action in confirmed:
-        runner = RepairRunner(action, lambda line: echo(f"  {line}", err=True))
-        try:
-            echo(f"  {runner.run()[1]}", err=True)
-        except KeyboardInterrupt:
-            runner.stop()
-            raise
+        _run_repair(action)
     return bool(confirmed)
 
 
+def _run_repair(action: RepairAction) -> None:
+    runner = RepairRunner(action, lambda line: echo(f"  {line}", err=True))
+    try:
+        _, result = runner.run()
+    except KeyboardInterrupt:
+        runner.stop()
+        raise
+    echo(f"  {result}", err=True)
+
+
 def _time_types(as_json: bool) -> int:
-    progress, speeds = ProgressLine(quiet=as_json, interval=5.0), []
+    progress = ProgressLine(quiet=as_json, interval=5.0)
+    speeds: list[TypeSpeed] = []
     for speed in type_speeds.time_types():
         speeds.append(speed)
         progress.show(f"{speed.name} timed")
     progress.clear()
     if as_json:
         terminal.echo_json({"types": [to_builtins(speed) for speed in speeds]})
-    for line in () if as_json else _format_types(speeds):
+        return 0
+    for line in _format_types(speeds):
         echo(line)
     return 0
 
@@ -91,29 +111,18 @@ def _format_types(speeds: Sequence[TypeSpeed]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("type", "write", "read", "v(2)", "v(4)", "v(8)")]
     for speed in speeds:
         curve = speed.verify_curve
-        per_second = (1e3 * billion / ms for ms in (speed.write_ms, speed.read_ms))
-        costs = (f"{curve[n]:.2f}" for n in (2, 4, 8))
-        rows.append((speed.name, *(f"{value:.0f}" for value in per_second), *costs))
-    yield from terminal.format_columns(rows)
+        write = f"{1e3 * billion / speed.write_ms:.0f}"
+        read = f"{1e3 * billion / speed.read_ms:.0f}"
+        costs = [f"{curve[n]:.2f}" for n in (2, 4, 8)]
+        rows.append((speed.name, write, read, *costs))
+    yield from format_columns(rows)
     yield (
         "write, read: tokens per second of a model with 1 B weights; "
         "v(n): cost of a pass of n tokens, in passes of one."
     )
 
 
-def _confirm(what: str, action: RepairAction, yes: bool) -> bool:
+def _confirm(what: str, action: RepairAction, *, yes: bool) -> bool:
     for line in ("", what, action.question):
         echo(line, err=True)
     return yes or click.confirm(f"{action.name}?", default=False, err=True)
-
-
-def _to_json(finding: Finding) -> dict[str, str | None]:
-    return {
-        "id": finding.id,
-        "area": finding.area,
-        "level": finding.level,
-        "what": finding.what,
-        "fix": finding.fix,
-        "means": finding.explanation,
-        "action": finding.action.name if finding.action else None,
-    }

@@ -28,6 +28,7 @@ from localspec.cli.terminal import (
 from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.report import answer_stats
+from localspec.report.lines import format_columns
 from localspec.report.token_classes import format_legend
 from localspec.units import count
 
@@ -183,7 +184,7 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
             ids = dict.fromkeys(find_chat_id(history, chat) for chat in chats)
             entries = [history.find_entry(id_) for id_ in ids]
         removed_ids = [entry.id for entry in entries]
-        rows = terminal.format_columns([_chat_row(chat) for chat in entries])
+        rows = format_columns([_chat_row(chat) for chat in entries])
         hint = "Use -y to remove without asking."
         if entries and not (
             yes or terminal.confirm("Remove permanently?", rows, hint, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from localspec import launch
-from localspec.bench import report_text, workloads
+from localspec.bench import workloads
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.bench.measurement import Measurement, MeasurementProgress
@@ -21,6 +21,9 @@ from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 from localspec.launch.pair import draft_kind
 from localspec.models import model_lookup
+from localspec.report import bench as bench_report
+from localspec.report.lines import Line, make_line
+from localspec.report.measurement import format_measurement
 
 _PROGRESS_INTERVAL = 30.0  # Seconds between progress lines if stderr is not a terminal.
 
@@ -68,15 +71,21 @@ def bench_command(pair: str | None, **given: Any) -> int:
         resolved.spec_reason,
         given["rounds"],
     )
-    form = report_text.format_markdown if given["markdown"] else None
-    if given["row"]:
-        draft = draft_kind(resolved) or "ngram"
-        form = partial(
-            report_text.format_published_row, target=resolved.target, draft=draft
-        )
-    measurement = Benchmark(request, format_report=form)
+    measurement = Benchmark(request)
+
+    def format_report() -> Iterable[Line]:
+        report = measurement.report
+        if given["row"]:
+            draft = draft_kind(resolved) or "ngram"
+            row = bench_report.format_published_row(report, resolved.target, draft)
+            return [make_line(row)]
+        if given["markdown"]:
+            return map(make_line, bench_report.format_markdown(report))
+        return format_measurement(measurement)
+
     progress = _measure_pair(resolved, measurement, given)
-    return 0 if print_measurement(measurement, progress, given) else 130
+    is_done = print_measurement(measurement, progress, format_report, given)
+    return 0 if is_done else 130
 
 
 @click.command("verify")
@@ -103,9 +112,9 @@ def verify_command(pair: str | None, **given: Any) -> int:
     """
     _, resolved = _resolve_pair(pair, given)
     measurement = LosslessMeasurement(VerifyEffort(given["seconds"], given["tokens"]))
-    if not print_measurement(
-        measurement, _measure_pair(resolved, measurement, given), given
-    ):
+    progress = _measure_pair(resolved, measurement, given)
+    format_report = partial(format_measurement, measurement)
+    if not print_measurement(measurement, progress, format_report, given):
         return 130
     return 1 if measurement.report.verdict == "divergent" else 0
 
@@ -136,15 +145,19 @@ def _measure_pair(
 
 
 def print_measurement(
-    measurement: Measurement, progress: Progress, given: dict[str, Any]
+    measurement: Measurement,
+    progress: Progress,
+    format_report: Callable[[], Iterable[Line]],
+    given: dict[str, Any],
 ) -> bool:
-    """Runs it and prints its report; returns False if Ctrl+C has ended it.
+    """Run a measurement and print its report; return False if Ctrl+C has ended it.
 
-    Raises the error that has ended it after the results so far; with --json it is the
-    document.
+    An error that ends it is raised after the results so far are printed; with --json it
+    is the document instead.
     """
     line = terminal.ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
-    is_interrupted, error = False, None
+    is_interrupted = False
+    error = None
     try:
         with closing(progress):
             for step in progress:
@@ -160,8 +173,8 @@ def print_measurement(
     if error is None and given["as_json"]:
         terminal.echo_json(measurement.to_json())
     elif error is None or (measurement.has_results and not given["as_json"]):
-        for text in measurement.format_report():
-            terminal.echo_text(text)
+        for report_line in format_report():
+            terminal.echo_line(report_line)
     if error is not None:
         raise error
     return not is_interrupted

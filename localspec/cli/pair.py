@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import inventory
 from localspec.models.pull_plan import PlannedPair, PullPlanner
+from localspec.report.lines import Line
 from localspec.units import gb, gib
 
 _MAX_SHOWN = 5
@@ -154,10 +156,17 @@ def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
     answers, which tells how many of its tokens would have been accepted, for every
     draft length. A draft is a model, a head, or `lookup` for prompt lookup.
     """
-    from localspec.cli import measuring, pair_test  # noqa: PLC0415  late: they import the launcher
+    # Late: they import the launcher.
+    from localspec.cli import measuring, pair_test  # noqa: PLC0415
+    from localspec.report import bench  # noqa: PLC0415
 
     test = pair_test.DraftTest(target, drafts, given)
-    return 0 if measuring.print_measurement(test, test.run(), given) else 130
+
+    def format_report() -> Iterable[Line]:
+        return bench.format_judgements(test.judgements)
+
+    is_done = measuring.print_measurement(test, test.run(), format_report, given)
+    return 0 if is_done else 130
 
 
 @command.command("list")

@@ -16,7 +16,6 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.settings import LoadedModel
 from localspec.cli import options
 from localspec.cli.history import open_history
-from localspec.cli.terminal import format_columns
 from localspec.errors import NotFoundError, UsageError
 from localspec.launch import Engine
 from localspec.protocol.events import Prefill
@@ -28,13 +27,11 @@ from localspec.protocol.wire import (
     ScoreDraftCommand,
 )
 from localspec.sanitize import sanitize
-from localspec.units import percent
 
 _LOOKUP = "lookup"
 _NO_DRAFT = "none"
 _ANSWER_TOKENS = 128
 _PROBE_SECONDS = 1.0
-_SHOWN_LENGTHS = (1, 3, 5)
 
 
 class DraftTest:
@@ -82,33 +79,6 @@ class DraftTest:
     def judgements(self) -> list[DraftJudgement]:
         """The fastest first."""
         return sorted(self._judgements, key=lambda judgement: -judgement.speedup)
-
-    def format_report(self) -> list[str]:
-        header = [f"ACCEPTED AT {n}" for n in _SHOWN_LENGTHS]
-        rows = [("DRAFT", "KIND", *header, "BEST LENGTH", "TOK/S", "SPEED-UP")]
-        for judgement in self.judgements:
-            rates = [
-                judgement.by_length[n].totals.acceptance_rate for n in _SHOWN_LENGTHS
-            ]
-            best = judgement.by_length[judgement.best_length]
-            rows.append(
-                (
-                    judgement.name.rpartition("/")[2],
-                    judgement.kind,
-                    *map(percent, rates),
-                    str(judgement.best_length),
-                    f"{best.tokens_per_second:.1f}",
-                    f"{judgement.speedup:.2f}×",
-                )
-            )
-        fastest = self.judgements[0]
-        lines = [
-            *format_columns(rows),
-            f"Plain decoding: {fastest.plain_tps:.1f} tok/s.",
-        ]
-        if fastest.speedup <= 1:
-            lines.append("None is faster here: `auto` would pause it.")
-        return lines
 
     def to_json(self) -> dict[str, Any]:
         return {

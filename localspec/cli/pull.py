@@ -29,6 +29,7 @@ from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
 from localspec.models.reference import HubReference
+from localspec.report.lines import format_columns
 from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
@@ -181,7 +182,7 @@ def _fetch_all(
 
 
 def format_plan(plan: PullPlan) -> Iterator[str]:
-    yield from terminal.format_columns([_plan_row(item) for item in plan.models])
+    yield from format_columns([_plan_row(item) for item in plan.models])
     for item in plan.models:
         for note in _format_notes(item):
             yield f"  {item.resolved.name}: {note}"

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from localspec.cli import global_options, pull, shell_completion, terminal
-from localspec.cli.terminal import format_columns
 from localspec.errors import NotFoundError, OfflineError
 from localspec.models import (
     catalog,
@@ -25,6 +24,7 @@ from localspec.models.hub.client import HubClient
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlanner
 from localspec.models.reference import HubReference, RepoFile
+from localspec.report.lines import format_columns
 from localspec.units import gb
 
 Fact = tuple[str, str | None]

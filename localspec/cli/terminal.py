@@ -16,7 +16,7 @@ import click
 
 from localspec.cli import global_options
 from localspec.errors import UsageError
-from localspec.report.lines import Line, Role, Span, plain_text
+from localspec.report.lines import Line, Role, Span, format_columns, plain_text
 from localspec.report.token_classes import TOKEN_CLASSES
 from localspec.sanitize import sanitize
 
@@ -108,21 +108,6 @@ def echo_json(document: dict[str, Any]) -> None:
 def echo_columns(rows: Sequence[Sequence[str]]) -> None:
     for line in format_columns(rows):
         echo(line)
-
-
-def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align rows into columns.  Cells are sanitized."""
-    cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
-    count = max((len(row) for row in cleaned), default=0)
-    widths = [
-        max((len(row[i]) for row in cleaned if i < len(row)), default=0)
-        for i in range(count)
-    ]
-    for row in cleaned:
-        line = "  ".join(
-            f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)
-        )
-        yield line.rstrip()
 
 
 class ProgressLine:

@@ -1,12 +1,10 @@
-"""The result of a check, its repair action, and the report as text."""
+"""The result of a check, and its repair action."""
 
 from __future__ import annotations
 
 import getpass
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +13,9 @@ from msgspec.structs import replace
 
 from localspec.machine import llama_cpp_builds
 from localspec.sanitize import sanitize
-from localspec.units import count
 
 Level = Literal["ok", "notice", "warning", "error"]
 WORST_FIRST: tuple[Level, ...] = ("error", "warning", "notice")
-_LEVEL_SIGNS = {"ok": "  ", "notice": "- ", "warning": "! ", "error": "x "}
 
 PROBLEMS: dict[Level, dict[str, str]] = {
     "error": {
@@ -73,11 +69,11 @@ class CommandLine(Struct, frozen=True):
 
     def __str__(self) -> str:
         """The line to type in a shell."""
-        settings = [
-            f"{name}={llama_cpp_builds.quote_command([value])}"
-            for name, value in self.environ
-        ]
-        return " ".join([*settings, llama_cpp_builds.quote_command(self.argv)])
+        words = []
+        for name, value in self.environ:
+            words.append(f"{name}={llama_cpp_builds.quote_command([value])}")
+        words.append(llama_cpp_builds.quote_command(self.argv))
+        return " ".join(words)
 
 
 class RepairAction(Struct, frozen=True):
@@ -88,11 +84,12 @@ class RepairAction(Struct, frozen=True):
     run: Callable[[], str] | None = None
     """A quick action; returns a sentence about the result.
 
-    Raises LocalspecError or OSError.
+    It may raise LocalspecError or OSError.
     """
     commands: tuple[CommandLine, ...] = ()
-    """Run in sequence; may take minutes and replace files that a running engine has
-    open.
+    """These run in sequence.
+
+    They may take minutes, and replace files that a running engine has open.
     """
 
 
@@ -111,53 +108,30 @@ def ok(id_: str, what: str) -> Finding:
 
 
 def problem(id_: str, what: str, fix: str = "") -> Finding:
-    """With its level and its explanation of PROBLEMS."""
+    """A finding with the level and the explanation that PROBLEMS has for its id."""
     level = next(level for level in WORST_FIRST if id_ in PROBLEMS[level])
-    return Finding(id_, "", level, what, fix, PROBLEMS[level][id_])
+    explanation = PROBLEMS[level][id_]
+    return Finding(id_, "", level, what, fix, explanation)
 
 
 def redact(finding: Finding) -> Finding:
-    """Removes the user name, the home folder and terminal control sequences."""
-    return replace(
-        finding, what=_redact_text(finding.what), fix=_redact_text(finding.fix)
-    )
+    """Remove the user name, the home folder and terminal control sequences."""
+    what = _redact_text(finding.what)
+    fix = _redact_text(finding.fix)
+    return replace(finding, what=what, fix=fix)
 
 
 def _redact_text(text: str) -> str:
     text = sanitize(text, multiline=False)
     try:
-        home, user = str(Path.home()), getpass.getuser()
-    except (RuntimeError, OSError, KeyError, ImportError):  # no password database entry
+        home = str(Path.home())
+        user = getpass.getuser()
+    except (RuntimeError, OSError, KeyError, ImportError):
+        # The user has no entry in the password database.
         return text
     if len(home) > 1:
         text = re.sub(rf"{re.escape(home)}(?=[/\\]|\b|$)", "~", text)
     if user and user != "root":
-        text = re.sub(
-            rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|\s|['\":.,]|$)", "<user>", text
-        )
+        as_folder = rf"(?<=[/\\]){re.escape(user)}(?=[/\\]|\s|['\":.,]|$)"
+        text = re.sub(as_folder, "<user>", text)
     return text
-
-
-def format_report(findings: Sequence[Finding]) -> str:
-    """The report as text, to paste into an issue."""
-    lines = []
-    for area, group in groupby(findings, lambda finding: finding.area):
-        lines.append(area)
-        for finding in group:
-            lines.append(f"  {_LEVEL_SIGNS[finding.level]}{finding.what}")
-            if finding.fix and finding.level != "ok":
-                lines.append(f"      {finding.fix}")
-        lines.append("")
-    counts = format_counts(findings)
-    lines.append(
-        f"{counts}; x error, ! warning, - notice." if counts else "No problems found."
-    )
-    return "\n".join(lines)
-
-
-def format_counts(findings: Sequence[Finding]) -> str:
-    """Such as "1 error, 2 warnings"; empty without problems."""
-    counts = Counter(finding.level for finding in findings)
-    return ", ".join(
-        count(counts[level], level) for level in WORST_FIRST if counts[level]
-    )

@@ -6,9 +6,12 @@ The terminal (`cli/terminal.py`) turns a role into ANSI colours, the app
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from msgspec import Struct
+
+from localspec.sanitize import sanitize
 
 Role = Literal[
     "text",
@@ -56,3 +59,16 @@ def plain_text(line: Line) -> str:
 def count_cells(line: Line) -> int:
     """The width of a line whose characters take one cell each."""
     return sum(len(span.text) for span in line)
+
+
+def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Align rows into columns.  Cells are sanitized."""
+    cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
+    n_columns = max((len(row) for row in cleaned), default=0)
+    widths = [0] * n_columns
+    for row in cleaned:
+        for column, cell in enumerate(row):
+            widths[column] = max(widths[column], len(cell))
+    for row in cleaned:
+        cells = zip(row, widths, strict=False)
+        yield "  ".join(cell.ljust(width) for cell, width in cells).rstrip()

@@ -9,6 +9,8 @@ from localspec.bench.workloads import BenchRequest, Workload
 from localspec.errors import LocalspecError
 from localspec.protocol.events import EngineExit, Event, SpeculationPlan
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
+from localspec.report.lines import plain_text
+from localspec.report.measurement import format_measurement
 from tests.bench.fake_engine import Clock, FakeEngine
 
 CODE = Workload("code", "", ("a", "b", "c"))
@@ -70,7 +72,8 @@ def test_stopping_drops_the_answer_and_keeps_the_results() -> None:
         pass
     assert len(engine.requests) == 6 and len(benchmark.runs) == 5
     assert benchmark.report.interrupted and len(benchmark.report.trials) == 2
-    assert benchmark.format_report()[-1] == "Interrupted: partial results."
+    *_, last = format_measurement(benchmark)
+    assert plain_text(last) == "Interrupted: partial results."
 
 
 def test_an_engine_exit_is_reported_with_the_earlier_results() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
-from localspec.bench.verify_report import VerifyReport
+from localspec.bench.verify_results import VerifyReport
 from localspec.launch import Engine
 from localspec.llama.context import LlamaContext
 from localspec.protocol.wire import GenerateCommand, SamplingParams
+from localspec.report.lines import plain_text
+from localspec.report.measurement import format_measurement
 from localspec.spec.prefix_cache import PrefixCache, common_prefix_length
 from tests.bench.fake_engine import Draw, Scripted, honest
 from tests.support.sessions import InProcess, loaded, require_same_logits_at_every_width
@@ -266,7 +268,7 @@ def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
     steps, shown = [], []
     for progress in measurement.run(engine):
         steps += [progress.text] * progress.is_step
-        lines = measurement.format_report()
+        lines = [plain_text(line) for line in format_measurement(measurement)]
         assert all(len(line) <= 77 for line in lines)
         shown.append(
             [line.partition("  ")[0] for line in lines if not line.startswith("  ")]
@@ -279,4 +281,5 @@ def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
     ]
     assert shown[0] == ["big.gguf with small.gguf", ""]
     assert shown[-1][2:] == ["temperature 0", "same seed", "coupled", "rejection"]
-    assert measurement.format_report()[0] == "big.gguf with small.gguf: Lossless"
+    first, *_ = format_measurement(measurement)
+    assert plain_text(first) == "big.gguf with small.gguf: Lossless"

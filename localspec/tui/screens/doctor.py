@@ -17,19 +17,19 @@ from textual.widgets import OptionList
 from localspec.doctor import checks, findings
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
+from localspec.report.doctor import LEVELS, format_findings, summarize_problems
+from localspec.report.lines import plain_text
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for, format_footer, key_label
 from localspec.tui.notices import copy_text
+from localspec.tui.text.report_content import role_style
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
-_STYLES = dict(
-    error="bold $error", warning="bold $warning", notice="$accent", ok="$success"
-)
 _HEADINGS = {"error": "Problems", "warning": "Problems", "notice": "Notes", "ok": "OK"}
 
 
@@ -137,13 +137,16 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         OK.
         """
         width = min(self.size.width, 112) - 8
-        signs = {"error": "✗", "warning": "!", "notice": "·", "ok": "✓"}
+        look = LEVELS[finding.level]
+        sign_style = role_style(look.role)
+        if finding.level in ("error", "warning"):
+            sign_style = f"bold {sign_style}"
         subject = f"{finding.area}: "
         first_line, *other_lines = wrap_words(f"{subject}{finding.what}", width)
         style = "$muted" if finding.level == "ok" else ""
         first = Content.assemble(
             ("▸" if pointed else " ", "$accent"),
-            (f"{signs[finding.level]:<3}", _STYLES[finding.level]),
+            (f"{look.sign:<3}", sign_style),
             (subject, "bold"),
             (first_line[len(subject) :], style),
         )
@@ -160,8 +163,9 @@ class DoctorScreen(CenteredLayout, Screen[None]):
 
     @on(OptionList.OptionHighlighted)
     def _update_hints(self) -> None:
-        status = findings.format_counts(self._findings) or "No problems found"
-        status = status if self.is_done else f"checking {self._next_area} …"
+        status = f"checking {self._next_area} …"
+        if self.is_done:
+            status = summarize_problems(self._findings)
         finding = self.highlighted_finding
         action = finding.action if finding is not None else None
         labels = {"doctor.repair": action.name} if action is not None else {}
@@ -235,7 +239,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     def action_copy(self) -> None:
         """The report contains no personal data and no paths."""
         if self.is_done:
-            copy_text(self.app, findings.format_report(self._findings))
+            lines = map(plain_text, format_findings(self._findings))
+            copy_text(self.app, "\n".join(lines))
         else:
             self.notify("The checks are still running.", markup=False)
 

@@ -22,6 +22,7 @@ from localspec.bench.workloads import BenchRequest
 from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import Notice
+from localspec.report.measurement import format_measurement, format_to_share
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import (
@@ -34,6 +35,7 @@ from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
 from localspec.tui.navigation import MeasurementCommand
 from localspec.tui.notices import copy_text, screen_hint, show_notice
 from localspec.tui.scheduling import FramePacer
+from localspec.tui.text.report_content import to_content
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
@@ -187,8 +189,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
             ]
             lines.append(Content(""))
         if self.measurement.has_begun:
-            first, *rest = self.measurement.format_report()
-            lines += [Content.styled(first, "bold"), *map(Content, rest)]
+            lines += map(to_content, format_measurement(self.measurement))
         else:
             engine = self._runner.engine
             status = self.measurement.format_estimate(
@@ -281,9 +282,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         elif as_json:
             copy_text(self.app, json.dumps(self.measurement.to_json(), indent=2))
         else:
-            copy_text(
-                self.app, "\n".join(self.measurement.format_shared_report()) + "\n"
-            )
+            lines = format_to_share(self.measurement)
+            copy_text(self.app, "\n".join(lines) + "\n")
 
     def action_copy_json(self) -> None:
         self.action_copy(as_json=True)

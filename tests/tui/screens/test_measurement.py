@@ -20,6 +20,8 @@ from localspec.errors import Hint, LocalspecError, OutOfMemoryError
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import EngineExit, EngineReady, Event, Round
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts
+from localspec.report.lines import plain_text
+from localspec.report.measurement import format_measurement
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
@@ -229,7 +231,8 @@ async def test_it_shows_what_the_command_prints_and_copies_card_and_document(
         await lab.is_in("done")
         lab.app.clear_notifications()
         await lab.sees("plain over all workloads; best: ", "c copy j copy JSON")
-        printed = lab.measuring.measurement.format_report()
+        report = format_measurement(lab.measuring.measurement)
+        printed = [plain_text(line) for line in report]
         assert (
             "one pass 24 ms · verifying 8 tokens costs 1.3 passes · a draft token 0.09"
             in printed

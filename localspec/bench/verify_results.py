@@ -1,9 +1,7 @@
-"""Collects the results of a losslessness check: verdict, JSON and text."""
+"""Collects the results of a losslessness check: verdict and JSON."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
 from typing import Any, Literal
 
 from msgspec import Struct, field, to_builtins
@@ -17,8 +15,6 @@ from localspec.bench.sampling_check import (
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.round_totals import RoundTotals
 from localspec.protocol.wire import VerifyMode
-from localspec.sanitize import sanitize
-from localspec.units import count, percent
 
 LosslessVerdict = Literal["lossless", "divergent"]
 
@@ -149,112 +145,3 @@ def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
             for sample in samples
         ],
     }
-
-
-# --- The report as text.
-
-_MAX_DIVERGENCES_SHOWN = 12
-_WIDTH = 77
-_VERDICT_TEXTS: dict[LosslessVerdict | None, tuple[str, str]] = {
-    "lossless": (
-        "Lossless",
-        "Every token is the one that the model chooses: the same passes, repeated without "
-        "drafting, gave the same tokens.",
-    ),
-    "divergent": (
-        "DIFFERS",
-        "Speculation changed the model's output. Without speculation (/spec off, --spec off) "
-        "output is safe. Please report this with the JSON: --json prints it, j copies it.",
-    ),
-    None: ("Not finished", "No problem found so far."),
-}
-_WIDTHS_TEXT = (
-    " Texts may still part from plain decoding's, because a pass over several tokens rounds "
-    "differently from a pass over one; the distribution is the same."
-)
-
-
-def format_report(
-    report: VerifyReport, ready: EngineReady, *, is_final: bool = True
-) -> Iterator[str]:
-    """Before the end without a verdict, and without the parts that have not begun."""
-    pair = sanitize(
-        ready.model + (f" with {ready.draft}" if ready.draft else ", no draft model")
-    )
-    label, meaning = _VERDICT_TEXTS[report.verdict]
-    compared = (report.greedy, report.seeded)
-    if report.verdict == "lossless" and any(each.different for each in compared):
-        meaning += _WIDTHS_TEXT
-    if report.is_complete and not report.drafted:
-        meaning = (
-            "No tokens were drafted, so nothing was verified: this model runs plain."
-        )
-    yield f"{pair}: {label}" if is_final else pair
-    if is_final:
-        yield from textwrap.wrap(meaning, _WIDTH)
-    yield ""
-    rows: dict[str, str] = {
-        "temperature 0": _format_totals(report.greedy),
-        "same seed": _format_totals(report.seeded),
-        **{each.verify: _format_sample(each) for each in report.samples},
-    }
-    for name, result in rows.items():
-        if result or is_final:
-            text = f"{name:<14} {result or 'not compared'}"
-            yield from textwrap.wrap(text, _WIDTH, subsequent_indent=" " * 15)
-    if report.divergences:
-        yield ""
-    for divergence in report.divergences[:_MAX_DIVERGENCES_SHOWN]:
-        line = sanitize(_format_divergence(divergence), multiline=False)
-        yield from textwrap.wrap(line, _WIDTH, subsequent_indent="  ")
-    if len(report.divergences) > _MAX_DIVERGENCES_SHOWN:
-        yield f"… and {len(report.divergences) - _MAX_DIVERGENCES_SHOWN} more; the JSON has all."
-
-
-def _format_totals(totals: ComparisonTotals) -> str:
-    """Empty if nothing was compared."""
-    if not totals.answers:
-        return ""
-    prompts, wrong = count(totals.prompts, "prompt"), len(totals.divergences)
-    result = f"{wrong} wrong" if wrong else "every token as its pass alone gives it"
-    other = totals.different
-    texts = (
-        f"{other} with another text than plain"
-        if other
-        else "all the same text as plain"
-    )
-    return f"{prompts}, {totals.answers} answers, {totals.tokens:,} tokens: {result}; {texts}"
-
-
-def _format_sample(sample: TokenSample) -> str:
-    rate = percent(sample.totals.acceptance_rate)
-    text = f"{sample.tokens:,} tokens, acceptance rate {rate}: "
-    shift = sample.detectable_shift
-    if sample.impossible:
-        return text + f"{sample.impossible} of probability 0"
-    if sample.p_value is None or shift is None:
-        return text + "too few for a test"
-    if sample.is_rejected:
-        return text + f"not the model's distribution (p = {sample.p_value:.1g}, twice)"
-    result = f"the model's distribution (p = {sample.p_value:.2g}; "
-    return text + result + f"a shift of {percent(shift)} would have been detected)"
-
-
-def _format_divergence(divergence: Divergence) -> str:
-    length, token = divergence.draft_length, divergence.speculative
-    variant = divergence.spec + (f", draft length {length}" if length else "")
-    # The token's repr, so that control characters and line ends are visible.
-    shown = (
-        "the end"
-        if token is None
-        else repr(token.text)
-        if token.text
-        else f"#{token.id}"
-    )
-    expected = (
-        "the end" if divergence.expected is None else f"token {divergence.expected}"
-    )
-    return (
-        f"prompt {divergence.prompt + 1}, token {divergence.position + 1} ({variant}): {shown} "
-        f"instead of {expected}, in a pass over {count(divergence.width, 'token')}. A bug."
-    )

@@ -1,0 +1,311 @@
+"""The reports of `bench` (a table; Markdown or a row of data to share) and `pair test`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+
+from localspec.bench.draft_test import DraftJudgement
+from localspec.bench.results import BenchReport, WorkloadResult
+from localspec.machine import device_detection, gpu_catalog
+from localspec.models import catalog
+from localspec.models.catalog_entries import quantization_of
+from localspec.report.lines import EMPTY_LINE, Line, format_columns, make_line
+from localspec.sanitize import sanitize
+from localspec.symbols import draw_bar
+from localspec.units import count, gib, milliseconds, percent, token_rate
+
+_MIN_GAIN = 1.03
+_MIN_BREAK_EVEN = 0.97
+"""A speed-up between these counts as no difference."""
+_MIN_POSSIBLE_GAIN = 1.05
+"""Below this best speed-up of any draft length, the pair cannot gain."""
+_MAX_PLAUSIBLE_SHARE = 1.2
+_BAR_WIDTH = 11
+_LEAST_SCALE = 1.5
+"""The speed-up at the end of the bars, if no workload has a higher one."""
+
+
+def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[Line]:
+    """A table of at most 77 columns below the file names, and its summary.
+
+    Before the end there is no summary until the table has rows.
+    """
+    names, *facts = (
+        sanitize(text, multiline=False) for text in _format_heading(report)
+    )
+    yield make_line(names, "heading")
+    yield from map(make_line, facts)
+    speedups = [row.speedup.max for row in report.rows if row.speedup]
+    scale = max(speedups, default=1.0)
+    for temperature, rows in groupby(report.rows, lambda row: row.temperature):
+        yield EMPTY_LINE
+        yield make_line(_format_column_titles(temperature))
+        for row in rows:
+            yield make_line(_format_table_row(row, max(scale, _LEAST_SCALE)))
+    if report.rows or is_final:
+        yield EMPTY_LINE
+        for text in _format_summary(report):
+            yield make_line(text)
+
+
+def _format_heading(report: BenchReport) -> Iterator[str]:
+    draft = f" with {report.draft}" if report.draft else ", no draft model"
+    yield f"{report.pair}: {report.model}{draft}"
+    yield from _format_machine(report)
+    if report.why:
+        yield f"ON, {report.why}"
+    costs = report.measured
+    if costs is None:
+        return
+    parts = [f"one pass {milliseconds(costs.t1_ms)}"]
+    width = "8" if "8" in costs.curve else max(costs.curve, default="1", key=int)
+    if width != "1":
+        parts.append(f"verifying {width} tokens costs {costs.curve[width]:.1f} passes")
+    if costs.c is not None:
+        parts.append(f"a draft token {costs.c:.2f}")
+    yield " · ".join(parts)
+
+
+def _format_machine(report: BenchReport) -> Iterator[str]:
+    """Two lines: hardware, then software."""
+    machine = report.machine
+    cores = f", {count(machine.cores, 'core')}" if machine.cores else ""
+    hardware = [f"{machine.cpu}{cores}"]
+    if machine.memory:
+        hardware.append(gib(machine.memory))
+    hardware += [device for device in machine.devices if device != "CPU"]
+    yield " · ".join(hardware)
+    software = [machine.system]
+    engine = machine.engine.get("llama_cpp_python")
+    if engine:
+        software.append(f"llama-cpp-python {engine}")
+    if machine.threads:
+        software.append(count(machine.threads, "thread"))
+    yield " · ".join(software)
+
+
+# The rows of the table: a name of 10 columns and its asterisk, two speeds, the
+# speed-up as a number and a bar, its spread, and what explains it.
+
+
+def _format_column_titles(temperature: float) -> str:
+    name = f"temperature {temperature:g}"
+    speeds = f"{name:<15} plain  spec tok/s{'':15}"
+    return f"{speeds}{'low–high':<8} accept tok/pass same"
+
+
+def _format_table_row(row: WorkloadResult, scale: float) -> str:
+    asterisk = " " if row.counted else "*"
+    rates = f"{_format_rate(row.plain_tps):>5} {_format_rate(row.spec_tps):>5}"
+    speedup = ""
+    spread = ""
+    if row.speedup is not None:
+        bar = _speedup_bar(row.speedup.median, scale)
+        speedup = f"{row.speedup.median:5.2f}× {bar}"
+        spread = f"{row.speedup.min:.2f}–{row.speedup.max:.2f}"
+    acceptance = percent(row.acceptance_rate)
+    per_pass = _format_tokens_per_pass(row)
+    same = f"{row.identical}/{len(row.trials)}"
+    return (
+        f"{row.name:<10} {asterisk}    {rates}  "
+        f"{speedup:<{_BAR_WIDTH + 7}} {spread:<9} "
+        f"{acceptance:>5} {per_pass:>8} {same:>4}"
+    )
+
+
+def _speedup_bar(value: float, scale: float) -> str:
+    """A bar with a tick at 1.0, the speed of plain decoding, where it does not reach."""
+    bar = draw_bar(value / scale, _BAR_WIDTH).ljust(_BAR_WIDTH)
+    plain = round(_BAR_WIDTH / scale)
+    if bar[plain : plain + 1] != " ":
+        return bar
+    return f"{bar[:plain]}┊{bar[plain + 1 :]}"
+
+
+def _format_tokens_per_pass(row: WorkloadResult) -> str:
+    mean = row.mean_accepted_length
+    return "–" if mean is None else f"{mean:.1f}"
+
+
+def _format_rate(tokens_per_second: float | None) -> str:
+    """Without its unit."""
+    return token_rate(tokens_per_second).removesuffix(" tok/s")
+
+
+# --- The summary: means, verdict, and what limits the result.
+
+
+def _format_summary(report: BenchReport) -> Iterator[str]:
+    for mean in report.means:
+        if mean.speedup is not None:
+            over = count(mean.workloads, "workload")
+            yield f"temperature {mean.temperature:g}: {mean.speedup:.2f}× plain over {over}"
+    yield from _format_verdict(report)
+    shares = [row.share_of_best or 0 for row in report.counted_rows]
+    if any(share > _MAX_PLAUSIBLE_SHARE for share in shares):
+        yield (
+            "Some runs are faster than their measured costs allow: other programs were "
+            "running. Repeat on an idle machine."
+        )
+    n_trials = len(report.trials)
+    left_out = report.left_out
+    if left_out:
+        reasons = ", ".join(f"{reason} ({n})" for reason, n in left_out.items())
+        yield f"{sum(left_out.values())} of {n_trials} trials left out: {reasons}."
+    if len(report.counted_rows) < len(report.rows):
+        yield "* all trials left out: shown, but not part of the mean."
+    n_different = sum(not trial.identical for trial in report.trials)
+    if n_different:
+        yield f"{n_different} of {n_trials} texts differ from plain: see `localspec verify`."
+    if report.interrupted:
+        yield "Interrupted: partial results."
+
+
+def _format_verdict(report: BenchReport) -> Iterator[str]:
+    """Whether speculation pays for this pair here, and the likely reason if not."""
+    speedup = report.speedup
+    if speedup is None:
+        early = "Stopped before any result."
+        yield early if report.interrupted else "No trial counts: no result."
+        return
+    if speedup >= _MIN_GAIN:
+        rows = [row for row in report.counted_rows if row.speedup]
+        best, name = max((row.speedup.median, row.name) for row in rows if row.speedup)
+        yield f"{speedup:.2f}× plain over all workloads; best: {best:.2f}× on {name}."
+        return
+    limits = [row.best.speedup for row in report.counted_rows if row.best]
+    cannot_gain = bool(limits) and max(limits) < _MIN_POSSIBLE_GAIN
+    if speedup >= _MIN_BREAK_EVEN:
+        yield f"No difference: {speedup:.2f}× plain."
+    elif cannot_gain or "too small" in report.why:
+        yield f"This pair is too small to gain here: {speedup:.2f}× plain."
+    else:
+        yield f"Slower with speculation: {speedup:.2f}× plain."
+    if limits:
+        ends = (f"{min(limits):.2f}×", f"{max(limits):.2f}×")
+        reach = " to ".join(dict.fromkeys(ends))
+        yield f"By the measured costs, the best fixed draft length would give {reach}."
+
+
+# --- To share.
+
+
+def format_markdown(report: BenchReport) -> Iterator[str]:
+    yield f"### localspec bench: {_escape_markdown(report.pair)}"
+    yield ""
+    draft = f"draft {report.draft}" if report.draft else "no draft model"
+    why = f" ({report.why})" if report.why else ""
+    yield _escape_markdown(f"- files: {report.model}, {draft}{why}")
+    yield f"- machine: {_escape_markdown(' · '.join(_format_machine(report)))}"
+    costs = report.measured
+    if costs is not None:
+        parts = [f"{milliseconds(costs.t1_ms)} per pass"]
+        if costs.c is not None:
+            parts.append(f"draft cost ratio {costs.c:.3f}")
+        parts += [f"v({width}) {v:.2f}" for width, v in costs.curve.items()]
+        yield f"- costs: {', '.join(parts)}"
+    yield f"- {count(report.rounds, 'round')}, {report.max_tokens} tokens per answer"
+    yield ""
+    yield (
+        "| workload | T | plain tok/s | speculative tok/s | speed-up | acceptance rate "
+        "| tokens per pass | of best | same text |"
+    )
+    yield "|---" + "|--:" * 8 + "|"
+    for row in report.rows:
+        yield f"| {' | '.join(map(_escape_markdown, _markdown_cells(row)))} |"
+    yield ""
+    for line in _format_summary(report):
+        yield f"{_escape_markdown(line)}  "
+
+
+def _markdown_cells(row: WorkloadResult) -> Iterator[str]:
+    asterisk = "" if row.counted else "*"
+    speed = row.speedup
+    yield f"{row.name}{asterisk}"
+    yield f"{row.temperature:g}"
+    yield _format_rate(row.plain_tps)
+    yield _format_rate(row.spec_tps)
+    yield f"{speed.median:.2f}× ({speed.min:.2f}–{speed.max:.2f})" if speed else "–"
+    yield percent(row.acceptance_rate)
+    yield _format_tokens_per_pass(row)
+    yield percent(row.share_of_best)
+    yield f"{row.identical}/{len(row.trials)}"
+
+
+def _escape_markdown(text: str) -> str:
+    """Untrusted text on one line, without meaning to Markdown and its tables."""
+    clean = sanitize(text, multiline=False)
+    return "".join(f"\\{c}" if c in "|*_`<>[]" else c for c in clean)
+
+
+def format_published_row(report: BenchReport, target: Path, draft_kind: str) -> str:
+    """A line of localspec/data/published.jsonl: medians at temperature 0."""
+    rows = [row for row in report.counted_rows if row.temperature == 0]
+    if not rows:
+        return "No trial counts: no row."
+    pair = catalog.load().pairs.get(catalog.own_id(report.pair))
+    gpus = device_detection.detect_devices().devices
+    gpu = gpu_catalog.match_device(gpus[0]) if gpus else None
+    values = {
+        "model": pair.target.id if pair else target.stem,
+        "gpu": gpu.name if gpu else report.machine.cpu,
+        "n_gpu": len(gpus),
+        "vram": round(sum(each.total or 0 for each in gpus) / 2**30),
+        "backend": gpus[0].backend if gpus else "CPU",
+        "quant": quantization_of(target.name),
+        "bytes": target.stat().st_size,
+        "draft": draft_kind,
+        "acceptance": _median_known(row.acceptance_rate for row in rows),
+        "plain": _median_known(row.plain_tps for row in rows),
+        "speculative": _median_known(row.spec_tps for row in rows),
+        "source": "your name, or a link",
+        "date": f"{date.today()}",
+    }
+    return json.dumps({name: value for name, value in values.items() if value})
+
+
+def _median_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), 3) if known else None
+
+
+# --- The report of `pair test`: what each draft would reach for the target.
+
+_SHOWN_DRAFT_LENGTHS = (1, 3, 5)
+_JUDGEMENT_TITLES = (
+    "DRAFT",
+    "KIND",
+    *(f"ACCEPTED AT {n}" for n in _SHOWN_DRAFT_LENGTHS),
+    "BEST LENGTH",
+    "TOK/S",
+    "SPEED-UP",
+)
+
+
+def format_judgements(judgements: Sequence[DraftJudgement]) -> Iterator[Line]:
+    """`judgements`: the fastest first."""
+    rows = [_JUDGEMENT_TITLES, *map(_judgement_cells, judgements)]
+    yield from map(make_line, format_columns(rows))
+    fastest = judgements[0]
+    yield make_line(f"Plain decoding: {fastest.plain_tps:.1f} tok/s.")
+    if fastest.speedup <= 1:
+        yield make_line("None is faster here: `auto` would pause it.")
+
+
+def _judgement_cells(judgement: DraftJudgement) -> tuple[str, ...]:
+    by_length = judgement.by_length
+    rates = [by_length[n].totals.acceptance_rate for n in _SHOWN_DRAFT_LENGTHS]
+    best = by_length[judgement.best_length]
+    return (
+        judgement.name.rpartition("/")[2],
+        judgement.kind,
+        *map(percent, rates),
+        str(judgement.best_length),
+        f"{best.tokens_per_second:.1f}",
+        f"{judgement.speedup:.2f}×",
+    )
