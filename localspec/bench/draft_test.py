@@ -1,5 +1,7 @@
-"""Judges drafts for a target by recorded answers: acceptance for every draft length,
-and speed.
+"""Judges drafts for a target by recorded answers.
+
+What a draft proposes at each position tells the acceptance rate and the speed that it
+would reach with every draft length, without running them.
 """
 
 from __future__ import annotations
@@ -85,18 +87,21 @@ def judge(
     scored: Sequence[tuple[ScoreDraftCommand, DraftScore]],
     costs: MeasuredCosts,
 ) -> DraftJudgement:
-    """Draft tokens of prompt lookup are free; a block head drafts all of a round in one
-    pass.
+    """The rates of a draft for every draft length.
+
+    Draft tokens of prompt lookup are free. A block head drafts all tokens of a round in
+    one pass, so with draft length 4 one of them costs a quarter of a pass.
     """
-    curve = {int(width): cost for width, cost in costs.curve.items()}
+    verify_curve = {int(width): cost for width, cost in costs.curve.items()}
     draft_pass = 0.0 if kind == "lookup" else costs.c or 0.0
-    is_block = kind in ("dflash", "dspark")
+    is_block_head = kind in ("dflash", "dspark")
     by_length = {}
-    for n in DRAFT_LENGTHS:
-        round_costs = SpeculationCosts(
-            draft_pass / n if is_block else draft_pass, curve
+    for draft_length in DRAFT_LENGTHS:
+        per_token = draft_pass / draft_length if is_block_head else draft_pass
+        round_costs = SpeculationCosts(per_token, verify_curve)
+        by_length[draft_length] = _simulate(
+            scored, draft_length, round_costs, costs.t1_ms
         )
-        by_length[n] = _simulate(scored, n, round_costs, costs.t1_ms)
     return DraftJudgement(name, kind, 1e3 / costs.t1_ms, by_length)
 
 
@@ -106,21 +111,30 @@ def _simulate(
     costs: SpeculationCosts,
     t1_ms: float,
 ) -> DraftRates:
-    """The rounds of the answers again, as a run with this draft length has them."""
-    totals, passes = RoundTotals(), 0.0
+    """The rounds of the answers again, as a run with this draft length has them.
+
+    For example an answer of 6 tokens, draft length 2, and at each position as many
+    accepted as drafted: the prompt gives token 0, a round tokens 1 to 3 (two accepted
+    and one of the target), and the last round tokens 4 and 5.
+    """
+    totals = RoundTotals()
+    passes = 0.0  # Time in passes of the target over one token.
     for command, score in scored:
-        n, at = len(command.tokens), 1  # the first token comes from the prompt
-        while at < n:
-            limit = min(draft_length, command.request.max_tokens - at - 1)
-            n_drafted = max(0, min(limit, score.drafted[at]))
-            n_accepted = min(n_drafted, score.accepted[at])
-            if at + n_accepted >= n:  # the end is among the accepted tokens
-                n_drafted = n_accepted = n - at
-            emitted = min(n_accepted + 1, n - at)
-            passes += n_drafted * costs.c + interpolate_curve(
-                costs.verify_curve, n_drafted + 1
-            )
-            totals.count_round(n_drafted, n_accepted, emitted)
-            at += emitted
+        n_tokens = len(command.tokens)
+        position = 1  # The first token comes from the prompt.
+        while position < n_tokens:
+            n_left = n_tokens - position
+            limit = min(draft_length, command.request.max_tokens - position - 1)
+            n_drafted = max(0, min(limit, score.drafted[position]))
+            n_accepted = min(n_drafted, score.accepted[position])
+            if n_accepted >= n_left:
+                # The end of the answer is among the accepted tokens.
+                n_drafted = n_left
+                n_accepted = n_left
+            n_emitted = min(n_accepted + 1, n_left)
+            passes += n_drafted * costs.c
+            passes += interpolate_curve(costs.verify_curve, n_drafted + 1)
+            totals.count_round(n_drafted, n_accepted, n_emitted)
+            position += n_emitted
     seconds = passes * t1_ms / 1e3
     return DraftRates(totals, totals.tokens / seconds if seconds else 0.0)

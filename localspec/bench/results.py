@@ -1,6 +1,4 @@
-"""Benchmark results: paired runs summarized by workload, and their JSON (`bench
---json`).
-"""
+"""Benchmark results: paired runs summarized by workload, and the JSON of `bench`."""
 
 from __future__ import annotations
 
@@ -22,16 +20,18 @@ from localspec.fit.speedup_model import (
     best_draft_length,
 )
 from localspec.machine import cpu_and_ram
-from localspec.protocol.events import EngineReady
+from localspec.protocol.events import EngineReady, Round
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
 
-REPETITIVE, TOO_SHORT, NOT_A_COPY = "repeats itself", "ended at once", "is no copy"
-"""Reasons to leave out a trial; keys of `left_out` in the JSON."""
+# Reasons to leave out a trial; keys of `left_out` in the JSON.
+REPETITIVE = "repeats itself"
+TOO_SHORT = "ended at once"
+NOT_A_COPY = "is no copy"
 _MIN_DISTINCT_SHARE = 0.5
-"""Of 4-grams.
+"""The share of distinct 4-grams below which a greedy answer repeats itself.
 
-A greedy answer below this repeats itself: any prompt lookup looks good on it.
+Any prompt lookup looks good on such an answer.
 """
 _MIN_COPIED_SHARE = 0.7
 _MIN_TOKENS = 8  # The speed of a shorter answer is not meaningful.
@@ -51,8 +51,9 @@ class LatencyPercentiles(Struct, frozen=True):
 
 
 class Trial(Struct, frozen=True):
-    """One prompt answered plain and speculative; `left_out` is the reason not to count
-    it.
+    """One prompt answered plain and speculative.
+
+    `left_out` is the reason not to count it.
     """
 
     prompt: int
@@ -67,14 +68,15 @@ class Trial(Struct, frozen=True):
 
     @property
     def speedup(self) -> float | None:
-        return (
-            self.spec_tps / self.plain_tps if self.spec_tps and self.plain_tps else None
-        )
+        if not self.spec_tps or not self.plain_tps:
+            return None
+        return self.spec_tps / self.plain_tps
 
 
 class WorkloadResult(Struct, frozen=True):
-    """A workload at one temperature, over the trials that count, or over all if none
-    counts.
+    """A workload at one temperature.
+
+    The figures are those of the trials that count, or of all if none counts.
     """
 
     name: str
@@ -107,11 +109,9 @@ class WorkloadResult(Struct, frozen=True):
     @property
     def share_of_best(self) -> float | None:
         """The measured speed-up over that of the best fixed draft length."""
-        return (
-            self.speedup.median / self.best.speedup
-            if self.speedup and self.best
-            else None
-        )
+        if not self.speedup or not self.best:
+            return None
+        return self.speedup.median / self.best.speedup
 
 
 class MeanSpeedup(Struct, frozen=True):
@@ -148,8 +148,9 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Reason -> number of trials."""
-        return dict(Counter(trial.left_out for trial in self.trials if trial.left_out))
+        """The number of trials by the reason to leave them out."""
+        reasons = [trial.left_out for trial in self.trials if trial.left_out]
+        return dict(Counter(reasons))
 
     @property
     def speedup(self) -> float | None:
@@ -209,7 +210,8 @@ def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
     body["trials"] = [
         to_builtins(trial) | {"speedup": trial.speedup} for trial in row.trials
     ]
-    body |= {"identical": row.identical == len(row.trials), "counted": row.counted}
+    body["identical"] = row.identical == len(row.trials)
+    body["counted"] = row.counted
     rounded: dict[str, Any] = _round_floats(body)
     return rounded
 
@@ -241,13 +243,14 @@ def build_report(
     rounds: int,
     interrupted: bool = False,
 ) -> BenchReport:
-    """Ignores runs whose other arm is missing."""
+    """Summarize the runs; those whose other arm is missing are ignored."""
     pairs = _pair_runs(runs)
     host_ms, added_host_ms = _host_times(pairs)
     groups: dict[tuple[float, str], list[_PairedRuns]] = {}
     for pair in pairs:
-        groups.setdefault((pair.task.temperature, pair.task.workload), []).append(pair)
-    # The lowest temperature first; the workloads in their order.
+        key = (pair.task.temperature, pair.task.workload)
+        groups.setdefault(key, []).append(pair)
+    # The lowest temperature comes first; the workloads stay in their order.
     ordered = sorted(groups.items(), key=lambda item: item[0][0])
     return BenchReport(
         pair=request.name,
@@ -271,34 +274,33 @@ def _pair_runs(runs: Sequence[BenchRun]) -> list[_PairedRuns]:
     unpaired: dict[BenchTask, BenchRun] = {}
     pairs = []
     for run in runs:
-        if (other := unpaired.pop(run.task, None)) is None:
+        other = unpaired.pop(run.task, None)
+        if other is None:
             unpaired[run.task] = run
             continue
-        plain, speculative = (run, other) if run.arm == "plain" else (other, run)
-        trial = _compare_answers(run.task, plain.answer, speculative.answer)
-        pairs.append(_PairedRuns(run.task, plain.answer, speculative.answer, trial))
+        answers = {run.arm: run.answer, other.arm: other.answer}
+        plain = answers["plain"]
+        speculative = answers["speculative"]
+        trial = _compare_answers(run.task, plain, speculative)
+        pairs.append(_PairedRuns(run.task, plain, speculative, trial))
     return pairs
 
 
 def _compare_answers(
     task: BenchTask, plain: RecordedAnswer, speculative: RecordedAnswer
 ) -> Trial:
-    both = plain, speculative
+    both = (plain, speculative)
     distinct = _min_known(distinct_4grams(answer.ids) for answer in both)
     copied = _min_known(copied_share(task.text, answer.text) for answer in both)
+    is_greedy = task.temperature == 0
+    repeats_itself = distinct is not None and distinct < _MIN_DISTINCT_SHARE
+    is_copy = copied is not None and copied >= _MIN_COPIED_SHARE
     left_out = None
-    if any(
-        len(answer.ids) < _MIN_TOKENS or answer.tokens_per_second is None
-        for answer in both
-    ):
+    if _is_too_short(plain) or _is_too_short(speculative):
         left_out = TOO_SHORT
-    elif (
-        task.temperature == 0
-        and distinct is not None
-        and distinct < _MIN_DISTINCT_SHARE
-    ):
+    elif is_greedy and repeats_itself:
         left_out = REPETITIVE
-    elif task.copies_prompt and (copied or 0) < _MIN_COPIED_SHARE:
+    elif task.copies_prompt and not is_copy:
         left_out = NOT_A_COPY
     return Trial(
         prompt=task.prompt_index,
@@ -313,28 +315,31 @@ def _compare_answers(
     )
 
 
+def _is_too_short(answer: RecordedAnswer) -> bool:
+    return len(answer.ids) < _MIN_TOKENS or answer.tokens_per_second is None
+
+
 def _summarize_workload(
     group: Sequence[_PairedRuns], measured: MeasuredCosts | None, added_host_ms: float
 ) -> WorkloadResult:
-    task, trials = group[0].task, tuple(pair.trial for pair in group)
+    task = group[0].task
+    trials = tuple(pair.trial for pair in group)
     counting = [pair for pair in group if pair.trial.left_out is None] or group
     plain = [pair.plain for pair in counting]
     speculative = [pair.speculative for pair in counting]
-    speedups = [
-        pair.trial.speedup for pair in counting if pair.trial.speedup is not None
-    ]
     totals = RoundTotals.of(event for answer in speculative for event in answer.rounds)
     acceptance = cumulative_acceptance(totals.by_position)
     costs = _speculation_costs(totals, measured, added_host_ms)
+    copied = None
+    if task.copies_prompt:
+        copied = _median_known(trial.copied for trial in trials)
     return WorkloadResult(
         name=task.workload,
         temperature=task.temperature,
         trials=trials,
         plain_tps=_median_known(answer.tokens_per_second for answer in plain),
         spec_tps=_median_known(answer.tokens_per_second for answer in speculative),
-        speedup=SpeedupSpread(median(speedups), min(speedups), max(speedups))
-        if speedups
-        else None,
+        speedup=_spread_speedups([pair.trial for pair in counting]),
         best=best_draft_length(costs, acceptance) if costs and acceptance else None,
         acceptance_rate=totals.acceptance_rate,
         mean_accepted_length=totals.mean_accepted_length,
@@ -343,23 +348,35 @@ def _summarize_workload(
         latency_ms=_latency_percentiles(speculative),
         plain_latency_ms=_latency_percentiles(plain),
         distinct_4grams=_median_known(trial.distinct_4grams for trial in trials),
-        copied=_median_known(trial.copied for trial in trials)
-        if task.copies_prompt
-        else None,
+        copied=copied,
         survival=tuple(position.acceptance_rate for position in totals.by_position),
     )
+
+
+def _spread_speedups(trials: Sequence[Trial]) -> SpeedupSpread | None:
+    speedups = [trial.speedup for trial in trials if trial.speedup is not None]
+    if not speedups:
+        return None
+    return SpeedupSpread(median(speedups), min(speedups), max(speedups))
 
 
 def _speculation_costs(
     totals: RoundTotals, measured: MeasuredCosts | None, added_host_ms: float
 ) -> SpeculationCosts | None:
-    """Prompt-lookup draft tokens cost nothing."""
+    """The costs of the rounds that were run.
+
+    Draft tokens of prompt lookup cost nothing: if a quarter came from it, a draft token
+    costs three quarters of what the model's costs.
+    """
     if measured is None or measured.t1_ms <= 0:
         return None
-    copied = totals.by_source.get("lookup", DraftTotals()).drafted
-    c = (measured.c or 0.0) * (1 - copied / totals.drafted) if totals.drafted else 0.0
-    verify = {int(width): v for width, v in measured.curve.items()}
-    return SpeculationCosts(c, verify, added_host_ms / measured.t1_ms)
+    draft_cost = 0.0
+    if totals.drafted:
+        n_from_lookup = totals.by_source.get("lookup", DraftTotals()).drafted
+        share_of_model = 1 - n_from_lookup / totals.drafted
+        draft_cost = (measured.c or 0.0) * share_of_model
+    verify_curve = {int(width): v for width, v in measured.curve.items()}
+    return SpeculationCosts(draft_cost, verify_curve, added_host_ms / measured.t1_ms)
 
 
 def _latency_percentiles(
@@ -368,8 +385,11 @@ def _latency_percentiles(
     ms = sorted(latency for answer in answers for latency in answer.latencies)
     if not ms:
         return None
-    p50, p99 = (ms[min(int(share * len(ms)), len(ms) - 1)] for share in (0.5, 0.99))
-    return LatencyPercentiles(p50, p99)
+    return LatencyPercentiles(p50=_percentile(ms, 0.5), p99=_percentile(ms, 0.99))
+
+
+def _percentile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:
@@ -382,40 +402,45 @@ def _min_known(values: Iterable[float | None]) -> float | None:
 
 
 def _host_times(pairs: Sequence[_PairedRuns]) -> tuple[float | None, float]:
-    """Ms outside llama.cpp: of a round that drafted, and how much that is over a plain
-    round.
+    """Milliseconds outside llama.cpp of a round that drafted, and what it added.
 
-    The measured cost of a plain pass includes its host time.
+    What it added is the time beyond that of a plain round, which the measured cost of a
+    plain pass includes.
     """
-    rounds = [event for pair in pairs for event in pair.speculative.rounds]
-    drafting = _median_known(event.ms.host for event in rounds if event.drafted)
-    # An answer's first round also reads the prompt.
-    plain = _median_known(
-        event.ms.host for pair in pairs for event in pair.plain.rounds[1:]
-    )
-    added = 0.0 if drafting is None or plain is None else drafting - plain
-    return drafting, max(added, 0.0)
+    drafting_rounds: list[Round] = []
+    plain_rounds: list[Round] = []
+    for pair in pairs:
+        drafting_rounds += [event for event in pair.speculative.rounds if event.drafted]
+        # An answer's first round also reads the prompt.
+        plain_rounds += pair.plain.rounds[1:]
+    drafting = _median_known(event.ms.host for event in drafting_rounds)
+    plain = _median_known(event.ms.host for event in plain_rounds)
+    if drafting is None or plain is None:
+        return drafting, 0.0
+    return drafting, max(drafting - plain, 0.0)
 
 
 _MIN_VERIFIED = 8
-"""A position with fewer verified draft tokens uses the rate of the position before it.
-"""
+"""A position with fewer verified draft tokens takes the rate of the one before it."""
 
 
 def cumulative_acceptance(counts: Sequence[DraftTotals]) -> list[float]:
     """Probability that the first 1, 2, … DRAFT_MAX draft tokens are all accepted.
 
-    `counts` are those of each position; empty without any.
+    `counts` are those of each position; without any the result is empty. The rates 0.8
+    and 0.5 of two positions, with too few draft tokens at the third, give 0.8, 0.4,
+    0.2, 0.1, …
     """
     if not counts:
         return []
     rate = counts[0].acceptance_rate or 0.0
-    probabilities, product = [], 1.0
-    for j in range(DRAFT_MAX):
-        if j < len(counts) and counts[j].drafted >= _MIN_VERIFIED:
-            rate = counts[j].acceptance_rate or 0.0
-        product *= rate
-        probabilities.append(product)
+    probability = 1.0
+    probabilities = []
+    for position in range(DRAFT_MAX):
+        if position < len(counts) and counts[position].drafted >= _MIN_VERIFIED:
+            rate = counts[position].acceptance_rate or 0.0
+        probability *= rate
+        probabilities.append(probability)
     return probabilities
 
 
@@ -429,14 +454,17 @@ def distinct_4grams(ids: Sequence[int]) -> float | None:
 
 
 def copied_share(prompt: str, text: str) -> float | None:
-    """Share of the text's word 4-grams that occur in the prompt; None for fewer than
-    four words.
+    """Share of the text's word 4-grams that occur in the prompt.
 
-    Words, because the prompt's token ids are unknown here. White space does not count.
+    It is None for fewer than four words. Words are compared because the prompt's token
+    ids are unknown here; white space does not count.
     """
     grams = _4grams(_WORD_PATTERN.findall(text))
+    if not grams:
+        return None
     prompt_grams = set(_4grams(_WORD_PATTERN.findall(prompt)))
-    return sum(gram in prompt_grams for gram in grams) / len(grams) if grams else None
+    copied = [gram for gram in grams if gram in prompt_grams]
+    return len(copied) / len(grams)
 
 
 def _4grams(items: Sequence[Hashable]) -> list[tuple[Hashable, ...]]:
@@ -459,16 +487,15 @@ class BenchMachine(Struct, frozen=True):
 
 
 def describe_machine(ready: EngineReady) -> BenchMachine:
-    name = (
-        _TRADEMARK.sub("", " ".join(cpu_and_ram.read_cpu_name().split()))
-        or "unknown CPU"
-    )
+    cpu_name = " ".join(cpu_and_ram.read_cpu_name().split())
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    target_settings = ready.settings.get("target") or {}
     return BenchMachine(
-        name,
-        cpu_and_ram.read_cpu_cores().physical,
-        cpu_and_ram.read_host_memory().total,
-        f"{platform.system()} {platform.release()} {platform.machine()}".strip(),
-        dict(ready.engine),
-        tuple(ready.devices),
-        (ready.settings.get("target") or {}).get("n_threads"),
+        cpu=_TRADEMARK.sub("", cpu_name) or "unknown CPU",
+        cores=cpu_and_ram.read_cpu_cores().physical,
+        memory=cpu_and_ram.read_host_memory().total,
+        system=system.strip(),
+        engine=dict(ready.engine),
+        devices=tuple(ready.devices),
+        threads=target_settings.get("n_threads"),
     )

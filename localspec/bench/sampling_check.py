@@ -1,12 +1,15 @@
-"""Tests whether sampled tokens follow the target's distribution (probability integral
-transform).
+"""Tests whether sampled tokens follow the target's distribution.
 
-A token t of a distribution p becomes F(before t) + v p(t), with v uniform in [0, 1). If
-every token is drawn from its distribution, these numbers are uniform in [0, 1) and
-independent, whatever the distributions (Rosenblatt 1952). So one chi-square test covers
-all positions of all answers. It is done for two orders: by token id, and by falling
-probability. The second detects the typical error of speculation, a bias to likely or
-unlikely tokens, which averages out by id.
+The test uses the probability integral transform. A token t of a distribution p becomes
+the number F + v p(t), where F is the probability of all tokens before t, and v is
+uniform in [0, 1). With three tokens of probability 0.5, 0.3 and 0.2, the second one
+becomes a number between 0.5 and 0.8.
+
+If every token is drawn from its distribution, these numbers are uniform in [0, 1) and
+independent, whatever the distributions are (Rosenblatt 1952). So one chi-square test
+covers all positions of all answers. It is done for two orders of the tokens: by id, and
+by falling probability. The second detects the typical error of speculation, a bias to
+likely or unlikely tokens, which averages out by id.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ SIGNIFICANCE_LEVEL = 1e-3
 """Of all tests together; a rejection counts only if a second sample is rejected too."""
 _LEVEL_PER_METHOD = SIGNIFICANCE_LEVEL / len(VERIFY_MODES)
 DETECTION_POWER = 0.9  # Probability that both samples detect the reported shift.
-# Expected tokens per bin; from there on the chi-square tail is accurate.
 _MIN_TOKENS_PER_BIN = 20
+"""Expected tokens per bin from which on the chi-square tail is accurate."""
 _MAX_BINS = 20
 
 
@@ -41,8 +44,8 @@ class TokenSample(Struct):
     by_rank: list[float] = field(default_factory=list)
     impossible: int = 0  # Tokens of probability 0.
     totals: RoundTotals = field(default_factory=RoundTotals)
-    # This is the second sample, because the first was rejected.
     is_confirmation: bool = False
+    """This is the second sample, because the first was rejected."""
 
     def add(
         self, answer: RecordedAnswer, replay: ReplayResult, rng: random.Random
@@ -71,8 +74,9 @@ class TokenSample(Struct):
         """The smaller of the two tests' values, doubled (Bonferroni)."""
         if not self.bins:
             return None
-        values = (_uniformity_p_value(x, self.bins) for x in (self.by_id, self.by_rank))
-        return min(1.0, 2 * min(values))
+        by_id = _uniformity_p_value(self.by_id, self.bins)
+        by_rank = _uniformity_p_value(self.by_rank, self.bins)
+        return min(1.0, 2 * min(by_id, by_rank))
 
     @property
     def is_rejected(self) -> bool:
@@ -85,14 +89,18 @@ class TokenSample(Struct):
         if not self.bins:
             return None
         return smallest_detectable_shift(
-            self.tokens, self.bins, _LEVEL_PER_METHOD / 2, DETECTION_POWER**0.5
+            self.tokens,
+            self.bins,
+            alpha=_LEVEL_PER_METHOD / 2,
+            target_power=DETECTION_POWER**0.5,
         )
 
 
 def _uniformity_p_value(values: Sequence[float], bins: int) -> float:
     counts = [0] * bins
     for value in values:
-        counts[min(int(value * bins), bins - 1)] += 1  # a rounded sum may reach 1
+        bin_ = min(int(value * bins), bins - 1)  # A rounded sum may reach 1.
+        counts[bin_] += 1
     return chi_square_tail(chi_square_statistic(counts), bins - 1)
 
 
@@ -142,7 +150,8 @@ def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
     Poisson.
     """
     half = noncentrality / 2
-    weight, total = math.exp(-half), 0.0
+    weight = math.exp(-half)  # The Poisson probability of j.
+    total = 0.0
     for j, tail in enumerate(_chi_square_tails(x, degrees)):
         if j > half and weight < 1e-15:
             break
@@ -154,8 +163,7 @@ def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
 def smallest_detectable_shift(
     n: int, bins: int, alpha: float, target_power: float
 ) -> float:
-    """The smallest shift between bins, as total variation, detected with
-    `target_power`.
+    """The smallest shift between bins, as total variation, with `target_power`.
 
     Of all shifts of total variation d, the even one (half of the bins up, half down)
     has the smallest noncentrality, 4 n d^2; any other is easier to detect.
@@ -177,5 +185,8 @@ def _find_root(f: Callable[[float], float], high: float) -> float:
     low = 0.0
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if f(middle) > 0 else (low, middle)
+        if f(middle) > 0:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle, product
 from pathlib import Path
 from typing import Literal
 
@@ -26,26 +27,33 @@ class Workload(Struct, frozen=True):
 
 
 def load(names: Sequence[str] = ()) -> list[Workload]:
-    """The workloads in the file's order; all without names.
+    """The workloads in the file's order; without names all of them.
 
     Raises UsageError for unknown names.
     """
-    known = {}
-    file = Path(__file__).with_name("workloads.yaml")
-    for entry in yaml.safe_load(file.read_text("utf-8"))["workloads"]:
-        # A YAML block ends with a line feed; a text to be copied continues on the next
-        # line.
-        copies = bool(entry.get("copies", False))
-        texts = tuple(
-            text if copies else text.rstrip("\n") for text in entry["prompts"]
-        )
-        known[entry["name"]] = Workload(entry["name"], entry["title"], texts, copies)
-    if unknown := [name for name in names if name not in known]:
+    known = _read_workloads()
+    unknown = [name for name in names if name not in known]
+    if unknown:
         raise UsageError(
             f"There is no workload called {sanitize(unknown[0], multiline=False)}.",
             f"Workloads: {', '.join(known)}.",
         )
     return [workload for name, workload in known.items() if not names or name in names]
+
+
+def _read_workloads() -> dict[str, Workload]:
+    file = Path(__file__).with_name("workloads.yaml")
+    workloads = {}
+    for entry in yaml.safe_load(file.read_text("utf-8"))["workloads"]:
+        name = entry["name"]
+        prompts = entry["prompts"]
+        copies_prompt = bool(entry.get("copies", False))
+        if not copies_prompt:
+            # A YAML block ends with a line feed. Only a text that is to be copied
+            # continues on the next line.
+            prompts = [prompt.rstrip("\n") for prompt in prompts]
+        workloads[name] = Workload(name, entry["title"], tuple(prompts), copies_prompt)
+    return workloads
 
 
 class BenchTask(Struct, frozen=True):
@@ -64,7 +72,7 @@ class BenchTask(Struct, frozen=True):
 
 
 class BenchRequest(Struct, frozen=True):
-    """What to measure; `spec` and `why` as `run` would use for this pair."""
+    """What to measure; `spec` and `why` are those that `run` would use for the pair."""
 
     name: str
     workloads: tuple[Workload, ...]
@@ -75,42 +83,49 @@ class BenchRequest(Struct, frozen=True):
     rounds: int | None = None  # None: as many as the time budget allows.
 
     def build_command(self, task: BenchTask, arm: Arm) -> GenerateCommand:
-        plain = arm == "plain"
+        is_plain = arm == "plain"
         return GenerateCommand(
             text=task.text,
             sampling=SamplingParams(temperature=task.temperature, seed=task.seed),
             max_tokens=self.max_tokens,
-            spec="off" if plain else self.spec,
-            why="" if plain else self.why,
+            spec="off" if is_plain else self.spec,
+            why="" if is_plain else self.why,
         )
 
     def schedule_runs(self, n_rounds: int) -> list[tuple[BenchTask, Arm]]:
-        """Both arms of every task, alternating: A B A B A B, then B A B A B A for the
-        next group.
+        """Both arms of every task, alternating, so that drift affects both alike.
 
         A workload's prompts run twice, the second time with the other arm. So no run
-        follows one of the same prompt, whose KV cache the engine would reuse.
+        follows one of the same prompt, whose KV cache the engine would reuse. With the
+        prompts 1 to 3 and the arms p and s, the runs of a workload are p1 s2 p3, s1 p2
+        s3; the next one begins with s.
         """
         runs: list[tuple[BenchTask, Arm]] = []
-        first: tuple[Arm, Arm] = ("plain", "speculative")
-        for turn in range(n_rounds):
-            for workload in self.workloads:
-                for temperature in self.temperatures:
-                    tasks = [
-                        BenchTask(
-                            workload.name,
-                            i,
-                            text,
-                            temperature,
-                            turn,
-                            workload.copies_prompt,
-                        )
-                        for i, text in enumerate(workload.prompts)
-                    ]
-                    for arms in (first, first[::-1]):
-                        runs += [(task, arms[i % 2]) for i, task in enumerate(tasks)]
-                    first = first[::-1]
+        arms: tuple[Arm, Arm] = ("plain", "speculative")
+        groups = product(range(n_rounds), self.workloads, self.temperatures)
+        for round_index, workload, temperature in groups:
+            tasks = _make_tasks(workload, temperature, round_index)
+            swapped_arms = arms[::-1]
+            runs += zip(tasks, cycle(arms), strict=False)
+            runs += zip(tasks, cycle(swapped_arms), strict=False)
+            arms = swapped_arms
         return runs
+
+
+def _make_tasks(
+    workload: Workload, temperature: float, round_index: int
+) -> list[BenchTask]:
+    return [
+        BenchTask(
+            workload=workload.name,
+            prompt_index=prompt_index,
+            text=text,
+            temperature=temperature,
+            round_index=round_index,
+            copies_prompt=workload.copies_prompt,
+        )
+        for prompt_index, text in enumerate(workload.prompts)
+    ]
 
 
 class BenchRun(Struct, frozen=True):

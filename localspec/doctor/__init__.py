@@ -1,3 +1,1 @@
-"""Diagnoses this installation: findings with the command that mends each, and three
-repairs.
-"""
+"""Diagnoses this installation: findings, what to do about each, and three repairs."""

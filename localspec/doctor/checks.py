@@ -1,4 +1,4 @@
-"""All checks, which change nothing and open no socket: from llama.cpp to the terminal."""
+"""All checks, from llama.cpp to the terminal; they change nothing and open no socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import TextIO
@@ -55,8 +55,9 @@ _LINUX_CPU_FLAGS = {name: name.lower() for name in _X86_FEATURES.split()} | {
 }
 """llama.cpp's name of a CPU feature -> the flag in /proc/cpuinfo."""
 _FAST_FEATURES = ("AVX2", "FMA", "F16C", "AVX512", "DOTPROD")
-"""Features worth a local build if the CPU has them and the installed build does not use
-them.
+"""Features worth a local build.
+
+They count if the CPU has them and the installed build does not use them.
 """
 _MIN_FREE_MEMORY = 2 << 30
 _NO_DEVICE_FIX = (
@@ -89,14 +90,16 @@ def check_engine() -> Iterator[Finding]:
         yield _explain_load_failure(str(error))
         return
     backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
-    if not info.supports_gpu_offload and (
-        built_for := installed_llama_cpp.find_gpu_backends()
-    ):
-        backend = f"was built for {' and '.join(built_for)} and finds no such device"
+    if not info.supports_gpu_offload:
+        built_for = installed_llama_cpp.find_gpu_backends()
+        if built_for:
+            names = " and ".join(built_for)
+            backend = f"was built for {names} and finds no such device"
     yield ok("library", f"{info.library_path} {backend}")
     *first, last = draft_heads.KIND_TITLES.values()
     kinds = f"{', '.join(first)} and {last}"
-    if missing := ", ".join(info.missing_head_functions):
+    missing = ", ".join(info.missing_head_functions)
+    if missing:
         what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {missing}"
         fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
         yield problem("no-heads", what, fix)
@@ -107,13 +110,15 @@ def check_engine() -> Iterator[Finding]:
     extra_checks: list[Callable[[], Iterator[Finding]]] = extras.load("ENGINE_CHECKS")
     for check in extra_checks:
         yield from check()
-    if (mismatch := llama_build.find_mismatch()) is not None:
+    mismatch = llama_build.find_mismatch()
+    if mismatch is not None:
         yield mismatch
 
 
 def _check_versions() -> Finding:
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
-    system += " (WSL)" if "microsoft" in platform.release().lower() else ""
+    if "microsoft" in platform.release().lower():
+        system += " (WSL)"
     what = f"localspec {__version__}, Python {platform.python_version()}, {system}"
     try:
         return ok("versions", f"{what}, llama-cpp-python {_release()}")
@@ -152,28 +157,25 @@ def _describe_threads() -> str:
         text += f" ({cores.performance} performance cores)"
     for record in MeasurementStore(paths.data_dir() / "measured.sqlite").read_all():
         costs = record.measured
-        if (
-            costs is not None
-            and costs.threads is not None
-            and costs.threads_batch is not None
-        ):
-            counts = (
-                f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
-            )
-            return f"{text}; CPU threads: {counts} (measured)"
+        if costs is None or costs.threads is None or costs.threads_batch is None:
+            continue
+        counts = (
+            f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
+        )
+        return f"{text}; CPU threads: {counts} (measured)"
     return f"{text}; CPU threads: {cores.default_threads} until a model is measured"
 
 
 def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Finding]:
-    """Compares the build's CPU features with the CPU's own."""
+    """Compare the build's CPU features with the CPU's own."""
     built = re.findall(r"(\w+) = 1", features)
     yield ok("features", f"built with {' '.join(built) or 'no CPU extension'}")
     if not cpu_flags:  # no /proc/cpuinfo
         return
+    # A name without an entry is not looked for: its flag is unknown.
+    flags_of_built = {name: _LINUX_CPU_FLAGS.get(name) for name in built}
     missing = [
-        name
-        for name in built
-        if _LINUX_CPU_FLAGS.get(name, name) not in cpu_flags | {name}
+        name for name, flag in flags_of_built.items() if flag and flag not in cpu_flags
     ]
     if missing:
         what = (
@@ -181,7 +183,8 @@ def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Fi
         )
         yield problem("other-cpu", what, _cpu_build_line())
     usable = [name for name in _FAST_FEATURES if _LINUX_CPU_FLAGS[name] in cpu_flags]
-    if unused := [name for name in usable if name not in built]:
+    unused = [name for name in usable if name not in built]
+    if unused:
         what = f"built without {', '.join(unused)}, which this CPU has: slower than it could be"
         yield problem("slow-build", what, _cpu_build_line())
 
@@ -195,11 +198,12 @@ def _cpu_build_line() -> str:
 
 def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """The first CPU's flags; empty if the file is missing."""
-    with suppress(OSError):
+    try:
         text = path.read_text(encoding="utf-8", errors="replace")
-        if line := re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M):
-            return frozenset(line[1].split())
-    return frozenset()
+    except OSError:
+        return frozenset()
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
+    return frozenset(line[1].split()) if line else frozenset()
 
 
 def check_devices() -> Iterator[Finding]:
@@ -207,16 +211,20 @@ def check_devices() -> Iterator[Finding]:
     if detected.note:
         yield problem("devices-unknown", detected.note, _NO_DEVICE_FIX)
     for device in detected.devices:
-        make = problem if device.note or device.free is None else ok
-        yield make("gpu", _format_device(device))
+        what = _format_device(device)
+        is_uncertain = bool(device.note) or device.free is None
+        yield problem("gpu", what) if is_uncertain else ok("gpu", what)
     if not detected.devices and not detected.note:
         driver = llama_cpp_builds.detect_hardware().nvidia_driver
         hint = f"; an NVIDIA driver ({driver}) is installed" if driver else ""
         yield ok("no-gpu", f"no GPU that this llama.cpp can use{hint}")
     cpu = detected.cpu
-    free, total = cpu.free or 0, cpu.total or 0
-    what = f"{cpu.description or 'CPU'}: {gib(free)} of {gib(total)} memory free"
-    what += f" ({cpu.note})" if cpu.note else ""
+    free = cpu.free or 0
+    what = (
+        f"{cpu.description or 'CPU'}: {gib(free)} of {gib(cpu.total or 0)} memory free"
+    )
+    if cpu.note:
+        what += f" ({cpu.note})"
     if free < _MIN_FREE_MEMORY:
         fix = "Close other programs, or run a smaller model: localspec pair suggest"
         yield problem("little-memory", what, fix)
@@ -225,52 +233,48 @@ def check_devices() -> Iterator[Finding]:
 
 
 def _format_device(device: Device) -> str:
-    free, total = (
-        "unknown" if n is None else gib(n) for n in (device.free, device.total)
-    )
-    parts = [
-        f"{device.name} {device.description}: {free} of {total} free",
-        device.used_by_others
-        and f"{gib(device.used_by_others)} used by other programs",
-        device.unified and "shares the computer's memory",
-        device.drives_display and "drives the display",
-        device.driver and f"driver {device.driver}",
-        device.note,
-    ]
-    return ", ".join(part for part in parts if isinstance(part, str) and part)
+    free = "unknown" if device.free is None else gib(device.free)
+    total = "unknown" if device.total is None else gib(device.total)
+    facts = [f"{device.name} {device.description}: {free} of {total} free"]
+    if device.used_by_others:
+        facts.append(f"{gib(device.used_by_others)} used by other programs")
+    if device.unified:
+        facts.append("shares the computer's memory")
+    if device.drives_display:
+        facts.append("drives the display")
+    if device.driver:
+        facts.append(f"driver {device.driver}")
+    if device.note:
+        facts.append(device.note)
+    return ", ".join(facts)
 
 
 _MIN_FREE_DISK = 10 * 10**9  # Bytes; an 8B model with its draft model takes about 6 GB.
 _MAX_CHECKED_BYTES = 256 << 20
 """Larger chat databases skip the integrity check; this size takes about a second."""
 _TIME_BUDGET_SECONDS = 5.0  # For reading model headers.
-_MIN_SIZE = (60, 15)
+_MIN_COLUMNS = 60
+_MIN_LINES = 15
 
 
 def check_disk() -> Iterator[Finding]:
     cache = hub_cache.cache_root()
     yield _check_folder("cache", "models", "HF_HUB_CACHE", cache)
-    if (free := hub_cache.free_bytes(cache)) < _MIN_FREE_DISK:
+    free = hub_cache.free_bytes(cache)
+    if free < _MIN_FREE_DISK:
         fix = "Free some space, or set HF_HUB_CACHE to a folder on another disk"
         yield problem("little-room", f"only {gb(free)} free for models", fix)
     else:
         yield ok("room", f"{gb(free)} free for models")
     if os.path.isdir(cache) and os.access(cache, os.W_OK):
         yield from _check_symlinks(cache)
-    if leftovers := inventory.find_leftovers():
-        size = gb(sum(file.size for file in leftovers))
-        what = f"{size} in {count(len(leftovers), 'incomplete download')}"
-        repos = dict.fromkeys(file.repo for file in leftovers if file.resumable)
-        pulls = "".join(
-            f"localspec pull {repo} resumes it; " for repo in list(repos)[:3]
-        )
-        fix = f"{pulls}localspec rm --leftovers deletes {'it' if len(leftovers) == 1 else 'them'}"
-        yield problem("leftovers", what, fix)
+    yield from _check_leftovers()
     data = paths.data_dir()
     yield _check_folder(
         "data", "chats, measurements and logs", "LOCALSPEC_DATA_DIR", data
     )
-    if (folder := inventory.models_folder()) is not None and not os.path.isdir(folder):
+    folder = inventory.models_folder()
+    if folder is not None and not os.path.isdir(folder):
         fix = "Create it, or choose another: localspec config set models.folder FOLDER"
         yield problem("models-folder", f"{folder} is not a folder", fix)
     view = config.resolve()
@@ -280,8 +284,22 @@ def check_disk() -> Iterator[Finding]:
         yield problem(id_, fault, config.EDIT_HINT if in_file else config.UNSET_HINT)
     for warning in view.warnings:
         yield problem("config-unknown", warning, config.EDIT_HINT)
-    if (error := catalog.load_valid()[1]) is not None:
+    _, error = catalog.load_valid()
+    if error is not None:
         yield problem("catalogue-damaged", error.message, error.hint)
+
+
+def _check_leftovers() -> Iterator[Finding]:
+    leftovers = inventory.find_leftovers()
+    if not leftovers:
+        return
+    size = gb(sum(file.size for file in leftovers))
+    what = f"{size} in {count(len(leftovers), 'incomplete download')}"
+    repos = dict.fromkeys(file.repo for file in leftovers if file.resumable)
+    remedies = [f"localspec pull {repo} resumes it" for repo in list(repos)[:3]]
+    pronoun = "it" if len(leftovers) == 1 else "them"
+    remedies.append(f"localspec rm --leftovers deletes {pronoun}")
+    yield problem("leftovers", what, "; ".join(remedies))
 
 
 def _check_folder(name: str, contents: str, variable: str, folder: Path) -> Finding:
@@ -321,7 +339,9 @@ def check_chats() -> Iterator[Finding]:
             raise
         fix = "localspec doctor --fix recovers what it can read and keeps the damaged file"
         yield problem("chats-damaged", f"the chat database is damaged: {path}", fix)
-    if copies := sorted(path.parent.glob(f"{path.name}.corrupt-*")):  # kept by a repair
+    # A repair keeps the damaged file.
+    copies = sorted(path.parent.glob(f"{path.name}.corrupt-*"))
+    if copies:
         size = gb(sum(copy.stat().st_size for copy in copies))
         what = (
             f"{count(len(copies), 'damaged chat database')} kept, {size}: {path.parent}"
@@ -336,9 +356,8 @@ def _check_database(path: Path) -> Iterator[Finding]:
         if version == schema.SCHEMA_VERSION and size <= _MAX_CHECKED_BYTES:
             schema.check_integrity(connection)
         (n,) = connection.execute("SELECT count(*) FROM chats").fetchone()
-    yield ok(
-        "chats", f"{count(n, 'saved chat')}, {gb(size)}" if n else "no saved chats"
-    )
+    what = f"{count(n, 'saved chat')}, {gb(size)}" if n else "no saved chats"
+    yield ok("chats", what)
     if version > schema.SCHEMA_VERSION:
         what = "a newer localspec wrote the chats: they are read-only here"
         yield problem("chats-newer", what, "Update localspec")
@@ -355,11 +374,10 @@ def check_models() -> Iterator[Finding]:
             "models", "models", "ok", "none installed", "localspec pair suggest"
         )
         return
-    yield ok(
-        "models", f"{len(models)} installed, {gb(sum(model.size for model in models))}"
-    )
+    size = gb(sum(model.size for model in models))
+    yield ok("models", f"{len(models)} installed, {size}")
     started = time.monotonic()
-    checked = list[tuple[LocalModel, Header]]()
+    checked: list[tuple[LocalModel, Header]] = []
     for number, model in enumerate(models):
         if time.monotonic() - started > _TIME_BUDGET_SECONDS:
             what = f"{len(models) - number} of them were not checked: that would take too long"
@@ -370,9 +388,10 @@ def check_models() -> Iterator[Finding]:
             reader.check_loadable(model.path)
             header = reader.read(model.path)
             checked.append((model, header))
-            if reason := header.unsupported_reason:
+            if header.unsupported_reason:
+                what = f"{name} cannot run: {header.unsupported_reason}"
                 fix = "Run another model, or a newer localspec"
-                yield problem("unsupported", f"{name} cannot run: {reason}", fix)
+                yield problem("unsupported", what, fix)
         except LocalspecError as error:
             yield problem("unreadable", f"{name}: {error.message}", error.hint)
     model_checks: list[ModelCheck] = extras.load("MODEL_CHECKS")
@@ -386,7 +405,8 @@ def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield _check_token(environ)
     names = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
     proxies = [name for name in names if environ.get(name) or environ.get(name.lower())]
-    if proxies:  # their values may hold passwords
+    if proxies:
+        # Their values may hold passwords.
         yield ok("proxy", f"a proxy is set ({', '.join(proxies)})")
 
 
@@ -398,11 +418,8 @@ def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
         return
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
         if environ.get(name, "").lower() in ("1", "on", "yes", "true"):
-            yield problem(
-                "offline",
-                f"offline: {name} is set",
-                f"unset {name}, to download models",
-            )
+            fix = f"unset {name}, to download models"
+            yield problem("offline", f"offline: {name} is set", fix)
     if setting.current and not setting.is_overridden:
         what = f"offline: network.offline is set in {setting.origin_text}"
         fix = "localspec config set network.offline false, to download models"
@@ -414,14 +431,17 @@ def _check_endpoint(value: str) -> Finding:
         return ok("endpoint", "downloads from huggingface.co")
     try:
         parts = urlsplit(value)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
         fix = "unset HF_ENDPOINT, or set it to an address like https://hub.example"
         return problem("endpoint-wrong", "HF_ENDPOINT is not a URL", fix)
-    # Without user and password.
-    address = f"{parts.scheme}://{host}:{port}" if port else f"{parts.scheme}://{host}"
+    # The address is shown without user and password.
+    address = f"{parts.scheme}://{host}"
+    if port:
+        address += f":{port}"
     what = f"HF_ENDPOINT: downloads from {address} instead of huggingface.co"
     return problem("endpoint", what)
 
@@ -444,19 +464,13 @@ def _check_token(environ: Mapping[str, str]) -> Finding:
 def check_terminal(
     environ: Mapping[str, str] = os.environ, out: TextIO | None = None
 ) -> Iterator[Finding]:
-    out = out or sys.__stdout__ or sys.stdout  # the app replaces sys.stdout
-    parts = [
-        environ.get("TERM_PROGRAM") or environ.get("TERM") or "unknown terminal",
-        "" if out.isatty() else "output to a file or a pipe",
-        _describe_colours(environ),
-        "in tmux" if environ.get("TMUX") else "in screen" if environ.get("STY") else "",
-        "over SSH" if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY") else "",
-    ]
-    yield ok("terminal", ", ".join(filter(None, parts)))
+    out = out or sys.__stdout__ or sys.stdout  # The app replaces sys.stdout.
+    yield ok("terminal", ", ".join(_describe_terminal(environ, out)))
     size = shutil.get_terminal_size()
     what = f"{size.columns} columns, {size.lines} lines"
-    if out.isatty() and (size.columns < _MIN_SIZE[0] or size.lines < _MIN_SIZE[1]):
-        fix = f"Enlarge it to at least {_MIN_SIZE[0]} by {_MIN_SIZE[1]}"
+    is_small = size.columns < _MIN_COLUMNS or size.lines < _MIN_LINES
+    if out.isatty() and is_small:
+        fix = f"Enlarge it to at least {_MIN_COLUMNS} by {_MIN_LINES}"
         yield problem("small", f"{what}: small for the app", fix)
     elif out.isatty():
         yield ok("size", what)
@@ -477,12 +491,24 @@ def check_terminal(
         yield problem("old-console", what, "Use Windows Terminal")
 
 
+def _describe_terminal(environ: Mapping[str, str], out: TextIO) -> Iterator[str]:
+    yield environ.get("TERM_PROGRAM") or environ.get("TERM") or "unknown terminal"
+    if not out.isatty():
+        yield "output to a file or a pipe"
+    yield _describe_colours(environ)
+    if environ.get("TMUX"):
+        yield "in tmux"
+    elif environ.get("STY"):
+        yield "in screen"
+    if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"):
+        yield "over SSH"
+
+
 def _describe_colours(environ: Mapping[str, str]) -> str:
     if environ.get("NO_COLOR"):
         return "no colours (NO_COLOR)"
-    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit") or environ.get(
-        "WT_SESSION"
-    ):
+    is_true_colour = environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
+    if is_true_colour or environ.get("WT_SESSION"):
         return "16 million colours"
     return "256 colours" if "256" in environ.get("TERM", "") else "16 colours or fewer"
 
@@ -505,12 +531,14 @@ def run_checks() -> tuple[Finding, ...]:
 
 
 def check_area(area: str) -> Iterator[Finding]:
-    """Runs one of AREAS, and adds the repair of each problem; an exception becomes a
-    finding.
+    """Run one of AREAS, and add the repair of each problem.
+
+    An exception becomes a finding.
     """
     try:
         for finding in AREAS[area]():
-            yield redact(replace(finding, area=area, action=find_repair(finding.id)))
+            repair = find_repair(finding.id)
+            yield redact(replace(finding, area=area, action=repair))
     except Exception as error:  # one area that breaks must not hide the others
         what = f"this check failed: {type(error).__name__}: {error}"
         failed = problem("failed", what, "Report this, with the whole output.")

@@ -1,7 +1,6 @@
-"""Finds a CPU-only llama.cpp build on a computer with a GPU, and the commands that
-replace it.
+"""Finds a CPU-only llama.cpp on a computer with a GPU, and commands that replace it.
 
-Imported at every start.
+This file is imported at every start.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ _DISMISSED_FILE = "dismissed.json"
 
 
 def find_unused_gpu() -> Finding | None:
-    """Reported at every start until dismissed: there is a GPU that llama.cpp cannot
-    use.
+    """A GPU that llama.cpp cannot use, reported at every start until it is dismissed.
 
-    Cheap: reads files, and runs a program only if the files suggest a mismatch.
+    This is cheap: it reads files, and runs a program only if they suggest a mismatch.
     """
     dismissed = data_files.read_json(_DISMISSED_FILE)
     if isinstance(dismissed, list) and CPU_ONLY in dismissed:
@@ -35,14 +33,12 @@ def find_unused_gpu() -> Finding | None:
 
 
 def dismiss() -> None:
-    """No unused GPU is reported at a start from now on, if the file can be written."""
+    """Report no unused GPU at a start from now on, if the file can be written."""
     data_files.write_json(_DISMISSED_FILE, [CPU_ONLY])
 
 
 def find_mismatch() -> Finding | None:
-    """A CPU-only build on a computer with a usable GPU; None also if the detection
-    fails.
-    """
+    """A CPU-only build on a computer with a usable GPU; None if detection fails, too."""
     with suppress(OSError, ValueError):
         if installed_llama_cpp.find_gpu_backends() != ():
             return None
@@ -57,8 +53,9 @@ def find_mismatch() -> Finding | None:
 
 
 def format_install_line(build: LlamaCppBuild) -> str:
-    """The shell line for this system; in a source checkout, scripts/run installs the
-    build.
+    """The shell line for this system.
+
+    In a source checkout, scripts/run installs the build.
     """
     if _is_source_checkout():
         if platform.system() == "Windows":
@@ -81,27 +78,25 @@ def find_pinned_requirement() -> str:
 def install_commands_for(
     build: LlamaCppBuild, *, checkout: bool = False
 ) -> tuple[CommandLine, ...]:
-    """Reinstalls the installed release, or the required one; empty if that cannot work
-    here.
+    """Commands that reinstall the installed release, or the required one.
 
-    With `checkout`, a source checkout's own installer does it.
+    There are none if that cannot work here. With `checkout`, a source checkout's own
+    installer does it.
     """
     if checkout and _is_source_checkout():
-        argv = (
-            sys.executable,
-            str(paths.PACKAGE.parent / "scripts" / "run"),
-            "version",
-        )
-        return (CommandLine(argv, ((llama_cpp_builds.ENV_VARIABLE, build.backend),)),)
+        installer = str(paths.PACKAGE.parent / "scripts" / "run")
+        chosen_backend = (llama_cpp_builds.ENV_VARIABLE, build.backend)
+        argv = (sys.executable, installer, "version")
+        return (CommandLine(argv, (chosen_backend,)),)
     release = find_pinned_requirement().partition("==")[2]
     with suppress(metadata.PackageNotFoundError):
         release = metadata.version(llama_cpp_builds.PACKAGE)
     is_available = build.wheel_index or build.can_compile()
     if not (release and is_available and llama_cpp_builds.can_install()):
         return ()
-    environ = (
-        (("CMAKE_ARGS", build.cmake),) if build.cmake and not build.wheel_index else ()
-    )
+    environ: tuple[tuple[str, str], ...] = ()
+    if build.cmake and not build.wheel_index:
+        environ = (("CMAKE_ARGS", build.cmake),)
     lines = llama_cpp_builds.list_commands(build, release, sys.executable)
     return tuple(CommandLine(tuple(line), environ) for line in lines)
 

@@ -23,22 +23,13 @@ from localspec.units import count, gb
 
 _CPU_BUILD = LlamaCppBuild("cpu", "", compilers=("c++", "cl"))
 _REINSTALLED = ("slow-build", "other-cpu", "illegal-instruction", "engine-fails")
-"""What a build for this CPU mends."""
+"""Findings that a build for this CPU resolves."""
 
 
 def find_repair(finding_id: str) -> RepairAction | None:
     """None if localspec has no action for this finding."""
-    if finding_id == "leftovers" and (leftovers := inventory.find_leftovers()):
-        downloads = count(len(leftovers), "incomplete download")
-        size = gb(sum(file.size for file in leftovers))
-        question = (
-            f"Remove {downloads}, {size}? Downloading again would start from zero."
-        )
-        return RepairAction(
-            "remove them",
-            question,
-            lambda: f"Freed {gb(inventory.delete_leftovers(leftovers))}.",
-        )
+    if finding_id == "leftovers":
+        return _remove_leftovers()
     if finding_id == "chats-damaged":
         question = "Copy all readable chats to a new file? The damaged file is kept."
         return RepairAction("repair it", question, _repair_chats)
@@ -47,29 +38,49 @@ def find_repair(finding_id: str) -> RepairAction | None:
     return None
 
 
+def _remove_leftovers() -> RepairAction | None:
+    leftovers = inventory.find_leftovers()
+    if not leftovers:
+        return None
+    downloads = count(len(leftovers), "incomplete download")
+    size = gb(sum(file.size for file in leftovers))
+    question = f"Remove {downloads}, {size}? Downloading again would start from zero."
+
+    def remove() -> str:
+        n_bytes = inventory.delete_leftovers(leftovers)
+        return f"Freed {gb(n_bytes)}."
+
+    return RepairAction("remove them", question, remove)
+
+
 def _reinstall(finding_id: str) -> RepairAction | None:
     """None if offline, or if LLAMA_CPP_LIB_PATH selects the user's own build."""
     if config.resolve().get("network.offline") or os.environ.get("LLAMA_CPP_LIB_PATH"):
         return None
-    commands: tuple[CommandLine, ...] = ()
-    if finding_id not in _REINSTALLED:
-        build = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
-        is_installed = finding_id == "cpu-only-build"
-        commands = llama_build.install_commands_for(build, checkout=is_installed)
-    if finding_id != "cpu-only-build":
-        commands = commands or llama_build.install_commands_for(_CPU_BUILD)
+    commands = _choose_install_commands(finding_id)
     if not commands:
         return None
-    compiles = any("--no-binary" in line.argv for line in commands)
-    cost = (
-        "compiles llama.cpp and takes minutes"
-        if compiles
-        else "downloads a few hundred MB"
-    )
+    cost = "downloads a few hundred MB"
+    if any("--no-binary" in line.argv for line in commands):
+        cost = "compiles llama.cpp and takes minutes"
     text = "\n\n".join(sanitize(str(line)) for line in commands)
-    return RepairAction(
-        "install it", f"Run this? This {cost}.\n\n{text}", commands=commands
-    )
+    question = f"Run this? This {cost}.\n\n{text}"
+    return RepairAction("install it", question, commands=commands)
+
+
+def _choose_install_commands(finding_id: str) -> tuple[CommandLine, ...]:
+    """Those of the best build for the hardware, or of the one for the CPU.
+
+    A missing llama.cpp is replaced by the CPU's build if the best one cannot be
+    installed; a CPU-only build is not replaced by another.
+    """
+    if finding_id in _REINSTALLED:
+        return llama_build.install_commands_for(_CPU_BUILD)
+    build = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
+    if finding_id == "cpu-only-build":
+        return llama_build.install_commands_for(build, checkout=True)
+    commands = llama_build.install_commands_for(build)
+    return commands or llama_build.install_commands_for(_CPU_BUILD)
 
 
 def _repair_chats() -> str:
@@ -81,8 +92,8 @@ def _repair_chats() -> str:
     return f"{recovered} recovered. The damaged file is kept as {damaged}"
 
 
-# A stopped installer needs time to restore the package it was replacing.
 _GRACE_SECONDS = 15.0
+"""A stopped installer needs time to restore the package that it was replacing."""
 _MAX_LINE_LENGTH = 2_000  # Longer output lines are cut; in characters.
 _QUIET_ENVIRON = {
     "PIP_NO_INPUT": "1",
@@ -98,25 +109,29 @@ class RepairRunner:
 
     def __init__(self, action: RepairAction, on_line: Callable[[str], None]) -> None:
         """`on_line` receives every output line, without terminal control sequences."""
-        self._action, self._on_line = action, on_line
+        self._action = action
+        self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = threading.Event()
 
     def run(self) -> tuple[bool, str]:
-        """Whether it succeeded, and a sentence about the result; the first failure ends
-        it.
+        """Whether the repair succeeded, and a sentence about its result.
+
+        The first failure ends it.
         """
-        text = "Done."
         for command in self._action.commands:
-            if not self._stopped.is_set():
-                self._on_line(f"$ {sanitize(str(command), multiline=False)}")
-                code = self._run_command(command)
+            if self._stopped.is_set():
+                return False, "Stopped."
+            self._on_line(f"$ {sanitize(str(command), multiline=False)}")
+            code = self._run_command(command)
             if self._stopped.is_set():
                 return False, "Stopped."
             if code:
                 return False, f"Failed with exit code {code}."
+        if self._action.run is None:
+            return True, "Done."
         try:
-            text = self._action.run() if self._action.run is not None else text
+            text = self._action.run()
         except LocalspecError as error:
             return False, f"{error.message} {error.hint}"
         except OSError as error:
@@ -124,16 +139,20 @@ class RepairRunner:
         return True, sanitize(text, multiline=False)
 
     def stop(self) -> None:
-        """Interrupts the command and its children; kills them after _GRACE_SECONDS."""
+        """Interrupt the command and its children; kill them after _GRACE_SECONDS."""
         self._stopped.set()
-        if (process := self._process) is not None and process.poll() is None:
-            _send_signal(process, signal.SIGINT)
-            threading.Thread(
-                target=_kill_after_grace, args=(process,), daemon=True
-            ).start()
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        _send_signal(process, signal.SIGINT)
+        killer = threading.Thread(
+            target=_kill_after_grace, args=(process,), daemon=True
+        )
+        killer.start()
 
     def _run_command(self, command: CommandLine) -> int:
-        windows, group = sys.platform == "win32", "CREATE_NEW_PROCESS_GROUP"
+        is_windows = sys.platform == "win32"
+        new_group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
         try:
             process = subprocess.Popen(
                 command.argv,
@@ -141,22 +160,22 @@ class RepairRunner:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **_QUIET_ENVIRON, **dict(command.environ)},
-                start_new_session=not windows,  # its compilers are stopped with it
-                creationflags=getattr(subprocess, group, 0) if windows else 0,
+                # So the compilers that it starts are stopped with it.
+                start_new_session=not is_windows,
+                creationflags=new_group if is_windows else 0,
             )
         except OSError as error:
             self._on_line(f"Cannot start the command: {error.strerror or error}")
             return 127
         self._process = process
-        if self._stopped.is_set():  # stop() ran before there was a process
-            self.stop()
+        if self._stopped.is_set():
+            self.stop()  # The earlier call found no process.
         with process:
             assert process.stdout is not None, "stdout is a pipe"
             for line in process.stdout:
-                text = sanitize(
-                    line.decode("utf-8", "replace").rstrip(), multiline=False
-                )
-                self._on_line(text[:_MAX_LINE_LENGTH])
+                text = line.decode("utf-8", "replace").rstrip()
+                clean = sanitize(text, multiline=False)
+                self._on_line(clean[:_MAX_LINE_LENGTH])
         return process.returncode
 
 
@@ -171,6 +190,5 @@ def _send_signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _kill_after_grace(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_SECONDS)
-    # Children may have ignored the interrupt; they hold the pipe open, so reading would
-    # never end.
+    # Children that ignored the interrupt hold the pipe open, so reading would never end.
     _send_signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))

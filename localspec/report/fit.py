@@ -55,7 +55,7 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
             yield EMPTY_LINE
             yield from _format_device(device_fit, width, plain=plain)
     yield EMPTY_LINE
-    yield from _format_speed(answer, width)
+    yield from _format_speed(answer, width, separator=", " if plain else " · ")
     head_kind = draft.shape.head_kind if draft else ""
     head = draft_heads.HEAD_DESCRIPTIONS.get(head_kind)
     if fit.load.draft and head:
@@ -90,12 +90,12 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
     yield (Span(_INDENT), Span(verdict, VERDICT_ROLES[device_fit.verdict]))
 
 
-def _format_speed(answer: FitAnswer, width: int) -> Iterator[Line]:
+def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[Line]:
     fit = answer.advice.fit
     if fit.verdict == "no":
         yield make_line("Speed: none, because it does not fit.")
         return
-    yield from format_speeds(fit.speed, answer.use_case, width)
+    yield from format_speeds(fit.speed, answer.use_case, width, separator=separator)
     yield describe_speed_basis(fit.speed)
 
 

@@ -74,10 +74,12 @@ def find_speedup(speed: SpeedEstimate, use_case: str) -> FloatRange | None:
     return expected.speedup if expected else None
 
 
-def format_speeds(speed: SpeedEstimate, use_case: str, width: int) -> Iterator[Line]:
+def format_speeds(
+    speed: SpeedEstimate, use_case: str, width: int, *, separator: str = " · "
+) -> Iterator[Line]:
     """The plain and the speculative speed, with the speed-ups that fit into `width`.
 
-    Nothing if the speed is unknown.
+    There is nothing if the speed is unknown. `separator`: of the speed-ups.
     """
     if speed.plain is None:
         return
@@ -87,7 +89,7 @@ def format_speeds(speed: SpeedEstimate, use_case: str, width: int) -> Iterator[L
     )
     gap = "  " if width >= _WIDE else " "
     room = width - _SPEED_LABEL_WIDTH - _SPEED_WIDTH - 4
-    speedups = _format_speedups(speed, use_case, room)
+    speedups = _list_speedups(speed, use_case, room, separator)
     yield (
         Span("speculative".ljust(_SPEED_LABEL_WIDTH), "muted"),
         Span(format_speed(speed.speculative).ljust(_SPEED_WIDTH), "strong"),
@@ -95,7 +97,9 @@ def format_speeds(speed: SpeedEstimate, use_case: str, width: int) -> Iterator[L
     )
 
 
-def _format_speedups(speed: SpeedEstimate, use_case: str, width: int) -> str:
+def _list_speedups(
+    speed: SpeedEstimate, use_case: str, width: int, separator: str
+) -> str:
     """The speed-up for the chosen use case, then those for others as room allows.
 
     For example `1.4–2.0× chat · 1.9–2.8× code`.
@@ -108,8 +112,8 @@ def _format_speedups(speed: SpeedEstimate, use_case: str, width: int) -> str:
         entry = f"{speedup} {_USE_CASE_LABELS.get(use, use)}"
         if not shown:
             shown = entry
-        elif len(shown) + len(" · ") + len(entry) <= width:
-            shown += f" · {entry}"
+        elif len(shown) + len(separator) + len(entry) <= width:
+            shown += separator + entry
     return shown
 
 
