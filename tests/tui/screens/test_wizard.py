@@ -195,7 +195,9 @@ async def test_headers_refine_what_the_catalogue_estimated(
             "estimated from the catalogue", "compared before the download"
         )
         gate.set()
-        await wizard.sees("from the files' headers", "vocabularies match", "target <0.01")
+        await wizard.sees(
+            "from the files' headers", "vocabularies match", "target <0.01"
+        )
         await wizard.press("t")
         await wizard.sees("phi-4", "estimated from the catalogue")
 
