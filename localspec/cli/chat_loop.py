@@ -30,6 +30,7 @@ from localspec.protocol.events import EngineReady, Event, Notice, encode
 from localspec.report import answer_stats
 from localspec.report.answer_stats import AnswerStats
 from localspec.report.lines import make_line
+from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
 from localspec.report.token_classes import format_legend
 from localspec.units import short_count
 
@@ -358,32 +359,25 @@ def _name_option(option: OptionHint) -> str:
 # --- a full context
 # --------------------------------------------------------------------------------
 
-_CHOICE_TEXT: dict[OverflowPolicy, tuple[str, str]] = {
-    "drop": ("d", "leave out the oldest turns"),
-    "summarise": ("m", "let the model summarise the oldest turns"),
-    "stop": ("s", "stop here"),
+_CHOICE_LETTERS: dict[OverflowPolicy, str] = {
+    "drop": "d",
+    "summarise": "m",
+    "stop": "s",
 }
-_NOT_SENT_TEXT = "do not send the message"
 
 
 def ask_overflow_choice(
     overflow: ContextOverflow, print_line: Callable[[str], None]
 ) -> OverflowPolicy:
     """Ask what to do with a full context; `stop` on Ctrl+C, Ctrl+D and any other input."""
-    what = "The conversation exceeds the context"
-    if overflow.mid_answer:
-        what = "The context is full"
-    print_line(
-        f"{what} ({overflow.used:,} / {overflow.n_ctx:,} tokens). Older turns stay in the chat."
-    )
+    print_line(f"{describe_overflow(overflow)}: {describe_usage(overflow)}")
     policies: dict[str, OverflowPolicy] = {}
     for policy in overflow.choices:
-        letter, text = _CHOICE_TEXT[policy]
+        letter = _CHOICE_LETTERS[policy]
         policies[letter] = policy
         policies[policy] = policy
-        if policy == "stop" and not overflow.mid_answer:
-            text = _NOT_SENT_TEXT
-        print_line(f"  {letter}: {text}")
+        choice = describe_choice(policy, overflow)
+        print_line(f"  {letter}: {choice.label}. {choice.consequence}.")
     print_line("Type a letter and Enter (to always do the same: /set overflow NAME):")
     handler_before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -128,11 +128,12 @@ def is_plain() -> bool:
     return bool(os.environ.get(_PLAIN_VARIABLE)) or os.environ.get("TERM") == "dumb"
 
 
-def use_colour(*, no_color: bool) -> bool:
-    """Whether to colour standard output; `no_color` is the option."""
+def use_colour(*, no_color: bool = False, err: bool = False) -> bool:
+    """Whether to colour standard output, or standard error; `no_color` is the option."""
     if no_color or is_plain() or os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    stream = sys.stderr if err else sys.stdout
+    return bool(os.environ.get("FORCE_COLOR")) or stream.isatty()
 
 
 def can_redraw() -> bool:

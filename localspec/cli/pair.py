@@ -10,7 +10,13 @@ import click
 from localspec import launch
 from localspec.cli import global_options, options, pull, shell_completion
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
-from localspec.cli.terminal import echo, echo_columns, echo_json, notify
+from localspec.cli.terminal import (
+    echo,
+    echo_columns,
+    echo_json,
+    echo_line,
+    notify,
+)
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, suggest
@@ -21,6 +27,7 @@ from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import inventory
 from localspec.models.pull_plan import PlannedPair, PullPlanner
+from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line
 from localspec.units import gb, gib
 
@@ -116,10 +123,10 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
         what = "The header of a model could not be read."
         raise UsageError(what, "Go online, or pull both models first.")
     if as_json:
-        echo_json(pull.match_to_json(match))
+        echo_json(match_to_json(match))
     else:
-        for line in pull.format_pair_verdict(match):
-            echo(line)
+        for line in format_pair_verdict(match):
+            echo_line(line)
     return 0 if match.compatibility.is_compatible else 5
 
 

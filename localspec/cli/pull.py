@@ -29,7 +29,8 @@ from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedModel, PullPlan
 from localspec.models.reference import HubReference
-from localspec.report.lines import format_columns
+from localspec.report.compatibility import format_pair_verdict, match_to_json
+from localspec.report.lines import Line, format_columns, make_line
 from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
@@ -133,7 +134,7 @@ def pull_models(
     will_ask = not (options.yes or options.dry_run)
     if not options.as_json and (will_ask or not options.quiet):
         for line in format_plan(plan):
-            echo(line, err=not options.dry_run)
+            terminal.echo_line(line, err=not options.dry_run)
     plan.check()
     if options.dry_run:
         return plan
@@ -181,18 +182,19 @@ def _fetch_all(
                 )
 
 
-def format_plan(plan: PullPlan) -> Iterator[str]:
-    yield from format_columns([_plan_row(item) for item in plan.models])
+def format_plan(plan: PullPlan) -> Iterator[Line]:
+    rows = [_plan_row(item) for item in plan.models]
+    yield from map(make_line, format_columns(rows))
     for item in plan.models:
         for note in _format_notes(item):
-            yield f"  {item.resolved.name}: {note}"
+            yield make_line(f"  {item.resolved.name}: {note}")
     for match in plan.pairs:
         yield from format_pair_verdict(match)
     if plan.missing_bytes:
         free = f"Free: {gb(plan.free_bytes)} in {plan.cache_dir}"
-        yield f"To download: {gb(plan.missing_bytes)}. {free}"
+        yield make_line(f"To download: {gb(plan.missing_bytes)}. {free}")
     else:
-        yield "Everything is already downloaded."
+        yield make_line("Everything is already downloaded.")
 
 
 def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
@@ -201,13 +203,6 @@ def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
         title = draft_heads.KIND_TITLES[draft_heads.kind_from_file_name(file.path)]
         ref = shlex.quote(f"hf://{item.repo}/{file.path}")
         yield f"{title} head, {gb(file.size)}: localspec pull {ref}"
-
-
-def format_pair_verdict(match: pull_plan.PlannedPair) -> Iterator[str]:
-    summary = match.compatibility.summary
-    yield f"{summary[:1].upper()}{summary[1:]}."
-    for warning in match.warnings:
-        yield f"  {warning}"
 
 
 def _plan_to_json(plan: PullPlan) -> dict[str, Any]:
@@ -246,19 +241,6 @@ def model_to_json(item: PlannedModel, path: Path | None) -> dict[str, Any]:
         "licence": item.licence,
         "gated": item.gated,
         "path": str(path) if path else None,
-    }
-
-
-def match_to_json(match: pull_plan.PlannedPair) -> dict[str, Any]:
-    result = match.compatibility
-    return {
-        "target": match.target.resolved.name,
-        "draft": match.draft.resolved.name,
-        "verdict": result.verdict,
-        "rule": result.rule,
-        "detail": result.detail,
-        "token": result.token,
-        "warnings": list(match.warnings),
     }
 
 

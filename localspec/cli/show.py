@@ -24,7 +24,8 @@ from localspec.models.hub.client import HubClient
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlanner
 from localspec.models.reference import HubReference, RepoFile
-from localspec.report.lines import format_columns
+from localspec.report.compatibility import format_pair_verdict, match_to_json
+from localspec.report.lines import EMPTY_LINE, Line, format_columns, make_line
 from localspec.units import gb
 
 Fact = tuple[str, str | None]
@@ -41,10 +42,8 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> No
     Reads the header of the file, here or on the hub. For a repository, also lists its
     models.
     """
-    request, hub = (
-        model_lookup.resolve(ref),
-        HubClient(endpoint, on_wait=terminal.notify),
-    )
+    request = model_lookup.resolve(ref)
+    hub = HubClient(endpoint, on_wait=terminal.notify)
     items, files = pull.run_cancellable(
         lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )
@@ -54,13 +53,13 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> No
     elif as_json:
         document = {
             "models": [_item_to_json(item) for item in items],
-            "pair": pull.match_to_json(match) if match else None,
+            "pair": match_to_json(match) if match else None,
             "files": [{"file": file.path, "bytes": file.size} for file in files],
         }
         terminal.echo_json(document)
     else:
         for line in _format_details(items, match, files):
-            terminal.echo(line)
+            terminal.echo_line(line)
 
 
 def _resolve_details(
@@ -112,26 +111,29 @@ def _read_template(item: PlannedModel) -> str:
 
 def _format_details(
     items: Sequence[PlannedModel], match: PlannedPair | None, files: Sequence[RepoFile]
-) -> Iterator[str]:
+) -> Iterator[Line]:
     for number, item in enumerate(items):
         if number:
-            yield ""
+            yield EMPTY_LINE
         model = item.resolved.catalog_model
         more = _header_facts(item.header) if item.header else _catalog_facts(model)
         sampling = maker_sampling.describe(maker_sampling.find(item.header, model))
-        facts = (*_file_facts(item), *more, ("sampling", sampling or "default"))
-        if not number:
-            facts = (*facts, ("others report", _find_published(items)))
-        yield from format_columns([(name, value) for name, value in facts if value])
-        if head_lines := list(pull.format_sidecar_heads(item)):
-            yield ""
-            yield from head_lines
+        facts = [*_file_facts(item), *more, ("sampling", sampling or "default")]
+        if number == 0:
+            facts.append(("others report", _find_published(items)))
+        rows = [(name, value) for name, value in facts if value]
+        yield from map(make_line, format_columns(rows))
+        head_lines = list(pull.format_sidecar_heads(item))
+        if head_lines:
+            yield EMPTY_LINE
+            yield from map(make_line, head_lines)
     if match is not None:
-        yield ""
-        yield from pull.format_pair_verdict(match)
+        yield EMPTY_LINE
+        yield from format_pair_verdict(match)
     if files:
-        yield ""
-        yield from format_columns([(gb(file.size), file.path) for file in files])
+        yield EMPTY_LINE
+        rows = [(gb(file.size), file.path) for file in files]
+        yield from map(make_line, format_columns(rows))
 
 
 def _find_published(items: Sequence[PlannedModel]) -> str:

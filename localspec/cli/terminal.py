@@ -88,12 +88,12 @@ def _style_text(text: str, role: Role) -> str:
 
 
 def echo_line(line: Line, *, err: bool = False, colour: bool | None = None) -> None:
-    """Print one line of a report; `colour`: by default where standard output has it."""
+    """Print one line of a report; `colour`: by default where the stream takes it."""
     clean = tuple(
         Span(sanitize(span.text, multiline=False), span.role) for span in line
     )
     if colour is None:
-        colour = global_options.use_colour(no_color=False)
+        colour = global_options.use_colour(err=err)
     echo_styled(render_line(clean, colour=colour), err=err, colour=colour)
 
 

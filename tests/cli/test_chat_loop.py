@@ -200,7 +200,7 @@ def test_a_full_context_keeps_the_chat(zoo: Zoo) -> None:
         chat.line("/set overflow ask")
         chat.type("b\n")
         asked = chat.until("/set overflow NAME):")
-        assert "258 / 256 tokens" in asked and "do not send the message" in asked
+        assert "258 of 256 tokens" in asked and "s: Do not send" in asked
         assert "summarise" not in asked, "a text-completion model cannot summarise"
         assert "Your message was not sent" in chat.line("s")
         chat.type("b\n")
@@ -217,7 +217,7 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo) -> None:
             chat.until("\n> ")
         chat.type("Hi again?\n")
         asked = chat.until("/set overflow NAME):")
-        assert "summarise the oldest turns" in asked
+        assert "m: Summarise the oldest turns" in asked
         chat.press(CTRL_C)
         chat.until("the context is full")
 

@@ -19,8 +19,8 @@ from textual.widgets.option_list import Option
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.front_end import PickerChoices
 from localspec.chat.settings import OverflowPolicy
+from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
 from localspec.sanitize import sanitize
-from localspec.units import count
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -124,20 +124,6 @@ def _contains_words(name: str, words: Sequence[str]) -> bool:
     return all(word.translate(separators) in compact for word in words)
 
 
-_CHOICE_LABELS: dict[OverflowPolicy, tuple[str, str]] = {
-    "drop": (
-        "Leave out the oldest turns",
-        "They stay in the chat; the model no longer sees them",
-    ),
-    "summarise": (
-        "Summarise the oldest turns",
-        "The model sees its own summary in their place",
-    ),
-    "stop": ("Stop here", "Nothing is left out; the answer ends"),
-}
-_NOT_SENT_LABEL = ("Do not send", "Nothing is left out; your message stays in the box")
-
-
 class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
     """The policy, and whether it is for the rest of the chat.
 
@@ -155,24 +141,22 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
         self._full = full
 
     def compose(self) -> ComposeResult:
-        full, heading = self._full, "The conversation exceeds the context"
-        heading = "The context is full" if full.mid_answer else heading
-        turns = count(full.droppable_turns, "older turn")
-        used = f"{full.used:,} of {full.n_ctx:,} tokens, including {turns}."
+        full = self._full
         choices = [
             Option(self._choice_line(choice), id=choice) for choice in full.choices
         ]
         keys = "enter this time   a always in this chat   esc stop"
         with Vertical(id="sheet"):
-            yield Static(heading, classes="heading", markup=False)
-            yield Static(used, markup=False)
+            yield Static(describe_overflow(full), classes="heading", markup=False)
+            yield Static(describe_usage(full), markup=False)
             yield OptionList(*choices, id="choices", markup=False)
             yield Static(keys, classes="hint", markup=False)
 
     def _choice_line(self, choice: OverflowPolicy) -> Content:
-        not_sent = choice == "stop" and not self._full.mid_answer
-        label, description = _NOT_SENT_LABEL if not_sent else _CHOICE_LABELS[choice]
-        return Content.assemble(f" {label}\n", (f"   {description}", "$muted"))
+        text = describe_choice(choice, self._full)
+        return Content.assemble(
+            f" {text.label}\n", (f"   {text.consequence}", "$muted")
+        )
 
     @property
     def _highlighted_overflow(self) -> OverflowPolicy:

@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
+from localspec.chat.speculation_stats import MIN_DRAFTED
 from localspec.protocol.events import EngineReady
 from localspec.protocol.round_totals import RoundTotals
 from localspec.sanitize import sanitize
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from localspec.serve.http_server import ServerThread
 
 _DRAW_SECONDS = 0.25
-_MIN_DRAFTED = 10  # Below that many draft tokens no rate is shown.
 _COLUMNS = (5, 6, 10, 14, 7, 12, 13, 7)
 _HEADINGS = ("#", "route", "state", "prompt", "tokens", "speed", "accepted", "time")
 
@@ -139,7 +139,7 @@ def _format_speculation(totals: RoundTotals) -> str:
         return "speculation: nothing drafted yet"
     counts = f"{totals.accepted:,} of {totals.drafted:,}"
     accepted = f"{counts} draft tokens accepted"
-    if totals.drafted >= _MIN_DRAFTED:
+    if totals.drafted >= MIN_DRAFTED:
         accepted = f"acceptance {percent(totals.acceptance_rate)} ({counts})"
     return f"{accepted}   {totals.tokens_per_pass or 0:.1f} tokens per target pass"
 
@@ -164,7 +164,7 @@ def _cells(request: RequestActivity) -> tuple[str, ...]:
     if request.prompt_tokens:
         n_read = request.prompt_tokens - request.reused_tokens
         prompt = f"{short_count(request.reused_tokens)} + {short_count(n_read)}"
-    if totals.drafted >= _MIN_DRAFTED:
+    if totals.drafted >= MIN_DRAFTED:
         accepted = f"{percent(totals.acceptance_rate)} of {short_count(totals.drafted)}"
     elif totals.drafted:
         accepted = f"{totals.accepted} of {totals.drafted}"

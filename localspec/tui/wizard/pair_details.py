@@ -17,6 +17,7 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.report import memory, pair_text
+from localspec.report.compatibility import describe_compatibility
 from localspec.report.lines import plain_text
 from localspec.sanitize import sanitize
 from localspec.tui.text.report_content import role_style, to_content
@@ -256,21 +257,8 @@ def check_before_download(
 def _compatibility_check(
     pair: CatalogPair, verdict: CompatibilityResult | None
 ) -> PreDownloadCheck:
-    head = draft_heads.KIND_TITLES.get(pair.draft_kind)
-    if verdict is None:
-        later = (
-            f"{head} head: compared with its target"
-            if head
-            else "vocabularies: compared"
-        )
-        return PreDownloadCheck(None, f"{later} before the download")
-    if verdict.verdict == "cross-vocabulary":
-        return PreDownloadCheck(True, verdict.summary)
-    if verdict.is_compatible:
-        text = f"{head} head fits its target" if head else "vocabularies match"
-        return PreDownloadCheck(True, text)
-    problem = f"{head} head does not fit" if head else "vocabularies differ"
-    return PreDownloadCheck(False, f"{problem}: {verdict.detail}")
+    text = describe_compatibility(verdict, pair.draft_kind)
+    return PreDownloadCheck(verdict.is_compatible if verdict else None, text)
 
 
 class PairDetails:
