@@ -1,14 +1,15 @@
 """Checks of disk, chats, models, network and terminal, and how all are run."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from localspec.doctor import checks
 from localspec.doctor.findings import Finding
-from tests.support.zoo import Zoo
+
+CheckNetwork = Callable[..., Mapping[str, Finding]]
 
 
 def by_id(found: Iterator[Finding]) -> dict[str, Finding]:
@@ -26,9 +27,7 @@ def test_an_exception_in_a_check_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
     assert "no disk today" in failed.what
 
 
-def test_findings_are_lines_without_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_findings_are_lines_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecret")
     monkeypatch.setenv(
         "HF_ENDPOINT", "https://ann:password@mirror.example:8443/x?key=1"
@@ -45,48 +44,87 @@ def test_findings_are_lines_without_token(
     assert "https://mirror.example:8443 instead of huggingface.co" in shown
 
 
-def test_a_cache_that_is_not_writable(
+def test_a_cache_that_is_not_writable_is_a_finding_with_a_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "file" / "below"))
     found = by_id(checks.check_disk())
     assert found["cache-refused"].fix
+
+
+def test_a_models_folder_that_is_not_there_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path / "absent"))
     assert "models-folder" in by_id(checks.check_disk())
 
 
-def test_a_wrong_variable_alone(
+def test_a_wrong_variable_is_not_blamed_on_the_config_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.toml").write_text("[chats]\nkeep = false\n")
     monkeypatch.setenv("LOCALSPEC_CHATS_OVERFLOW", "perhaps")
     found = by_id(checks.check_area("disk"))
     wrong = found["environment-wrong"]
-    assert (
-        "LOCALSPEC_CHATS_OVERFLOW must be" in wrong.what
-        and wrong.fix == "Change or unset it."
-    )
-    assert wrong.action is None and wrong.explanation and "config-damaged" not in found
+    assert "LOCALSPEC_CHATS_OVERFLOW must be" in wrong.what
+    assert wrong.fix == "Change or unset it."
+    assert wrong.action is None
+    assert wrong.explanation
+    assert "config-damaged" not in found
 
 
-def test_network_settings(tmp_path: Path) -> None:
+# --- The network.
+
+
+@pytest.fixture
+def check_network(tmp_path: Path) -> CheckNetwork:
     def check(**environ: str) -> Mapping[str, Finding]:
         return by_id(checks.check_network({"HF_HOME": str(tmp_path), **environ}))
 
-    assert set(check()) == {"endpoint", "no-token"}
-    assert check(HF_HUB_OFFLINE="1")["offline"].level == "notice"
-    assert "offline" not in check(HF_HUB_OFFLINE="0")
-    option = check(HF_HUB_OFFLINE="1", LOCALSPEC_OPTION_HF_HUB_OFFLINE="--offline")[
-        "offline"
-    ]
-    assert option.what == "offline: --offline was given"
-    assert option.fix == "leave it out, to download models"
-    assert check(HF_ENDPOINT="mirror")["endpoint-wrong"].level == "warning"
-    assert check(HF_ENDPOINT="http://[half")["endpoint-wrong"].fix
-    assert check(https_proxy="http://p")["proxy"].level == "ok"
+    return check
+
+
+def test_without_settings_models_come_from_the_hub(check_network: CheckNetwork) -> None:
+    assert set(check_network()) == {"endpoint", "no-token"}
+
+
+def test_the_variable_of_the_hub_turns_the_network_off(
+    check_network: CheckNetwork,
+) -> None:
+    assert check_network(HF_HUB_OFFLINE="1")["offline"].level == "notice"
+    assert "offline" not in check_network(HF_HUB_OFFLINE="0")
+
+
+def test_the_option_offline_is_named_as_the_cause(check_network: CheckNetwork) -> None:
+    found = check_network(
+        HF_HUB_OFFLINE="1", LOCALSPEC_OPTION_HF_HUB_OFFLINE="--offline"
+    )
+    assert found["offline"].what == "offline: --offline was given"
+    assert found["offline"].fix == "leave it out, to download models"
+
+
+@pytest.mark.parametrize("endpoint", ["mirror", "http://[half"])
+def test_an_endpoint_that_is_no_address_is_a_warning(
+    endpoint: str, check_network: CheckNetwork
+) -> None:
+    found = check_network(HF_ENDPOINT=endpoint)["endpoint-wrong"]
+    assert found.level == "warning"
+    assert found.fix
+
+
+def test_a_proxy_is_named_in_either_case(check_network: CheckNetwork) -> None:
+    assert check_network(https_proxy="http://p")["proxy"].level == "ok"
+
+
+def test_a_token_file_is_named_and_not_read(
+    tmp_path: Path, check_network: CheckNetwork
+) -> None:
     (tmp_path / "token").write_text("hf_x")
-    assert check()["token"].what == f"hub token in {tmp_path / 'token'}"
+    assert check_network()["token"].what == f"hub token in {tmp_path / 'token'}"
+
+
+# --- The terminal.
 
 
 class FakeTerminal(io.StringIO):
@@ -94,7 +132,8 @@ class FakeTerminal(io.StringIO):
 
     def __init__(self, name: str = "utf-8", tty: bool = True) -> None:
         super().__init__()
-        self._name, self._tty = name, tty
+        self._name = name
+        self._tty = tty
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
@@ -104,25 +143,43 @@ class FakeTerminal(io.StringIO):
         return self._tty
 
 
-def test_terminal_size_colours_and_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(terminal: FakeTerminal, **environ: str) -> dict[str, Finding]:
-        return by_id(checks.check_terminal(environ, terminal))
+def check_terminal(terminal: FakeTerminal, **environ: str) -> dict[str, Finding]:
+    return by_id(checks.check_terminal(environ, terminal))
 
+
+def test_a_terminal_is_described_by_name_colours_and_surroundings() -> None:
+    found = check_terminal(FakeTerminal(), TERM="xterm-256color", TMUX="x", SSH_TTY="y")
+    assert found["terminal"].what == "xterm-256color, 256 colours, in tmux, over SSH"
+
+
+def test_a_terminal_without_colours_says_why() -> None:
+    found = check_terminal(FakeTerminal(), NO_COLOR="1", TERM="x")
+    assert "NO_COLOR" in found["terminal"].what
+
+
+def test_only_a_terminal_can_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("LINES", "10")
-    found = check(FakeTerminal(), TERM="xterm-256color", TMUX="x", SSH_TTY="y")
-    assert found["terminal"].what == "xterm-256color, 256 colours, in tmux, over SSH"
-    assert found["small"].level == "notice"
-    assert "pipe" in check(FakeTerminal(tty=False))["terminal"].what
-    assert "small" not in check(FakeTerminal(tty=False))
-    assert check(FakeTerminal("ascii"))["no-unicode"].level == "warning"
-    assert check(FakeTerminal("UTF8"))["unicode"].level == "ok"
-    assert "dumb" in check(FakeTerminal(), TERM="dumb")
-    assert "NO_COLOR" in check(FakeTerminal(), NO_COLOR="1", TERM="x")["terminal"].what
+    assert check_terminal(FakeTerminal())["small"].level == "notice"
+    piped = check_terminal(FakeTerminal(tty=False))
+    assert "pipe" in piped["terminal"].what
+    assert "small" not in piped
 
 
-def test_unreadable_models(
-    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_encoding_other_than_utf8_is_a_warning() -> None:
+    assert check_terminal(FakeTerminal("ascii"))["no-unicode"].level == "warning"
+    assert check_terminal(FakeTerminal("UTF8"))["unicode"].level == "ok"
+
+
+def test_a_dumb_terminal_is_a_finding() -> None:
+    assert "dumb" in check_terminal(FakeTerminal(), TERM="dumb")
+
+
+# --- The models.
+
+
+def test_a_file_that_cannot_be_read_is_counted_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir()

@@ -6,6 +6,7 @@ import pytest
 
 from localspec import paths
 from localspec.doctor import checks
+from localspec.doctor.findings import Finding
 from localspec.machine import memory_probe
 from localspec.machine.device import Device
 from localspec.machine.measurements import MeasurementStore, make_key
@@ -22,12 +23,14 @@ def test_a_build_that_cannot_run_heads_is_a_finding(
     )
     monkeypatch.setattr(memory_probe, "query_llama_cpp", lambda: info)
     found = by_id(checks.check_engine())["no-heads"]
-    assert found.level == "notice" and "lacks llama_get_embeddings_nextn" in found.what
+    assert found.level == "notice"
+    assert "lacks llama_get_embeddings_nextn" in found.what
     assert found.fix
 
 
-def test_a_load_failure_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for why, id_, fix in [
+@pytest.mark.parametrize(
+    ("error", "finding", "fix"),
+    [
         (
             "libcudart.so.12: cannot open shared object file",
             "library-missing",
@@ -40,35 +43,45 @@ def test_a_load_failure_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -
             "engine-fails",
             "pip install",
         ),
-    ]:
+    ],
+)
+def test_a_load_failure_names_what_to_install(
+    error: str, finding: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> memory_probe.LlamaCppInfo:
+        raise ProbeError(error)
 
-        def broken(why: str = why) -> memory_probe.LlamaCppInfo:
-            raise ProbeError(why)
+    monkeypatch.setattr(memory_probe, "query_llama_cpp", fail)
+    found = by_id(checks.check_engine())[finding]
+    assert found.level == "error"
+    assert fix in found.fix or "uv pip install" in found.fix
 
-        monkeypatch.setattr(memory_probe, "query_llama_cpp", broken)
-        found = by_id(checks.check_engine())[id_]
-        assert found.level == "error" and (
-            fix in found.fix or "uv pip install" in found.fix
-        )
+
+FEATURES = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
+"""What llama.cpp says of a build; the last two are no features of a CPU."""
+
+
+def check_cpu(*flags: str) -> dict[str, Finding]:
+    return by_id(checks._check_cpu_features(FEATURES, frozenset(flags)))
 
 
 def test_a_build_for_another_cpu_is_an_error_before_it_crashes() -> None:
-    features = "CPU : SSE3 = 1 | AVX2 = 1 | AVX512 = 1 | LLAMAFILE = 1 | REPACK = 1 |"
-    found = by_id(
-        checks._check_cpu_features(features, frozenset({"pni", "avx2", "fma"}))
-    )
-    assert (
-        found["other-cpu"].level == "error"
-        and "lacks: AVX512;" in found["other-cpu"].what
-    )
-    assert (
-        "LLAMAFILE" not in found["other-cpu"].what and "FMA" in found["slow-build"].what
-    )
-    matching = by_id(
-        checks._check_cpu_features(features, frozenset({"pni", "avx2", "avx512f"}))
-    )
-    assert set(matching) == {"features"}
-    assert set(by_id(checks._check_cpu_features(features, frozenset()))) == {"features"}
+    other_cpu = check_cpu("pni", "avx2", "fma")["other-cpu"]
+    assert other_cpu.level == "error"
+    assert "lacks: AVX512;" in other_cpu.what
+    assert "LLAMAFILE" not in other_cpu.what
+
+
+def test_a_build_that_leaves_features_unused_is_slow() -> None:
+    assert "FMA" in check_cpu("pni", "avx2", "fma")["slow-build"].what
+
+
+def test_a_build_that_matches_its_cpu_has_no_problem() -> None:
+    assert set(check_cpu("pni", "avx2", "avx512f")) == {"features"}
+
+
+def test_nothing_is_said_of_a_cpu_whose_features_are_unknown() -> None:
+    assert set(check_cpu()) == {"features"}
 
 
 def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
@@ -82,23 +95,24 @@ def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
     assert "3 a token, 4 for prompts and drafts (measured)" in found
 
 
-def test_a_device_is_described_with_memory_users_display_and_driver() -> None:
-    gib = 1 << 30
-    card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * gib, total=24 * gib)
-    assert (
-        checks._format_device(card)
-        == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
-    )
+GIB = 1 << 30
+
+
+def test_a_device_is_described_by_its_memory() -> None:
+    card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * GIB, total=24 * GIB)
+    described = checks._format_device(card)
+    assert described == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
     assert "unknown of unknown" in checks._format_device(Device("Vulkan0"))
+
+
+def test_a_device_is_described_by_what_uses_it() -> None:
     used = Device(
         "CUDA0",
-        free=gib,
-        total=gib,
-        used_by_others=gib,
+        free=GIB,
+        total=GIB,
+        used_by_others=GIB,
         drives_display=True,
         driver="570",
     )
-    assert (
-        "1.00 GiB used by other programs, drives the display, driver 570"
-        in checks._format_device(used)
-    )
+    facts = "1.00 GiB used by other programs, drives the display, driver 570"
+    assert facts in checks._format_device(used)

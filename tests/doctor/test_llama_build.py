@@ -1,6 +1,4 @@
-"""doctor/llama_build.py: a CPU-only build on a computer with a GPU, reported until
-dismissed.
-"""
+"""A CPU-only build on a computer with a GPU, which is reported until it is dismissed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +37,10 @@ def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(
 ) -> None:
     computer(NVIDIA, "libggml.so libggml-base.so libggml-cpu.so libllama.so")
     found = llama_build.find_unused_gpu()
-    assert found is not None and (found.id, found.level) == (
-        "cpu-only-build",
-        "warning",
-    )
-    assert "NVIDIA driver (570.86.15)" in found.what and "\n" not in found.fix
+    assert found is not None
+    assert (found.id, found.level) == ("cpu-only-build", "warning")
+    assert "NVIDIA driver (570.86.15)" in found.what
+    assert "\n" not in found.fix
     assert "cuda" in found.fix or "cu125" in found.fix
 
 
@@ -51,16 +48,15 @@ def test_an_unused_gpu_is_reported_with_the_line_that_fixes_it(
     ("hardware", "libraries"),
     [
         (NVIDIA, "libggml-base.so libggml-cpu.so libggml-cuda.so"),
-        (NVIDIA, "libllama.so"),  # one monolithic library: its backends are unknown
+        # The backends of a single library are unknown.
+        (NVIDIA, "libllama.so"),
         (SystemHardware("Linux", "x86_64"), "libggml-base.so libggml-cpu.so"),
         (SystemHardware("Darwin", "arm64"), "libggml-base.dylib libggml-metal.dylib"),
-        (
-            SystemHardware("Linux", "x86_64", "390.157", 6.1),
-            "libggml-base.so",
-        ),  # no GPU build supports this driver
+        # No GPU build supports this driver.
+        (SystemHardware("Linux", "x86_64", "390.157", 6.1), "libggml-base.so"),
     ],
 )
-def test_a_suitable_build(
+def test_a_suitable_build_is_not_reported(
     computer: Computer, hardware: SystemHardware, libraries: str
 ) -> None:
     computer(hardware, libraries)
@@ -75,7 +71,5 @@ def test_a_dismissed_finding_is_reported_by_doctor_only(
     (tmp_path / "data" / "dismissed.json").write_text("{no")
     assert llama_build.find_unused_gpu() is not None, "a damaged file counts as empty"
     llama_build.dismiss()
-    assert (
-        llama_build.find_unused_gpu() is None
-        and llama_build.find_mismatch() is not None
-    )
+    assert llama_build.find_unused_gpu() is None
+    assert llama_build.find_mismatch() is not None

@@ -20,12 +20,27 @@ from tests.chat.saved_chats import put
 from tests.support.downloads import wait_for
 
 NVIDIA = SystemHardware("Linux", "x86_64", "570.86.15", 8.9)
-TIMEOUT = 20.0
-"""Seconds."""
+TIMEOUT_SECONDS = 20.0
 
 
 def found(area: str, name: str) -> Finding:
     return {one.id: one for one in checks.check_area(area)}[name]
+
+
+def damage_turns_table() -> None:
+    """Overwrite the start and the end of the first page of the table."""
+    with closing(sqlite3.connect(paths.chats_file())) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (root_page,) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'turns'"
+        ).fetchone()
+        (page_size,) = database.execute("PRAGMA page_size").fetchone()
+    start = (root_page - 1) * page_size
+    with paths.chats_file().open("r+b") as file:
+        file.seek(start + page_size - 40)
+        file.write(b"\xff" * 40)
+        file.seek(start)
+        file.write(b"\xff" * 12)
 
 
 def test_chats_are_recovered_from_a_damaged_database() -> None:
@@ -34,25 +49,12 @@ def test_chats_are_recovered_from_a_damaged_database() -> None:
         for n in range(3):
             put(history, (f"question {n} " * 400, "well"))
     assert "3 saved chats, " in found("chats", "chats").what
-    with closing(sqlite3.connect(paths.chats_file())) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        (root,) = database.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = 'turns'"
-        )
-        (page,) = database.execute("PRAGMA page_size").fetchone()
-    with paths.chats_file().open("r+b") as file:
-        file.seek((root[0] - 1) * page + page - 40)
-        file.write(b"\xff" * 40)
-        file.seek((root[0] - 1) * page)
-        file.write(b"\xff" * 12)
+    damage_turns_table()
     damaged = paths.chats_file().read_bytes()
     assert found("chats", "chats-damaged").level == "error"
     action = found("chats", "chats-damaged").action
-    assert (
-        action is not None
-        and action.run is not None
-        and "3 chats recovered" in action.run()
-    )
+    assert action is not None and action.run is not None
+    assert "3 chats recovered" in action.run()
     assert "chats-damaged" not in {one.id for one in checks.check_area("chats")}
     assert "1 damaged chat database kept" in found("chats", "chats-aside").what
     (aside,) = paths.chats_file().parent.glob("*.corrupt-*")
@@ -93,12 +95,20 @@ def test_advice_question_and_commands_agree() -> None:
 def test_a_build_for_this_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     made = action("slow-build")
-    assert made is not None and "--no-binary" in made.commands[0].argv
+    assert made is not None
+    assert "--no-binary" in made.commands[0].argv
     assert "minutes" in made.question
-    missing = action("engine-missing")
-    assert missing is not None and "==" in missing.commands[0].argv[-1]
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert action("slow-build") is None
+
+
+def test_an_engine_that_is_missing_is_installed_in_its_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    missing = action("engine-missing")
+    assert missing is not None
+    assert "==" in missing.commands[0].argv[-1]
 
 
 @pytest.mark.usefixtures("nvidia")
@@ -127,18 +137,24 @@ def test_commands_run_in_sequence_and_their_output_is_sanitized() -> None:
         "import sys; print('\\x07bell', file=sys.stderr); print('x' * 9000)"
     )
     assert runner(said, first, second).run() == (True, "Done.")
-    assert said[0].startswith("$ WHAT=hello ") and said[1] == "hello"
-    assert said[3] == "bell" and len(said[4]) == 2000 and "\x1b" not in "".join(said)
+    assert said[0].startswith("$ WHAT=hello ")
+    assert said[1] == "hello"
+    assert said[3] == "bell"
+    assert len(said[4]) == 2000
+    assert "\x1b" not in "".join(said)
 
 
 def test_a_failing_command_ends_the_sequence() -> None:
     said: list[str] = []
     failing = runner(said, python("raise SystemExit(3)"), python("print('no')"))
-    assert failing.run() == (False, "Failed with exit code 3.") and "no" not in said
-    assert (
-        runner(said, CommandLine(("/nowhere/at/all",))).run()[1]
-        == "Failed with exit code 127."
-    )
+    assert failing.run() == (False, "Failed with exit code 3.")
+    assert "no" not in said
+
+
+def test_a_command_that_is_not_there_fails_as_in_a_shell() -> None:
+    said: list[str] = []
+    missing = runner(said, CommandLine(("/nowhere/at/all",)))
+    assert missing.run() == (False, "Failed with exit code 127.")
     assert said[-1].startswith("Cannot start the command: ")
 
 
@@ -159,17 +175,17 @@ def test_stop_ends_the_commands_children_too(tmp_path: Path) -> None:
     wait_for(lambda: "on" in said and len(started()) > 1)
     ended = started()
     running.stop()
-    thread.join(TIMEOUT)
-    assert ends == [(False, "Stopped.")] and "no" not in said
-    assert not psutil.wait_procs(ended, timeout=TIMEOUT)[1]
-    assert running.run() == (False, "Stopped.")  # a stopped runner never starts again
+    thread.join(TIMEOUT_SECONDS)
+    assert ends == [(False, "Stopped.")]
+    assert "no" not in said
+    _, alive = psutil.wait_procs(ended, timeout=TIMEOUT_SECONDS)
+    assert not alive
+    assert running.run() == (False, "Stopped."), "a stopped runner never starts again"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_stop_does_not_wait_for_a_child_that_ignores_the_interrupt() -> None:
-    """As with a compiler started at that very moment: its parent has exited, it has
-    not.
-    """
+    """A compiler that was just started may outlive the parent that was interrupted."""
     said: list[str] = []
     child = "trap '' INT; echo on; sleep 600"
     begun = f"import subprocess, time; subprocess.Popen({child!r}, shell=True); time.sleep(600)"
@@ -179,5 +195,5 @@ def test_stop_does_not_wait_for_a_child_that_ignores_the_interrupt() -> None:
     thread.start()
     wait_for(lambda: "on" in said)
     running.stop()
-    thread.join(TIMEOUT)
+    thread.join(TIMEOUT_SECONDS)
     assert ends == [(False, "Stopped.")]
