@@ -155,7 +155,7 @@ async def test_the_report_is_copied_and_enter_is_for_the_selected_finding(
         await shown.press("down", "c")
         await shown.sees("enter install it")
     assert copied[0].startswith("engine\n  ! NVIDIA driver")
-    assert copied[0].endswith("x error, ! warning, - notice.")
+    assert copied[0].endswith("✗ error, ! warning, · notice.")
 
 
 async def test_one_looks_while_it_looks_and_the_pointer_stays() -> None:
