@@ -26,9 +26,7 @@ _LAZY_MODULES = {
     "LocalspecError": "localspec.errors",
     "Token": "localspec.protocol.events",
 }
-"""Imported on first use, so that importing one part of localspec does not load the
-others.
-"""
+"""Imported on first use: importing one part of localspec does not load the others."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,5 +1,6 @@
-"""`localspec` and `python -m localspec`: `run` starts the engine before the slower
-imports.
+"""`localspec` and `python -m localspec`.
+
+The command `run` starts the engine before the slower imports.
 """
 
 import sys
@@ -12,8 +13,9 @@ def main() -> NoReturn:
 
         # With a closed stream, the engine's pipes would take its place.
         has_streams = None not in (sys.stdin, sys.stdout, sys.stderr)
-        if has_streams and sys.argv[1:2] == ["run"] and "--help" not in sys.argv:
-            # both import meanwhile
+        is_run = sys.argv[1:2] == ["run"] and "--help" not in sys.argv
+        if has_streams and is_run:
+            # Both processes import at the same time.
             child_process.start_early(child_process.engine_command())
         from localspec import cli  # noqa: PLC0415
     except KeyboardInterrupt:

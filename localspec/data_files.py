@@ -1,6 +1,4 @@
-"""Files in the data folder: small JSON files, locks, and what a power failure leaves of
-them.
-"""
+"""Files in the data folder: small JSON files, locks, and surviving a power failure."""
 
 from __future__ import annotations
 
@@ -39,7 +37,8 @@ def write_json(name: str, body: Any) -> bool:
     path = paths.data_dir() / name
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
-        for folder in (paths.data_dir(), path.parent):  # parents do not get the mode
+        # Each by itself: parents that mkdir creates do not get the mode.
+        for folder in (paths.data_dir(), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             new.write_text(json.dumps(body), encoding="utf-8")
@@ -55,24 +54,28 @@ def sync_folder(folder: Path) -> None:
 
     Windows and some network shares have no such call.
     """
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
-        finally:
-            os.close(handle)
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 class FileLock:
     """A held lock; `close`, or the end of the process, releases it."""
 
     def __init__(self, file: int, is_exclusive: bool = True) -> None:
+        """`is_exclusive` is False if the disk does not support locks.
+
+        Another process may hold it then, too.
+        """
         self._file = file
         self.is_exclusive = is_exclusive
-        """False if the disk does not support locks: another process may hold it too."""
 
     def close(self) -> None:
         """May be called more than once."""

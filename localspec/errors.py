@@ -12,22 +12,23 @@ _OPTION = re.compile(r"\{(?:([^{}|]*)\|)?(\w+)(?:=([^{}]*))?\}")
 class OptionHint(NamedTuple):
     """An option that a hint suggests; as a `str` it is the command line's."""
 
-    lead: (
-        str  # Text before it, which goes with it where a front end has no such option.
-    )
-    name: str  # As in Python, such as `gpu_layers`.
-    value: str  # Empty for a flag, or if the option is only mentioned.
+    lead: str
+    """The text before it; a front end without such an option shows neither."""
+    name: str
+    """As in Python, such as `gpu_layers`."""
+    value: str
+    """Empty for a flag, or if the option is only mentioned."""
 
     def __str__(self) -> str:
         return f"--{self.name.replace('_', '-')} {self.value}".rstrip()
 
 
 class Hint(str):
-    """A hint that names options. As a `str` it is for the command line; others
-    `render_hint`.
+    """A hint that names options.
 
-    Options are written `{name}`, `{name=value}` or `{lead|name}`, such as "Use a
-    smaller {ctx}."
+    Options are written `{name}`, `{name=value}` or `{lead|name}`. As a `str` the hint is
+    for the command line: "Use a smaller {ctx}." is "Use a smaller --ctx." there. Other
+    front ends call `render_hint`.
     """
 
     template: str
@@ -39,10 +40,13 @@ class Hint(str):
 
 
 def render_hint(hint: str, form: Callable[[OptionHint], str]) -> str:
-    """`form` gives the words for an option; none for one that the front end does not
-    have.
+    """The hint with a front end's words for options.
+
+    `form` gives them; empty for an option that the front end does not have.
     """
-    return _render(hint.template, form) if isinstance(hint, Hint) else hint
+    if not isinstance(hint, Hint):
+        return hint
+    return _render(hint.template, form)
 
 
 def _render(template: str, form: Callable[[OptionHint], str]) -> str:
@@ -55,82 +59,110 @@ def _render(template: str, form: Callable[[OptionHint], str]) -> str:
 
 
 class LocalspecError(Exception):
-    """A failure that the user can act on: `message` is what happened, `hint` the next
-    step.
-    """
+    """A failure that the user can act on."""
 
-    code = "failure"  # In JSON.
+    code = "failure"
+    """In JSON."""
     exit_code = 1
-    detail: tuple[str, ...] = ()  # Log lines, shown on request.
-    said: str = ""  # The text that was generated before the failure.
+    detail: tuple[str, ...] = ()
+    """Log lines, shown on request."""
+    said: str = ""
+    """The text that was generated before the failure."""
 
     def __init__(self, message: str, hint: str = "") -> None:
+        """`message` is what happened, `hint` the next step."""
         super().__init__(message)
         self.message = message
         self.hint = hint
 
 
-class UsageError(LocalspecError):  # A command, an option or a setting.
-    code, exit_code = "usage", 2
+class UsageError(LocalspecError):
+    """A command, an option or a setting is wrong."""
+
+    code = "usage"
+    exit_code = 2
 
 
 class NotFoundError(LocalspecError):
-    code, exit_code = "not-found", 3
+    code = "not-found"
+    exit_code = 3
 
 
 class DoesNotFitError(LocalspecError):
-    code, exit_code = "does-not-fit", 4
+    code = "does-not-fit"
+    exit_code = 4
 
 
 class IncompatiblePairError(LocalspecError):
-    code, exit_code = "incompatible-pair", 5
+    code = "incompatible-pair"
+    exit_code = 5
 
 
-class StorageError(LocalspecError):
-    code, exit_code = "storage", 8
-
-
-# llama.cpp is missing, failed, or produced invalid numbers.
-class EngineError(LocalspecError):
-    code, exit_code = "engine", 9
-
-
-class OutOfMemoryError(LocalspecError):
-    code, exit_code = "out-of-memory", 11
-
-
-class ModelFileError(LocalspecError):
-    code, exit_code = "model-file", 12
-
-
-class PromptTooLongError(LocalspecError):
-    code, exit_code = "prompt-too-long", 13
-
-
-class GrammarError(LocalspecError):  # Or a JSON Schema.
-    code, exit_code = "grammar", 16
-
-
-# The received part is kept: the next try resumes it.
 class DownloadError(LocalspecError):
-    code, exit_code = "download", 6
+    """The received part is kept: the next try resumes it."""
+
+    code = "download"
+    exit_code = 6
 
 
 class ChecksumError(LocalspecError):
-    code, exit_code = "checksum", 7
+    code = "checksum"
+    exit_code = 7
 
 
-class OfflineError(LocalspecError):  # The hub is needed and unreachable, or off.
-    code, exit_code = "offline", 10
+class StorageError(LocalspecError):
+    code = "storage"
+    exit_code = 8
 
 
-class AccessDeniedError(LocalspecError):  # A gated repository, or a wrong token.
-    code, exit_code = "access-denied", 14
+class EngineError(LocalspecError):
+    """llama.cpp is missing, failed, or produced invalid numbers."""
+
+    code = "engine"
+    exit_code = 9
 
 
-# By another localspec, or written by a newer version.
+class OfflineError(LocalspecError):
+    """The hub is needed and cannot be reached, or offline mode is on."""
+
+    code = "offline"
+    exit_code = 10
+
+
+class OutOfMemoryError(LocalspecError):
+    code = "out-of-memory"
+    exit_code = 11
+
+
+class ModelFileError(LocalspecError):
+    code = "model-file"
+    exit_code = 12
+
+
+class PromptTooLongError(LocalspecError):
+    code = "prompt-too-long"
+    exit_code = 13
+
+
+class AccessDeniedError(LocalspecError):
+    """A repository is gated, or a token is wrong."""
+
+    code = "access-denied"
+    exit_code = 14
+
+
 class InUseError(LocalspecError):
-    code, exit_code = "in-use", 15
+    """Another localspec uses it, or a newer version wrote it."""
+
+    code = "in-use"
+    exit_code = 15
+
+
+class GrammarError(LocalspecError):
+    """A grammar or a JSON Schema is wrong."""
+
+    code = "grammar"
+    exit_code = 16
 
 
 def from_code(code: str, message: str, hint: str) -> LocalspecError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -19,29 +18,30 @@ def package_data_dir() -> Path:
 
 
 def find_bundled(file: str) -> Path:
-    """The model file with this name, in the folder that has it; else where a demo's
-    would be.
-    """
+    """The starter's model file with this name if it exists, else the demo's path."""
     starter = package_data_dir() / "starter" / file
-    return starter if starter.exists() else package_data_dir() / "demo" / file
+    if starter.exists():
+        return starter
+    return package_data_dir() / "demo" / file
 
 
 def catalog_file() -> Path:
-    """models.yaml: beside the code in a wheel, at the repository root in an editable
-    install.
+    """models.yaml, which a wheel has beside the code.
+
+    In an editable install it is at the root of the repository.
     """
     inside = PACKAGE / "models.yaml"
-    return inside if inside.exists() else PACKAGE.parent / "models.yaml"
+    if inside.exists():
+        return inside
+    return PACKAGE.parent / "models.yaml"
 
 
 def data_dir() -> Path:
     """Measurements, chats and logs; LOCALSPEC_DATA_DIR overrides the place."""
     override = os.environ.get("LOCALSPEC_DATA_DIR")
-    return (
-        Path(override)
-        if override
-        else platformdirs.user_data_path("localspec", appauthor=False)
-    )
+    if override:
+        return Path(override)
+    return platformdirs.user_data_path("localspec", appauthor=False)
 
 
 def chats_file() -> Path:
@@ -52,8 +52,10 @@ def chats_file() -> Path:
 def config_file() -> Path:
     """config.toml, or the file that LOCALSPEC_CONFIG names."""
     override = os.environ.get("LOCALSPEC_CONFIG")
+    if override:
+        return Path(override)
     folder = platformdirs.user_config_path("localspec", appauthor=False)
-    return Path(override) if override else folder / "config.toml"
+    return folder / "config.toml"
 
 
 def user_catalog_file() -> Path:
@@ -62,10 +64,10 @@ def user_catalog_file() -> Path:
 
 
 def parse_typed_path(text: str) -> str:
-    """A path as typed, or as a terminal inserts a dropped file: quoted, escaped, a
-    file:// address.
+    """A path as typed, or as a terminal inserts a dropped file.
 
-    `~` stays. A path that exists as it is typed is taken so.
+    That is quoted, escaped, or a file:// address. `~` stays. A path that exists as it
+    is typed is taken so.
     """
     text = text.strip()
     if os.path.exists(os.path.expanduser(text)):
@@ -73,10 +75,11 @@ def parse_typed_path(text: str) -> str:
     if text.startswith("file://"):
         path = unquote(text.removeprefix("file://").removeprefix("localhost"))
         return path.lstrip("/") if os.name == "nt" else path
-    with suppress(ValueError):  # a quotation mark is missing: it belongs to the name
-        words = [
-            word.strip('"') for word in shlex.split(text, posix=os.name == "posix")
-        ]
-        if len(words) == 1 and words[0] != text:
-            return parse_typed_path(words[0])
-    return text
+    try:
+        words = shlex.split(text, posix=os.name == "posix")
+    except ValueError:  # a quotation mark without another: it belongs to the name
+        return text
+    if len(words) != 1:
+        return text
+    word = words[0].strip('"')
+    return text if word == text else parse_typed_path(word)

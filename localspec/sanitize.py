@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 
-_REMOVED = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # a whole CSI sequence, such as a colour
-    # a whole OSC sequence, such as a title or a link
-    r"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]"  # control characters
-)
+_CSI_SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]"  # Such as a colour.
+_OSC_SEQUENCE = r"\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # Such as a title or a link.
+_CONTROL_CHARACTER = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]"
+_REMOVED = re.compile(f"{_CSI_SEQUENCE}|{_OSC_SEQUENCE}|{_CONTROL_CHARACTER}")
 _REPLACED = re.compile(r"[\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Direction overrides and lone surrogates."""
 
 
 def sanitize(text: str, *, multiline: bool = True) -> str:
-    """Remove control characters, and whole CSI and OSC sequences; what else the text
-    says stays.
+    """Remove control characters, and whole CSI and OSC sequences.
 
     Line feed and tab stay if `multiline`, else they become spaces. Direction overrides
     and lone surrogates become U+FFFD. No such character can survive, in any order of
@@ -23,5 +21,8 @@ def sanitize(text: str, *, multiline: bool = True) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    text = _REPLACED.sub("\ufffd", _REMOVED.sub("", text))
-    return text if multiline else text.replace("\n", " ").replace("\t", " ")
+    text = _REMOVED.sub("", text)
+    text = _REPLACED.sub("\ufffd", text)
+    if multiline:
+        return text
+    return text.replace("\n", " ").replace("\t", " ")

@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from localspec.units import count
 
-_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # before UTF-16's, with which it begins
+_BYTE_ORDER_MARKS = {
+    codecs.BOM_UTF32_LE: "UTF-32",  # Before UTF-16's, with which it begins.
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _BINARY = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_NOT_ASCII = re.compile("[^\0-\x7f]")
+_INVALID_BYTE = re.compile("[\udc80-\udcff]")
+"""As "surrogateescape" decodes it."""
 
 
 class DecodedText(NamedTuple):
@@ -27,7 +30,7 @@ def decode_text(data: bytes) -> DecodedText:
 
     Raises ValueError for binary data.
     """
-    for mark, encoding in _MARKS.items():
+    for mark, encoding in _BYTE_ORDER_MARKS.items():
         if data.startswith(mark):
             return DecodedText(data.decode(encoding), f"read as {encoding}")
     if b"\0" in data:
@@ -38,12 +41,12 @@ def decode_text(data: bytes) -> DecodedText:
         if _BINARY.search(data):
             raise
     escaped = data.decode("utf-8-sig", "surrogateescape")
-    n_invalid = len(re.findall("[\udc80-\udcff]", escaped))
-    if len(re.findall("[^\0-\x7f]", escaped)) >= 2 * n_invalid:  # most others are UTF-8
+    n_invalid = len(_INVALID_BYTE.findall(escaped))
+    n_valid = len(_NOT_ASCII.findall(escaped)) - n_invalid
+    if n_valid >= n_invalid:  # It is UTF-8 with some damage.
         text = data.decode("utf-8-sig", "replace")
-        return DecodedText(
-            text, f"{count(n_invalid, 'invalid byte')} replaced by \ufffd"
-        )
+        what = count(n_invalid, "invalid byte")
+        return DecodedText(text, f"{what} replaced by \ufffd")
     try:
         return DecodedText(data.decode("cp1252"), "read as Windows-1252")
     except UnicodeDecodeError:

@@ -10,7 +10,9 @@ def gib(n_bytes: float) -> str:
         return "<0.01 GiB"
     if size < 10:
         return f"{size:.2f} GiB"
-    return f"{size:.1f} GiB" if size < 100 else f"{size:,.0f} GiB"
+    if size < 100:
+        return f"{size:.1f} GiB"
+    return f"{size:,.0f} GiB"
 
 
 def token_rate(rate: float | None) -> str:
@@ -40,13 +42,15 @@ def milliseconds(ms: float | None) -> str:
 
 
 def count(n: int, noun: str) -> str:
+    """1 token, 2 tokens."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def join_first(names: Sequence[str], limit: int) -> str:
     """`a, b, c`; of more than `limit` names the first ones `and 30 more`."""
+    joined = ", ".join(names[:limit])
     rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    return f"{joined} and {rest} more" if rest > 0 else joined
 
 
 def short_count(n: int) -> str:
@@ -58,10 +62,10 @@ def short_count(n: int) -> str:
 
 def gb(n_bytes: float) -> str:
     """A download size, in units of 10**9 bytes as hubs show it; small ones in MB."""
+    if n_bytes < 1e7:
+        return f"{n_bytes / 1e6:.1f} MB"
     if n_bytes < 1e8:
-        return (
-            f"{n_bytes / 1e6:.0f} MB" if n_bytes >= 1e7 else f"{n_bytes / 1e6:.1f} MB"
-        )
+        return f"{n_bytes / 1e6:.0f} MB"
     return f"{n_bytes / 1e9:.1f} GB"
 
 
@@ -74,4 +78,6 @@ def duration(seconds: float) -> str:
     minutes, remainder = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
+    if minutes:
+        return f"{minutes} min {remainder} s"
+    return f"{remainder} s"

@@ -139,13 +139,13 @@ def test_only_pull_uses_the_network(
         with monkeypatch.context() as offline, pytest.raises(errors.OfflineError):
             offline.setenv("HF_HUB_OFFLINE", "1")
             LLM(PAIR, pull=True)
-        assert hub.seen == [], "nothing is asked of the hub"
+        assert hub.requests == [], "nothing is asked of the hub"
         with pytest.raises(errors.IncompatiblePairError):
             LLM(BAD_PAIR, pull=True)
         assert computer.finals() == [], "it is refused before its bytes come"
         for _ in ("downloaded", "here"):
-            before = len(hub.seen)
+            before = len(hub.requests)
             with LLM(PAIR, ctx=512, pull=True) as llm:
                 assert llm.generate("a", max_tokens=5).draft == "Tiny-Draft-Q8_0.gguf"
             assert computer.finals() == ["Tiny-Draft-Q8_0.gguf", "Tiny-Q8_0.gguf"]
-        assert len(hub.seen) == before, "what is here is not looked for"
+        assert len(hub.requests) == before, "what is here is not looked for"

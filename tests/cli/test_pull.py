@@ -163,7 +163,7 @@ def test_search_and_the_files_of_what_it_found(computer: Installation) -> None:
 def test_offline_no_socket_is_opened(computer: Installation) -> None:
     computer.pulled(PAIR, "odd")
     env = computer.without_sockets()
-    seen = len(computer.hub.seen)
+    seen = len(computer.hub.requests)
     for code, arguments in (
         (0, ("ls", "--json")),
         (0, ("show", PAIR, "--json")),
@@ -176,7 +176,7 @@ def test_offline_no_socket_is_opened(computer: Installation) -> None:
     ):
         done = computer.do("--offline", *arguments, **env)
         assert done.code == code, done.err
-        assert "RuntimeError" not in done.err and len(computer.hub.seen) == seen, (
+        assert "RuntimeError" not in done.err and len(computer.hub.requests) == seen, (
             arguments
         )
         if code:

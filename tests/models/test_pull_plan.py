@@ -44,8 +44,8 @@ def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
     assert found.missing_bytes == found.size > 0
     (match,) = found.pairs
     assert match.compatibility.is_compatible
-    assert len([seen for seen in hub.seen if seen.kind == API]) == 1
-    assert len([seen for seen in hub.seen if seen.kind == BODY]) == 2
+    assert len([seen for seen in hub.requests if seen.kind == API]) == 1
+    assert len([seen for seen in hub.requests if seen.kind == BODY]) == 2
 
 
 @pytest.mark.parametrize("spelling", ["ORG/tiny-gguf", "former/Name-GGUF"])

@@ -148,10 +148,10 @@ async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None
         await home.sees(
             "No match on this computer", "Search the hub", "sends this text"
         )
-        assert "▸" not in home.shown and not hub.seen
+        assert "▸" not in home.shown and not hub.requests
         await home.press("down")
         await home.sees("▸ Search the hub", "enter search the hub")
-        assert not hub.seen
+        assert not hub.requests
         await home.press("enter")
         await home.sees("No models with that name on the hub.")
         await home.press("escape")

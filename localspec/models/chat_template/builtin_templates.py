@@ -21,18 +21,17 @@ STOP_STRINGS: dict[str, tuple[str, ...]] = {
     "vicuna": ("USER:",),
     "zephyr": ("<|user|>",),
 }
-"""Strings that end an answer if the model has no end-of-turn token; the keys are all
-templates.
+"""Strings that end an answer if the model has no end-of-turn token.
+
+The keys are the names of all templates.
 """
-HINT = Hint(f"Choose another template with {{template}}: {', '.join(STOP_STRINGS)}.")
+_NAMES = ", ".join(STOP_STRINGS)
+HINT = Hint(f"Choose another template with {{template}}: {_NAMES}.")
 
 
 @cache
 def load_source(name: str) -> str:
     """The Jinja source.  Raises UsageError for an unknown name."""
     if name not in STOP_STRINGS:
-        raise UsageError(
-            f"Unknown chat template {name!r}.",
-            f"Use one of: {', '.join(STOP_STRINGS)}.",
-        )
+        raise UsageError(f"Unknown chat template {name!r}.", f"Use one of: {_NAMES}.")
     return (_FOLDER / f"{name}.jinja").read_text(encoding="utf-8")

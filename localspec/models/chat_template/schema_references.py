@@ -1,5 +1,4 @@
-"""References in a JSON Schema that a client sent, and a limit on the work of following
-them.
+"""Follows the references in a JSON Schema that a client sent, within a limit of work.
 
 References multiply: ten definitions of which each names the next one ten times are a
 schema of a few kilobytes, and ten thousand million ways through it. So each walk along
@@ -11,10 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 _MAX_REFERENCE_CHARS = 4096
-"""A longer reference is not followed.
-
-Those that programs write have some 50 characters.
-"""
+"""A longer reference is not followed; programs write some 50 characters."""
 
 
 class BudgetExceededError(Exception):

@@ -1,6 +1,4 @@
-"""How hard a model thinks: an effort becomes what its chat template and the engine can
-do.
-"""
+"""How hard a model thinks: maps an effort to its chat template and the engine."""
 
 from __future__ import annotations
 
@@ -17,28 +15,26 @@ tokens.
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """OpenAI's and Anthropic's words."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
-# Without another control.
-_BUDGETS = {
-    "none": 0,
-    "minimal": 256,
-    "low": 1024,
-    "medium": 4096,
-}
+_BUDGETS = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096}
+"""Tokens, for a model without another control; other efforts have no limit."""
 
 
 class ThinkingParams(NamedTuple):
-    think: bool | None  # For the template; None for its default.
-    level: str  # The template's `reasoning_effort`; empty for its default.
-    budget: int | None  # Maximum thinking tokens.
+    think: bool | None
+    """For the template; None for its default."""
+    level: str
+    """The template's `reasoning_effort`; empty for its default."""
+    budget: int | None
+    """Maximum thinking tokens; None is no limit."""
 
 
 def resolve_effort(
     effort: str, think: bool | None, budget: int | None, controls: Collection[str]
 ) -> ThinkingParams:
-    """What an effort (or "") is with these controls; `think` and `budget` if they are
-    given.
+    """What an effort (or "") is with these controls.
 
-    Raises UsageError for an effort where the model has no thinking.
+    `think` and `budget` come first if they are given. Raises UsageError for an effort
+    where the model has no thinking.
     """
     if effort not in ("", "none", "minimal") and not controls:
         raise UsageError(
@@ -46,9 +42,16 @@ def resolve_effort(
         )
     if think is False:
         effort = "none"
-    if effort and "switch" in controls and think is None:
-        think = effort != "none" and (effort != "minimal" or "levels" in controls)
-    level = _LEVELS.get(effort, effort) if "levels" in controls else ""
-    if budget is None and (effort == "none" or "levels" not in controls):
-        budget = _BUDGETS.get(effort) if "switch" not in controls else None
-    return ThinkingParams(think, level, budget if "budget" in controls else None)
+    has_levels = "levels" in controls
+    has_switch = "switch" in controls
+    if effort and has_switch and think is None:
+        is_off = effort == "none" or (effort == "minimal" and not has_levels)
+        think = not is_off
+    level = ""
+    if has_levels:
+        level = _LEVELS.get(effort, effort)
+    if budget is None and not has_switch and (effort == "none" or not has_levels):
+        budget = _BUDGETS.get(effort)
+    if "budget" not in controls:
+        budget = None
+    return ThinkingParams(think, level, budget)
