@@ -75,17 +75,19 @@ TOO_LONG = PromptTooLongError("The prompt has 9,000 tokens; the context has 8,19
 KILLED = EngineExit("signal SIGKILL")
 FAILED = EngineError("The model computed no numbers.")
 
-STOP, DROP, LOAD = "stop", "drop", "load"
-"""What happens besides typing: the answer is stopped while it is written, the oldest
-turns are left out when asked, another engine is loaded for it.
+STOP = "stop"
+DROP = "drop"
+LOAD = "load"
+"""What happens besides typing.
+
+The answer is stopped while it is written, the oldest turns are left out when asked, or
+another engine is loaded for it.
 """
 Action = tuple[str, Callable[[], Script] | None, str]
 
 
 def journey(folder: Path, gate: Reached) -> tuple[list[Action], list[Action]]:
-    """Before and after the chat is opened again: what is typed, and what the engine
-    answers.
-    """
+    """What is typed and answered, before and after the chat is opened again."""
 
     def typed(
         text: str, script: Callable[[], Script] | None = None, event: str = ""
@@ -169,7 +171,8 @@ def engines_of(actions: Sequence[Action]) -> list[ScriptedEngine]:
 def in_the_linear_chat(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[ChatSession]:
-    gate, sessions = Reached(), list[ChatSession]()
+    gate = Reached()
+    sessions = list[ChatSession]()
     for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
@@ -178,7 +181,8 @@ def in_the_linear_chat(
             options = ChatLaunchOptions(
                 lambda _: SettingsRequest(LoadCommand("target.gguf", None))
             )
-            opening, waiting = Opening(engines_of(actions)), iter(actions)
+            opening = Opening(engines_of(actions))
+            waiting = iter(actions)
 
             def type_line(_: str) -> str:
                 text, _script, event = next(waiting, ("", None, "end"))  # noqa: B023
@@ -201,7 +205,8 @@ def press_ctrl_c_at(gate: Reached) -> None:
 
 
 async def in_the_app(folder: Path) -> list[ChatSession]:
-    gate, sessions = Reached(), list[ChatSession]()
+    gate = Reached()
+    sessions = list[ChatSession]()
     for actions in journey(folder, gate):
         with closing(ChatHistory.open(folder / "chats.sqlite")) as history:
             saved = history.load_chat(1) if sessions else None
@@ -273,7 +278,8 @@ def exported(folder: Path) -> dict[str, Any]:
 def test_both_store_the_same_conversations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    linear, app = tmp_path / "linear", tmp_path / "app"
+    linear = tmp_path / "linear"
+    app = tmp_path / "app"
     tinygguf.llama(0).write(tmp_path / "other.gguf")
     for folder in (linear, app):
         folder.mkdir()

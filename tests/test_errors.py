@@ -1,6 +1,4 @@
-"""Errors have codes that a script can tell apart, and hints in the words of each front
-end.
-"""
+"""Errors have codes that a script can tell apart, and hints for each front end."""
 
 import copy
 import json
@@ -27,7 +25,8 @@ def test_each_kind_has_codes_of_its_own_that_no_signal_or_shell_uses() -> None:
     for kind in KINDS:
         assert 1 <= kind("x").exit_code < 64, kind
     assert UsageError("x").exit_code == 2  # what shells expect
-    assert (LocalspecError("x").code, LocalspecError("x").exit_code) == ("failure", 1)
+    assert LocalspecError("x").code == "failure"
+    assert LocalspecError("x").exit_code == 1
 
 
 HINTS = [
@@ -71,7 +70,9 @@ def test_each_front_end_names_options_in_its_way(
     template: str, command: str, screen: str, python: str
 ) -> None:
     hint = Hint(template)
-    assert (hint, screen_hint(hint), python_hint(hint)) == (command, screen, python)
+    assert hint == command
+    assert screen_hint(hint) == screen
+    assert python_hint(hint) == python
     assert json.dumps(hint) == json.dumps(command)
     assert screen_hint(copy.deepcopy(hint)) == screen
 

@@ -1,6 +1,4 @@
-"""Files written by the version before the renaming are read by this one, unchanged in
-meaning.
-"""
+"""Files written by the version before the renaming are read with the same meaning."""
 
 import json
 import shutil
@@ -75,9 +73,8 @@ def test_an_events_file(folder: Path) -> None:
     events = events_file.read(folder / "events.jsonl")
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(events) == len(lines)
-    assert isinstance(events[0], EngineReady) and isinstance(
-        events[-1], GenerationFinished
-    )
+    assert isinstance(events[0], EngineReady)
+    assert isinstance(events[-1], GenerationFinished)
     rounds = [event for event in events if isinstance(event, Round)]
     assert sum(len(event.tokens) for event in rounds) == 40
     assert any(token.p_target is not None for event in rounds for token in event.tokens)
@@ -92,15 +89,20 @@ def test_measured_costs_and_memory(
         keys = [key for (key,) in db.execute("SELECT key FROM measured")]
     (costs,) = (store.read_costs(key) for key in keys)
     assert costs is not None
-    assert (costs.t1_ms, costs.c, costs.threads) == (2.1957, 0.135, 1)
-    assert costs.curve["5"] == 2.4323 and "coupled" in costs.survival
+    assert costs.t1_ms == 2.1957
+    assert costs.c == 0.135
+    assert costs.threads == 1
+    assert costs.curve["5"] == 2.4323
+    assert "coupled" in costs.survival
     monkeypatch.setattr(measurements, "_is_from_environment", lambda *_: True)
     memory = store.read_all()[0].memory
-    assert memory is not None and memory.used == memory.predicted == {"CPU": 31863680}
+    assert memory is not None
+    assert memory.used == memory.predicted == {"CPU": 31863680}
     now = json.loads(make_key(LoadCommand(str(path), str(path))))
     before = json.loads(keys[0])
     now.pop("gpu", None)  # a build for a GPU adds it, the file is of a CPU's
-    assert set(now) == set(before) and set(now["target"]) == set(before["target"])
+    assert set(now) == set(before)
+    assert set(now["target"]) == set(before["target"])
 
 
 def test_the_pair_of_the_last_run(folder: Path) -> None:

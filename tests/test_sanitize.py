@@ -1,6 +1,4 @@
-"""No text can move the cursor, change the title or turn the line around; no words are
-lost.
-"""
+"""No text can move the cursor, change the title or reverse the line; no word is lost."""
 
 import re
 

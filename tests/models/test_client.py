@@ -177,7 +177,15 @@ def test_a_proxy_that_cannot_be_used_is_named_with_its_variable(
     assert variable in raised.value.hint
     assert "secret" not in raised.value.message + raised.value.hint
 
+
+def test_a_proxy_is_not_used_for_the_hosts_of_no_proxy(
+    downloader: Downloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
     assert downloader.client.list_files(REPO).revision == COMMIT
 
 

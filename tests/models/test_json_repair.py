@@ -12,13 +12,16 @@ from localspec.models.chat_template.json_repair import JsonRepairer
 
 def repair(pieces: list[str]) -> tuple[str, str]:
     """The JSON, and what follows it."""
-    repairer, written, rest = JsonRepairer(), "", ""
+    repairer = JsonRepairer()
+    written = ""
+    rest = ""
     for piece in pieces:
         if repairer.is_complete:
             rest += piece
         else:
             valid, after = repairer.feed(piece)
-            written, rest = written + valid, rest + after
+            written = written + valid
+            rest = rest + after
     return written + ("" if repairer.is_complete else repairer.close()), rest
 
 

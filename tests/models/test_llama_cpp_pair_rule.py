@@ -69,8 +69,9 @@ def are_compatible(
 
 
 def compare(folder: Path) -> set[tuple[bool, str]]:
-    """Asserts that both sides agree on all files and pairs; returns the verdicts that
-    occurred.
+    """Asserts that both sides agree on all files and pairs.
+
+    Returns the verdicts that occurred.
     """
     paths = sorted(folder.glob("*.gguf"))
     theirs = [load_vocabulary(path) for path in paths]

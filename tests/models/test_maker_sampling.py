@@ -1,6 +1,4 @@
-"""models/maker_sampling.py: the values of a model's makers, from its file or the
-catalogue.
-"""
+"""The values that a model's makers suggest, from its file or the catalogue."""
 
 import pytest
 from msgspec.structs import replace
@@ -34,7 +32,8 @@ def test_the_file_comes_before_the_catalogue_and_the_person_before_both(
     }
     found = maker_sampling.find(demo, model)
     chosen = ChatSettings.from_catalog(PairSettings(sampling=found))
-    assert (chosen.sampling.temperature, chosen.sampling.top_k) == (1.0, 64)
+    assert chosen.sampling.temperature == 1.0
+    assert chosen.sampling.top_k == 64
     assert chosen.with_value("top_k", "5").sampling.top_k == 5
     pair = PairSettings(temperature=0.6, sampling=found)
     assert ChatSettings.from_catalog(pair).sampling.temperature == 0.6
@@ -44,7 +43,8 @@ def test_thinking_and_plain_have_values_of_their_own(demo: Header) -> None:
     suggested = PairSettings(sampling=catalog.load().models["qwen3.5-9b"].sampling)
     thinking = ChatSettings.from_catalog(suggested).sampling
     plain = ChatSettings.from_catalog(suggested, think=False).sampling
-    assert (thinking.temperature, plain.temperature) == (1.0, 0.7)
+    assert thinking.temperature == 1.0
+    assert plain.temperature == 0.7
     assert "temperature 1" in maker_sampling.describe(suggested.sampling)
 
 

@@ -25,13 +25,15 @@ def sized(
     return reader.parse(data, len(data))
 
 
-PRE, CHAT = b"tokenizer.ggml.pre", b"tokenizer.chat_template"
+PRE = b"tokenizer.ggml.pre"
+CHAT = b"tokenizer.chat_template"
 BY = b"general.quantized_by"
 EXPERTS = (b"llama.expert_count", U32, 8), (b"llama.expert_used_count", U32, 2)
 
 
 def test_what_is_warned_of() -> None:
-    large, small = sized(99), sized(9)
+    large = sized(99)
+    small = sized(9)
     assert pair_compatibility.list_warnings(large, small) == ()
     for target, draft, words in [
         (sized(100), sized(50), "has 50 % of the target's bytes"),
@@ -67,4 +69,5 @@ def test_what_is_warned_of() -> None:
         ),
     ]:
         (warning,) = pair_compatibility.list_warnings(target, draft)
-        assert words in warning and warning.isprintable()
+        assert words in warning
+        assert warning.isprintable()

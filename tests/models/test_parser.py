@@ -36,9 +36,9 @@ def refused(data: bytes) -> str:
         reader.parse(data, len(data), "m.gguf")
     assert failure.value.hint
     message = failure.value.message
-    assert (
-        message.startswith("m.gguf ") and message.isprintable() and len(message) < 400
-    )
+    assert message.startswith("m.gguf ")
+    assert message.isprintable()
+    assert len(message) < 400
     return message
 
 
@@ -270,7 +270,8 @@ def answer(data: bytes, known: Header) -> str:
     try:
         found = reader.parse(data, len(data), "m.gguf")
     except ModelFileError as error:
-        assert error.message.isprintable() and len(error.message) < 400
+        assert error.message.isprintable()
+        assert len(error.message) < 400
         return "refused"
     pair_compatibility.check_vocabularies(known.tokenizer, found.tokenizer)
     pair_compatibility.list_warnings(known, found)

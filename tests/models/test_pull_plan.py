@@ -58,7 +58,9 @@ def test_another_spelling_or_a_former_name_is_the_same_model(
     path = download_file(client, item.files[0].job)
     request = model_lookup.resolve(f"{spelling}:Q8_0")
     (again,) = pull_plan.build(client, [request]).models
-    assert (again.repo, again.path, again.missing_bytes) == (REPO, path, 0)
+    assert again.repo == REPO
+    assert again.path == path
+    assert again.missing_bytes == 0
     is_case = spelling.lower() == REPO.lower()
     assert request.target.find_path() == (path if is_case else None), "without the hub"
     assert [m.repo for m in inventory.list_models()] == [REPO]
@@ -74,7 +76,8 @@ def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(
     )
     hub.always[API] = Fault("status", status=status)
     (item,) = pull_plan.build(client, [model()]).models
-    assert (item.path, item.missing_bytes) == (path, 0) and str(status) in item.notes[0]
+    assert (item.path, item.missing_bytes) == (path, 0)
+    assert str(status) in item.notes[0]
     with pytest.raises(AccessDeniedError, match=str(status)):
         pull_plan.build(client, [model_lookup.resolve(f"{REPO}:Q4_K_M")])
 
@@ -83,7 +86,8 @@ def test_a_file_that_is_not_listed_is_not_planned_as_present(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     """Property: whatever a link leads to, `list` and `pull` agree."""
-    client, request = HubClient(hub.url), model_lookup.resolve(f"{REPO}:Q8_0")
+    client = HubClient(hub.url)
+    request = model_lookup.resolve(f"{REPO}:Q8_0")
     (item,) = pull_plan.build(client, [request]).models
     path = download_file(client, item.files[0].job)
     outside = tmp_path / "outside.gguf"
@@ -92,7 +96,8 @@ def test_a_file_that_is_not_listed_is_not_planned_as_present(
     path.symlink_to(outside)
     path.parents[2].joinpath("blobs", item.files[0].job.file.digest).unlink()
     (again,) = pull_plan.build(client, [request]).models
-    assert inventory.list_models() == () and again.path is None
+    assert inventory.list_models() == ()
+    assert again.path is None
     assert request.target.find_path() is None
 
 

@@ -25,7 +25,8 @@ def head(version: int = 3, tensors: int = 5, keys: int = 7, order: str = "<") ->
 def failure_of(path: Path) -> LocalspecError:
     with pytest.raises(LocalspecError) as failure:
         reader.check_loadable(path)
-    assert failure.value.hint and failure.value.message.isprintable()
+    assert failure.value.hint
+    assert failure.value.message.isprintable()
     return failure.value
 
 
@@ -51,7 +52,8 @@ CONTENTS: list[tuple[bytes, str]] = [
 def test_what_it_is_instead(tmp_path: Path) -> None:
     for content, words in CONTENTS:
         error = failure_of(written(tmp_path, content, "\x1b]0;owned\x07bad\u202e.gguf"))
-        assert isinstance(error, ModelFileError) and words in error.message
+        assert isinstance(error, ModelFileError)
+        assert words in error.message
         assert error.message.startswith("bad\ufffd.gguf ")
     for file in (*(gguffile.File(version=n) for n in (1, 4, 3 << 24)), OTHER_TYPE):
         error = failure_of(written(tmp_path, file.data()))
@@ -69,7 +71,8 @@ def test_a_part_that_has_to_be_joined(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(20)
 def test_what_is_no_file(tmp_path: Path) -> None:
-    link, loop = tmp_path / "link.gguf", tmp_path / "loop.gguf"
+    link = tmp_path / "link.gguf"
+    loop = tmp_path / "loop.gguf"
     link.symlink_to(tmp_path / "gone.gguf")
     loop.symlink_to(loop)
     for path in (
@@ -91,18 +94,24 @@ def test_facts_of_a_file(tmp_path: Path) -> None:
     file.add(b"llama.expert_count", U32, 4).add(b"llama.expert_used_count", U32, 2)
     file.version = 2  # the oldest that is read
     facts = reader.read(written(tmp_path, file.data()))
-    assert (facts.architecture, facts.name, facts.quantization) == (
-        "llama",
-        "Tiny",
-        "Q4_K_M",
-    )
-    assert (facts.n_layer, facts.n_ctx_train, facts.n_embd) == (2, 512, 32)
-    assert (facts.n_head, facts.n_head_kv, facts.is_moe) == (4, 4, True)
-    assert (facts.parameters, facts.weight_bytes) == (32 * 63, 4 * 32 * 63)
-    assert (facts.is_recurrent, facts.is_hybrid, facts.split) == (False, False, None)
+    assert facts.architecture == "llama"
+    assert facts.name == "Tiny"
+    assert facts.quantization == "Q4_K_M"
+    assert facts.n_layer == 2
+    assert facts.n_ctx_train == 512
+    assert facts.n_embd == 32
+    assert facts.n_head == 4
+    assert facts.n_head_kv == 4
+    assert facts.is_moe is True
+    assert facts.parameters == 32 * 63
+    assert facts.weight_bytes == 4 * 32 * 63
+    assert facts.is_recurrent is False
+    assert facts.is_hybrid is False
+    assert facts.split is None
     assert facts.chat_template == "{{ messages }}"
     assert facts.data_offset == len(file.header()) + -len(file.header()) % 32
-    assert facts.data_offset % 32 == 0 and facts.tensors[0].type_name == "F32"
+    assert facts.data_offset % 32 == 0
+    assert facts.tensors[0].type_name == "F32"
     assert facts.unsupported_reason == ""
     file = gguffile.model(tokenizer=b"gpt2").add(
         b"tokenizer.ggml.pre", STRING, b"\x1b[2Jnew"
@@ -129,7 +138,8 @@ def test_a_cached_header_is_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(reader, "_read_file", None)
         again = reader.read(zoo[name])
-    assert again == first and again is not first
+    assert again == first
+    assert again is not first
     assert type(again.tensors[0]) is type(first.tensors[0])
     assert again.tokenizer.read_texts() == first.tokenizer.read_texts()
 
@@ -143,7 +153,8 @@ def test_a_damaged_cache_counts_as_none(tmp_path: Path) -> None:
     for damaged in (b"", b"[]", b'{"key": 1, "header": {}}', json.dumps(body).encode()):
         cached.write_bytes(damaged)
         new_process()
-        assert reader.read(path) == first and cached.read_bytes() != damaged
+        assert reader.read(path) == first
+        assert cached.read_bytes() != damaged
 
 
 def test_the_cache_is_bounded_by_bytes(
@@ -190,7 +201,8 @@ def test_a_long_header_is_read_once_and_no_further() -> None:
     for size in (4, 24, 100, 1_000_000, whole.data_offset - 32):
         reads.clear()
         assert reader.parse(data[:size], len(data), read_more=read_more) == whole
-        assert reads[0][0] == size and reads[-1][1] < whole.data_offset + 2**20
+        assert reads[0][0] == size
+        assert reads[-1][1] < whole.data_offset + 2**20
         assert [start for start, _ in reads[1:]] == [end for _, end in reads[:-1]]
 
 
@@ -206,10 +218,8 @@ def test_the_first_part_stands_for_all(tmp_path: Path) -> None:
         written(tmp_path, part(number), name) for number, name in enumerate(names)
     )
     reader.check_loadable(first)
-    assert (
-        reader.read(second).split == SplitInfo(1, 3, 0)
-        and names[0] in failure_of(second).hint
-    )
+    assert reader.read(second).split == SplitInfo(1, 3, 0)
+    assert names[0] in failure_of(second).hint
     third.rename(tmp_path / "renamed.gguf")
     assert "is part 3 of 3, renamed" in failure_of(tmp_path / "renamed.gguf").message
     assert f"needs {names[2]}, which is missing" in failure_of(first).message
@@ -235,7 +245,8 @@ def test_what_writes_no_text(tmp_path: Path) -> None:
         ("t5", "is an encoder-decoder model"),
     ]:
         error = failure_of(written(tmp_path, gguffile.model(arch=arch.encode()).data()))
-        assert isinstance(error, ModelFileError) and words in error.message
+        assert isinstance(error, ModelFileError)
+        assert words in error.message
     for key, kind, embeds, writes in [
         (b"llama.pooling_type", U32, 1, 0),
         (b"llama.pooling_type", U32, 4, 0),

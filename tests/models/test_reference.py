@@ -117,7 +117,8 @@ def test_what_names_nothing() -> None:
     ):
         with pytest.raises(UsageError) as failure:
             parse(text)
-        assert "\x1b" not in failure.value.message and len(failure.value.message) < 300
+        assert "\x1b" not in failure.value.message
+        assert len(failure.value.message) < 300
         assert failure.value.hint
 
 
@@ -238,11 +239,9 @@ def test_which_file_a_reference_means() -> None:
         (["../m-Q4_K_M.gguf", "m-Q8_0.gguf"], None, "m-Q8_0.gguf"),
     ]:
         assert chosen(paths, tag) == [wanted]
-    assert (
-        is_model("mtp-repo/m.gguf")
-        and not is_model("sub/mtp-m.gguf")
-        and not is_model("m.bin")
-    )
+    assert is_model("mtp-repo/m.gguf")
+    assert not is_model("sub/mtp-m.gguf")
+    assert not is_model("m.bin")
 
 
 FOLDERS = ["a-Q4_K_M.gguf", "s/b-Q8_0.gguf", "s/b-Q4_K_M.gguf", "so/c-Q4_K_M.gguf"]
@@ -273,9 +272,8 @@ def test_what_there_is_stands_in_the_hint() -> None:
     assert failure.value.hint == "It has: F16, Q4_K_M, Q5_K_M, Q8_0"
     with pytest.raises(NotFoundError) as failure:
         chosen([f"m{n}-Q8_0.gguf" for n in range(42)], file="other.gguf")
-    assert failure.value.hint.count(".gguf") == 12 and failure.value.hint.endswith(
-        " and 30 more"
-    )
+    assert failure.value.hint.count(".gguf") == 12
+    assert failure.value.hint.endswith(" and 30 more")
     with pytest.raises(NotFoundError, match="has no GGUF file") as failure:
         chosen(["model.safetensors", "mmproj-m.gguf"])
     assert "no GGUF" in failure.value.hint

@@ -1,6 +1,4 @@
-"""Thinking parts: which markers a template uses, and how they are split off a streamed
-answer.
-"""
+"""Thinking is recognised by a template's tags, and split off a streamed answer."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -145,7 +143,8 @@ def test_the_template_is_given_thinking_apart() -> None:
         assert text == f"[user]hi[assistant]{rendered}[user]and?[assistant]"
 
 
-ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
+ANALYSIS = "<|channel|>analysis<|message|>"
+FINAL = "<|channel|>final<|message|>"
 NEXT = "<|end|><|start|>assistant"
 CALL = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>"
 CHANNELS = {

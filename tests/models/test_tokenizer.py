@@ -34,7 +34,8 @@ SILENT = [
 def test_what_holds_where_the_file_says_nothing() -> None:
     for model, kind, special, adds in SILENT:
         found = read(gguffile.model(tokenizer=model))
-        assert (found.kind, (found.bos, found.eos)) == (kind, special)
+        assert found.kind == kind
+        assert (found.bos, found.eos) == special
         assert (found.add_bos, found.add_eos) == adds
         assert found.is_supported == (kind != tokenizer.UNKNOWN)
 
@@ -42,7 +43,8 @@ def test_what_holds_where_the_file_says_nothing() -> None:
 def test_tokens_that_end_an_answer() -> None:
     words = [*WORDS, b"<|im_end|>", b"<|endoftext|>", b"<|fim_pad|>", b"<|eom_id|>"]
     found = read(gguffile.model(words))
-    assert found.eog_ids == {2, 63, 64, 65, 66} and found.special_ids["eot"] in (63, 64)
+    assert found.eog_ids == {2, 63, 64, 65, 66}
+    assert found.special_ids["eot"] in (63, 64)
 
 
 def test_texts_are_cut_and_named_as_c_strings() -> None:
@@ -72,13 +74,16 @@ def test_a_fingerprint_is_of_texts_and_types() -> None:
 def test_a_model_without_vocabulary() -> None:
     file = gguffile.model(tokenizer=b"none").add(b"llama.vocab_size", U32, 1000)
     found = read(file)
-    assert (found.kind, found.n_tokens, found.fingerprint) == (tokenizer.NONE, 1000, "")
+    assert found.kind == tokenizer.NONE
+    assert found.n_tokens == 1000
+    assert found.fingerprint == ""
 
 
 def test_the_pinned_llama_cpp_knows_these_names() -> None:
     """Each stands in the library as a text of its own."""
     found = find_spec("llama_cpp")
-    assert found is not None and found.origin is not None
+    assert found is not None
+    assert found.origin is not None
     libraries = [
         path.read_bytes()
         for path in (Path(found.origin).parent / "lib").iterdir()

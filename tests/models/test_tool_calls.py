@@ -1,6 +1,4 @@
-"""Tool calls: what templates show of them is read back from a stream, however it is
-cut.
-"""
+"""The calls that templates show are read back from a stream, however it is cut."""
 
 import json
 import random
@@ -235,7 +233,8 @@ def test_any_text_is_read_the_same_however_it_is_cut(
         assert read(form, cut(text, random.Random(seed)), is_cut=False) == whole
         assert read(form, list(text), is_cut=False) == whole
         for name, arguments in whole[1]:
-            assert name in PARAMETERS and isinstance(json.loads(arguments), dict)
+            assert name in PARAMETERS
+            assert isinstance(json.loads(arguments), dict)
             arguments.encode()
         assert whole[1] or whole[0] == text or form == "gpt-oss"
 
@@ -322,7 +321,9 @@ def write_call(
 
 
 def test_calls_that_models_write_are_what_they_mean() -> None:
-    dice, n, n_read = random.Random(39), bulk(300, 5000), 0
+    dice = random.Random(39)
+    n = bulk(300, 5000)
+    n_read = 0
     for i in range(n):
         style = dice.choice(list(STYLES))
         name, arguments = random_call(dice)
@@ -472,7 +473,8 @@ def test_calls_are_found_to_the_end_of_an_answer_that_begins_with_a_broken_one()
     broken = "<tool_call>\n<function=f>\n<parameter=s>\n" + "x" * 200_000
     call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
     said, calls = read("tags", [broken, call, call])
-    assert said == broken and calls == [("f", "{}")] * 2
+    assert said == broken
+    assert calls == [("f", "{}")] * 2
 
 
 TEMPLATE = """\
@@ -497,7 +499,8 @@ def test_a_template_gets_tools_calls_and_results() -> None:
         ChatMessage("tool", "done", tool_call_id="call_1"),
     ]
     rendered = jinja_render.render(TEMPLATE, messages, {}, None, TOOLS)
-    assert rendered.template == "own" and rendered.text.startswith(TOOLS)
+    assert rendered.template == "own"
+    assert rendered.text.startswith(TOOLS)
     text, calls = read(
         "tags", [rendered.text.partition("<assistant>")[2].partition("<tool>")[0]]
     )

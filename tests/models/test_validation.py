@@ -1,5 +1,4 @@
-"""Damaged model files through the engine's own load, a fork each: the parent never
-dies.
+"""The engine loads damaged model files in a fork each: the parent never exits.
 
 The damage is seeded, so a run repeats.  What dies of a signal must be an end that has a name.
 """

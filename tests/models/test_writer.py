@@ -8,9 +8,7 @@ from tests.models import gguffile
 
 
 def test_any_value_that_a_header_may_hold_can_be_written(tmp_path: Path) -> None:
-    """Property: of each type the extremes, alone and in an array, are read and written
-    again.
-    """
+    """Property: the extremes of each type, alone and in an array, are read as written."""
     extremes: dict[int, tuple[Any, ...]] = {
         **{t: (0, 2**n - 1) for t, n in {0: 8, 2: 16, 4: 32, 10: 64}.items()},
         **{t: (-(2**n), 2**n - 1) for t, n in {1: 7, 3: 15, 5: 31, 11: 63}.items()},

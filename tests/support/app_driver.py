@@ -154,13 +154,12 @@ class HomeDriver(AppDriver):
     @property
     def history(self) -> ChatHistory:
         chats = self.app.options.chats
-        assert chats is not None and chats.history is not None
+        assert chats is not None
+        assert chats.history is not None
         return chats.history
 
     async def open(self, *keys: str) -> None:
-        """Opens a chat: without keys a new one with the demo, with `down` the last
-        saved one.
-        """
+        """Opens a chat: a new one with the demo, or with `down` the last saved one."""
         await self.press(*keys, "enter")
         await self.until("ready")
 

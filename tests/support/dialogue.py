@@ -50,8 +50,10 @@ class Dialogue(Terminal):
         return new
 
     def press(self, key: str) -> None:
-        """Types a key when the prompt really waits: Python's readline misses a signal
-        that comes between what it shows and when it waits, until the next key.
+        """Types a key once the program waits for one.
+
+        Python's readline misses a signal that comes after it has shown the prompt and before
+        it waits for a key, until the next key.
         """
         self._at_rest()
         self.type(key)

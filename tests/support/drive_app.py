@@ -63,7 +63,8 @@ def said(path: Path, chats: bool) -> tuple[ChatSession, EngineRunner]:
 
 
 def main(what: str, *files: str) -> int:
-    options, runner = app.load_options(), EngineRunner()
+    options = app.load_options()
+    runner = EngineRunner()
     if what in ("says", "completes"):
         dialogue, runner = said(Path(files[0]), what == "says")
     elif what == "chat":

@@ -1,5 +1,4 @@
-"""Fake heads whose logits depend on the hidden states that they were given, and
-drafters of them.
+"""Fake heads whose logits depend on the hidden states they were given, and drafters.
 
 A fake state holds its token's id, plus one: a head of the target's seed drafts the
 target's tokens only if every row had the right state.
@@ -39,7 +38,9 @@ def _states(tokens: Sequence[int]) -> HiddenStates:
 class FakeHead(HistoryModel):
     """An autoregressive head. A state of zeros, before the first token, is no token."""
 
-    target_width, reads_target_memory, max_draft = 1, False, 100
+    target_width = 1
+    reads_target_memory = False
+    max_draft = 100
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -52,7 +53,8 @@ class FakeHead(HistoryModel):
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        assert states is not None and len(states) == len(tokens)
+        assert states is not None
+        assert len(states) == len(tokens)
         del self.tokens_before[self.n_past :]
         self.tokens_before += (states[:, 0].astype(int) - 1).tolist()
         return super().decode(tokens, outputs)
@@ -66,11 +68,14 @@ class FakeHead(HistoryModel):
 
 
 class FakeAssistant(HistoryModel):
-    """A head without a memory: a row needs the target's newest state, or that of the
-    row before.
+    """A head without a memory.
+
+    A row needs the target's newest state, or that of the row before.
     """
 
-    target_width, reads_target_memory, max_draft = 1, True, 100
+    target_width = 1
+    reads_target_memory = True
+    max_draft = 100
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -83,10 +88,8 @@ class FakeAssistant(HistoryModel):
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        assert (
-            states is not None
-            and states.tolist() == _states(self.target_tokens[-1:]).tolist()
-        )
+        assert states is not None
+        assert states.tolist() == _states(self.target_tokens[-1:]).tolist()
         assert len(tokens) == outputs == 1
         self._drafted = list(tokens)
         return self._row()
@@ -102,14 +105,18 @@ class FakeAssistant(HistoryModel):
 class FakeBlockHead(HistoryModel):
     """A block head; its rows assume its own likeliest tokens."""
 
-    target_width, block_size, first_draft_row, top_k = 1, 9, 1, 0
+    target_width = 1
+    block_size = 9
+    first_draft_row = 1
+    top_k = 0
 
     def inject(self, states: HiddenStates) -> None:
         assert len(states) <= self.n_batch
         self.memory += (states[:, 0].astype(int) - 1).tolist()
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, None]:
-        text, rows = [*self.memory, last], []
+        text = [*self.memory, last]
+        rows = []
         for _ in range(n):
             rows.append(self.row(text))
             text.append(int(rows[-1].argmax()))
@@ -117,21 +124,26 @@ class FakeBlockHead(HistoryModel):
 
 
 class FakeLatticeHead(FakeBlockHead):
-    """Its rows hold all tokens as candidates, in an order of their own, scored by the
-    history.
+    """Its rows hold all tokens as candidates, each row in an order of its own.
+
+    The history gives their scores.
     """
 
     top_k = N_VOCAB
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, None]:
-        text, rows, before, likely = list(self.memory), [], [last] * N_VOCAB, last
+        text = list(self.memory)
+        rows = []
+        before = [last] * N_VOCAB
+        likely = last
         for i in range(n):
             ids = np.roll(np.arange(N_VOCAB), i)
             rows.append(
                 np.concatenate([ids, *(self.row([*text, t])[ids] for t in before)])
             )
             text.append(likely)
-            before, likely = ids.tolist(), int(self.row(text).argmax())
+            before = ids.tolist()
+            likely = int(self.row(text).argmax())
         return np.array(rows, np.float32), None
 
 
@@ -139,7 +151,8 @@ class FedDrafter:
     """Gives a head's runner what the target decodes, rejected draft tokens among it."""
 
     def __init__(self, runner: HeadRunner | BlockHeadRunner, drafter: Drafter) -> None:
-        self._runner, self._drafter = runner, drafter
+        self._runner = runner
+        self._drafter = drafter
         self._decoded: list[int] = []
         if isinstance(runner.head, FakeAssistant):
             runner.head.target_tokens = self._decoded

@@ -62,7 +62,9 @@ class FakeModel:
     """
 
     def __init__(self, n_vocab: int, n_ctx: int, n_batch: int) -> None:
-        self.n_vocab, self.n_ctx, self.n_batch = n_vocab, n_ctx, n_batch
+        self.n_vocab = n_vocab
+        self.n_ctx = n_ctx
+        self.n_batch = n_batch
         self.decode_seconds = 0.0
         self.memory: list[int] = []
         self.reads: list[int] = []
@@ -267,9 +269,7 @@ class ConstantDrafter:
 
 
 class OracleDrafter:
-    """Drafts a known text; the positions in the text where `wrong` is True get another
-    token.
-    """
+    """Drafts a known text, with another token where `wrong` is true of the position."""
 
     def __init__(
         self,
@@ -277,7 +277,9 @@ class OracleDrafter:
         n_vocab: int,
         wrong: Callable[[int], bool] = lambda place: False,
     ) -> None:
-        self._text, self._n_vocab, self._wrong = list(text), n_vocab, wrong
+        self._text = list(text)
+        self._n_vocab = n_vocab
+        self._wrong = wrong
 
     def propose(
         self,
@@ -313,14 +315,13 @@ def model_drafter(
 
 
 class ScheduledWorker(ThreadWorker):
-    """Runs its jobs when they are started or when they are finished, up to a number of
-    checks.
+    """Runs its jobs when they are started or when they are finished.
+
+    A job ends after a number of checks.
     """
 
     def __init__(self, schedule: Callable[[], tuple[bool, int]]) -> None:
-        """`schedule` gives for each job whether it runs at once, and its number of
-        checks.
-        """
+        """`schedule` gives for each job whether it runs at once, and its checks."""
         super().__init__()
         self._schedule = schedule
         self._scheduled: Callable[[], None] | None = None
@@ -336,13 +337,15 @@ class ScheduledWorker(ThreadWorker):
 
     def finish(self) -> float:
         self._run()
-        error, self._error = self._error, None
+        error = self._error
+        self._error = None
         if error is not None:
             raise error
         return 0.0
 
     def _run(self) -> None:
-        job, self._scheduled = self._scheduled, None
+        job = self._scheduled
+        self._scheduled = None
         try:
             if job is not None:
                 job()
@@ -359,8 +362,10 @@ def overlapped_drafter(
     fan: int = 3,
     policy: OverlapPolicy | None = None,
 ) -> OverlappedDrafter:
-    """The production's drafter over a fake, in every round with `fan` outcomes unless
-    there is a `policy`; by default its jobs end in time.
+    """The production's drafter over a fake.
+
+    It drafts in every round with `fan` outcomes unless there is a `policy`. By default its
+    jobs end in time.
     """
     cache = model if isinstance(model, BranchCache) else BranchCache(model)
     assert isinstance(cache.model, BranchingModel)
@@ -388,12 +393,14 @@ def overlapped_drafter(
 
 
 class ToyGrammar:
-    """A `GrammarState` given by a table: the allowed tokens of each state, and where
-    they lead.
+    """A `GrammarState` given by a table.
+
+    The table has the allowed tokens of each state, and the states to which they lead.
     """
 
     def __init__(self, table: Mapping[int, Mapping[int, int]], state: int = 0) -> None:
-        self._table, self._state = table, state
+        self._table = table
+        self._state = state
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.isin(tokens, self.allowed_tokens())
@@ -402,7 +409,8 @@ class ToyGrammar:
         return np.array(list(self._table[self._state]), np.int64)
 
     def forced_tokens(self) -> list[int]:
-        allowed, forced = self.allowed_tokens(), list[int]()
+        allowed = self.allowed_tokens()
+        forced = list[int]()
         while len(allowed) == 1 and len(forced) < 9:
             forced.append(int(allowed[0]))
             allowed = self.after(forced).allowed_tokens()
@@ -523,8 +531,7 @@ Outcome = tuple[int, ...]
 
 
 class Explorer(SeededRandom):
-    """Takes every branch of random decisions and computes the probability of each
-    outcome.
+    """Takes every branch of random decisions, and computes each outcome's probability.
 
     The code is run again and again with a longer script of choices; at a new choice the first
     possible one is taken and the others wait.  A branch weighs the product of its probabilities
@@ -541,13 +548,13 @@ class Explorer(SeededRandom):
     def outcomes(
         self, code: Callable[[Explorer], Sequence[int]]
     ) -> dict[Outcome, float]:
-        """The probability of each outcome of `code`, which draws from the explorer it
-        gets.
-        """
+        """The probability of each outcome of `code`, which draws from this explorer."""
         total: dict[Outcome, float] = {}
         self._waiting = [[]]
         while self._waiting:
-            self._script, self._at, self._weight = self._waiting.pop(), 0, 1.0
+            self._script = self._waiting.pop()
+            self._at = 0
+            self._weight = 1.0
             outcome = tuple(code(self))
             total[outcome] = total.get(outcome, 0.0) + self._weight
             self.paths += 1

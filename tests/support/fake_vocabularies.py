@@ -49,8 +49,9 @@ def crossed(
     pieces: tuple[Sequence[str], Sequence[str]] = (TARGET, DRAFT),
     is_end: Callable[[int], bool] = lambda token: False,
 ) -> CrossVocabularyDrafter:
-    """The production's drafter over a fake draft model; `pieces` of the target and the
-    draft.
+    """The production's drafter over a fake draft model.
+
+    `pieces` are those of the target and the draft.
     """
     cache = model if isinstance(model, PrefixCache) else PrefixCache(model)
     vocabularies = VocabularyMap(vocabulary(pieces[0]), vocabulary(pieces[1]))
@@ -62,8 +63,9 @@ def crossed(
 
 
 class PermutedModel(FakeModel):
-    """Another model under other numbers: its letters are those of PERMUTED, theirs a to
-    f.
+    """The same model with permuted token ids.
+
+    Its letters are those of PERMUTED; the letters of `model` are a to f.
     """
 
     def __init__(self, model: FakeModel) -> None:

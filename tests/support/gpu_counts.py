@@ -30,9 +30,7 @@ class GpuCount:
     name: str
     """The family, or the head."""
     models: tuple[str, str | None]
-    """As in tests/support/families.py with their size, or as in
-    tests/support/headshapes.py.
-    """
+    """As in families.py, with their size, or as in headshapes.py."""
     load: LoadCommand
     headers: tuple[Header, Header | None]
     devices: tuple[Device, ...]

@@ -1,6 +1,4 @@
-"""Heads with random weights for the zoo's `deep` target: all of the plumbing, none of
-the skill.
-"""
+"""Heads with random weights for the zoo's `deep` target: they run, but predict nothing."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,15 +32,17 @@ def eagle3(
     of: int = DEEP.n_embd,
     like: Shape | None = None,
 ) -> Model:
-    """Narrower than its target it has embeddings of its own; `reduced` are the ids it
-    can draft.
+    """If it is narrower than its target, it has embeddings of its own.
+
+    `reduced` are the ids that it can draft.
 
     Its attention and feed-forward network are `like` those of a shape.
     """
     shape = _shape(n_embd, 1, like)
     keys = tinygguf.transformer_keys(shape) | _keys(shape, layers)
     model = Model("eagle3", keys=keys | {"target_hidden_size": of})
-    random, n_vocab = RandomTensors(_SEED, model, std=0.2), len(model.vocabulary())
+    random = RandomTensors(_SEED, model, std=0.2)
+    n_vocab = len(model.vocabulary())
     random.matrix("fc", n_embd, len(layers) * of)
     random.ones("output_norm", n_embd)
     random.ones("blk.0.attn_norm_2", n_embd)
@@ -59,8 +59,9 @@ def eagle3(
 
 
 def block(*, markov: bool = False, n_embd: int = DEEP.n_embd, size: int = 6) -> Model:
-    """A head that drafts blocks: DFlash, or DSpark with its Markov matrices and
-    confidence.
+    """A head that drafts blocks: DFlash, or with `markov` DSpark.
+
+    DSpark has Markov matrices and a confidence.
     """
     shape = _shape(n_embd, 2)
     keys = tinygguf.transformer_keys(shape) | _keys(shape, TAPS)
@@ -84,11 +85,16 @@ def block(*, markov: bool = False, n_embd: int = DEEP.n_embd, size: int = 6) -> 
 
 
 def with_selector(model: Model, top_k: int = 7) -> Model:
-    """A DFlash head as DFlash2: a selector of candidates, and convolutions that change
-    little.
+    """A DFlash head as DFlash2, with a selector of candidates.
+
+    Its convolutions change little.
     """
-    n_embd, kernel, group, rank = model.keys["embedding_length"], 3, 16, 32
-    random, n_vocab = RandomTensors(_SEED, model, std=0.2), len(model.vocabulary())
+    n_embd = model.keys["embedding_length"]
+    kernel = 3
+    group = 16
+    rank = 32
+    random = RandomTensors(_SEED, model, std=0.2)
+    n_vocab = len(model.vocabulary())
     model.keys |= {
         "conv_kernel_size": kernel,
         "conv_group_size": group,
@@ -111,10 +117,10 @@ def with_selector(model: Model, top_k: int = 7) -> Model:
 
 
 def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
-    """`deep` as another architecture: with a window in every other layer, and layers of
-    MTP.
-    """
-    model, n, n_embd = deep(), DEEP.n_layer, DEEP.n_embd
+    """`deep` with a window in every other layer, and with layers of MTP."""
+    model = deep()
+    n = DEEP.n_layer
+    n_embd = DEEP.n_embd
     head = n_embd // DEEP.n_head
     model.arch = "mimo2"
     model.keys |= {
@@ -141,8 +147,9 @@ def mimo2(*, window: int = 32, n_mtp: int = 1) -> Model:
 
 
 def step35(*, n_mtp: int = 3) -> Model:
-    """Step 3.5: as `mimo2`, with a gate for each head; a full layer rotates half of a
-    head.
+    """Step 3.5: as `mimo2`, with a gate for each head.
+
+    A full layer rotates half of a head.
     """
     model = mimo2(n_mtp=n_mtp)
     model.arch = "step35"
@@ -176,11 +183,9 @@ def hy_v3(*, n_mtp: int = 3) -> Model:
 def assistant(target: Model) -> Model:
     """A Gemma 4 assistant: four layers of queries for its target's keys and values."""
     n_embd = 128
-    of, keys, windows = (
-        target.keys["embedding_length"],
-        target.keys,
-        [True, True, True, False],
-    )
+    of = target.keys["embedding_length"]
+    keys = target.keys
+    windows = [True, True, True, False]
     per_layer = keys["attention.head_count_kv"]
     n_head_kv = (
         per_layer if isinstance(per_layer, list) else [per_layer] * keys["block_count"]
@@ -209,7 +214,8 @@ def assistant(target: Model) -> Model:
     random.matrix("nextn.pre_projection", n_embd, 2 * of, std=(2 * of) ** -0.5)
     random.ones("rope_freqs", keys["attention.key_length"] // 2)
     for il, is_windowed in enumerate(windows):
-        width, at = keys["attention.key_length" + "_swa" * is_windowed], f"blk.{il}"
+        width = keys["attention.key_length" + "_swa" * is_windowed]
+        at = f"blk.{il}"
         for name in ("attn_norm", "post_attention_norm", "post_ffw_norm"):
             random.ones(f"{at}.{name}", n_embd)
         random.ones(f"{at}.attn_q_norm", width)

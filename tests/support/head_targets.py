@@ -1,6 +1,4 @@
-"""Targets of the architectures whose hidden states heads read: small, random, with a
-vocabulary.
-"""
+"""Small random targets of the architectures whose hidden states heads read."""
 
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
@@ -51,14 +49,15 @@ def gemma4(name: str = "gemma4", window: int = 32) -> Model:
 
 
 def with_layer(model: Model, like: int, seed: int = 9) -> Model:
-    """With one more layer, which predicts (MTP); its shapes are those of the layer
-    `like`.
-    """
-    rng, n_embd = np.random.default_rng(seed), model.keys["embedding_length"]
+    """With one more layer, which predicts (MTP), of the shapes of the layer `like`."""
+    rng = np.random.default_rng(seed)
+    n_embd = model.keys["embedding_length"]
     at = model.keys["block_count"]
-    old, new = f"blk.{like}.", f"blk.{at}."
+    old = f"blk.{like}."
+    new = f"blk.{at}."
     for name in [name for name in model.tensors if name.startswith(old)]:
-        shape, copied = model.tensors[name].shape, name.replace(old, new)
+        shape = model.tensors[name].shape
+        copied = name.replace(old, new)
         ones = len(shape) < 2
         model.tensors[copied] = (
             np.ones(shape, np.float32) if ones else _normal(rng, shape)
@@ -72,7 +71,8 @@ def with_layer(model: Model, like: int, seed: int = 9) -> Model:
 
 def without_layers(model: Model) -> Model:
     """A model without its layers of MTP."""
-    keys, pattern = dict(model.keys), "attention.sliding_window_pattern"
+    keys = dict(model.keys)
+    pattern = "attention.sliding_window_pattern"
     n = keys.pop("nextn_predict_layers")
     keys |= {"block_count": keys["block_count"] - n, pattern: keys[pattern][:-n]}
     last = tuple(f"blk.{keys['block_count'] + i}." for i in range(n))
@@ -94,7 +94,8 @@ def layer_alone(model: Model) -> Model:
 
 def _weights(rng: np.random.Generator, tensor: TensorInfo) -> NDArray[np.float32]:
     """Of such a size that what passes through neither grows nor dies out."""
-    name, shape = tensor.name, tensor.shape[::-1]
+    name = tensor.name
+    shape = tensor.shape[::-1]
     if "norm" in name or "rope_freqs" in name or "scale" in name:
         return np.ones(shape, np.float32)
     if name.endswith("ssm_a"):

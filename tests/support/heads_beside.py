@@ -18,9 +18,7 @@ from tests.support.sessions import SETTINGS
 
 @dataclass
 class Beside:
-    """A target, its head, the source of the head's hidden states, and its first row's
-    position.
-    """
+    """A target, its head, and where the head's hidden states come from."""
 
     target: LlamaContext
     head: HeadContext
@@ -29,7 +27,8 @@ class Beside:
 
     def followed(self) -> HeadRunner | BlockHeadRunner:
         """A runner that follows the target's passes."""
-        head, batch = self.head, self.target.n_batch
+        head = self.head
+        batch = self.target.n_batch
         runner: HeadRunner | BlockHeadRunner
         if isinstance(head, BlockHeadContext):
             runner = BlockHeadRunner(head, "block", batch)
@@ -45,8 +44,10 @@ class Beside:
 
 def opened(target_path: Path, path: Path, n_ubatch: int = 32) -> Beside:
     """The same path twice means the target's own MTP layer."""
-    settings, header = replace(SETTINGS, n_ubatch=n_ubatch), reader.read(path)
-    inside, kind = path == target_path, draft_heads.file_draft_kind(header)
+    settings = replace(SETTINGS, n_ubatch=n_ubatch)
+    header = reader.read(path)
+    inside = path == target_path
+    kind = draft_heads.file_draft_kind(header)
     target = LlamaContext(target_path, ModelRole(settings, 17, 16, load_mtp=inside))
     source: LayerHiddenStates | FinalHiddenStates
     if inside or kind == "mtp":

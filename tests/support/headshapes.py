@@ -10,7 +10,9 @@ from localspec.models.gguf.header import Header
 from tests.support import families, synthetic_header
 from tests.support.families import FAMILIES
 
-_Q8_0, _F32, _I64 = 8, 0, 27
+_Q8_0 = 8
+_F32 = 0
+_I64 = 27
 Row = tuple[str, tuple[int, ...], int]
 
 
@@ -48,7 +50,8 @@ HEADS = {
 
 
 def header(name: str) -> Header:
-    head, target = HEADS[name], of_target(name)
+    head = HEADS[name]
+    target = of_target(name)
     embd = head.embd or target.n_embd
     arch = "eagle3" if head.kind == "eagle3" else "dflash"
     numbers: dict[str, object] = {
@@ -96,8 +99,10 @@ def predicting() -> Header:
 
 
 def _rows(head: Head, d: int, target: Header) -> Iterator[Row]:
-    vocab, eagle = target.tokenizer.n_tokens, head.kind == "eagle3"
-    wide, narrow = head.heads * head.head_dim, head.kv_heads * head.head_dim
+    vocab = target.tokenizer.n_tokens
+    eagle = head.kind == "eagle3"
+    wide = head.heads * head.head_dim
+    narrow = head.kv_heads * head.head_dim
     yield "fc.weight", (len(head.taps) * target.n_embd, d), _Q8_0
     yield "output_norm.weight", (d,), _F32
     if not eagle:

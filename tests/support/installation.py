@@ -1,6 +1,4 @@
-"""A person's computer for tests of commands: a hub to pull from, an empty cache, own
-catalogue.
-"""
+"""A computer for tests of commands: a hub, an empty cache and a catalogue."""
 
 import functools
 import tempfile
@@ -11,8 +9,11 @@ from tests.support.fake_hub import FakeHub
 from tests.support.run_command import Done, localspec
 from tests.support.zoo import Zoo
 
-BIG, SMALL, ODD = "org/Tiny-GGUF", "org/Tiny-Draft-GGUF", "else/Odd-GGUF"
-DEEP, INSIDE = "org/Deep-GGUF", "org/Inside-MTP-GGUF"
+BIG = "org/Tiny-GGUF"
+SMALL = "org/Tiny-Draft-GGUF"
+ODD = "else/Odd-GGUF"
+DEEP = "org/Deep-GGUF"
+INSIDE = "org/Inside-MTP-GGUF"
 """A target with heads beside it, and one with a layer of its own that guesses."""
 HEAD = f"hf://{DEEP}/eagle3-Deep-Q8_0.gguf"
 CATALOGUE = """\
@@ -28,7 +29,8 @@ pairs:
   - {target: tiny, draft: odd}
   - {target: deep, draft: head}
 """
-PAIR, BAD_PAIR = "tiny+tiny-draft", "tiny+odd"
+PAIR = "tiny+tiny-draft"
+BAD_PAIR = "tiny+odd"
 
 NO_SOCKETS = """\
 import sys
@@ -64,7 +66,8 @@ class Installation:
     """Files of the zoo on a hub, under names as the catalogue has them."""
 
     def __init__(self, hub: FakeHub, zoo: Zoo, folder: Path) -> None:
-        self.hub, self.folder = hub, folder
+        self.hub = hub
+        self.folder = folder
         self.cache = folder / "hub"
         folder.mkdir(exist_ok=True)
         hub.add(BIG, "Tiny-Q8_0.gguf", zoo["target"].read_bytes())

@@ -1,5 +1,6 @@
-"""A process that has imported every command and forks for each: imports are most of a
-short one.
+"""A process that has imported every command, and forks for each.
+
+Imports take most of the time of a short command.
 """
 
 import gc

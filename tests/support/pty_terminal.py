@@ -99,12 +99,15 @@ class Terminal:
     def stop_reading(self) -> None:
         """Until what is written waits for somebody who reads it."""
         self._reads.clear()
-        until, last, same = time.monotonic() + TIMEOUT, -1, 0
+        until = time.monotonic() + TIMEOUT
+        last = -1
+        same = 0
         while same < 20 and time.monotonic() < until:
             waiting = struct.unpack(
                 "i", fcntl.ioctl(self._ours, termios.FIONREAD, bytes(4))
             )[0]
-            same, last = (same + 1 if waiting == last and waiting else 0), waiting
+            same = same + 1 if waiting == last and waiting else 0
+            last = waiting
             time.sleep(0.02)
 
     def wait_for(self, found: str | Callable[[], object], since: int = 0) -> int:
@@ -156,9 +159,7 @@ class Terminal:
         assert found == code, text(self.seen)[-1000:]
 
     def read_rest(self) -> None:
-        """Waits until the thread has read what the process, which has ended, wrote
-        last.
-        """
+        """Waits until the thread has read what the ended process wrote last."""
         with self._came:
             while not self._closed and select.select([self._ours], [], [], 0)[0]:
                 self._came.wait(0.05)

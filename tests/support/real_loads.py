@@ -1,6 +1,4 @@
-"""Models loaded with their data in this process, and the buffers that llama.cpp then
-reports.
-"""
+"""Loads models with their data, and returns the buffers that llama.cpp reports."""
 
 import os
 from pathlib import Path

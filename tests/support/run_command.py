@@ -116,9 +116,7 @@ def hello(zoo: Zoo, *more: str, env: Mapping[str, str] | None = None) -> Done:
 def on_a_terminal(
     *arguments: str | Path, env: Mapping[str, str] | None = None
 ) -> tuple[int, bytes]:
-    """Exit code and every byte that reached a terminal as its standard output and
-    error.
-    """
+    """The exit code, and every byte of standard output and error on a terminal."""
     from tests.support.pty_terminal import Terminal  # noqa: PLC0415  there is none on Windows
 
     with Terminal(command(*arguments), env=env, first=True, controls=False) as terminal:
@@ -128,9 +126,7 @@ def on_a_terminal(
 
 
 def find_engines(parent: psutil.Process) -> list[psutil.Process]:
-    """The engine processes among its children, the oldest first; others may come and
-    go.
-    """
+    """The engine processes among its children, the oldest first."""
     found = []
     for child in parent.children():
         with suppress(psutil.Error):
@@ -140,8 +136,9 @@ def find_engines(parent: psutil.Process) -> list[psutil.Process]:
 
 
 def harmful(seen: bytes, *, colour: bool = False) -> list[str]:
-    """Control characters but line ends and tabs, and direction overrides; our colours
-    pass.
+    """The control characters and direction overrides in an output.
+
+    Line ends and tabs are allowed, and with `colour` our colours.
     """
     text = (_SGR.sub(b"", seen) if colour else seen).replace(b"\r\n", b"\n").decode()
     return [

@@ -97,8 +97,9 @@ P = ParamSpec("P")
 def steps(
     action: Callable[Concatenate[Pilot[Any], P], Awaitable[None]],
 ) -> Callable[P, Steps]:
-    """Makes a function of a pilot and more one that takes the rest, and returns what to
-    do.
+    """Makes a function of a pilot and more one that takes the rest.
+
+    It returns what to do with the pilot.
     """
     return lambda *args, **more: lambda pilot: action(pilot, *args, **more)
 
@@ -114,8 +115,9 @@ def home(
     closer: Callable[[MachineSurvey], MachineSurvey] | None = None,
     opening: Opening | None = None,
 ) -> LocalspecApp:
-    """With the slow part of the survey only where there is a `closer`: else snapshots
-    would depend on this computer.
+    """Home, with the slow part of the survey only if there is a `closer`.
+
+    Otherwise snapshots would depend on this computer.
     """
     options = options or AppOptions(seed=1)
     runner = EngineRunner(opening or Opening([REFUSED]))
@@ -289,7 +291,8 @@ async def settled(pilot: Pilot[Any]) -> None:
     On a busy machine these may be late, so there it has to stay the same for longer.
     """
     shown: list[Strip] = []
-    unchanged, wanted = 0.0, 0.1
+    unchanged = 0.0
+    wanted = 0.1
     while unchanged < wanted:
         began = time.monotonic()
         await asyncio.sleep(0.02)

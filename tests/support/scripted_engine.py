@@ -56,9 +56,7 @@ Script = Iterable[Line]
 def ready(
     *, chats: bool = True, thinking: tuple[str, str] | None = None, **more: Any
 ) -> EngineReady:
-    """A loaded pair: a chat model with a template of its own, or one that completes
-    text.
-    """
+    """A loaded pair: a chat model with its own template, or one that completes text."""
     chat = {"template": "own" if chats else None, "thinking": thinking}
     settings = {"target": {"n_ctx": 8192}, "chat": chat}
     body: dict[str, Any] = {"notices": ()} | more
@@ -85,8 +83,9 @@ def answer(
 
 
 def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
-    """The first round is plain; the others end alternately in a correction and a bonus
-    token.
+    """The first round is plain.
+
+    The others end alternately in a correction and a bonus token.
     """
     waiting: list[str] = []
     n = 0
@@ -94,7 +93,8 @@ def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
         waiting.append(word)
         if len(waiting) == (1 if n == 0 else width):
             yield _round(n, waiting)
-            waiting, n = [], n + 1
+            waiting = []
+            n = n + 1
     if waiting:
         yield _round(n, waiting)
 
@@ -142,7 +142,8 @@ class ScriptedEngine(BareEngine):
         self.asked: list[GenerateCommand] = []
         self.closed = False
         self._scripts = scripts
-        self._pace, self._sizes = pace, sizes
+        self._pace = pace
+        self._sizes = sizes
         self._stop = threading.Event()
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
@@ -186,8 +187,9 @@ class ScriptedEngine(BareEngine):
 
 @dataclass
 class Opening:
-    """A `StartEngine`: gives these engines or raises these errors in order, the last
-    repeatedly.
+    """A `StartEngine` that gives these engines, or raises these errors, in order.
+
+    The last one is repeated.
     """
 
     engines: Sequence[BareEngine | LocalspecError]
@@ -222,7 +224,8 @@ async def wait_until(
     pilot: Pilot[Any], condition: Callable[[], object], limit: float = LIMIT
 ) -> None:
     """Lets the app run until a condition holds; fails after `limit` seconds."""
-    until, began = time.monotonic() + limit, time.monotonic()
+    until = time.monotonic() + limit
+    began = time.monotonic()
     while not condition():
         now = time.monotonic()
         assert now < until, "condition not met in time"

@@ -69,7 +69,8 @@ class InProcess(BareEngine):
     """A session with the interface of an engine process; records the requests."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.ready = session, session.ready
+        self.session = session
+        self.ready = session.ready
         self.measured: MeasuredCosts | None = None
         self.asked: list[GenerateCommand] = []
 
@@ -105,14 +106,17 @@ def say_like_plain(
     lengths: Sequence[int | None] = (None,),
     **request: Any,
 ) -> list[Said]:
-    """An answer by each method with drafts of each length: all have plain decoding's
-    tokens.
+    """An answer by each method with drafts of each length.
+
+    All have plain decoding's tokens.
     """
-    plain, answers = say(session, text, spec="off", **request), list[Said]()
+    plain = say(session, text, spec="off", **request)
+    answers = list[Said]()
     specs = (spec,) if isinstance(spec, str) else spec
     for each, length in product(specs, lengths):
         said = say(session, text, spec=each, draft_length=length, **request)
-        assert (said.ids, said.reason) == (plain.ids, plain.reason), (each, length)
+        assert said.ids == plain.ids
+        assert said.reason == plain.reason, (each, length)
         answers.append(said)
     return answers
 
@@ -128,13 +132,15 @@ def folded(events: Iterable[Event]) -> Said:
             said.text += "".join(token.text for token in event.tokens)
         elif isinstance(event, GenerationFinished):
             said.text += event.tail
-            said.reason, said.totals = event.reason, event.totals
+            said.reason = event.reason
+            said.totals = event.totals
     return said
 
 
 def require_same_logits_at_every_width(path: Path) -> None:
-    """Skips the test if this CPU's kernels round differently by width: then texts may
-    differ.
+    """Skips the test if this CPU's kernels round differently by width.
+
+    Then texts may differ.
     """
     if difference := _difference_by_width(path):
         pytest.skip(difference)

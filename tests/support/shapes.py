@@ -1,6 +1,4 @@
-"""`localspec.fit` for headers, where its functions take shapes; pairs and machines for
-tests.
-"""
+"""Calls `localspec.fit`, which takes shapes, with headers; pairs and machines."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,4 @@
-"""Builds the header of a model's file from the model's shape, before the file is
-downloaded.
+"""Builds the header of a model's file from the model's shape.
 
 Tensors from src/models/*.cpp of llama.cpp (load_arch_tensors), their types from
 src/llama-quant.cpp (tensor_allows_quantization, llama_tensor_get_type_impl,
@@ -100,7 +99,8 @@ def place_tensors(
     rows: Iterable[tuple[str, tuple[int, ...], int]],
 ) -> tuple[TensorInfo, ...]:
     """From names, dimensions and types, one after the other in the file."""
-    tensors, offset = list[TensorInfo](), 0
+    tensors = list[TensorInfo]()
+    offset = 0
     for name, dims, type_ in rows:
         _, block, block_bytes = GGML_TYPES[type_]
         tensor = TensorInfo(name, dims, type_, offset, 0)
@@ -285,11 +285,14 @@ def _layer_tensors(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
 
 
 def _attention(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
-    embd, heads, n_kv = shape.embd, shape.heads, shape.n_head_kv(layer)
+    embd = shape.embd
+    heads = shape.heads
+    n_kv = shape.n_head_kv(layer)
     key = (
         0 if shape.layer_kind(layer) == "*" else shape.sliding_head_dim
     ) or shape.key_dim
-    value, is_gated = shape.value_dim or key, _has(shape, "gated_attention")
+    value = shape.value_dim or key
+    is_gated = _has(shape, "gated_attention")
     wide = {"q": heads * key * (1 + is_gated), "k": n_kv * key, "v": n_kv * value}
     if shape.layers - shape.shared_kv_layers <= layer < shape.layers:
         wide = {"q": wide["q"]}
@@ -314,7 +317,8 @@ def _attention(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
 
 def _mla(shape: CatalogShape) -> Iterator[TensorShape]:
     """MLA: `head_dim` and `value_dim` are those of the uncompressed heads."""
-    embd, heads = shape.embd, shape.heads
+    embd = shape.embd
+    heads = shape.heads
     if shape.q_rank:
         yield "attn_q_a", (embd, shape.q_rank)
         yield "attn_q_a_norm", (shape.q_rank,)
@@ -329,7 +333,9 @@ def _mla(shape: CatalogShape) -> Iterator[TensorShape]:
 
 
 def _feed_forward(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
-    embd, ff, is_fused = shape.embd, shape.n_ff(layer), _has(shape, "fused_projections")
+    embd = shape.embd
+    ff = shape.n_ff(layer)
+    is_fused = _has(shape, "fused_projections")
     if not _has(shape, "gated_attention") and shape.architecture != "gpt-oss":
         yield "ffn_norm", (embd,)
     has_experts = shape.experts and layer >= shape.dense_layers
@@ -345,7 +351,9 @@ def _feed_forward(shape: CatalogShape, layer: int) -> Iterator[TensorShape]:
 
 
 def _experts(shape: CatalogShape) -> Iterator[TensorShape]:
-    embd, n, ff = shape.embd, shape.experts, shape.expert_ff or shape.ff
+    embd = shape.embd
+    n = shape.experts
+    ff = shape.expert_ff or shape.ff
     yield "ffn_gate_inp", (embd, n)
     if shape.architecture == "gemma4":
         yield "ffn_gate_inp.scale", (embd,)
@@ -372,7 +380,8 @@ def _experts(shape: CatalogShape) -> Iterator[TensorShape]:
 
 
 def _mamba2(shape: CatalogShape) -> Iterator[TensorShape]:
-    inner, heads = shape.inner, shape.state_heads
+    inner = shape.inner
+    heads = shape.state_heads
     wide = inner + 2 * shape.groups * shape.state
     yield "ssm_in", (shape.embd, inner + wide + heads)
     yield "ssm_conv1d", (shape.conv, wide)
@@ -385,10 +394,12 @@ def _mamba2(shape: CatalogShape) -> Iterator[TensorShape]:
 
 
 def _delta_net(shape: CatalogShape) -> Iterator[TensorShape]:
-    """Gated delta net: `groups` key heads and `state_heads` value heads, all `state`
-    wide.
+    """Gated delta net.
+
+    It has `groups` key heads and `state_heads` value heads, all `state` wide.
     """
-    embd, heads = shape.embd, shape.state_heads
+    embd = shape.embd
+    heads = shape.state_heads
     values = shape.state * heads
     wide = 2 * shape.state * shape.groups + values
     yield "attn_qkv", (embd, wide)
@@ -414,8 +425,9 @@ def _shortconv(shape: CatalogShape) -> Iterator[TensorShape]:
 
 
 class _TensorTypes:
-    """Chooses types in file order: a tensor's type depends on how many of its kind came
-    before.
+    """Chooses types in file order.
+
+    A tensor's type depends on how many of its kind came before.
 
     A publisher's own mixture (UD-Q4_K_XL) is taken as Q4_K_M: such files are up to a
     tenth larger.
@@ -425,7 +437,8 @@ class _TensorTypes:
         self.recipe = re.sub(r"\AUD-Q4_K_.*", "Q4_K_M", quantization)
         if self.recipe not in _RECIPES:
             raise ValueError(f"there is no recipe for {quantization}")
-        self._main, self._shape = _RECIPES[self.recipe], shape
+        self._main = _RECIPES[self.recipe]
+        self._shape = shape
         names = [name for name, _ in _list_tensors(shape)]
         self._n_values = sum(bool(_VALUE_TENSORS.search(name)) for name in names)
         self._values_seen = self._downs_seen = 0
@@ -453,7 +466,8 @@ class _TensorTypes:
             return "Q6_K" if is_coarse and _fits_blocks(dims, self._main) else "Q8_0"
         if self._main == "MXFP4":
             return self._main if len(dims) > 2 else "Q8_0"
-        experts, mixes = self._shape.experts, self._main == "Q4_K"
+        experts = self._shape.experts
+        mixes = self._main == "Q4_K"
         if _VALUE_TENSORS.search(name):
             self._values_seen += 1
             return self._type_of_values(self._values_seen - 1, fused="qkv" in name)
@@ -490,7 +504,5 @@ def _fits_blocks(dims: tuple[int, ...], type_: str) -> bool:
 
 
 def _use_more_bits(i: int, n: int) -> bool:
-    """True for the first and last eighth of the layers, and every third layer between
-    them.
-    """
+    """True for the first and last eighth of the layers, and each third one between."""
     return i < n // 8 or i >= 7 * n // 8 or (i - n // 8) % 3 == 2

@@ -9,9 +9,7 @@ FORMS = (
     "kitty",
     "kitty with text",
 )
-"""The last is what some terminals send that report the text of a key with its
-modifiers.
-"""
+"""Some terminals send the last if they report the text of a key."""
 _CHARACTERS = {"enter": "\r", "space": " "}
 
 

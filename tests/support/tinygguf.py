@@ -1,6 +1,4 @@
-"""Writes real GGUF models of a few hundred kilobytes, for tests that run llama.cpp
-itself.
-"""
+"""Writes real GGUF models of a few hundred kilobytes, which llama.cpp runs."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -29,7 +27,9 @@ WORDS = (
     "▁s",
     "es",
 )
-BOS, EOS, FIRST_BYTE = 1, 2, 3
+BOS = 1
+EOS = 2
+FIRST_BYTE = 3
 
 
 class Shape(Struct, frozen=True):
@@ -146,11 +146,9 @@ class RandomTensors:
     """
 
     def __init__(self, seed: int, model: Model, std: float = 0.12) -> None:
-        self._rng, self._tensors, self._std = (
-            np.random.default_rng(seed),
-            model.tensors,
-            std,
-        )
+        self._rng = np.random.default_rng(seed)
+        self._tensors = model.tensors
+        self._std = std
 
     def matrix(self, name: str, *shape: int, std: float | None = None) -> None:
         values = self._rng.standard_normal(shape) * (std or self._std)
@@ -167,7 +165,8 @@ class RandomTensors:
         n_in: int | None = None,
         head_norms: bool = False,
     ) -> None:
-        head, n_in = shape.n_embd // shape.n_head, n_in or shape.n_embd
+        head = shape.n_embd // shape.n_head
+        n_in = n_in or shape.n_embd
         self.ones(f"{block}.attn_norm", shape.n_embd)
         self.matrix(f"{block}.attn_q", shape.n_embd, n_in)
         self.matrix(f"{block}.attn_k", shape.n_head_kv * head, n_in)
@@ -204,8 +203,9 @@ def llama(
 
 
 def nudged(model: Model, seed: int, by: float = 0.05) -> Model:
-    """The model with a little noise on every matrix: a draft with a high acceptance
-    rate.
+    """The model with a little noise on every matrix.
+
+    As a draft it has a high acceptance rate.
     """
     rng = np.random.default_rng(seed)
     for name, values in model.tensors.items():
@@ -237,8 +237,9 @@ def sliding(seed: int = 0, *, window: int = 32, shape: Shape | None = None) -> M
 
 
 def lfm2(seed: int = 0) -> Model:
-    """Hybrid: short convolutions and attention; llama.cpp supports rollback by
-    checkpoints.
+    """Hybrid: short convolutions and attention.
+
+    llama.cpp supports rollback by checkpoints.
     """
     shape = Shape()
     heads = [0, shape.n_head_kv, 0, shape.n_head_kv]
@@ -265,7 +266,11 @@ def lfm2(seed: int = 0) -> Model:
 
 def mamba2(seed: int = 0) -> Model:
     """Recurrent: its state cannot be truncated."""
-    n_embd, inner, state, kernel, rank = 64, 128, 16, 4, 4
+    n_embd = 64
+    inner = 128
+    state = 16
+    kernel = 4
+    rank = 4
     wide = inner + 2 * state
     keys = {
         "block_count": 2,
@@ -305,8 +310,9 @@ def parrot(
     n_ctx: int = 1024,
     controls: Sequence[str] = (),
 ) -> Model:
-    """Generates the words of `says` in order after any prompt, then ends or (`loop`)
-    starts again.
+    """Generates the words of `says` in order after any prompt.
+
+    Then it ends or, with `loop`, starts again.
 
     Each word may occur once.  The end is the last of `controls`, or EOS.  The last token alone
     decides: the layer adds nothing, each word of `says` has its own unit vector as embedding (all

@@ -18,7 +18,8 @@ LIMIT = 60.0
 """Seconds to wait for a condition; long, because the machine may be busy."""
 
 PROMPT = "shell> "
-ENTER, ESCAPE = "Enter", "Escape"
+ENTER = "Enter"
+ESCAPE = "Escape"
 
 
 class Tmux:
@@ -84,8 +85,9 @@ class Tmux:
         self._tmux("send-keys", *keys)
 
     def leave_chat(self, home: str = "Ready to run") -> str:
-        """Presses escape until Home is shown: within a second of an answer it does
-        nothing.
+        """Presses escape until Home is shown.
+
+        Within a second of an answer the key does nothing.
 
         One at a time: the app would read an escape and the test's next key as one, with
         alt.

@@ -1,6 +1,4 @@
-"""A card, a catalogue and prices made by hand: what the wizard shows does not hang on
-formulas.
-"""
+"""A GPU, a catalogue and estimates made by hand, so that no formula changes the wizard."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -173,8 +171,9 @@ def stock(
     suggest: Callable[..., tuple[Candidate, ...]] = candidates,
     **methods: Callable[..., Any],
 ) -> WizardServices:
-    """Nothing is measured, and no hub is asked; `methods` replace those of the
-    services.
+    """Services that measure nothing and ask no hub.
+
+    `methods` replace those of the services.
     """
     services = WizardServices(catalogue(folder), lambda: place, {}, _no_hub)
     defaults: dict[str, Callable[..., Any]] = {

@@ -93,7 +93,11 @@ NO_SYSTEM_TEMPLATE = """\
 {%- endfor %}
 {{- '<|im_start|>assistant\n' }}"""
 
-ESC, BEL, CSI, OSC, ST = "\x1b", "\x07", "\x9b", "\x9d", "\x9c"
+ESC = "\x1b"
+BEL = "\x07"
+CSI = "\x9b"
+OSC = "\x9d"
+ST = "\x9c"
 HOSTILE = (
     "▁one",
     f"{ESC}]52;c;cHduZWQ={BEL}",  # writes the clipboard
@@ -139,8 +143,9 @@ def _nan(row: int | None) -> Model:
 
 
 def _chat(text: str, template: str, *controls: str) -> Model:
-    """Generates `text` and `<|im_end|>` after any prompt that does not end in one of
-    its words.
+    """Generates `text` and `<|im_end|>` after any prompt.
+
+    The prompt must not end in one of the text's words.
     """
     marked = "|".join(map(re.escape, controls)) or "(?!)"
     said: list[str] = []

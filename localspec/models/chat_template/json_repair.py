@@ -22,8 +22,9 @@ _MAX_WORD = 4000  # Python reads no number of more digits.
 
 
 class JsonRepairer:
-    """Reads one object or array as it comes. The result is as written, but for
-    mistakes.
+    """Reads one object or array as it comes.
+
+    The result is as written, but for mistakes.
 
     Repaired are line feeds, wrong escapes and lone surrogates in strings, words that
     are no JSON, and commas, colons, values and brackets that are missing or
@@ -41,7 +42,8 @@ class JsonRepairer:
 
     def feed(self, text: str) -> tuple[str, str]:
         """Further JSON, and the text after the whole."""
-        text, i = self._pending + text, 0
+        text = self._pending + text
+        i = 0
         parts = []
         while i < len(text) and not self.is_complete:
             part, end = (
@@ -56,7 +58,8 @@ class JsonRepairer:
 
     def close(self) -> str:
         """What is missing to the whole."""
-        text, self._pending = self._pending, ""
+        text = self._pending
+        self._pending = ""
         if self._in_string:
             text = json.dumps(text)[1:]
             self._end_item()
@@ -96,7 +99,8 @@ class JsonRepairer:
         return self._read_code(int(escape[2:], 16), text, i)
 
     def _read_code(self, code: int, text: str, i: int) -> tuple[str, int]:
-        escape, low = text[i : i + 6], text[i + 6 : i + 12]
+        escape = text[i : i + 6]
+        low = text[i + 6 : i + 12]
         if (
             code in _HIGH
             and _HEX.fullmatch(low)
@@ -120,7 +124,8 @@ class JsonRepairer:
             if word.end() == len(text) and len(word[0]) < _MAX_WORD:
                 return "", i
             return self._add_word(word[0]), word.end()
-        character, added = text[i], ""
+        character = text[i]
+        added = ""
         if character in '{["':
             added = self._begin_item(is_text=character == '"') + character
             self._in_string = character == '"'
@@ -176,9 +181,11 @@ class JsonRepairer:
             text = f",{text}"
             self._next = "key" if self._closers[-1] == "}" else "value"
         if self._next == "colon":
-            text, self._next = f":{text}", "value"
+            text = f":{text}"
+            self._next = "value"
         elif self._next == "key" and not is_text:
-            text, self._next = f'{text}"":', "value"
+            text = f'{text}"":'
+            self._next = "value"
         return text
 
     def _end_item(self) -> None:

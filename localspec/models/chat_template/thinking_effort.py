@@ -8,9 +8,11 @@ from typing import Literal, NamedTuple
 from localspec.errors import UsageError
 
 ThinkingControl = Literal["levels", "switch", "budget"]
-"""`levels`: the template reads `reasoning_effort` (gpt-oss); `switch`: it turns
-thinking on and off (Qwen 3); `budget`: the engine can end the thinking after some
-tokens.
+"""What can be set of a model's thinking.
+
+* `levels`: the template reads `reasoning_effort` (gpt-oss).
+* `switch`: the template turns thinking on and off (Qwen 3).
+* `budget`: the engine can end the thinking after some tokens.
 """
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """OpenAI's and Anthropic's words."""
