@@ -22,9 +22,9 @@ from localspec.cli.terminal import (
 from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
+from localspec.fit.plan import confirm_plan
 from localspec.fit.speed import UseCase
 from localspec.fit.suggestions import SuggestionCriteria
-from localspec.fit.verdict import confirm_fit
 from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published, remote_devices
@@ -91,16 +91,16 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     draft = subject.draft.reference if subject.draft else None
     load = replace(wishes.load, target=subject.target.reference, draft=draft)
     load = with_settings(load, remote_hosts=machine.remote_hosts)
-    advice = advisor.advise(replace(wishes, load=load, default_draft=default_draft))
-    if advice.skipped_draft:
+    plan = advisor.advise(replace(wishes, load=load, default_draft=default_draft))
+    if plan.skipped_draft:
         subject = PairShapes(subject.target)
-    if not advice.fit.load.target_settings.remote_hosts:
+    if not plan.load.target_settings.remote_hosts:
         machine = machine_profile.without_remote(machine)
-    fit = confirm_fit(advice.fit, subject, machine)
+    plan = confirm_plan(plan, subject, machine)
     answer = FitAnswer(
         subject=subject,
-        advice=replace(advice, fit=fit),
-        savings=advisor.list_memory_savings(fit),
+        plan=plan,
+        savings=advisor.list_memory_savings(plan),
         use_case=given["use"],
     )
     _show(answer, as_json=as_json)
@@ -109,15 +109,15 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
         reason = suggestions.explain_type(model, machine) if model else ""
         if reason:
             echo(f"{reason}.")
-        transfer = describe_transfer(fit)
+        transfer = describe_transfer(plan)
         if transfer:
             echo(transfer)
-    return 4 if fit.verdict == "no" else 0
+    return 4 if plan.verdict == "no" else 0
 
 
 def _show(answer: FitAnswer, *, as_json: bool) -> None:
     subject = answer.subject
-    devices = [each.device for each in answer.advice.fit.device_fits]
+    devices = [each.device for each in answer.plan.device_fits]
     kind = ""
     if subject.draft:
         kind = subject.draft.shape.head_kind or "model"

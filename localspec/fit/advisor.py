@@ -13,11 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import Hint, UsageError
-from localspec.fit import machine_profile, placement, verdict
+from localspec.fit import machine_profile, placement
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.plan import DeviceFit, Plan, estimate_plan
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
-from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.machine import remote_devices
 from localspec.machine.device import HOST, reserve_bytes
 from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
@@ -88,14 +88,7 @@ class MemorySaving(Struct, frozen=True):
     flags: str  # For the command line, such as "--ctx 4096".
     saved_bytes: int  # On the tightest device.
     drawback: str
-    fit: FitReport
-
-
-class SettingsAdvice(Struct, frozen=True):
-    fit: FitReport
-    explanation: str
-    exact_note: str = ""  # What exact mode does, if it was asked for.
-    skipped_draft: str = ""  # Which draft, that nobody named, is left out, and why.
+    fit: Plan
 
 
 class SettingsAdvisor:
@@ -108,11 +101,17 @@ class SettingsAdvisor:
     ) -> None:
         self.target, self.draft, self.machine, self.use = target, draft, machine, use
 
-    def estimate_fit(self, load: LoadCommand, *, with_speed: bool = True) -> FitReport:
-        models = self.target, self.draft, self.machine
-        return verdict.estimate_fit(load, *models, self.use, with_speed=with_speed)
+    def estimate(self, load: LoadCommand, *, with_speed: bool = True) -> Plan:
+        return estimate_plan(
+            load,
+            self.target,
+            self.draft,
+            self.machine,
+            self.use,
+            with_speed=with_speed,
+        )
 
-    def advise(self, request: SettingsRequest) -> SettingsAdvice:
+    def advise(self, request: SettingsRequest) -> Plan:
         """The best settings that fit; if none do, the default ones.
 
         Raises UsageError.
@@ -121,53 +120,54 @@ class SettingsAdvisor:
             return self._with_or_without_draft(request)
         if request.can_skip_remote:
             variants = self._with_and_without_remote(request)
-            advices = [advisor.advise(variant) for advisor, variant in variants]
-            return max(advices, key=_rank_with_remote)
-        best = first = self.estimate_fit(self.default_settings(request))
-        if first.verdict == "fits":
-            best = self._extend_context(request, first)
-        elif first.verdict != "unknown":
-            tight = [first] if first.verdict == "tight" else []
-            best = max(
-                (*tight, *self._candidates(request)), key=self._score, default=first
-            )
+            plans = [advisor.advise(variant) for advisor, variant in variants]
+            return max(plans, key=_rank_with_remote)
+        first = self.estimate(self.default_settings(request))
+        best = self._improve(request, first)
         note = ""
         if request.exact:
             load = self._make_attention_exact(request, best)
-            best, note = (
-                self.estimate_fit(load),
-                _EXACT_NOTE.format(load.target_settings.kv_type),
-            )
-        return SettingsAdvice(
-            best, _explain_choice(best, first, len(self.target.layers)), note
-        )
+            best = self.estimate(load)
+            note = _EXACT_NOTE.format(load.target_settings.kv_type)
+        explanation = _explain_choice(best, first, len(self.target.layers))
+        return replace(best, explanation=explanation, exact_note=note)
 
-    def _with_or_without_draft(self, request: SettingsRequest) -> SettingsAdvice:
+    def _improve(self, request: SettingsRequest, first: Plan) -> Plan:
+        """The best of the settings that were left open; `first` has the default ones."""
+        if first.verdict == "fits":
+            return self._extend_context(request, first)
+        if first.verdict == "unknown":
+            return first
+        candidates = [*self._candidates(request)]
+        if first.verdict == "tight":
+            candidates.insert(0, first)
+        return max(candidates, key=self._score, default=first)
+
+    def _with_or_without_draft(self, request: SettingsRequest) -> Plan:
         named = replace(request, default_draft="")
         drafting = self.advise(named)
         plain = self.advise(replace(named, load=replace(named.load, draft=None)))
-        ranks = rank_draft(drafting.fit), rank_draft(plain.fit)
-        rates = map(estimate_tokens_per_second, (drafting.fit, plain.fit))
-        if not drafting.fit.load.draft:
+        rank = rank_draft(drafting)
+        plain_rank = rank_draft(plain)
+        if not drafting.load.draft:
             reason = "there is no room for it"
-        elif ranks[0] <= ranks[1]:
+        elif rank <= plain_rank:
             return drafting
-        elif ranks[0][:3] > ranks[1][:3]:
+        elif rank[:3] > plain_rank[:3]:
             reason = "it leaves too little memory"
         else:
-            reason = "about {} with it, {} without".format(*map(token_rate, rates))
-        return replace(
-            plain, skipped_draft=f"Not drafting with {request.default_draft}: {reason}."
-        )
+            rate = token_rate(estimate_tokens_per_second(drafting))
+            plain_rate = token_rate(estimate_tokens_per_second(plain))
+            reason = f"about {rate} with it, {plain_rate} without"
+        skipped = f"Not drafting with {request.default_draft}: {reason}."
+        return replace(plain, skipped_draft=skipped)
 
-    def _make_attention_exact(
-        self, request: SettingsRequest, fit: FitReport
-    ) -> LoadCommand:
+    def _make_attention_exact(self, request: SettingsRequest, fit: Plan) -> LoadCommand:
         """Keys of the target in q8_0, if they are in f16. Raises UsageError where that
         cannot be, or does not suffice.
         """
         load, target = fit.load, self.target
-        used = fit.memory_estimate.target.on.items()
+        used = fit.memory.target.on.items()
         others = [
             name for name, part in used if part.weights + part.kv and name != HOST
         ]
@@ -209,13 +209,13 @@ class SettingsAdvisor:
         if self.machine.remote_hosts:
             yield self, request
 
-    def find_longest_context(self, fit: FitReport) -> int | None:
+    def find_longest_context(self, fit: Plan) -> int | None:
         """The largest context up to the current one that fits; None if not even
         CTX_STEP fits.
         """
 
         def is_too_long(steps: int) -> bool:
-            shorter = self.estimate_fit(
+            shorter = self.estimate(
                 with_both_settings(fit.load, n_ctx=steps * CTX_STEP)
             )
             return shorter.verdict not in ("fits", "unknown")
@@ -223,11 +223,11 @@ class SettingsAdvisor:
         longest = -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // CTX_STEP)
         return CTX_STEP * bisect(range(1, longest + 1), False, key=is_too_long) or None
 
-    def list_memory_savings(self, fit: FitReport) -> tuple[MemorySaving, ...]:
+    def list_memory_savings(self, fit: Plan) -> tuple[MemorySaving, ...]:
         """Single changes that save memory: those that fit first, then the fastest."""
         has_gpu, tightest, savings = bool(self.machine.devices), fit.tightest, []
         for change, flags, drawback, load in _list_changes(fit.load, has_gpu):
-            changed = self.estimate_fit(load)
+            changed = self.estimate(load)
             needed = {each.device.name: each.needed for each in changed.all_fits}
             saved = tightest.needed - needed.get(tightest.device.name, 0)
             if saved > 0:
@@ -269,9 +269,9 @@ class SettingsAdvisor:
             lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
         if self.target.is_moe and request.cpu_moe is None:
             lean = self._fewest_experts_in_ram(lean) or lean
-        return self.estimate_fit(lean, with_speed=False).verdict != "no"
+        return self.estimate(lean, with_speed=False).verdict != "no"
 
-    def _extend_context(self, request: SettingsRequest, first: FitReport) -> FitReport:
+    def _extend_context(self, request: SettingsRequest, first: Plan) -> Plan:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
@@ -281,7 +281,7 @@ class SettingsAdvisor:
         for ctx, swa_full in sizes:
             if ctx <= self.target.n_ctx_train:
                 load = with_settings(first.load, n_ctx=ctx, swa_full=swa_full)
-                fit = self.estimate_fit(load)
+                fit = self.estimate(load)
                 share = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
                 used = [each for each in fit.all_fits if each.needed]
                 spare = min(
@@ -291,7 +291,7 @@ class SettingsAdvisor:
                     return fit
         return first
 
-    def _candidates(self, request: SettingsRequest) -> Iterator[FitReport]:
+    def _candidates(self, request: SettingsRequest) -> Iterator[Plan]:
         """What fits, by draft variant, KV cache type, sliding-window cache and context
         size.
         """
@@ -333,13 +333,13 @@ class SettingsAdvisor:
                             with_both_settings(load, n_ctx=ctx), request
                         )
 
-    def _whole(self, load: LoadCommand, sizes: Sequence[int]) -> Iterator[FitReport]:
+    def _whole(self, load: LoadCommand, sizes: Sequence[int]) -> Iterator[Plan]:
         """As placed, down to the first context that fits: a shorter one is no faster."""
         for ctx in sizes:
             sized = with_both_settings(load, n_ctx=ctx)
-            fit = self.estimate_fit(sized, with_speed=False)
+            fit = self.estimate(sized, with_speed=False)
             if fit.verdict != "no":
-                yield self.estimate_fit(sized)
+                yield self.estimate(sized)
             if fit.verdict == "fits":
                 return
 
@@ -365,7 +365,7 @@ class SettingsAdvisor:
 
     def _partly_in_ram(
         self, load: LoadCommand, request: SettingsRequest
-    ) -> Iterator[FitReport]:
+    ) -> Iterator[Plan]:
         """With as few experts in RAM, else with as many layers on the GPU, as fit."""
         fullest = None
         if self.target.is_moe and request.cpu_moe is None:
@@ -376,7 +376,7 @@ class SettingsAdvisor:
             fullest = self._fullest(
                 n_layers, lambda n: with_settings(load, n_gpu_layers=n)
             )
-        if fullest is not None and (fit := self.estimate_fit(fullest)).verdict != "no":
+        if fullest is not None and (fit := self.estimate(fullest)).verdict != "no":
             yield fit
 
     def _fewest_experts_in_ram(self, load: LoadCommand) -> LoadCommand | None:
@@ -412,13 +412,13 @@ class SettingsAdvisor:
         """
 
         def is_too_large(number: int) -> bool:
-            fits = self.estimate_fit(make_load(number), with_speed=False).device_fits
+            fits = self.estimate(make_load(number), with_speed=False).device_fits
             return any(each.verdict != "fits" for each in fits)
 
         n = bisect(numbers, False, key=is_too_large)
         return make_load(numbers[n - 1]) if n else None
 
-    def _score(self, fit: FitReport) -> float:
+    def _score(self, fit: Plan) -> float:
         """Tokens per second, reduced for a short context, a quantised KV cache and
         tight memory.
         """
@@ -432,7 +432,7 @@ class SettingsAdvisor:
         return score * (1.0 if settings.swa_full else _SWA_CUT_SCORE)
 
 
-def estimate_tokens_per_second(fit: FitReport) -> float:
+def estimate_tokens_per_second(fit: Plan) -> float:
     """The middle of the estimated range; if the speed is unknown, a rank by bytes read."""
     speed = fit.speed.speculative or fit.speed.plain
     if speed is not None:
@@ -444,7 +444,7 @@ def estimate_tokens_per_second(fit: FitReport) -> float:
     return plain * (_TYPICAL_DRAFT_SPEEDUP if fit.load.draft else 1.0)
 
 
-def rank_draft(fit: FitReport) -> tuple[bool, bool, bool, bool, float]:
+def rank_draft(fit: Plan) -> tuple[bool, bool, bool, bool, float]:
     """Of the drafts of one target, prompt lookup among them, the least comes first: the shortest
     time, unless it costs the long context or the last memory.  An unknown time is infinite.
     """
@@ -453,10 +453,10 @@ def rank_draft(fit: FitReport) -> tuple[bool, bool, bool, bool, float]:
     return fit.verdict == "no", is_short, fit.is_full, fit.loses, seconds
 
 
-def _rank_with_remote(advice: SettingsAdvice) -> tuple[bool, float]:
+def _rank_with_remote(plan: Plan) -> tuple[bool, float]:
     """What fits, then the fastest; without other computers unless they gain enough."""
-    gain = _MIN_REMOTE_GAIN if advice.fit.load.target_settings.remote_hosts else 1.0
-    return advice.fit.verdict != "no", estimate_tokens_per_second(advice.fit) / gain
+    gain = _MIN_REMOTE_GAIN if plan.load.target_settings.remote_hosts else 1.0
+    return plan.verdict != "no", estimate_tokens_per_second(plan) / gain
 
 
 def _n_ctx(load: LoadCommand) -> int:
@@ -502,7 +502,7 @@ def _list_changes(
         )
 
 
-def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str:
+def _explain_choice(fit: Plan, default_fit: Plan, n_layer: int) -> str:
     """One line: the settings chosen and the reason.
 
     `default_fit`: with default settings.
@@ -525,9 +525,7 @@ def _explain_choice(fit: FitReport, default_fit: FitReport, n_layer: int) -> str
     return f"{described}: {_describe_outcome(fit, default_fit, has_lost_draft)}"
 
 
-def _describe_outcome(
-    fit: FitReport, default_fit: FitReport, has_lost_draft: bool
-) -> str:
+def _describe_outcome(fit: Plan, default_fit: Plan, has_lost_draft: bool) -> str:
     for each in fit.device_fits:
         if each.verdict == "unknown":
             return f"free memory of {_describe_device(each)} is unknown"

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec.errors import NotFoundError
-from localspec.fit import pair_shapes, verdict
+from localspec.fit import pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvisor,
     SettingsRequest,
@@ -29,8 +29,8 @@ from localspec.fit.advisor import (
 )
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.plan import DeviceFit, FitVerdict, Plan, judge
 from localspec.fit.speed import UseCase
-from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
 from localspec.machine import type_speeds
 from localspec.machine.device import reserve_bytes
 from localspec.machine.type_speeds import TypeSpeed
@@ -86,7 +86,7 @@ class PairSuggestion(Struct, frozen=True):
     bytes: int
     verdict: FitVerdict
     reasons: tuple[str, ...]
-    fit: FitReport | None = None
+    fit: Plan | None = None
     """None if a shape is unknown: the verdict then comes from the file sizes."""
     draft_reason: str = ""
 
@@ -104,7 +104,7 @@ class PairSuggestion(Struct, frozen=True):
         """Whether the draft loses, or has no room: then `fit` and `run` go without it."""
         if self.fit is None or self.pair.draft_kind == "lookup":
             return False
-        return self.fit.loses or self.fit.memory_estimate.draft is None
+        return self.fit.loses or self.fit.memory.draft is None
 
     @property
     def is_upgrade(self) -> bool:
@@ -359,7 +359,7 @@ def assess_pair(
     advisor = SettingsAdvisor(*shapes.shapes, machine, use)
     can_be_fast = searches or advisor.can_avoid_layers_in_ram(request)
     default = advisor.default_settings(request)
-    fit = advisor.advise(request).fit if can_be_fast else advisor.estimate_fit(default)
+    fit = advisor.advise(request) if can_be_fast else advisor.estimate(default)
     speed_reasons = _speed_reasons(fit, has_draft=shapes.draft is not None)
     others = explain_type(pair.target, machine), *_other_reasons(pair, criteria.use)
     reasons = (_memory_reason(fit), *speed_reasons, *filter(None, others))
@@ -375,7 +375,7 @@ def _assess_by_file_size(
     devices = machine.devices or (machine.cpu,)
     free = sum(device.free or 0 for device in devices)
     needed = size * _OVERHEAD_FACTOR
-    judged = verdict.judge(needed, free, sum(map(reserve_bytes, devices)))
+    judged = judge(needed, free, sum(map(reserve_bytes, devices)))
     relation = {"fits": "of", "tight": "nearly all of"}.get(judged, "more than")
     is_rounded = any(
         model.about is not None for model in (pair.target, pair.draft) if model
@@ -387,7 +387,7 @@ def _assess_by_file_size(
     return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=draft_reason)
 
 
-def _memory_reason(fit: FitReport) -> str:
+def _memory_reason(fit: Plan) -> str:
     device_fit = fit.device_fits[0] if fit.device_fits else fit.host
     if fit.verdict == "no" or fit.host.sharing:
         device_fit = fit.tightest
@@ -406,24 +406,24 @@ def _memory_reason(fit: FitReport) -> str:
     return f"needs {gib(device_fit.needed)}{relation} {free}{context}{in_ram}"
 
 
-def _speed_reasons(fit: FitReport, *, has_draft: bool) -> Iterator[str]:
+def _speed_reasons(fit: Plan, *, has_draft: bool) -> Iterator[str]:
     speed = fit.speed
     if speed.plain is None or speed.speculative is None or fit.verdict == "no":
         return
-    method = "with the draft" if fit.memory_estimate.draft else "with prompt lookup"
+    method = "with the draft" if fit.memory.draft else "with prompt lookup"
     if speed.by_workload:
         yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
     else:
         yield f"{token_rate_range(speed.plain)}: {speed.explanation.rpartition('; ')[2]}"
     if fit.loses:
         yield "probably not faster with this draft"
-    elif has_draft and not fit.memory_estimate.draft:
+    elif has_draft and not fit.memory.draft:
         yield "no room for the draft"
     if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
         yield "slower than reading speed"
 
 
-def _draft_reason(pair: CatalogPair, fit: FitReport) -> str:
+def _draft_reason(pair: CatalogPair, fit: Plan) -> str:
     if described := _DESCRIPTIONS.get(pair.draft_kind):
         return described
     family = pair.draft.family if pair.draft else ""

@@ -23,15 +23,14 @@ from localspec.errors import (
     ModelFileError,
     OutOfMemoryError,
 )
-from localspec.fit import calibration, machine_profile, pair_shapes, verdict
+from localspec.fit import calibration, machine_profile, pair_shapes
 from localspec.fit.advisor import (
-    SettingsAdvice,
     SettingsAdvisor,
     SettingsRequest,
     with_settings,
 )
+from localspec.fit.plan import Plan, count_plan
 from localspec.fit.suggestions import SuggestionCriteria
-from localspec.fit.verdict import FitReport
 from localspec.launch.pair import ResolvedPair
 from localspec.machine import (
     device_detection,
@@ -212,10 +211,10 @@ def start_engine(
     """
     load = replace(request.load, target=_choose_faster_copy(request, notify))
     request, remote = find_remote_devices(replace(request, load=load), notify)
-    advice = choose_settings(request, remote)
-    if advice and (transfer := describe_transfer(advice.fit)):
+    plan = choose_settings(request, remote)
+    if plan and (transfer := describe_transfer(plan)):
         notify(Notice("info", remote_devices.option_name(), transfer))
-    load = advice.fit.load if advice else request.load
+    load = plan.load if plan else request.load
     if (notice := _missing_gpu_notice(load.target_settings)) is not None:
         notify(notice)
     inventory.verify_packaged(Path(load.target))
@@ -226,12 +225,12 @@ def start_engine(
         load = replace(
             load,
             measured=engine.measured,
-            threads=None if is_measured else _find_threads(store, advice),
+            threads=None if is_measured else _find_threads(store, plan),
             measure_when_idle=probe and not is_measured,
-            snapshot_bytes=_snapshot_bytes(advice) if probe else 0,
+            snapshot_bytes=_snapshot_bytes(plan) if probe else 0,
         )
-        _load_pair(engine, load, advice)
-        engine.add_notices(advice, request)
+        _load_pair(engine, load, plan)
+        engine.add_notices(plan, request)
     except BaseException:
         engine.close()
         raise
@@ -253,11 +252,11 @@ def _choose_faster_copy(
     return str(target)
 
 
-def _snapshot_bytes(advice: SettingsAdvice | None) -> int:
+def _snapshot_bytes(plan: Plan | None) -> int:
     """RAM for conversations besides the current one, of what the estimate leaves."""
-    if advice is None or advice.fit.load.target_settings.remote_hosts:
+    if plan is None or plan.load.target_settings.remote_hosts:
         return 0
-    return max(0, min((advice.fit.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
+    return max(0, min((plan.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
 
 
 def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
@@ -295,14 +294,14 @@ def _is_complete(costs: wire.MeasuredCosts | None, load: wire.LoadCommand) -> bo
 
 
 def _find_threads(
-    store: measurements.MeasurementStore, advice: SettingsAdvice | None
+    store: measurements.MeasurementStore, plan: Plan | None
 ) -> tuple[int, int] | None:
     """Thread counts that were best for the latest model of about this size on these
     devices.
     """
-    if advice is None or advice.fit.load.target_settings.remote_hosts:
+    if plan is None or plan.load.target_settings.remote_hosts:
         return None
-    own_reads = calibration.summarize_reads(advice.fit.speed)
+    own_reads = calibration.summarize_reads(plan.speed)
     if own_reads is None:
         return None
     target = own_reads.target
@@ -324,7 +323,7 @@ def _find_threads(
 
 def choose_settings(
     request: SettingsRequest, remote: Sequence[Device] = ()
-) -> SettingsAdvice | None:
+) -> Plan | None:
     """Choose the settings that were left open, to fit this machine.
 
     Returns None if a file's header is not plausible: then llama.cpp decides whether to
@@ -338,39 +337,38 @@ def choose_settings(
     try:
         pair = pair_shapes.from_headers(target, draft)
         advisor = SettingsAdvisor(*pair.shapes, machine)
-        advice = advisor.advise(request)
+        plan = advisor.advise(request)
     except ModelFileError:
         return None
-    if not advice.fit.load.target_settings.remote_hosts:
+    if not plan.load.target_settings.remote_hosts:
         machine = machine_profile.without_remote(machine)
         advisor = SettingsAdvisor(*pair.shapes, machine)
-    if advice.fit.is_too_close:  # the estimate's error could change the verdict
+    if plan.is_too_close:  # the estimate's error could change the verdict
         with suppress(ProbeError, OSError):
-            advice = replace(advice, fit=verdict.count_fit(advice.fit, pair, machine))
-    fit = advice.fit
+            plan = count_plan(plan, pair, machine)
     if (
-        fit.verdict == "no"
-        and fit.missing_bytes > fit.error
+        plan.verdict == "no"
+        and plan.missing_bytes > plan.error
         and not request.skip_memory_check
     ):
-        raise _does_not_fit_error(advisor, fit, Path(load.target).name)
-    return advice
+        raise _does_not_fit_error(advisor, plan, Path(load.target).name)
+    return plan
 
 
 def _does_not_fit_error(
-    advisor: SettingsAdvisor, fit: FitReport, name: str
+    advisor: SettingsAdvisor, plan: Plan, name: str
 ) -> DoesNotFitError:
-    tightest = fit.tightest
+    tightest = plan.tightest
     device, free = tightest.device, tightest.device.free or 0
     where = sanitize(device.description or device.name, multiline=False)
     where = "this computer" if device.kind == "cpu" else where
     needs = f"{sanitize(name, multiline=False)} needs {gib(tightest.needed)}"
     options = [
         f"{{{saving.flags.removeprefix('--').replace('-', '_').replace(' ', '=')}}}"
-        for saving in advisor.list_memory_savings(fit)
+        for saving in advisor.list_memory_savings(plan)
         if saving.fit.verdict != "no"
     ]
-    if (longest := advisor.find_longest_context(fit)) is not None:
+    if (longest := advisor.find_longest_context(plan)) is not None:
         options = [
             f"{{ctx={longest}}}",
             *(option for option in options if "ctx" not in option),
@@ -384,17 +382,15 @@ def _does_not_fit_error(
     )
 
 
-def _load_pair(
-    engine: EngineClient, load: wire.LoadCommand, advice: SettingsAdvice | None
-) -> None:
+def _load_pair(engine: EngineClient, load: wire.LoadCommand, plan: Plan | None) -> None:
     """Load, and add the memory estimate to an out-of-memory error."""
     memory_probe.close()  # It holds memory of the GPU.
     try:
         engine.load(load)
     except OutOfMemoryError as error:
-        if advice is None:
+        if plan is None:
             raise
-        fit = advice.fit.tightest
+        fit = plan.tightest
         before, now = (
             fit.device.free or 0,
             device_detection.query_free(fit.device.name) or 0,
@@ -439,12 +435,12 @@ def find_remote_devices(
     return replace(request, load=load), devices
 
 
-def describe_transfer(fit: FitReport) -> str:
+def describe_transfer(plan: Plan) -> str:
     """What loading sends to other computers, and how long it takes; empty if nothing."""
     n_bytes = 0
     seconds = 0.0
     hosts: dict[str, None] = {}
-    for device_fit in fit.device_fits:
+    for device_fit in plan.device_fits:
         link = device_fit.device.link
         weights = device_fit.target.weights
         if link is not None and weights:
@@ -483,24 +479,22 @@ class EngineClient(EngineProcess):
         if initial is not None:  # an unknown load counts as a busy computer
             self._other_load = 1.0 if initial.other_load is None else initial.other_load
 
-    def add_notices(
-        self, advice: SettingsAdvice | None, request: SettingsRequest
-    ) -> None:
+    def add_notices(self, plan: Plan | None, request: SettingsRequest) -> None:
         """Add to `ready` what only this process knows.
 
         Called once, when the pair is loaded.
         """
-        if advice is not None:
-            if not advice.fit.load.target_settings.remote_hosts:
-                self._pair_reads = calibration.summarize_reads(advice.fit.speed)
-            self.ready = self._with_estimate(advice)
-            target = Path(advice.fit.load.target)
-            if not advice.fit.device_fits:
+        if plan is not None:
+            if not plan.load.target_settings.remote_hosts:
+                self._pair_reads = calibration.summarize_reads(plan.speed)
+            self.ready = self._with_estimate(plan)
+            target = Path(plan.load.target)
+            if not plan.device_fits:
                 self._add_cpu_notices(target)
-        if advice is not None and advice.skipped_draft:
+        if plan is not None and plan.skipped_draft:
             path = shlex.quote(sanitize(request.load.draft or "", multiline=False))
             hint = Hint(f"To use it anyway: {{draft={path}}}.")
-            self._add_notice(Notice("info", HEAD_NOTICE, advice.skipped_draft, hint))
+            self._add_notice(Notice("info", HEAD_NOTICE, plan.skipped_draft, hint))
         elif request.draft_note and self.ready.draft:
             hint = Hint("To disable: {draft=none}.")
             self._add_notice(Notice("info", HEAD_NOTICE, request.draft_note, hint))
@@ -516,26 +510,26 @@ class EngineClient(EngineProcess):
         if notice is not None:
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
 
-    def _with_estimate(self, advice: SettingsAdvice) -> EngineReady:
+    def _with_estimate(self, plan: Plan) -> EngineReady:
         """Add the memory estimate and the reason for the settings; save estimate and
         real use.
         """
-        ready, predicted = self.ready, advice.fit.memory_estimate.total_by_device
+        ready, predicted = self.ready, plan.memory.total_by_device
         used = {
             name: size
             for name, size in ready.memory.items()
             if name in predicted and size
         }
         # the mapped file counts with the GPU's part
-        if advice.fit.load.target_settings.cpu_moe:
+        if plan.load.target_settings.cpu_moe:
             used.pop(HOST, None)
         if used:
             self._store.write_memory(self._key, MemoryMeasurement(predicted, used))
         memory = ready.memory | {"predicted": sum(predicted.values())}
-        why = f"{advice.explanation[0].upper()}{advice.explanation[1:]}."
+        why = f"{plan.explanation[0].upper()}{plan.explanation[1:]}."
         notices = [Notice("info", SETTINGS_NOTICE, why)]
-        if advice.exact_note:
-            notices.append(Notice("info", EXACT_NOTICE, advice.exact_note))
+        if plan.exact_note:
+            notices.append(Notice("info", EXACT_NOTICE, plan.exact_note))
         return replace(ready, memory=memory, notices=(*ready.notices, *notices))
 
     def close(self) -> None:

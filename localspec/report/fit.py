@@ -7,9 +7,9 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from localspec.fit.advisor import MemorySaving, SettingsAdvice
+from localspec.fit.advisor import MemorySaving
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.verdict import DeviceFit, FitReport, is_in_system_memory
+from localspec.fit.plan import DeviceFit, Plan, is_in_system_memory
 from localspec.models import draft_heads
 from localspec.report.lines import EMPTY_LINE, Line, Span, make_line
 from localspec.report.memory import (
@@ -39,18 +39,17 @@ class FitAnswer(Struct, frozen=True):
     """What `fit` has found out."""
 
     subject: PairShapes
-    advice: SettingsAdvice
+    plan: Plan
     savings: Sequence[MemorySaving]
     use_case: str
 
 
 def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterator[Line]:
     """The lines of the report; `plain`: in words, without bars, for a screen reader."""
-    advice = answer.advice
-    fit = advice.fit
+    plan = answer.plan
     draft = answer.subject.draft
     yield make_line(answer.subject.name, "heading")
-    for device_fit in fit.all_fits:
+    for device_fit in plan.all_fits:
         if device_fit.needed:
             yield EMPTY_LINE
             yield from _format_device(device_fit, width, plain=plain)
@@ -58,17 +57,17 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
     yield from _format_speed(answer, width, separator=", " if plain else " · ")
     head_kind = draft.shape.head_kind if draft else ""
     head = draft_heads.HEAD_DESCRIPTIONS.get(head_kind)
-    if fit.load.draft and head:
+    if plan.load.draft and head:
         yield make_line(f"Draft: {head}.")
-    if advice.skipped_draft:
-        yield make_line(advice.skipped_draft)
-    yield make_line(f"With {advice.explanation}.")
-    yield make_line(f"Memory estimate: {_describe_method(fit, answer.subject)}.")
-    if fit.verdict in ("tight", "no") and answer.savings:
+    if plan.skipped_draft:
+        yield make_line(plan.skipped_draft)
+    yield make_line(f"With {plan.explanation}.")
+    yield make_line(f"Memory estimate: {_describe_method(plan, answer.subject)}.")
+    if plan.verdict in ("tight", "no") and answer.savings:
         yield make_line("To save memory:")
         for saving in answer.savings[:_MAX_SAVINGS]:
             yield _format_saving(saving)
-    if fit.verdict == "no":
+    if plan.verdict == "no":
         yield make_line("Find a smaller model: localspec pair suggest")
 
 
@@ -91,7 +90,7 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
 
 
 def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[Line]:
-    fit = answer.advice.fit
+    fit = answer.plan
     if fit.verdict == "no":
         yield make_line("Speed: none, because it does not fit.")
         return
@@ -110,8 +109,8 @@ def _format_saving(saving: MemorySaving) -> Line:
     )
 
 
-def _describe_method(fit: FitReport, subject: PairShapes) -> str:
-    memory = fit.memory_estimate
+def _describe_method(fit: Plan, subject: PairShapes) -> str:
+    memory = fit.memory
     parts = [subject.target, subject.draft] if subject.draft else [subject.target]
     sources = " and ".join(dict.fromkeys(_SOURCE_TEXT[part.source] for part in parts))
     method = "calculated by localspec"
@@ -128,14 +127,14 @@ def _describe_method(fit: FitReport, subject: PairShapes) -> str:
 def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
     """Sizes in bytes, speeds in tokens per second."""
     subject = answer.subject
-    fit = answer.advice.fit
+    fit = answer.plan
     target_settings = fit.load.target_settings
     return {
         "target": subject.target.name,
         "draft": subject.draft.name if subject.draft and fit.load.draft else None,
         "source": subject.target.source,
         "verdict": fit.verdict,
-        "why": answer.advice.explanation,
+        "why": answer.plan.explanation,
         "settings": {
             "ctx": target_settings.n_ctx,
             "kv": target_settings.kv_type,
@@ -145,7 +144,7 @@ def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
         },
         "devices": [_device_to_json(device_fit) for device_fit in fit.device_fits],
         "host": _device_to_json(fit.host),
-        "method": fit.memory_estimate.method,
+        "method": fit.memory.method,
         "error": fit.error,
         "speed": {
             "plain": fit.speed.plain,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from localspec.fit.verdict import DeviceFit, FitReport, FitVerdict
+from localspec.fit.plan import DeviceFit, FitVerdict, Plan
 from localspec.report.lines import Line, Role, Span, make_line
 from localspec.units import gib
 
@@ -24,7 +24,7 @@ VERDICT_ROLES: dict[FitVerdict, Role] = {
 }
 
 
-def describe_fit(fit: FitReport) -> str:
+def describe_fit(fit: Plan) -> str:
     """Whether the pair fits, for the device that decides it."""
     if fit.verdict == "unknown":
         return _UNKNOWN

@@ -20,9 +20,9 @@ from turns import table
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile, pair_shapes, speed
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
+from localspec.fit.plan import Plan
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import TYPICAL_CPU_SPEED, UseCase
-from localspec.fit.verdict import FitReport
 from localspec.machine import gpu_catalog, published
 from localspec.machine.device import HOST
 from localspec.machine.published import PublishedRow
@@ -97,7 +97,7 @@ class Run(NamedTuple):
         kind = "hybrid" if kind == "dense" and model.architecture == "qwen35" else kind
         return cls(row, shape, f"{maker}, {kind}")
 
-    def fit(self, load: LoadCommand, draft: ModelShape | None = None) -> FitReport:
+    def fit(self, load: LoadCommand, draft: ModelShape | None = None) -> Plan:
         row = self.row
         machine = machine_profile.with_gpu(row.gpu, row.vram or None)
         if row.backend == "ROCm":
@@ -118,8 +118,8 @@ class Run(NamedTuple):
         settings = load.target_settings
         is_fixed = settings.cpu_moe or settings.n_gpu_layers >= 0 or not row.in_ram
         if is_fixed:
-            return advisor.estimate_fit(load)
-        return advisor.advise(SettingsRequest(load, ctx=settings.n_ctx)).fit
+            return advisor.estimate(load)
+        return advisor.advise(SettingsRequest(load, ctx=settings.n_ctx))
 
     def load(self, n_ctx: int, kv: KvType = "f16", draft_max: int = 0) -> LoadCommand:
         n_in_ram = self.row.n_cpu_moe

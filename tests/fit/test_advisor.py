@@ -12,13 +12,12 @@ from msgspec.structs import replace
 from localspec.errors import UsageError
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
-    SettingsAdvice,
     SettingsAdvisor,
     SettingsRequest,
     estimate_tokens_per_second,
 )
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.verdict import FitReport
+from localspec.fit.plan import Plan
 from localspec.launch.start import describe_transfer
 from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST, Device, DeviceLink
@@ -49,19 +48,19 @@ def request(draft: bool = True, **fields: Any) -> SettingsRequest:
     )
 
 
-def advise(pair: str, profile: MachineProfile, **fields: Any) -> SettingsAdvice:
+def advise(pair: str, profile: MachineProfile, **fields: Any) -> Plan:
     return advisor(pair, profile).advise(request(**fields))
 
 
 def test_what_fits_runs_as_usual() -> None:
     found = advise("qwen3-8b+qwen3-0.6b", machine())
-    settings = found.fit.load.target_settings
+    settings = found.load.target_settings
     assert (settings.n_ctx, settings.kv_type, settings.n_gpu_layers) == (
         8192,
         "f16",
         -1,
     )
-    assert found.fit.verdict == "fits"
+    assert found.verdict == "fits"
     assert "of this computer's memory stay free" in found.explanation
 
 
@@ -89,7 +88,7 @@ def test_other_computers_share_what_is_too_large_or_too_slow_here() -> None:
         asked = SettingsRequest(
             LoadCommand("target", "draft", shared), can_skip_remote=True
         )
-        fit = advisor(pair, both).advise(asked).fit
+        fit = advisor(pair, both).advise(asked)
         assert fit.verdict in ("fits", "tight")
         used = ("box:50052",) if is_shared else ()
         assert fit.load.target_settings.remote_hosts == used
@@ -103,20 +102,17 @@ def test_other_computers_share_what_is_too_large_or_too_slow_here() -> None:
 
 def test_exact_mode_stores_keys_so_that_every_width_is_computed_alike() -> None:
     found = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True)
-    target, draft = found.fit.load.target_settings, found.fit.load.draft_settings
+    target, draft = found.load.target_settings, found.load.draft_settings
     assert (target.kv_type, draft.kv_type) == ("q8_0/f16", "f16"), (
         "drafts do not decide the text"
     )
     usual = advise("qwen3-4b+qwen3-0.6b", machine())
-    assert (usual.fit.load.target_settings.kv_type, usual.exact_note) == ("f16", "")
-    needed = [
-        sum(fit.memory_estimate.total_by_device.values())
-        for fit in (found.fit, usual.fit)
-    ]
+    assert (usual.load.target_settings.kv_type, usual.exact_note) == ("f16", "")
+    needed = [sum(fit.memory.total_by_device.values()) for fit in (found, usual)]
     assert needed[0] < needed[1]
     assert "q8_0/f16" in found.explanation and "q8_0/f16" in found.exact_note
     chosen = advise("qwen3-4b+qwen3-0.6b", machine(), exact=True, kv="q8_0")
-    assert chosen.fit.load.target_settings.kv_type == "q8_0", "no key is in f16"
+    assert chosen.load.target_settings.kv_type == "q8_0", "no key is in f16"
 
 
 def test_exact_mode_is_refused_where_passes_of_different_widths_differ(
@@ -145,22 +141,22 @@ def test_exact_mode_is_refused_where_passes_of_different_widths_differ(
 
 def test_a_model_larger_than_the_card_leaves_layers_to_the_cpu() -> None:
     found = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"))
-    layers = found.fit.load.target_settings.n_gpu_layers
-    assert 0 < layers < 64 and found.fit.verdict in ("fits", "tight")
+    layers = found.load.target_settings.n_gpu_layers
+    assert 0 < layers < 64 and found.verdict in ("fits", "tight")
     assert f"{layers} of 65 layers" in found.explanation
     fixed = advise("qwen3-32b+qwen3-1.7b", machine("RTX 3060 12GB"), n_gpu_layers=60)
-    assert fixed.fit.load.target_settings.n_gpu_layers == 60
+    assert fixed.load.target_settings.n_gpu_layers == 60
 
 
 def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     card = Device("Vulkan0", "some card", "gpu", None, None, "Vulkan")
     found = advise("qwen3-8b+qwen3-0.6b", shapes.machine(card))
-    assert found.fit.verdict == "unknown" and "unknown" in found.explanation
+    assert found.verdict == "unknown" and "unknown" in found.explanation
 
 
 def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
     settings_advisor = advisor("qwen3-14b+qwen3-0.6b", machine("RTX 4060"))
-    default = settings_advisor.estimate_fit(
+    default = settings_advisor.estimate(
         LoadCommand("t", "d", ContextSettings(n_ctx=8192))
     )
     assert default.verdict == "no"
@@ -178,7 +174,7 @@ def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
         assert option.saved_bytes == total(default, name) - total(option.fit, name)
 
 
-def total(fit: FitReport, name: str) -> int:
+def total(fit: Plan, name: str) -> int:
     return next(each.total for each in fit.all_fits if each.device.name == name)
 
 
@@ -189,7 +185,7 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
         sold = gpu_catalog.find("RTX 4090").as_device()
         card = replace(sold, free=gib * GIB, total=gib * GIB)
         profile = replace(shapes.machine(sold), devices=(card,))
-        found = advisor(pair, profile).advise(request(draft="lookup" not in pair)).fit
+        found = advisor(pair, profile).advise(request(draft="lookup" not in pair))
         if found.verdict != "no":
             speeds.append(
                 estimate_tokens_per_second(found)
@@ -203,13 +199,11 @@ def test_every_card_gets_an_answer_and_more_memory_is_never_worse(pair: str) -> 
 def test_a_card_with_room_gets_a_longer_context_and_keeps_its_reserve() -> None:
     cards = ("RTX 3060", "RTX 4080", "RTX 3090")
     found = {card: advise("qwen3-14b+qwen3-0.6b", machine(card)) for card in cards}
-    contexts = {
-        card: each.fit.load.target_settings.n_ctx for card, each in found.items()
-    }
+    contexts = {card: each.load.target_settings.n_ctx for card, each in found.items()}
     assert contexts == {"RTX 3060": 8192, "RTX 4080": 16384, "RTX 3090": 32768}
-    assert {each.fit.verdict for each in found.values()} == {"fits"}
+    assert {each.verdict for each in found.values()} == {"fits"}
     requested = advise("qwen3-14b+qwen3-0.6b", machine("RTX 3090"), ctx=4096)
-    assert requested.fit.load.target_settings.n_ctx == 4096, (
+    assert requested.load.target_settings.n_ctx == 4096, (
         "a requested context is not changed"
     )
 
@@ -217,9 +211,9 @@ def test_a_card_with_room_gets_a_longer_context_and_keeps_its_reserve() -> None:
 def test_a_recurrent_state_is_copied_for_no_more_tokens_than_are_drafted() -> None:
     """Ten copies of the state of a 27B are 1.5 GiB."""
     pair, card = "qwen3.8-27b+lookup", machine("RTX 3090")
-    fit = advise(pair, card, draft=False).fit
+    fit = advise(pair, card, draft=False)
     assert fit.verdict == "fits" and fit.load.draft_max == 6
-    more = advisor(pair, card).estimate_fit(replace(fit.load, draft_max=16))
+    more = advisor(pair, card).estimate(replace(fit.load, draft_max=16))
     assert 1.4 * GIB < more.total - fit.total < 1.7 * GIB
 
 
@@ -236,10 +230,10 @@ def test_two_cards_share_a_mixture_by_bytes() -> None:
     shape = pair_shapes.shape_from_catalog(model)
     assert shape is not None
     settings = SettingsAdvisor(shape, None, profile)
-    fit = settings.advise(request(draft=False)).fit
+    fit = settings.advise(request(draft=False))
     assert fit.verdict == "fits" and fit.load.target_settings.cpu_moe > 0
     assert all(0 <= (each.headroom or 0) < 1.5 * GIB for each in fit.device_fits)
     asked = SettingsRequest(
         LoadCommand("t", None, ContextSettings(tensor_split=(1.0, 1.0)))
     )
-    assert settings.advise(asked).fit.load.target_settings.tensor_split == (1.0, 1.0)
+    assert settings.advise(asked).load.target_settings.tensor_split == (1.0, 1.0)

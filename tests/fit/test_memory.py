@@ -326,12 +326,12 @@ def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) 
 
 def test_ready_reports_the_estimated_memory(zoo: Zoo) -> None:
     pair = zoo["deep"], zoo["eagle3"]
-    advice = launch.choose_settings(SettingsRequest(head_load(pair)))
-    assert advice is not None and advice.fit.load.draft is not None
-    engine = launch.start_engine(SettingsRequest(advice.fit.load))
+    plan = launch.choose_settings(SettingsRequest(head_load(pair)))
+    assert plan is not None and plan.load.draft is not None
+    engine = launch.start_engine(SettingsRequest(plan.load))
     used = engine.ready.memory["used"]
     engine.close()
-    estimate = advice.fit.memory_estimate
+    estimate = plan.memory
     assert used is not None
     foretold = estimate.of(HOST).total + estimate.output
     assert -0.1 * MIB <= foretold - used <= estimate.error

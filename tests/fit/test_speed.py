@@ -215,7 +215,7 @@ def test_heads_are_priced(kind: str) -> None:
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
     pair = shapes.from_headers(*headshapes.pair(kind))
     advisor = SettingsAdvisor(*pair, machine, UseCase("code"))
-    found = advisor.estimate_fit(load).speed
+    found = advisor.estimate(load).speed
     assert (
         found.plain is not None
         and found.speculative is not None

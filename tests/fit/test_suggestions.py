@@ -20,8 +20,8 @@ from localspec.fit.advisor import (
 )
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairMember, PairShapes
+from localspec.fit.plan import Plan
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
-from localspec.fit.verdict import FitReport
 from localspec.launch import ResolvedPair
 from localspec.launch.start import LoadOptions
 from localspec.machine import gpu_catalog
@@ -147,7 +147,7 @@ def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_
     for pair in catalog.load().pairs.values():
         one = suggestions.assess_pair(pair, machine, SuggestionCriteria())
         if pair.draft is not None and one is not None and one.fit is not None:
-            assert one.fit.memory_estimate.draft is not None, pair.id
+            assert one.fit.memory.draft is not None, pair.id
 
 
 def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
@@ -241,11 +241,11 @@ def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
             assert (
                 device_fit.needed <= (device_fit.device.free or 0) - device_fit.reserve
             )
-        has_draft = fit.memory_estimate.draft is not None
+        has_draft = fit.memory.draft is not None
         assert has_draft == (pair.draft_kind != "lookup"), "a draft that has no room"
 
 
-def plan(fit: FitReport) -> object:
+def settings_of(fit: Plan) -> object:
     """What a person sees of a plan."""
     load = fit.load
     return (
@@ -268,15 +268,15 @@ def test_all_commands_plan_alike(name: str) -> None:
             continue
         draft = Path("draft") if shapes_.draft else None
         request = LoadOptions().to_request(ResolvedPair(Path("target"), draft))
-        advised = SettingsAdvisor(*shapes_.shapes, machine).advise(request).fit
-        assert plan(advised) == plan(one.fit), one.pair.id
+        advised = SettingsAdvisor(*shapes_.shapes, machine).advise(request)
+        assert settings_of(advised) == settings_of(one.fit), one.pair.id
         row = cache.estimate(Candidate(one.pair, one.bytes), machine, "chat", WhatIf())
-        assert row.fit and plan(row.fit) == plan(one.fit), one.pair.id
+        assert row.fit and settings_of(row.fit) == settings_of(one.fit), one.pair.id
     for target, one in [*best.items()][:4]:
         named, *_ = suggestions.suggest(machine, None, target)
-        assert one.fit and named.fit and plan(named.fit) == plan(one.fit), (
-            "by its name, too"
-        )
+        assert (
+            one.fit and named.fit and settings_of(named.fit) == settings_of(one.fit)
+        ), "by its name, too"
         resolved = suggestions.resolve_best_file(
             target, lambda: machine, SuggestionCriteria()
         )
@@ -303,15 +303,15 @@ def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(
             Path("target"), Path("target"), default_draft="its MTP layer"
         )
         options = LoadOptions()
-        advice = SettingsAdvisor(*subject.shapes, machine).advise(
+        advised = SettingsAdvisor(*subject.shapes, machine).advise(
             options.to_request(pair)
         )
-        assert plan(advice.fit) == plan(one.fit), one.pair.id
+        assert settings_of(advised) == settings_of(one.fit), one.pair.id
         left_out = one.pair.draft_kind == "lookup"
-        assert advice.skipped_draft.startswith(
+        assert advised.skipped_draft.startswith(
             "Not drafting with its MTP layer: " * left_out
         )
-        assert bool(advice.skipped_draft) == left_out
+        assert bool(advised.skipped_draft) == left_out
         forced = SettingsAdvisor(*subject.shapes, machine).advise(
             options.to_request(pair, "mtp")
         )
@@ -359,7 +359,7 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
 @pytest.mark.parametrize("name", ["24 GB", "Apple 32 GB", "CPU 16 GB"])
 def test_the_range_of_a_speed_up_and_the_verdict_agree(name: str) -> None:
     for one in suggestions.suggest(typical_machine(name), None, "qwen3.5-9b"):
-        if one.fit and one.fit.memory_estimate.draft and one.fit.speed.plain:
+        if one.fit and one.fit.memory.draft and one.fit.speed.plain:
             low, high = one.fit.speed.by_workload["chat"].speedup
             assert low <= 1 and high == 1 if one.fit.loses else high > 1
             assert (
@@ -387,7 +387,7 @@ def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
         shape = pair_shapes.shape_from_catalog(catalog.load().models[model])
         assert shape is not None
         settings = SettingsAdvisor(shape, None, machine)
-        fit = settings.advise(SettingsRequest(LoadCommand("target"))).fit
+        fit = settings.advise(SettingsRequest(LoadCommand("target")))
         if fit.verdict != "fits" or fit.load.target_settings.n_gpu_layers == 0:
             continue
         target = fit.load.target_settings

@@ -40,8 +40,8 @@ def test_what_seems_not_to_fit_can_be_loaded(
     with pytest.raises(DoesNotFitError) as refused:
         launch.choose_settings(wish)
     assert "run --anyway" in refused.value.hint
-    advice = launch.choose_settings(replace(wish, skip_memory_check=True))
-    assert advice is not None and advice.fit.verdict == "no"
+    plan = launch.choose_settings(replace(wish, skip_memory_check=True))
+    assert plan is not None and plan.verdict == "no"
 
 
 def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
@@ -50,20 +50,20 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
     """
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     request = SettingsRequest(LoadCommand(str(zoo["target"])))
-    advice = launch.choose_settings(request)
-    assert advice is not None and start._find_threads(store, advice) is None
-    load = advice.fit.load
-    reads = calibration.summarize_reads(advice.fit.speed)
+    plan = launch.choose_settings(request)
+    assert plan is not None and start._find_threads(store, plan) is None
+    load = plan.load
+    reads = calibration.summarize_reads(plan.speed)
     assert reads is not None
     other = make_key(replace(load, target=str(zoo["cousin"])))
     store.write_costs(other, MeasuredCosts(1.0, {"1": 1.0}, threads=3), reads)
-    assert start._find_threads(store, advice) is None, "not compared with other counts"
+    assert start._find_threads(store, plan) is None, "not compared with other counts"
     measured = MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=2)
     store.write_costs(other, measured, reads)
-    assert start._find_threads(store, advice) == (3, 2)
+    assert start._find_threads(store, plan) == (3, 2)
     larger = replace(reads, target=replace(reads.target, read=8 * reads.target.read))
     store.write_costs(other, measured, larger)
-    assert start._find_threads(store, advice) is None
+    assert start._find_threads(store, plan) is None
 
 
 def test_costs_of_an_earlier_run_price_the_next(zoo: Zoo) -> None:

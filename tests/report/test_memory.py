@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from localspec.fit.verdict import DeviceFit
+from localspec.fit.plan import DeviceFit
 from localspec.machine.device import Device, DeviceMemory
 from localspec.report import memory
 from localspec.report.lines import count_cells, plain_text

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from localspec.fit import memory, pair_shapes, placement, shape, speed, verdict
+from localspec.fit import memory, pair_shapes, placement, plan, shape, speed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.placement import Placements
+from localspec.fit.plan import Plan
 from localspec.fit.shape import ModelShape, for_target
 from localspec.fit.speed import (
     TYPICAL_CPU_SPEED,
@@ -15,7 +16,6 @@ from localspec.fit.speed import (
     SpeedEstimate,
     UseCase,
 )
-from localspec.fit.verdict import FitReport
 from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import PairBuffers
@@ -55,14 +55,14 @@ def replace_counted(
     return memory.replace_counted(estimate, load, from_headers(*headers), counted)
 
 
-def estimate_fit(
+def estimate_plan(
     load: LoadCommand,
     target: Header,
     draft: Header | None,
     machine: MachineProfile,
     use: UseCase | None = None,
-) -> FitReport:
-    return verdict.estimate_fit(load, *from_headers(target, draft), machine, use)
+) -> Plan:
+    return plan.estimate_plan(load, *from_headers(target, draft), machine, use)
 
 
 def estimate_speed(

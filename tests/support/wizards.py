@@ -10,6 +10,7 @@ from textual.screen import Screen
 
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryByDevice, MemoryEstimate
+from localspec.fit.plan import DeviceFit, Plan
 from localspec.fit.speed import (
     TYPICAL_CPU_SPEED,
     UNKNOWN_CPU_SPEED,
@@ -17,7 +18,6 @@ from localspec.fit.speed import (
     WorkloadSpeed,
     from_devices,
 )
-from localspec.fit.verdict import DeviceFit, FitReport
 from localspec.machine.device import Device, DeviceMemory
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogPair
@@ -98,7 +98,7 @@ def catalogue(folder: Path) -> Catalog:
     return catalog.load(path)
 
 
-def fit(price: Price, place: MachineProfile = PLACE) -> FitReport:
+def fit(price: Price, place: MachineProfile = PLACE) -> Plan:
     half = int(price.kv * GIB / 2)
     target = DeviceMemory(int(price.target * GIB), half, int(price.work * GIB))
     draft = DeviceMemory(int(price.draft * GIB), half, 0)
@@ -116,7 +116,7 @@ def fit(price: Price, place: MachineProfile = PLACE) -> FitReport:
     )
     if not rooms:
         host = replace(host, target=target, draft=draft)
-    return FitReport(load, rooms, host, projection, speed(price))
+    return Plan(load, rooms, host, projection, speed(price))
 
 
 def speed(price: Price) -> SpeedEstimate:
@@ -179,7 +179,7 @@ def stock(
     defaults: dict[str, Callable[..., Any]] = {
         "suggest": lambda *asked: suggest(*asked, services.catalogue),
         "read_headers": lambda _: None,
-        "confirm_fit": lambda fit, *_: fit,
+        "confirm_plan": lambda fit, *_: fit,
         "free_disk": lambda: 212 * 10**9,
     }
     for name, method in (*defaults.items(), *methods.items()):

@@ -232,16 +232,15 @@ def describe_fit(
         request = options.build_load_request(choice)
         usable = with_settings(request.load, remote_hosts=machine_profile.remote_hosts)
         request = replace(request, load=usable)
-        advice = SettingsAdvisor(*pair.shapes, machine_profile).advise(request)
+        fit = SettingsAdvisor(*pair.shapes, machine_profile).advise(request)
     except (LocalspecError, ValueError):
         return ""
-    fit = advice.fit
     context = pair_text.format_context(fit.load.target_settings.n_ctx)
     verdict = f"{memory.describe_fit(fit)}, with context {context}"
     speed = fit.speed
     if speed.plain is None:
         return f"{verdict}\nspeed unknown: {speed.explanation}"
-    label, skipped = "prompt lookup", advice.skipped_draft
+    label, skipped = "prompt lookup", fit.skipped_draft
     if pair.draft and fit.load.draft:
         kind = pair.draft.shape.head_kind
         label = (

@@ -22,7 +22,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.front_end import PickerChoices
 from localspec.errors import LocalspecError
-from localspec.fit.verdict import FitReport
+from localspec.fit.plan import Plan
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions
@@ -340,13 +340,13 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             return
 
         def work() -> None:
-            confirmed = self._services.confirm_fit(fit, headers, profile)
+            confirmed = self._services.confirm_plan(fit, headers, profile)
             self.call_later(self._fit_confirmed, candidate, key, confirmed)
 
         self._confirm_worker.submit(work)
 
     def _fit_confirmed(
-        self, candidate: Candidate, key: tuple[str, WhatIf], fit: FitReport
+        self, candidate: Candidate, key: tuple[str, WhatIf], fit: Plan
     ) -> None:
         self._estimates.store_confirmed(candidate, *key, fit)
         if self.step == 3:

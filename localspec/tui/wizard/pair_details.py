@@ -11,7 +11,7 @@ from msgspec import Struct
 from textual.content import Content
 
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.verdict import FitReport
+from localspec.fit.plan import Plan
 from localspec.machine import published
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogPair
@@ -230,7 +230,7 @@ def compare_headers(subject: PairShapes) -> HeaderComparison:
 
 def check_before_download(
     pair: CatalogPair,
-    fit: FitReport | None,
+    fit: Plan | None,
     subject: PairShapes | None,
     comparison: HeaderComparison | None,
 ) -> Iterator[PreDownloadCheck]:
@@ -327,10 +327,7 @@ class PairDetails:
             comparison.subject if comparison else self._estimates.find_subject(pair)
         )
         fit_basis = "estimated from the catalogue"
-        if (
-            candidate.fit is not None
-            and candidate.fit.memory_estimate.method == "exact"
-        ):
+        if candidate.fit is not None and candidate.fit.memory.method == "exact":
             fit_basis = "exact, from the files' headers"
         elif comparison is not None and comparison.is_from_files:
             fit_basis = "from the files' headers"

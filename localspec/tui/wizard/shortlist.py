@@ -11,11 +11,11 @@ from textual.content import Content
 
 from localspec import launch
 from localspec.errors import LocalspecError
-from localspec.fit import pair_shapes, suggestions, verdict
+from localspec.fit import pair_shapes, plan, suggestions
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.plan import FitVerdict, Plan
 from localspec.fit.suggestions import PairSuggestion
-from localspec.fit.verdict import FitReport, FitVerdict
 from localspec.launch import ResolvedPair
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
@@ -40,7 +40,7 @@ class Candidate(Struct, frozen=True):
     pair: CatalogPair
     total_bytes: int  # Of both files.
     # None if not estimated yet, or if the model shape is unknown.
-    fit: FitReport | None = None
+    fit: Plan | None = None
     reasons: tuple[str, ...] = ()
     draft_reason: str = ""
     no_fit_reason: str = ""
@@ -132,7 +132,7 @@ class EstimateCache:
         return self._estimates.get((candidate.pair.id, use_case, what_if))
 
     def store_confirmed(
-        self, candidate: Candidate, use_case: str, what_if: WhatIf, fit: FitReport
+        self, candidate: Candidate, use_case: str, what_if: WhatIf, fit: Plan
     ) -> None:
         self._estimates[candidate.pair.id, use_case, what_if] = replace(
             candidate, fit=fit
@@ -348,7 +348,7 @@ class WizardServices:
         if self._stop is not None:
             self._stop.cancel()
 
-    confirm_fit = staticmethod(verdict.confirm_fit)
+    confirm_plan = staticmethod(plan.confirm_plan)
 
     def free_disk(self) -> int | None:
         from localspec.models.local_files import hub_cache  # noqa: PLC0415  keeps start-up fast

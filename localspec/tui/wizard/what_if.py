@@ -12,7 +12,7 @@ from textual.content import Content
 
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.verdict import FitReport
+from localspec.fit.plan import Plan
 from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.protocol.wire import KvType
@@ -87,9 +87,7 @@ def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _
     return choices[(index + by) % len(choices)]
 
 
-def dials_line(
-    what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int
-) -> Content:
+def dials_line(what_if: WhatIf, dial: Dial, fit: Plan | None, width: int) -> Content:
     """The three dials; the active one is between ‹ and ›.
 
     `fit` provides the automatic values.
@@ -140,7 +138,7 @@ def use_case_line(n: int, use_case: str) -> Content:
 
 
 def step_header(
-    step: int, what_if: WhatIf, dial: Dial, fit: FitReport | None, width: int
+    step: int, what_if: WhatIf, dial: Dial, fit: Plan | None, width: int
 ) -> Content:
     """The step's title; at the right the dials, if the step has any."""
     title = f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"

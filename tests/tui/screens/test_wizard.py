@@ -15,7 +15,7 @@ from localspec import paths
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.verdict import FitReport
+from localspec.fit.plan import Plan
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
@@ -205,26 +205,26 @@ async def test_headers_refine_what_the_catalogue_estimated(
 async def test_what_headers_say_is_asked_of_llama_once(
     tmp_path: Path, zoo: Zoo
 ) -> None:
-    asked: list[FitReport] = []
+    asked: list[Plan] = []
     part = pair_shapes.member(
         "chatty", "file", reader.read(zoo["chatty"]), zoo["chatty"]
     )
 
-    def confirm(fit: FitReport, found: PairShapes, place: MachineProfile) -> FitReport:
+    def confirm(fit: Plan, found: PairShapes, place: MachineProfile) -> Plan:
         asked.append(fit)
-        return WizardServices.confirm_fit(fit, found, place)
+        return WizardServices.confirm_plan(fit, found, place)
 
     services = wizards.stock(
         tmp_path,
         machine_profile.detect(),
         read_headers=lambda _: PairShapes(part, part),
-        confirm_fit=confirm,
+        confirm_plan=confirm,
     )
     async with shown(services, "1", "enter") as wizard:
         await wizard.sees("exact, from the files' headers")
         await wizard.press("escape", "enter")
         await wizard.sees("exact, from the files' headers")
-    assert len(asked) == 1 and asked[0].memory_estimate.method == "analytic"
+    assert len(asked) == 1 and asked[0].memory.method == "analytic"
 
 
 async def test_from_home_to_the_chat_of_a_pair_that_is_here(

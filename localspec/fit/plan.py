@@ -1,4 +1,8 @@
-"""Whether a pair fits: memory on each device, the verdict, and estimated speed."""
+"""The plan of a pair: its settings, its memory on each device, its speed, and why.
+
+`estimate_plan` needs shapes only, and takes a few milliseconds.  `count_plan` replaces the
+estimated compute buffers by llama.cpp's own counts, which needs the headers of the files.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,10 @@ _LEAST_LEFT = 0.01  # Of the memory, beside the reserve.
 _MIB = 1 << 20
 _COMPUTE_SAFETY = 0.05  # Backends allocate a little more than llama.cpp reports.
 _BACKEND_RUNTIME_MIB = {"CUDA": 330, "ROCm": 330, "Vulkan": 200, "Metal": 150}
-"""Memory of the backend itself.  Added for simulated GPUs only: on a real one it is already in use
-when llama.cpp reports free memory.
+"""Memory of the backend itself.
+
+Added for simulated GPUs only: on a real one it is already in use when llama.cpp reports
+free memory.
 """
 _ENGINE_PROCESS_BYTES = 160 * _MIB
 """The engine process without the model: Python, llama.cpp, vocabulary."""
@@ -43,7 +49,9 @@ def judge(needed: float, free: int | None, reserve: int) -> FitVerdict:
         return "unknown"
     if needed > free:
         return "no"
-    return "fits" if needed <= free - reserve else "tight"
+    if needed > free - reserve:
+        return "tight"
+    return "fits"
 
 
 class DeviceFit(Struct, frozen=True):
@@ -71,52 +79,59 @@ class DeviceFit(Struct, frozen=True):
 
     @property
     def memory_parts(self) -> dict[str, int]:
-        """Bytes by what uses them; together `needed`."""
+        """Bytes by what uses them; together `needed`.
+
+        A head is shown whole, as one part; the parts of a draft model are added to the
+        target's.
+        """
         fits = (self, *self.sharing)
         target = sum((each.target for each in fits), DeviceMemory())
         draft = sum((each.draft for each in fits), DeviceMemory())
-        both = target if self.has_head else target + draft
-        parts = {
-            "target": target.weights,
-            "head" if self.has_head else "draft": draft.total
-            if self.has_head
-            else draft.weights,
-            "KV": both.kv - both.states - both.window,
-            "recurrent states": both.states,
-            "window cache": both.window,
-        }
-        return parts | {"compute buffers": self.needed - sum(parts.values())}
+        if self.has_head:
+            parts = {"target": target.weights, "head": draft.total}
+            both = target
+        else:
+            parts = {"target": target.weights, "draft": draft.weights}
+            both = target + draft
+        parts["KV"] = both.kv - both.states - both.window
+        parts["recurrent states"] = both.states
+        parts["window cache"] = both.window
+        parts["compute buffers"] = self.needed - sum(parts.values())
+        return parts
 
     @property
     def headroom(self) -> int | None:
         """Bytes left above the reserve, negative if missing; None if free memory is
         unknown.
         """
-        return (
-            None
-            if self.device.free is None
-            else self.device.free - self.reserve - self.needed
-        )
+        if self.device.free is None:
+            return None
+        return self.device.free - self.reserve - self.needed
 
     @property
     def missing(self) -> int:
         """Bytes beyond the free memory."""
-        return 0 if self.device.free is None else max(0, self.needed - self.device.free)
+        if self.device.free is None:
+            return 0
+        return max(0, self.needed - self.device.free)
 
     @property
     def verdict(self) -> FitVerdict:
         return judge(self.needed, self.device.free, self.reserve)
 
 
-class FitReport(Struct, frozen=True):
-    """Memory and speed of a pair with its settings."""
+class Plan(Struct, frozen=True):
+    """What loading a pair with these settings takes, and how fast it then is."""
 
     load: LoadCommand
     device_fits: tuple[DeviceFit, ...]  # Devices that layers can be offloaded to.
     host: DeviceFit  # System memory.
-    memory_estimate: MemoryEstimate
+    memory: MemoryEstimate
     speed: SpeedEstimate
     n_ctx_train: int = 0
+    explanation: str = ""  # The settings and the reason for them, in one line.
+    exact_note: str = ""  # What exact mode does, if it was asked for.
+    skipped_draft: str = ""  # Which draft, that nobody named, is left out, and why.
 
     @property
     def all_fits(self) -> tuple[DeviceFit, ...]:
@@ -130,15 +145,10 @@ class FitReport(Struct, frozen=True):
     @property
     def loses(self) -> bool:
         """Whether the draft is not expected to make it faster."""
-        chat, is_known = (
-            self.speed.by_workload.get("chat"),
-            self.speed.plain is not None,
-        )
-        return (
-            is_known
-            and bool(self.memory_estimate.draft)
-            and not (chat and chat.speedup[1] > 1)
-        )
+        if self.speed.plain is None or self.memory.draft is None:
+            return False
+        chat = self.speed.by_workload.get("chat")
+        return chat is None or chat.speedup[1] <= 1
 
     @property
     def has_long_context(self) -> bool:
@@ -147,37 +157,45 @@ class FitReport(Struct, frozen=True):
 
     @property
     def is_partly_in_ram(self) -> bool:
+        """Whether experts or layers are left in RAM beside a GPU."""
         settings = self.load.target_settings
-        return bool(self.device_fits) and (
-            settings.cpu_moe != 0 or settings.n_gpu_layers >= 0
-        )
+        if not self.device_fits:
+            return False
+        return settings.cpu_moe != 0 or settings.n_gpu_layers >= 0
 
     @property
     def is_full(self) -> bool:
-        """Whether one more small program would not fit; what is partly in RAM was made
-        to fill.
+        """Whether one more small program would not fit.
+
+        What is partly in RAM was made to fill the GPU.
         """
-        headroom, total = self.tightest.headroom, self.tightest.device.total or 0
-        is_known = headroom is not None and not self.is_partly_in_ram
-        return is_known and (headroom or 0) < _LEAST_LEFT * total
+        headroom = self.tightest.headroom
+        if headroom is None or self.is_partly_in_ram:
+            return False
+        total = self.tightest.device.total or 0
+        return headroom < _LEAST_LEFT * total
 
     @property
     def is_too_close(self) -> bool:
-        """Whether a count by llama.cpp, which takes a second, could change the verdict.
+        """Whether a count by llama.cpp, which may take a second, could change the
+        verdict.
 
         With remote devices nothing is counted: they serve one process at a time.
         """
-        are_close = (
-            each.verdict == "tight" or each.missing <= self.error >= each.headroom
-            for each in self.all_fits
-            if each.needed and each.headroom is not None
-        )
-        return any(are_close) and not self.load.target_settings.remote_hosts
+        if self.load.target_settings.remote_hosts:
+            return False
+        for each in self.all_fits:
+            if not each.needed or each.headroom is None:
+                continue
+            if each.verdict == "tight" or each.missing <= self.error >= each.headroom:
+                return True
+        return False
 
     @property
     def tightest(self) -> DeviceFit:
-        """The device with the least headroom; system memory counts only if it is
-        missing some, or if a GPU shares it.
+        """The device with the least headroom.
+
+        System memory counts only if it is missing some, or if a GPU shares it.
         """
         known = [
             each for each in self.all_fits if each.needed and each.headroom is not None
@@ -195,7 +213,8 @@ class FitReport(Struct, frozen=True):
         """Bytes beyond the free memory, over all devices."""
         shared = self.host.sharing
         own = sum(each.missing for each in self.device_fits if each not in shared)
-        return own + max(self.host.missing, sum(each.missing for each in shared))
+        in_ram = max(self.host.missing, sum(each.missing for each in shared))
+        return own + in_ram
 
     @property
     def total(self) -> int:
@@ -204,10 +223,10 @@ class FitReport(Struct, frozen=True):
     @property
     def error(self) -> int:
         """Bytes by which the estimate of a device may be off."""
-        return self.memory_estimate.error
+        return self.memory.error
 
 
-def estimate_fit(
+def estimate_plan(
     load: LoadCommand,
     target: ModelShape,
     draft: ModelShape | None,
@@ -215,64 +234,91 @@ def estimate_fit(
     use: UseCase | None = None,
     *,
     with_speed: bool = True,
-) -> FitReport:
+) -> Plan:
     """In a few milliseconds, in half of them without the speed.
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent
     headers.
     """
+    if not load.draft:
+        draft = None
     speed = SpeedEstimate()
     with refuse_inconsistent():
-        estimate = memory.estimate_pair(
-            load, target, draft if load.draft else None, machine.devices
-        )
-        draft = draft if estimate.draft else None
+        estimate = memory.estimate_pair(load, target, draft, machine.devices)
         if with_speed:
             placements = estimate.placements
             speed = estimate_speed(
                 load, target, draft, machine.hardware, placements, use
             )
     has_head = draft is not None and bool(draft.head_kind)
-    parts = _fit_devices(estimate, machine, has_head=has_head)
-    return FitReport(load, *parts, estimate, speed, target.n_ctx_train)
+    device_fits, host = _fit_devices(estimate, machine, has_head=has_head)
+    return Plan(
+        load=load,
+        device_fits=device_fits,
+        host=host,
+        memory=estimate,
+        speed=speed,
+        n_ctx_train=target.n_ctx_train,
+    )
 
 
 def _fit_devices(
     estimate: MemoryEstimate, machine: MachineProfile, *, has_head: bool
 ) -> tuple[tuple[DeviceFit, ...], DeviceFit]:
     """Of the GPUs, and of system memory."""
-    devices = (*machine.devices, replace(machine.cpu, name=HOST))
-    *gpus, host = (
-        replace(_fit(each, estimate, machine), has_head=has_head) for each in devices
+    gpus = tuple(
+        _fit_device(device, estimate, machine, has_head=has_head)
+        for device in machine.devices
     )
-    return tuple(gpus), replace(
+    cpu = replace(machine.cpu, name=HOST)
+    host = _fit_device(cpu, estimate, machine, has_head=has_head)
+    host = replace(
         host,
         output=estimate.output,
         overhead=host.overhead + _ENGINE_PROCESS_BYTES,
         sharing=tuple(each for each in gpus if is_in_system_memory(each.device)),
     )
+    return gpus, host
 
 
-def _fit(
-    device: Device, estimate: MemoryEstimate, machine: MachineProfile
+def _fit_device(
+    device: Device,
+    estimate: MemoryEstimate,
+    machine: MachineProfile,
+    *,
+    has_head: bool,
 ) -> DeviceFit:
     name = device.name
-    target, used = estimate.target.of(name), estimate.of(name)
-    draft = estimate.draft.of(name) if estimate.draft else DeviceMemory()
+    used = estimate.of(name)
+    draft = DeviceMemory()
+    if estimate.draft is not None:
+        draft = estimate.draft.of(name)
     overhead = int(_COMPUTE_SAFETY * used.compute)
     if used.total and device.simulated:
         overhead += _MIB * _BACKEND_RUNTIME_MIB.get(device.backend, 0)
     elif used.total:
-        # Bytes by which the estimate was too low, in the worst comparable load here.
-        shares = [
-            load.used[name] / load.predicted[name] - 1
-            for load in machine.past_loads
-            if name in load.used
-            and load.predicted.get(name, 0) > _COMPARABLE_SHARE * used.total
-        ]
-        overhead = max(overhead, int(used.total * max(shares, default=0.0)))
+        overhead = max(overhead, _past_shortfall(name, used.total, machine))
     overhead += estimate.scratch.get(name, 0)
-    return DeviceFit(device, reserve_bytes(device), target, draft, 0, overhead)
+    return DeviceFit(
+        device=device,
+        reserve=reserve_bytes(device),
+        target=estimate.target.of(name),
+        draft=draft,
+        overhead=overhead,
+        has_head=has_head,
+    )
+
+
+def _past_shortfall(name: str, n_bytes: int, machine: MachineProfile) -> int:
+    """Bytes by which an estimate of `n_bytes` is too low, if it is as wrong as the worst
+    of comparable loads here was.
+    """
+    shares = [0.0]
+    for load in machine.past_loads:
+        predicted = load.predicted.get(name, 0)
+        if name in load.used and predicted > _COMPARABLE_SHARE * n_bytes:
+            shares.append(load.used[name] / predicted - 1)
+    return int(n_bytes * max(shares))
 
 
 def is_in_system_memory(device: Device) -> bool:
@@ -280,43 +326,43 @@ def is_in_system_memory(device: Device) -> bool:
     return device.unified and not device.simulated and device.link is None
 
 
-def confirm_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
-    """The same settings with llama.cpp's counts; if the probe fails, the given fit with
+def confirm_plan(plan: Plan, pair: PairShapes, machine: MachineProfile) -> Plan:
+    """The same settings with llama.cpp's counts; if the probe fails, the given plan with
     a note.
 
-    Takes about a second the first time, then less than a tenth.  A fit from the
+    Takes about a second the first time, then less than a tenth.  A plan from the
     catalogue, or with remote devices, stays an estimate.
     """
     if pair.headers is None or machine.remote_hosts:
-        return fit
+        return plan
     try:
-        return count_fit(fit, pair, machine)
+        return count_plan(plan, pair, machine)
     except (ProbeError, OSError) as error:
         note = f"estimated: {error}"
-        return replace(fit, memory_estimate=replace(fit.memory_estimate, note=note))
+        return replace(plan, memory=replace(plan.memory, note=note))
 
 
-def count_fit(fit: FitReport, pair: PairShapes, machine: MachineProfile) -> FitReport:
-    """As `confirm_fit`.
+def count_plan(plan: Plan, pair: PairShapes, machine: MachineProfile) -> Plan:
+    """As `confirm_plan`.
 
-    Raises ProbeError, also if llama.cpp uses other devices than the fit.
+    Raises ProbeError, also if llama.cpp uses other devices than the plan.
     """
     if pair.headers is None:
         raise ProbeError("there is no file")
     target, draft = pair.headers
-    estimate = fit.memory_estimate
+    estimate = plan.memory
     counted = memory_probe.count_buffers(
-        fit.load,
+        plan.load,
         target,
         draft,
         simulated=[device for device in machine.devices if device.simulated],
         used_by_target={name: part.total for name, part in estimate.target.on.items()},
     )
-    exact = memory.replace_counted(estimate, fit.load, pair.shapes, counted)
+    exact = memory.replace_counted(estimate, plan.load, pair.shapes, counted)
     if _computing_devices(exact) != _computing_devices(estimate):
         raise ProbeError("llama.cpp uses other devices")
-    device_fits, host = _fit_devices(exact, machine, has_head=fit.host.has_head)
-    return replace(fit, device_fits=device_fits, host=host, memory_estimate=exact)
+    device_fits, host = _fit_devices(exact, machine, has_head=plan.host.has_head)
+    return replace(plan, device_fits=device_fits, host=host, memory=exact)
 
 
 def _computing_devices(estimate: MemoryEstimate) -> set[str]:

@@ -1,4 +1,4 @@
-"""fit/verdict.py: pairs on GPUs of every size, shared memory, llama.cpp's count, past
+"""fit/plan.py: pairs on GPUs of every size, shared memory, llama.cpp's count, past
 loads.
 """
 
@@ -6,9 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from localspec import launch
-from localspec.fit import machine_profile, pair_shapes, verdict
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.plan import Plan, count_plan, estimate_plan
 from localspec.machine.device import HOST, Device
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import ProbeError
@@ -35,7 +36,7 @@ def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
     for backend, kv in (("Vulkan", "f16"), ("Vulkan", "q8_0"), ("CUDA", "q8_0")):
         device = Device(f"{backend}0", free=24 * GIB, total=24 * GIB, backend=backend)
         load = replace(settings(32768, kv), draft=None)
-        fit = verdict.estimate_fit(load, *pair.shapes, shapes.machine(device))
+        fit = estimate_plan(load, *pair.shapes, shapes.machine(device))
         (overheads[backend, kv],) = (each.overhead for each in fit.device_fits)
         safety = int(0.05 * fit.device_fits[0].target.compute)
         overheads[backend, kv] -= safety
@@ -62,10 +63,10 @@ def shared_machine(kind: str, free: float) -> MachineProfile:
     return shapes.machine(gpu, cpu=cpu)
 
 
-def in_shared_memory(kind: str, free: float, **settings: int) -> verdict.FitReport:
+def in_shared_memory(kind: str, free: float, **settings: int) -> Plan:
     pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096, **settings))  # type: ignore[arg-type]
-    return verdict.estimate_fit(load, *pair.shapes, shared_machine(kind, free))
+    return estimate_plan(load, *pair.shapes, shared_machine(kind, free))
 
 
 @pytest.mark.parametrize("kind", ["igpu", "gpu"])
@@ -87,16 +88,16 @@ def test_what_is_said_of_shared_memory() -> None:
     pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
-    advice = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
+    plan = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
     assert (
-        advice.fit.verdict == "no"
-        and "of this computer's memory, which has 18.0 GiB" in advice.explanation
+        plan.verdict == "no"
+        and "of this computer's memory, which has 18.0 GiB" in plan.explanation
     )
-    savings = advisor.list_memory_savings(advice.fit)
+    savings = advisor.list_memory_savings(plan)
     assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, (
         "the same memory"
     )
-    answer = FitAnswer(pair, advice, savings, "chat")
+    answer = FitAnswer(pair, plan, savings, "chat")
     text = "\n".join(map(plain_text, fit_report.format_fit(answer, 80)))
     assert "shared with this computer" in text and "with the GPU's" in text
     shown = fit_report.fit_to_json(answer)
@@ -117,10 +118,8 @@ def machine(free: int, *devices: Device) -> MachineProfile:
     return shapes.machine(*devices, cpu=replace(shapes.CPU, free=free))
 
 
-def estimate(
-    model: tuple[LoadCommand, Header], free: int, *devices: Device
-) -> verdict.FitReport:
-    return shapes.estimate_fit(model[0], model[1], None, machine(free, *devices))
+def estimate(model: tuple[LoadCommand, Header], free: int, *devices: Device) -> Plan:
+    return shapes.estimate_plan(model[0], model[1], None, machine(free, *devices))
 
 
 def test_only_a_close_fit_is_worth_a_count(model: tuple[LoadCommand, Header]) -> None:
@@ -141,11 +140,9 @@ def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> Non
     _, header = model
     free = estimate(model, 64 * GIB).host.total - 5 * MIB
     fit = estimate(model, free)
-    counted = verdict.count_fit(
-        fit, pair_shapes.from_headers(header, None), machine(free)
-    )
+    counted = count_plan(fit, pair_shapes.from_headers(header, None), machine(free))
     assert (fit.verdict, counted.verdict) == ("no", "tight")
-    assert counted.memory_estimate.method == "exact"
+    assert counted.memory.method == "exact"
     assert counted.host.target.compute < fit.host.target.compute
     assert counted.host.target.weights == fit.host.target.weights
 
@@ -156,10 +153,10 @@ def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) 
     load = replace(
         model[0], target_settings=replace(model[0].target_settings, n_gpu_layers=-1)
     )
-    fit = shapes.estimate_fit(load, model[1], None, machine(64 * GIB, gpu))
-    assert set(fit.memory_estimate.target.on) == {"CUDA0", HOST}
+    fit = shapes.estimate_plan(load, model[1], None, machine(64 * GIB, gpu))
+    assert set(fit.memory.target.on) == {"CUDA0", HOST}
     with pytest.raises(ProbeError, match="other devices"):
-        verdict.count_fit(
+        count_plan(
             fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu)
         )
 
@@ -172,8 +169,8 @@ QWEN = families.header("qwen3")
 LOAD = LoadCommand("target", None, ContextSettings(n_ctx=8192))
 
 
-def estimate_after(*past: MemoryMeasurement, gpu: Device = GPU) -> verdict.FitReport:
-    return shapes.estimate_fit(LOAD, QWEN, None, shapes.machine(gpu, past=past))
+def estimate_after(*past: MemoryMeasurement, gpu: Device = GPU) -> Plan:
+    return shapes.estimate_plan(LOAD, QWEN, None, shapes.machine(gpu, past=past))
 
 
 def past_load(size: int, used: int) -> MemoryMeasurement:
@@ -184,7 +181,7 @@ def test_what_needed_more_than_estimated_is_not_said_to_fit_again() -> None:
     """Whatever its architecture: 4 % more than estimated, seen on this device."""
     plain = estimate_after()
     needed = plain.device_fits[0].total
-    size = plain.memory_estimate.of("CUDA0").total
+    size = plain.memory.of("CUDA0").total
     seen = past_load(size, int(1.04 * size))
     gpu = replace(GPU, free=int(1.02 * needed), total=int(1.02 * needed))
     assert (
