@@ -25,12 +25,10 @@ _MEASURED = object()
 
 
 def _import_session() -> type[Session]:
-    # Late, so that the handshake does not wait for llama.cpp.
+    # The import comes late, so that the handshake does not wait for llama.cpp.
     try:
         from localspec.engine.session import Session  # noqa: PLC0415
-    except (
-        AttributeError
-    ) as error:  # a function that another version of llama-cpp-python has
+    except AttributeError as error:  # Only another llama-cpp-python has that function.
         raise errors.EngineError(
             f"llama.cpp cannot be used: {error}",
             "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
@@ -41,7 +39,7 @@ def _import_session() -> type[Session]:
 def _to_error(failure: Exception) -> errors.LocalspecError:
     if isinstance(failure, errors.LocalspecError):
         return failure
-    traceback.print_exception(failure)  # on standard error: the engine's log
+    traceback.print_exception(failure)  # Standard error is the engine's log.
     if isinstance(failure, OSError):
         hint = "Free disk space or raise your disk quota, then run it again."
         return errors.StorageError(
@@ -51,6 +49,10 @@ def _to_error(failure: Exception) -> errors.LocalspecError:
         f"Internal error: {type(failure).__name__}.",
         errors.Hint("{verbose} shows where it happened."),
     )
+
+
+def _log(message: str) -> None:
+    print(f"localspec: {message}", file=sys.stderr, flush=True)
 
 
 class CommandServer:
@@ -66,17 +68,19 @@ class CommandServer:
         self._session: Session | None = None
         self._current = 0
         self._newest_number = 0  # Number of the newest command received.
-        self._is_measuring = False  # Between commands: a command interrupts it.
+        self._is_measuring = False
+        """A measurement runs between commands; the next command interrupts it."""
         self._arrival_lock = threading.Lock()
-        """So that what interrupts a measurement does not meet the command after it."""
+        """Keeps an interruption that is meant for a measurement from the next command."""
         self._stop_up_to = 0  # Commands up to this number were asked to stop.
 
     def run(self) -> None:
         self._send(0, wire.HelloReply(wire.PROTOCOL_VERSION, os.getpid()))
         threading.Thread(target=self._read_commands, daemon=True).start()
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
-        with suppress(errors.LocalspecError):  # raised again by the first command
-            _import_session()  # while the parent prepares its first command
+        # The parent prepares its first command meanwhile, which raises the error again.
+        with suppress(errors.LocalspecError):
+            _import_session()
         while True:
             number, command = self._next_command()
             heartbeat.record_progress()
@@ -85,15 +89,8 @@ class CommandServer:
                 for event in self._run_command(command):
                     self._send(number, event)
                     self._apply_stop()
-            except Exception as failure:  # it ends one command, not the process
-                error = _to_error(failure)
-                template = (
-                    error.hint.template if isinstance(error.hint, errors.Hint) else ""
-                )
-                self._send(
-                    number,
-                    wire.FailureReply(error.code, error.message, error.hint, template),
-                )
+            except Exception as failure:  # It ends one command, not the process.
+                self._send_failure(number, _to_error(failure))
             else:
                 self._send(number, wire.DoneReply())
             self._current = 0
@@ -103,24 +100,23 @@ class CommandServer:
         if self._session is not None:
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_IDLE_SECONDS)
-            measuring = self._session.measure_when_idle()
-            with self._arrival_lock:
-                self._is_measuring = True
-            try:
-                with closing(measuring):
-                    while (
-                        self._queue.empty()
-                        and next(measuring, _MEASURED) is not _MEASURED
-                    ):
-                        pass
-            except Exception as error:  # the next command will meet it too
-                print(
-                    f"localspec: measuring failed: {error}", file=sys.stderr, flush=True
-                )
-            finally:
-                with self._arrival_lock:
-                    self._is_measuring = False
+            self._measure_until_command(self._session)
         return self._queue.get()
+
+    def _measure_until_command(self, session: Session) -> None:
+        measuring = session.measure_when_idle()
+        with self._arrival_lock:
+            self._is_measuring = True
+        try:
+            with closing(measuring):
+                while self._queue.empty():
+                    if next(measuring, _MEASURED) is _MEASURED:
+                        break
+        except Exception as error:  # The next command will meet it too.
+            _log(f"measuring failed: {error}")
+        finally:
+            with self._arrival_lock:
+                self._is_measuring = False
 
     def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         if isinstance(command, wire.LoadCommand):
@@ -134,20 +130,28 @@ class CommandServer:
         else:
             yield from self._session.run(command)
 
+    def _send_failure(self, number: int, error: errors.LocalspecError) -> None:
+        template = ""
+        if isinstance(error.hint, errors.Hint):
+            template = error.hint.template
+        reply = wire.FailureReply(error.code, error.message, error.hint, template)
+        self._send(number, reply)
+
     def _apply_stop(self) -> None:
         """Stop the current command if a stop arrived for it, perhaps before it began."""
         if self._session is not None and 0 < self._current <= self._stop_up_to:
             self._session.stop()
 
     def _read_commands(self) -> None:
-        """Read commands until the parent closes stdin; then exit, even inside
-        llama_decode.
+        """Read commands until the parent closes stdin; then exit.
+
+        The process exits even inside llama_decode.
         """
         for line in self._commands:
             try:
                 number, command = wire.decode_command(line)
             except ValueError as error:
-                print(f"localspec: not a command: {error}", file=sys.stderr, flush=True)
+                _log(f"not a command: {error}")
                 os._exit(70)
             if isinstance(command, wire.StopCommand):
                 self._stop_up_to = self._newest_number
@@ -161,14 +165,17 @@ class CommandServer:
         os._exit(0)
 
     def _send_heartbeats(self) -> None:
-        at, cpu_seconds = time.monotonic(), time.process_time()
+        at = time.monotonic()
+        cpu_seconds = time.process_time()
         while True:
             time.sleep(_HEARTBEAT_SECONDS)
-            now, cpu_now = time.monotonic(), time.process_time()
+            now = time.monotonic()
+            cpu_now = time.process_time()
             busy = (cpu_now - cpu_seconds) / (now - at)
-            at, cpu_seconds = now, cpu_now
+            at = now
+            cpu_seconds = cpu_now
             number = self._current
-            # it waits for a pass of that
+            # A command that arrived during a measurement waits for a pass of that.
             if self._is_measuring and not self._queue.empty():
                 number = self._newest_number
             if number:
@@ -184,18 +191,19 @@ class CommandServer:
             try:
                 while data:
                     data = data[os.write(self._outputs, data) :]
-            except OSError:  # the parent has closed the pipe
+            except OSError:  # The parent has closed the pipe.
                 os._exit(0)
 
 
 def main() -> None:
-    child_process.set_up_child(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    parent_pid = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    child_process.set_up_child(parent_pid)
     outputs = child_process.take_over_stdout()
     commands = os.dup(0)
-    # so that no library reads the commands
+    # No library may read the commands.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     CommandServer(commands, outputs).run()
-    os._exit(0)  # skips llama.cpp's slow destructors
+    os._exit(0)  # This skips llama.cpp's slow destructors.
 
 
 if __name__ == "__main__":

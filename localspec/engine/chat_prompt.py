@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import codecs
-import itertools
 import json
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from localspec.protocol.wire import (
     CountCommand,
     GenerateCommand,
     RenderResult,
+    ToolCall,
 )
 from localspec.spec.thinking_budget import ThinkingBudget, make_byte_parser
 
@@ -44,8 +44,8 @@ class Prompt(Struct, frozen=True):
     # The prompt's tokens, if the request has them instead of a text.
     tokens: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-    """Stop strings of a built-in template: the model may have no token for its end of
-    turn.
+    """Stop strings of a built-in template, for whose end of turn the model may have no
+    token.
     """
     # Whether it ends with the beginning of the answer itself.
     has_answer_prefix: bool = False
@@ -72,7 +72,8 @@ class ControlTokenGuard:
     def protect(self, text: str, shown: Container[str] = ()) -> str:
         """The text with its control tokens marked, but for those `shown`."""
         text = text.replace(_MARK, "\ufffd")
-        parts, done = [], 0
+        parts: list[str] = []
+        done = 0
         for start, end in self._find(text):
             if text[start:end] not in shown:
                 parts += [text[done : start + 1], _MARK]
@@ -81,12 +82,9 @@ class ControlTokenGuard:
 
     def protect_json(self, text: str) -> str:
         """The same for a JSON text, in whose strings characters may be escaped."""
-        with suppress(ValueError, RecursionError):
-            text = (
-                json.dumps(json.loads(text), ensure_ascii=False)
-                if "\\" in text
-                else text
-            )
+        if "\\" in text:
+            with suppress(ValueError, RecursionError):
+                text = json.dumps(json.loads(text), ensure_ascii=False)
         return self.protect(text)
 
     def tokenize(self, text: str) -> list[int]:
@@ -94,8 +92,8 @@ class ControlTokenGuard:
         if _MARK not in text:
             return self._vocabulary.tokenize(text)
         tokens: list[int] = []
-        # What is tokenized ends at `done`, the last control token at `before`.
-        done = before = 0
+        done = 0  # The end of what is tokenized.
+        before = 0  # The end of the last control token.
         for start, end in [*self._find(text), (len(text), len(text))]:
             if _MARK in text[before:start]:
                 tokens += self._tokenize_part(text[done:before], not done)
@@ -117,9 +115,7 @@ class PromptBuilder:
     def __init__(
         self, vocabulary: LlamaVocab, source: str, tool_source: str = ""
     ) -> None:
-        """The Jinja sources of a model's template, and of the one it has for tools, if
-        any.
-        """
+        """The Jinja sources of a model's template, and of one that it has for tools."""
         self._vocabulary = vocabulary
         self._special_texts = vocabulary.special_texts()
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
@@ -127,19 +123,19 @@ class PromptBuilder:
         self._template: str | None = None
         """`own`, the name of a built-in template, or None if the model has no template.
         """
-        self._source, self._tool_source = source, tool_source or source
+        self._source = source
+        self._tool_source = tool_source or source
         if "{" in source:
             self._template = "own"
-        elif source.startswith(
-            "mistral-v7"
-        ):  # llama.cpp gives a template's name for some models
+        # For some models llama.cpp gives a template's name.
+        elif source.startswith("mistral-v7"):
             self._template = "mistral-v7"
         self._tool_format = None
         if self._template == "own":
             self._tool_format = tool_calls.detect_format(self._tool_source)
-        shown = (
-            "".join(thinking_tags.with_answer_prefix(self._tags)) if self._tags else ""
-        )
+        shown = ""
+        if self._tags:
+            shown = "".join(thinking_tags.with_answer_prefix(self._tags))
         if self._tool_format is not None:
             shown += tool_calls.control_texts(self._tool_format)
         if shown:
@@ -149,15 +145,15 @@ class PromptBuilder:
 
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
-        tags = (
-            list(thinking_tags.with_answer_prefix(self._tags)) if self._tags else None
-        )
-        settings = {
+        tags: list[str] | None = None
+        if self._tags:
+            tags = list(thinking_tags.with_answer_prefix(self._tags))
+        return {
             "template": self._template,
             "thinking": tags,
             "tools": self._tool_format,
+            "thinking_controls": list(self._controls),
         }
-        return settings | {"thinking_controls": list(self._controls)}
 
     @cached_property
     def _controls(self) -> tuple[ThinkingControl, ...]:
@@ -167,9 +163,14 @@ class PromptBuilder:
         from localspec.models.chat_template.jinja_render import find_variables  # noqa: PLC0415
 
         variables = find_variables(self._source)
-        is_switched = not variables.isdisjoint(("enable_thinking", "thinking"))
-        found = "reasoning_effort" in variables, is_switched, self._tags is not None
-        return tuple(itertools.compress(get_args(ThinkingControl), found))
+        controls: list[ThinkingControl] = []
+        if "reasoning_effort" in variables:
+            controls.append("levels")
+        if not variables.isdisjoint(("enable_thinking", "thinking")):
+            controls.append("switch")
+        if self._tags is not None:
+            controls.append("budget")
+        return tuple(controls)
 
     def _thinking_params(
         self, command: GenerateCommand | CountCommand
@@ -180,25 +181,31 @@ class PromptBuilder:
         return resolve_effort(command.effort, command.think, budget, controls)
 
     def build_prompt(self, command: GenerateCommand | CountCommand) -> Prompt:
-        """The prompt of a request: its chat rendered, or its text if there are no
-        messages.
-        """
+        """The prompt of a request: its rendered chat, or its text without messages."""
         if not command.messages:
-            tokens = (
-                command.prompt_tokens if isinstance(command, GenerateCommand) else ()
-            )
+            tokens: tuple[int, ...] = ()
+            if isinstance(command, GenerateCommand):
+                tokens = command.prompt_tokens
             return Prompt(command.text, command.prior_messages, tokens=tokens)
         rendered = self.render(command)
         own = rendered.template == "own"
         text = rendered.text
-        if self._bos:  # the tokenizer adds it
+        if self._bos:  # The tokenizer adds it.
             text = text.removeprefix(self._bos)
+        opens_thinking = False
+        stop: tuple[str, ...] = ()
+        if own:
+            opens_thinking = thinking_tags.is_open(
+                rendered.generation_prompt, self._tags
+            )
+        else:
+            stop = builtin_templates.STOP_STRINGS[rendered.template]
         prompt = Prompt(
-            text,
-            command.messages,
-            rendered.notices,
-            own and thinking_tags.is_open(rendered.generation_prompt, self._tags),
-            stop=() if own else builtin_templates.STOP_STRINGS[rendered.template],
+            text=text,
+            messages=command.messages,
+            notices=rendered.notices,
+            opens_thinking=opens_thinking,
+            stop=stop,
             is_rendered=True,
         )
         if not isinstance(command, GenerateCommand):
@@ -221,10 +228,12 @@ class PromptBuilder:
     ) -> Prompt:
         if tags is None:
             return replace(prompt, prefill=prefill.replace(_MARK, ""))
-        text, opening = prompt.text, tags.open.rstrip()
+        text = prompt.text
+        opening = tags.open.rstrip()
         begun = prefill.lstrip()
         if begun.startswith(opening) and tags.close not in begun:
-            begun = begun.removeprefix(opening) if prompt.opens_thinking else begun
+            if prompt.opens_thinking:
+                begun = begun.removeprefix(opening)
             return replace(prompt, text=text + begun, opens_thinking=True)
         thinking, answer = thinking_tags.separate_thinking(prefill, tags)
         if thinking is not None and not prompt.opens_thinking:
@@ -252,47 +261,38 @@ class PromptBuilder:
                 "This model has no chat template: it only continues text.",
                 Hint(f"Use a plain text prompt. {builtin_templates.HINT.template}"),
             )
-        # Imported here: it takes 50 ms, which pass while llama.cpp loads a model
-        # (`LoadedPair`).
+        # The import takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
-        has_tools = command.tools or any(
-            m.tool_calls or m.role == "tool" for m in messages
-        )
+        has_tools = bool(command.tools) or any(map(_is_about_tools, messages))
         own = self._tool_source if has_tools else self._source
         source = own if name == "own" else builtin_templates.load_source(name)
         tools = self._guard.protect_json(command.tools) if command.tools else ""
         think, level, _ = self._thinking_params(command)
-        variables = self._special_texts | ({"reasoning_effort": level} if level else {})
-        return render(
-            source, self._protect(messages), variables, think, tools, name=name
+        variables = dict(self._special_texts)
+        if level:
+            variables["reasoning_effort"] = level
+        protected = list(map(self._protect_message, messages))
+        return render(source, protected, variables, think, tools, name=name)
+
+    def _protect_message(self, message: ChatMessage) -> ChatMessage:
+        """The message; only an answer's own markers in it are control tokens."""
+        shown = self._shown if message.role == "assistant" else ""
+        return replace(
+            message,
+            content=self._guard.protect(message.content, shown),
+            tool_calls=tuple(map(self._protect_call, message.tool_calls)),
         )
 
-    def _protect(self, messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """The messages; in them only an answer's own markers are control tokens."""
-        guard = self._guard
-        return [
-            replace(
-                message,
-                content=guard.protect(
-                    message.content, self._shown if message.role == "assistant" else ()
-                ),
-                tool_calls=tuple(
-                    replace(
-                        call,
-                        name=guard.protect(call.name),
-                        arguments=guard.protect_json(call.arguments),
-                    )
-                    for call in message.tool_calls
-                ),
-            )
-            for message in messages
-        ]
+    def _protect_call(self, call: ToolCall) -> ToolCall:
+        return replace(
+            call,
+            name=self._guard.protect(call.name),
+            arguments=self._guard.protect_json(call.arguments),
+        )
 
     def tokenize(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt's text; earlier answers keep those they were generated
-        with.
-        """
+        """The tokens of a prompt's text; earlier answers keep their own tokens."""
         if prompt.is_rendered:
             tokens = self._guard.tokenize(prompt.text)
         else:
@@ -306,16 +306,19 @@ class PromptBuilder:
     def make_thinking_budget(
         self, prompt: Prompt, request: GenerateCommand
     ) -> ThinkingBudget:
-        vocabulary, closing = self._vocabulary, list[int]()
+        vocabulary = self._vocabulary
+        closing: list[int] = []
         if self._tags:
             text = f"\n{thinking_tags.with_answer_prefix(self._tags).close}"
-            closing = [
-                token for token in vocabulary.tokenize(text) if token != vocabulary.bos
-            ]
+            tokens = vocabulary.tokenize(text)
+            closing = [token for token in tokens if token != vocabulary.bos]
+        limit: int | None = None
+        if request.messages:
+            limit = self._thinking_params(request).budget
         return ThinkingBudget(
             self._tags,
             is_open=prompt.opens_thinking,
-            limit=self._thinking_params(request).budget if request.messages else None,
+            limit=limit,
             piece=vocabulary.piece,
             closing_tokens=closing,
         )
@@ -323,8 +326,7 @@ class PromptBuilder:
     def make_answer_parser(
         self, prompt: Prompt, request: GenerateCommand
     ) -> AnswerParser | None:
-        """The parser that finds where the answer's body begins; None if it begins at
-        once.
+        """The parser that finds where the answer's body begins; None if that is at once.
 
         Only an answer to the model's own template has thinking and headers: not one to
         a plain text, nor one to a built-in template.
@@ -336,14 +338,21 @@ class PromptBuilder:
         return None if parser.kind == "answer" else parser
 
 
+def _is_about_tools(message: ChatMessage) -> bool:
+    return message.role == "tool" or bool(message.tool_calls)
+
+
 # --- Reuse of an answer's own tokens, so that the next prompt matches the KV cache
 
 
 def reuse_answer_tokens(
     tokens: list[int], messages: Sequence[ChatMessage], vocabulary: LlamaVocab
 ) -> list[int]:
-    """Replace the tokens of each earlier answer by those the model generated, if the
-    text is equal.
+    """Replace the tokens of each earlier answer by those that the model generated.
+
+    The model may have written "Hello" as the tokens "Hel" and "lo", while the tokenizer
+    reads it as one. With the tokenizer's, the KV cache would match only up to that
+    word, and everything after it would be decoded again.
 
     The text does not change by a byte, and control tokens between answers stay. Where a
     template changed an answer's text, the tokenizer's tokens stay.
@@ -352,7 +361,8 @@ def reuse_answer_tokens(
         return tokens
     text = _TokenizedText(tokens, vocabulary)
     reused: list[int] = []
-    done = at = 0
+    done = 0  # How many of `tokens` are in `reused`.
+    at = 0  # The byte at which the next answer is searched.
     for message in messages:
         content = message.content.encode("utf-8", "replace")
         start = text.data.find(content.rstrip(), at)
@@ -362,9 +372,8 @@ def reuse_answer_tokens(
         first = text.token_at_byte.get(start)
         if first is None or first < done:
             continue
-        n_own, after = _matching_tokens(
-            text, start, len(content), _completed_texts(message.tokens, vocabulary)
-        )
+        own_texts = _completed_texts(message.tokens, vocabulary)
+        n_own, after = _matching_tokens(text, start, len(content), own_texts)
         reused += [*tokens[done:first], *message.tokens[:n_own]]
         done = after if n_own else first
     return [*reused, *tokens[done:]]
@@ -374,9 +383,9 @@ class _TokenizedText:
     """The bytes of tokens, and the token that begins at each byte."""
 
     def __init__(self, tokens: Sequence[int], vocabulary: LlamaVocab) -> None:
-        pieces = [
-            vocabulary.piece(token) or vocabulary.token_text(token) for token in tokens
-        ]
+        pieces: list[bytes] = []
+        for token in tokens:
+            pieces.append(vocabulary.piece(token) or vocabulary.token_text(token))
         self.data = b"".join(pieces)
         self.token_at_byte: dict[int, int] = {}
         at = 0
@@ -389,10 +398,10 @@ class _TokenizedText:
 def _completed_texts(
     tokens: Sequence[int], vocabulary: LlamaVocab
 ) -> list[bytes | None]:
-    """The text that each token of an answer completes; None if it ends inside a
-    character.
+    """The text that each token of an answer completes.
 
-    Ends before the first token without text.
+    None stands for a token that ends inside a character. The list ends before the first
+    token without text.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts: list[bytes | None] = []
@@ -407,7 +416,7 @@ def _completed_texts(
         else:
             texts.append(pending.encode())
             pending = ""
-    # the answer ended inside a character, shown as U+FFFD
+    # The answer ended inside a character, which is shown as U+FFFD.
     if texts and texts[-1] is None:
         texts[-1] = (pending + decoder.decode(b"", final=True)).encode()
     return texts
@@ -419,10 +428,10 @@ def _matching_tokens(
     length: int,
     completed_texts: Sequence[bytes | None],
 ) -> tuple[int, int]:
-    """How many of an answer's own tokens match at byte `start`, and the token after
-    them.
-    """
-    n_own, after, at = 0, -1, start
+    """How many of an answer's own tokens match at byte `start`, and the token after."""
+    n_own = 0
+    after = -1
+    at = start
     for i, piece in enumerate(completed_texts):
         if piece is None:
             continue
@@ -430,5 +439,6 @@ def _matching_tokens(
             break
         at += len(piece)
         if at in text.token_at_byte:
-            n_own, after = i + 1, text.token_at_byte[at]
+            n_own = i + 1
+            after = text.token_at_byte[at]
     return n_own, after

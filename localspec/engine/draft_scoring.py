@@ -1,7 +1,6 @@
-"""How many draft tokens the target would have accepted at each place of a recorded
-answer.
+"""Scores a draft: how many of its tokens a recorded answer would have accepted.
 
-A draft token counts only while all before it are accepted, and until then the text is
+There is a score for each place of the answer. A draft token counts only while all before it are accepted, and until then the text is
 the recorded one. So one pass of the draft model over the answer decides for every place
 and every draft length, exactly for greedy answers and for those of `coupled`, whose
 noise is the same. A head reads what the target computes of the answer.
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from localspec.llama.context import LlamaContext
 
 READ_WIDTH = 32
-"""Tokens of an answer that are read at once: from 64 on, the CPU's attention rounds
+"""So many tokens of an answer are read at once. From 64 on, the CPU's attention rounds
 differently than in the narrow passes of a run.
 """
 
@@ -50,25 +49,30 @@ class ScoredAnswer(Struct, frozen=True):
 
 
 def score_lookup(answer: ScoredAnswer) -> DraftScore:
-    drafter, text = LookupDrafter(), list(answer.prompt)
-    drafted, accepted = [], []
+    drafter = LookupDrafter()
+    text = answer.prompt
+    drafted: list[int] = []
+    accepted: list[int] = []
     for i, token in enumerate(answer.tokens):
         draft = drafter.propose(text, DRAFT_MAX).tokens
+        expected = answer.tokens[i : i + DRAFT_MAX]
         drafted.append(len(draft))
-        accepted.append(common_prefix_length(draft, answer.tokens[i : i + DRAFT_MAX]))
+        accepted.append(common_prefix_length(draft, expected))
         text.append(token)
     return DraftScore(tuple(drafted), tuple(accepted))
 
 
 def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
     """The model of `draft` gives READ_WIDTH rows of logits at once."""
-    text, start = [*answer.prompt, *answer.tokens], len(answer.prompt)
+    prompt = answer.prompt
+    start = len(prompt)
+    text = [*prompt, *answer.tokens]
     n_recent = answer.prepared.sampling.history_length
-    is_drafted = [
-        answer.draw(row, text[max(0, n - n_recent) : n], n - start) == text[n]
-        for n, row in _read(draft, text, start)
-    ]
-    # From each place on, how many in a row are drafted.
+    is_drafted: list[bool] = []
+    for n, row in _read(draft, text, start):
+        recent = text[max(0, n - n_recent) : n]
+        is_drafted.append(answer.draw(row, recent, n - start) == text[n])
+    # How many tokens in a row are drafted, from each place on.
     runs = [0] * (len(answer.tokens) + 1)
     for i in range(len(is_drafted) - 1, -1, -1):
         runs[i] = min(DRAFT_MAX, runs[i + 1] + 1) if is_drafted[i] else 0
@@ -77,9 +81,11 @@ def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
 
 def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
     """Any drafter that reads text alone: at each place it drafts until a token differs."""
-    tokens, accepted = list(answer.prompt), []
+    tokens = answer.prompt
+    accepted: list[int] = []
     for i, token in enumerate(answer.tokens):
-        accepted.append(_count_equal(drafter, tokens, answer.tokens[i : i + DRAFT_MAX]))
+        expected = answer.tokens[i : i + DRAFT_MAX]
+        accepted.append(_count_equal(drafter, tokens, expected))
         tokens.append(token)
     return _to_score(accepted)
 
@@ -102,15 +108,19 @@ def score_head(
     drafter: Drafter,
     answer: ScoredAnswer,
 ) -> DraftScore:
-    """The target reads the answer in wide passes; the head, its listener, gets one
-    token at a time and drafts until a token differs. Approximate for block heads, whose
-    drafts depend on their length. Empties the memory.
+    """The target reads the answer in wide passes, and the head a token at a time.
+
+    The head is the target's listener; it drafts until a token differs. This is
+    approximate for block heads, whose drafts depend on their length. Empties the memory.
     """
     target.truncate(0)
-    text, n_prompt = [*answer.prompt, *answer.tokens], len(answer.prompt)
+    prompt = answer.prompt
+    n_prompt = len(prompt)
+    text = [*prompt, *answer.tokens]
     for at in range(0, n_prompt - 1, target.n_batch):
         target.decode(text[at : min(at + target.n_batch, n_prompt - 1)], 0)
-    tokens, accepted = text[:n_prompt], [0]
+    tokens = text[:n_prompt]
+    accepted = [0]
     step = min(READ_WIDTH, target.n_batch)
     for at in range(n_prompt - 1, len(text) - 2, step):
         part = text[at : min(at + step, len(text) - 2)]
@@ -144,7 +154,8 @@ def _read(
     What the last text began with too is not read again. Ends early where the model's
     context is full.
     """
-    text, n_batch = text[: draft.model.n_ctx], draft.model.n_batch
+    text = text[: draft.model.n_ctx]
+    n_batch = draft.model.n_batch
     draft.rewind_to(text[:start])
     for at in range(draft.n_cached, start - 1, n_batch):
         draft.decode(text[at : min(at + n_batch, start - 1)], 0)

@@ -48,22 +48,26 @@ class PairProfiler:
 
         What it has found limits the threads from the beginning.
         """
-        self._target, self._draft, self._max_draft = target, draft, max_draft
+        self._target = target
+        self._draft = draft
+        self._max_draft = max_draft
         measured = load.measured
         self._may_choose_threads = load.target_settings.n_threads is None
         self._threads_measured = False
-        self._may_measure_when_idle = self._is_due = load.measure_when_idle
+        self._may_measure_when_idle = load.measure_when_idle
+        self._is_due = load.measure_when_idle
         self._measured_ms = measured.t1_ms if measured else None
-        self._n_slow_answers = self._n_disturbed = 0
-        # The pass costs of the last measurement.
+        self._n_slow_answers = 0
+        self._n_disturbed = 0
         self.costs: MeasuredCosts | None = None
-        # Ends what is measured when idle, within a pass.
+        """The pass costs of the last measurement."""
         self.interrupt = InterruptFlag()
+        """Ends a measurement between commands, within a pass."""
         self._models = [model for model in (target, draft) if model is not None]
         self._threads = [
             (model.n_threads, model.n_threads_batch) for model in self._models
         ]
-        """Of each model, for one-token and for wider passes, without other programs."""
+        """Each model's threads, for one-token and for wider passes, if nothing else runs."""
         self._max_threads = _UNLIMITED  # That other programs leave CPUs for.
         if self._may_choose_threads:
             if measured and measured.threads and measured.threads_batch:
@@ -72,7 +76,8 @@ class PairProfiler:
             elif load.threads is not None:
                 self._set_threads(*load.threads)
         self._limit_threads(count_free_cpus(cpu_load.read()))
-        self._cpu_load, self._adapt_at = OtherCpuLoad(os.getpid()), 0.0
+        self._cpu_load = OtherCpuLoad(os.getpid())
+        self._adapt_at = 0.0
         self._cpu_load.start()
 
     @property
@@ -87,11 +92,11 @@ class PairProfiler:
     def adapt_threads(self, *, between_answers: bool = False) -> None:
         """Leave CPUs to other programs that keep them busy; call it between passes.
 
-        Else a thread waits for its CPU while the others wait for it at every node of
-        the graph, spinning (libgomp, 300,000 times), and two engines take seconds for a
-        token. The text does not depend on it, but for rounding in a long context. What
-        others use between answers may give CPUs back, but take none: they may be
-        waiting for an answer.
+        If a thread has to wait for its CPU, the others wait for it at every node of the
+        graph, spinning (libgomp, 300,000 times), and two engines take seconds for a
+        token. The text does not depend on the number of threads, but for rounding in a
+        long context. Between answers CPUs are given back, but none are taken away:
+        what the other programs do then may be waiting for an answer.
         """
         now = time.monotonic()
         if now < self._adapt_at and not between_answers:
@@ -100,7 +105,9 @@ class PairProfiler:
         share = self._cpu_load.read()
         if share is not None:
             n = count_free_cpus(share)
-            self._limit_threads(max(n, self._max_threads) if between_answers else n)
+            if between_answers:
+                n = max(n, self._max_threads)
+            self._limit_threads(n)
 
     def _limit_threads(self, n: int) -> None:
         if n != self._max_threads:
@@ -108,16 +115,18 @@ class PairProfiler:
             self._apply_threads()
 
     def measure(self, seconds: float) -> Iterator[str]:
-        """Measure, then use the best thread counts; yields what is measured, after
-        every pass.
+        """Measure, and use the best thread counts.
 
-        Passes continue the texts in memory and are removed again.
+        Yields what is measured, after every pass. Passes continue the texts in memory
+        and are removed again.
         """
-        target, draft, times = self._target, self._draft, None
+        target = self._target
+        draft = self._draft
         self._limit_threads(_UNLIMITED)
         if self._may_choose_threads:
             counts = read_cpu_cores().thread_counts()
-            width, threads = min(self._max_draft + 1, _WIDE_PASS), None
+            width = min(self._max_draft + 1, _WIDE_PASS)
+            threads = None
             measured = pass_timing.measure_threads(target, draft, counts, width)
             for threads in measured:  # noqa: B007
                 yield "comparing thread counts"
@@ -125,6 +134,7 @@ class PairProfiler:
                 self._set_threads(*threads.best())
                 self._threads_measured = True
         warm = target.captured_after
+        times = None
         for times in pass_timing.measure_passes(
             target, draft, self._max_draft, seconds, warm
         ):
@@ -134,16 +144,17 @@ class PairProfiler:
             self._measured_ms = times.t1()
 
     def measure_when_idle(self) -> Iterator[MeasuredCosts | None]:
-        """Measure if it is due; the last item is the result. It may be closed at every
-        yield.
+        """Measure if it is due; the last item is the result.
 
-        Nothing is kept if it is closed or interrupted before its end, or if other
+        It may be closed at every yield. Nothing is kept if it is closed or interrupted before its end, or if other
         programs used the CPUs meanwhile.
         """
         if not self._is_due or not self._can_restore_memory():
             return
-        before, max_threads = self._threads, self._max_threads
-        was_measured, is_kept = self._threads_measured, False
+        before = self._threads
+        max_threads = self._max_threads
+        was_measured = self._threads_measured
+        is_kept = False
         cpu_load = OtherCpuLoad(os.getpid())
         cpu_load.start()
         for model in self._models:
@@ -162,36 +173,39 @@ class PairProfiler:
             for model in self._models:
                 model.watch(None)
             if not is_kept:
-                self._threads, self._max_threads = before, max_threads
+                self._threads = before
+                self._max_threads = max_threads
                 self._apply_threads()
                 self._threads_measured = was_measured
 
     def record_answer(self, plain_ms: float) -> None:
-        is_slow = (
-            self._measured_ms is not None
-            and plain_ms > _SLOWER_RATIO * self._measured_ms
-        )
-        self._n_slow_answers = self._n_slow_answers + 1 if is_slow else 0
+        """Measure again soon if several answers were slower than the measurement says."""
+        expected_ms = self._measured_ms
+        if expected_ms is not None and plain_ms > _SLOWER_RATIO * expected_ms:
+            self._n_slow_answers += 1
+        else:
+            self._n_slow_answers = 0
         if self._n_slow_answers >= _MAX_SLOW_ANSWERS:
-            self._n_slow_answers, self._is_due = 0, self._may_measure_when_idle
+            self._n_slow_answers = 0
+            self._is_due = self._may_measure_when_idle
 
     def empty_memories(self) -> None:
-        for model in (self._target, self._draft):
-            if model is not None:
-                model.truncate(0)
+        for model in self._models:
+            model.truncate(0)
 
     def _can_restore_memory(self) -> bool:
         """Whether passes after the text in memory leave it as it is."""
-        models = [model for model in (self._target, self._draft) if model is not None]
-        has_space = all(
-            model.n_ctx - model.n_past >= _WIDE_PASS + 1 for model in models
-        )
+        if any(model.n_ctx - model.n_past <= _WIDE_PASS for model in self._models):
+            return False
+        if not self._target.n_past:
+            return True
+        if self._target.needs_checkpoints:
+            return False
+        # A head's memory is filled by the target's passes.
         draft = self._draft
-        has_own = draft is None or (
-            isinstance(draft, LlamaContext) and not draft.is_recurrent
-        )
-        is_simple = not self._target.needs_checkpoints and has_own
-        return has_space and (is_simple or not self._target.n_past)
+        if draft is None:
+            return True
+        return isinstance(draft, LlamaContext) and not draft.is_recurrent
 
     def _set_threads(self, n: int, n_batch: int) -> None:
         self._threads = [(n, n_batch)] * len(self._models)

@@ -1,6 +1,4 @@
-"""Converts the loop's results into events: rounds with text, and the totals of an
-answer.
-"""
+"""Converts the loop's results into events: rounds with text, and an answer's totals."""
 
 from __future__ import annotations
 
@@ -68,27 +66,33 @@ class OutputProcessor:
             return
         for step in loop:
             if isinstance(step, Prefill):
-                self._prompt_tokens, self._reused_tokens = step.total, step.reused
-                yield replace(step, thinking=True) if self._starts_in_thinking else step
+                self._prompt_tokens = step.total
+                self._reused_tokens = step.reused
+                if self._starts_in_thinking:
+                    step = replace(step, thinking=True)  # noqa: PLW2901
+                yield step
             elif isinstance(step, LoopEnd):
                 yield self._to_finished(step.reason)
             else:
-                event = self._to_round(step)
-                self._totals.add(event)
-                self._first_token_at = self._first_token_at or time.perf_counter()
-                yield event
-                plan = self._drafting.plan_change()
-                if plan is not None:
-                    yield plan
-                if step.width == 0:
-                    n = self._thinking.n_tokens if self._thinking else 0
-                    message = (
-                        f"Thinking stopped after {n:,} tokens: its budget is used up."
-                    )
-                    yield Notice("info", "thinking-ended", message)
+                yield from self._process_round(step)
                 if self._detokenizer.found_stop:
                     yield self._to_finished("stop")
                     return
+
+    def _process_round(self, step: RoundResult) -> Iterator[Event]:
+        event = self._to_round(step)
+        self._totals.add(event)
+        if self._first_token_at is None:
+            self._first_token_at = time.perf_counter()
+        yield event
+
+        plan = self._drafting.plan_change()
+        if plan is not None:
+            yield plan
+        if step.width == 0:
+            n = self._thinking.n_tokens if self._thinking else 0
+            message = f"Thinking stopped after {n:,} tokens: its budget is used up."
+            yield Notice("info", "thinking-ended", message)
 
     def _to_round(self, step: RoundResult) -> Round:
         drafted = len(step.draft.tokens)
@@ -101,18 +105,21 @@ class OutputProcessor:
         if step.probabilities:
             tokens = list(map(self._with_probabilities, tokens, step.probabilities))
         n = self._totals.rounds + self._totals.plain_rounds
-        nothing = "no draft tokens" if n else "prompt pass, nothing drafted"
         return Round(
             n=n,
             source=step.draft.source if drafted else None,
-            reason=step.draft.reason
-            or (self._drafting.plan.why if drafted else nothing),
+            reason=step.draft.reason or self._default_reason(n, drafted),
             drafted=drafted,
             accepted=min(step.accepted, len(tokens)),
             tokens=tuple(tokens),
             ms=step.ms,
             overlap=step.draft.overlap,
         )
+
+    def _default_reason(self, n: int, drafted: int) -> str:
+        if drafted:
+            return self._drafting.plan.why
+        return "no draft tokens" if n else "prompt pass, nothing drafted"
 
     def _push(self, token: int) -> str:
         """The text that this token completes."""
@@ -128,7 +135,8 @@ class OutputProcessor:
     def _with_probabilities(
         self, token: Token, probabilities: TokenProbabilities
     ) -> Token:
-        chosen, piece = probabilities.chosen, self._piece(token.id)
+        chosen = probabilities.chosen
+        piece = self._piece(token.id)
         is_whole = token.text.encode("utf-8", "replace") == piece
         return replace(
             token,
@@ -145,6 +153,9 @@ class OutputProcessor:
         prefill_ms = round((first - self._started_at) * 1e3, 3)
         n_later = self._totals.tokens - 1
         decode = now - first
+        tokens_per_second = None
+        if n_later > 0 and decode:
+            tokens_per_second = round(n_later / decode, 3)
         totals: dict[str, Any] = {
             "tokens": self._totals.tokens,
             "prompt_tokens": self._prompt_tokens,
@@ -153,9 +164,7 @@ class OutputProcessor:
                 "prefill_ms": prefill_ms,
                 "first_token_ms": None if self._first_token_at is None else prefill_ms,
                 "decode_ms": round(decode * 1e3, 3),
-                "tokens_per_second": round(n_later / decode, 3)
-                if n_later > 0 and decode
-                else None,
+                "tokens_per_second": tokens_per_second,
             },
             "speculation": self._totals.to_json(),
         }
@@ -171,18 +180,18 @@ class OutputProcessor:
 def to_alternatives(
     probabilities: TokenProbabilities, vocabulary: LlamaVocab
 ) -> tuple[Alternative, ...]:
-    """With their texts; control tokens have their names."""
-    found = []
+    """The alternatives with their texts; the text of a control token is its name."""
+    found: list[Alternative] = []
     for other in probabilities.alternatives:
-        piece = b"" if vocabulary.is_eog(other.id) else vocabulary.piece(other.id)
-        piece = piece or vocabulary.token_text(other.id)
+        piece = b""
+        if not vocabulary.is_eog(other.id):
+            piece = vocabulary.piece(other.id)
+        if not piece:
+            piece = vocabulary.token_text(other.id)
         text = piece.decode("utf-8", "replace")
         is_whole = text.encode() == piece
-        found.append(
-            replace(
-                other, text=text, piece=None if is_whole else piece.decode("latin-1")
-            )
-        )
+        bytes_ = None if is_whole else piece.decode("latin-1")
+        found.append(replace(other, text=text, piece=bytes_))
     return tuple(found)
 
 
@@ -203,38 +212,45 @@ class IncrementalDetokenizer:
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
         self._undecoded = b""
-        self._stops = tuple(stop for stop in stops if stop)
+        self._stops = tuple(filter(None, stops))
         self._held_back = ""
         self.found_stop = ""  # The stop string that was found.
 
     def push(self, piece: bytes) -> str:
-        """The text that this piece completes; a stop string ends it and sets
-        `found_stop`.
+        """The text that this piece completes.
+
+        A stop string ends it and sets `found_stop`. With the stop string "###" the
+        pieces "a #", "# b" and "###" give "a ", "## b" and "": what may be the start of
+        the stop string waits for the piece that decides.
         """
         decoded = self._decode(piece)
         if not self._stops:
             return decoded
         self._held_back += decoded
-        # The stop string that is complete first, as if the bytes had come one by one.
-        matches = [
-            (at + len(stop), at, stop)
-            for stop in self._stops
-            if (at := self._held_back.find(stop)) >= 0
-        ]
+        matches: list[tuple[int, int, str]] = []
+        for stop in self._stops:
+            at = self._held_back.find(stop)
+            if at >= 0:
+                matches.append((at + len(stop), at, stop))
         if matches:
+            # The one that is complete first, as if the bytes had come one by one.
             _, at, self.found_stop = min(matches)
-            text, self._held_back = self._held_back[:at], ""
-            return text
+            return self._release(at, dropped=True)
         n_held = max(partial_length(self._held_back, stop) for stop in self._stops)
-        end = len(self._held_back) - n_held
-        text, self._held_back = self._held_back[:end], self._held_back[end:]
+        return self._release(len(self._held_back) - n_held)
+
+    def _release(self, end: int, *, dropped: bool = False) -> str:
+        """The text that was held back, up to `end`; the rest stays, or is dropped."""
+        text = self._held_back[:end]
+        self._held_back = "" if dropped else self._held_back[end:]
         return text
 
     def finish(self) -> str:
         """The remaining text; an unfinished character becomes U+FFFD."""
         if self.found_stop:
             return ""
-        text, self._held_back = self._held_back + self._decode(b"", is_final=True), ""
+        text = self._held_back + self._decode(b"", is_final=True)
+        self._held_back = ""
         return text
 
     def _decode(self, piece: bytes, *, is_final: bool = False) -> str:

@@ -12,8 +12,8 @@ from msgspec import Struct
 from localspec.spec.protocols import LanguageModel
 
 WIDTHS = (1, 4, 2, 8, 5)
-"""The most informative first: a slow model runs out of time. llama.cpp may change
-kernels at 5.
+"""The most informative width comes first: a slow model runs out of time. At width 5
+llama.cpp may change kernels.
 """
 _ANY_TOKEN = 1  # The content does not affect the time.
 _REPEATS = 5
@@ -22,8 +22,9 @@ _FASTER_RATIO = 0.95  # Another number of threads must reduce the time to this s
 
 
 class PassTimes(Struct):
-    """Milliseconds of target passes by width, argmax of each row included, and of draft
-    passes.
+    """Milliseconds of target passes by width, and of draft passes.
+
+    Those of the target include the argmax of each row.
     """
 
     verify: dict[int, list[float]]
@@ -31,8 +32,11 @@ class PassTimes(Struct):
 
     def verify_curve(self) -> dict[str, float]:
         """Medians by width, in units of a one-token pass."""
-        t1, timed = self.t1(), sorted(self.verify.items())
-        return {str(width): round(float(np.median(ms)) / t1, 4) for width, ms in timed}
+        t1 = self.t1()
+        curve: dict[str, float] = {}
+        for width, times in sorted(self.verify.items()):
+            curve[str(width)] = round(float(np.median(times)) / t1, 4)
+        return curve
 
     def t1(self) -> float:
         return float(np.median(self.verify[1]))
@@ -118,10 +122,9 @@ def measure_threads(
     counts: Sequence[int],
     width: int,
 ) -> Iterator[ThreadTimes]:
-    """Yield the times so far after each pass; the models' thread counts are as before
-    afterwards.
+    """Yield the times so far after each pass; `width` is that of the wider passes.
 
-    `width` is that of the wider passes.
+    The models have their own thread counts again afterwards.
     """
     models = [model for model in (target, draft) if model is not None]
     before = [(model.n_threads, model.n_threads_batch) for model in models]

@@ -29,30 +29,19 @@ def replay_passes(
     command: ReplayCommand,
     cancelled: Callable[[], bool],
 ) -> ReplayResult:
-    """Decode the prompt into an empty memory, then the tokens in passes of the given
-    widths.
+    """Decode a prompt into an empty memory, then the tokens in passes of given widths.
 
     Closes the decoder. If cancelled, returns the results so far. Raises UsageError.
     """
-    widths, emitted = command.widths, command.emitted
-    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == max(
-        1, len(command.tokens)
-    )
-    fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
-    in_vocabulary = all(0 <= token < n_vocab for token in command.tokens)
     scores: list[tuple[int, float, float, float]] = []
     try:
-        if not (is_complete and fits and in_vocabulary):
-            raise UsageError("The passes and the tokens of this replay do not match.")
+        _check_replay(command, n_vocab)
         if command.tokens:
-            for index, row, recent in _replayed_rows(
-                decoder, prompt, command, cancelled
-            ):
-                scores.append(
-                    _score_replayed(
-                        row, command.sampling, recent, index, command.tokens[index]
-                    )
-                )
+            rows = _replayed_rows(decoder, prompt, command, cancelled)
+            for index, row, recent in rows:
+                token = command.tokens[index]
+                score = _score_replayed(row, command.sampling, recent, index, token)
+                scores.append(score)
     except DecodeInterrupted:
         pass
     finally:
@@ -61,19 +50,29 @@ def replay_passes(
     return ReplayResult(*columns)
 
 
+def _check_replay(command: ReplayCommand, n_vocab: int) -> None:
+    """Raises UsageError."""
+    widths = command.widths
+    emitted = command.emitted
+    n_tokens = max(1, len(command.tokens))
+    is_complete = len(widths) == len(emitted) and sum(emitted) + 1 == n_tokens
+    fits = all(0 < n <= width for width, n in zip(widths, emitted, strict=False))
+    in_vocabulary = all(0 <= token < n_vocab for token in command.tokens)
+    if not (is_complete and fits and in_vocabulary):
+        raise UsageError("The passes and the tokens of this replay do not match.")
+
+
 def _replayed_rows(
     decoder: CachedDecoder | IndependentDecoder,
     prompt: list[int],
     command: ReplayCommand,
     cancelled: Callable[[], bool],
 ) -> Iterator[tuple[int, Logits, Sequence[int]]]:
-    """For each token its position, the row of logits that decides it, and all tokens
-    before it.
-    """
+    """Each token's position, the row that decides it, and all tokens before it."""
     text = list(prompt)
     for index, padding, emitted in _replay_schedule(command):
-        # As many rows as in the original pass: the number of outputs affects the last
-        # bits.
+        # There are as many rows as in the original pass, because the number of outputs
+        # affects the last bits.
         rows = decoder.decode(text, padding, cancelled)
         for i in range(emitted):
             yield index + i, rows[i], text
@@ -92,9 +91,8 @@ class CachedDecoder:
     ) -> Logits:
         target = self._target
         target.rewind_to(text)
-        for _ in target.prefill_until(
-            text, target.model.n_batch - len(padding), cancelled
-        ):
+        max_left = target.model.n_batch - len(padding)
+        for _ in target.prefill_until(text, max_left, cancelled):
             pass
         if cancelled():
             raise DecodeInterrupted
@@ -105,15 +103,15 @@ class CachedDecoder:
 
 
 class IndependentDecoder:
-    """Decodes passes in the same batches as rounds do, with a batch and positions of
-    its own.
+    """Decodes passes as rounds do, with a batch and positions of its own.
 
     So a wrong position, a stale cell or a row that is not the token's shows in a
     replay.
     """
 
     def __init__(self, context: LlamaContext) -> None:
-        self._context, self._memory = context, C.llama_get_memory(context.handle)
+        self._context = context
+        self._memory = C.llama_get_memory(context.handle)
         self._batch = C.llama_batch_init(context.n_batch, 0, 1)
         self._n_done = 0  # Tokens of the text in the memory.
         context.truncate(0)
@@ -143,18 +141,26 @@ class IndependentDecoder:
         if cancelled():
             raise DecodeInterrupted
         C.llama_memory_seq_rm(self._memory, 0, self._n_done, -1)
-        batch, n = self._batch, len(tokens)
+        handle = self._context.handle
+        batch = self._batch
+        n = len(tokens)
         batch.n_tokens = n
         for i, token in enumerate(tokens):
-            batch.token[i], batch.pos[i] = token, self._n_done + i
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
+            batch.token[i] = token
+            batch.pos[i] = self._n_done + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
             batch.logits[i] = i >= n - outputs
-        if (result := C.llama_decode(self._context.handle, batch)) != 0:
+        result = C.llama_decode(handle, batch)
+        if result != 0:
             raise library.decode_error(result)
         heartbeat.record_progress()
-        shape, rows = (self._context.n_vocab,), range(n - outputs, n)
-        logits = [C.llama_get_logits_ith(self._context.handle, i) for i in rows]
-        return np.array([np.ctypeslib.as_array(row, shape) for row in logits])
+        shape = (self._context.n_vocab,)
+        rows: list[Logits] = []
+        for i in range(n - outputs, n):
+            row = C.llama_get_logits_ith(handle, i)
+            rows.append(np.ctypeslib.as_array(row, shape))
+        return np.array(rows)
 
     def close(self) -> None:
         C.llama_memory_clear(self._memory, True)
@@ -162,8 +168,7 @@ class IndependentDecoder:
 
 
 def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], int]]:
-    """Per pass: position of its first token, the tokens after the newest one, how many
-    it emitted.
+    """For each pass: its first position, the tokens after the newest, the number emitted.
 
     Rejected draft tokens are unknown. A row depends only on the tokens up to its own,
     so they are replaced: by the answer's next tokens, then by its last token repeated.
@@ -180,11 +185,13 @@ def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], i
 def _score_replayed(
     row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
 ) -> tuple[int, float, float, float]:
-    """A column of each field of `ReplayResult`."""
+    """One value for each field of `ReplayResult`."""
     n = sampling.history_length
     recent = list(text[-n:]) if n else []
     distribution = compute_distribution(row, sampling, recent)
-    ids, probs, prob = distribution.ids, distribution.probs, distribution.prob(token)
+    ids = distribution.ids
+    probs = distribution.probs
+    prob = distribution.prob(token)
     likelier = (probs > prob) | ((probs == prob) & (ids < token))
     noise = gumbel_noise(sampling.seed, index, ids)
     best = int(ids[(np.log(probs) + noise).argmax()])

@@ -41,18 +41,18 @@ class EngineTimeouts(Struct, frozen=True):
     there.
     """
     compiling: float = 1800
-    """Replaces the others while a GPU's driver may compile its programs: the engine
-    computes.
+    """Replaces the others while a GPU's driver may compile its programs: that takes long
+    and shows no progress.
     """
 
 
 _BUSY_CORES = 0.05
-"""CPU seconds per second from which an engine without progress computes; a deadlock
-uses none.
+"""An engine without progress that uses so many CPU seconds a second is computing; a
+deadlock uses none.
 """
 _BUSY_SECONDS = 30
-"""For so long after such a heartbeat it counts as computing: other programs take the
-cores too.
+"""The engine counts as computing for so long after such a heartbeat: other programs take
+the cores too.
 """
 
 
@@ -72,14 +72,15 @@ class EngineProcess:
         self._exit: EngineExit | None = None
         self._remote_hosts: tuple[str, ...] = ()
         self._hosts_checked_at = 0.0
-        self._has_gpu, self._busy_at = False, -math.inf
+        self._has_gpu = False
+        self._busy_at = -math.inf
         self._file_stats: exit_causes.FileStats = {}
         """Stats of the pair's files when they were loaded."""
-        # The reply of a command with exactly one.
         self._reply: wire.EngineOutput | None = None
+        """The reply of a command that has exactly one."""
         self._token_scores: list[TokenScore] = []
-        # The newest measured costs of the pair.
         self.measured: wire.MeasuredCosts | None = None
+        """The newest measured costs of the pair."""
         self._write_lock = threading.Lock()
         self._stop_requested = False
         self._is_stopping = False  # Whether the command in progress was asked to stop.
@@ -91,8 +92,7 @@ class EngineProcess:
         except OSError as error:
             raise exit_causes.start_error(error) from error
         self._log = EngineLog(self.pid)
-        # The thread of the outputs waits for that of the log, so the log's is started
-        # first.
+        # The thread of the outputs waits for the log's, so the log's is started first.
         stderr = self._process.stderr
         assert stderr is not None
         self._log_thread = threading.Thread(
@@ -170,13 +170,14 @@ class EngineProcess:
         return tuple(self._token_scores)
 
     def stop(self) -> None:
-        """Stop the answer after the llama_decode in progress; a long one on the CPU is
-        aborted.
+        """Stop the answer after the llama_decode in progress.
 
-        An engine that makes no progress or does not respond is killed.
+        A long one on the CPU is aborted. An engine that makes no progress or does not
+        respond is killed.
         """
-        self._stop_requested = self._is_stopping = True
-        # wakes `_next_output`, whose timeouts are shorter now
+        self._stop_requested = True
+        self._is_stopping = True
+        # This wakes `_next_output`, whose timeouts are shorter now.
         self._outputs.put((-1, None))
         self._send_pending_stop()
 
@@ -219,20 +220,20 @@ class EngineProcess:
             yield self._exit
             return
         self._command_number += 1
+        number = self._command_number
         self._is_stopping = False
         self._on_start(command)
-        self._send(self._command_number, command)
+        self._send(number, command)
         slow_after = self._timeouts.slow_notice
         try:
-            while not isinstance(
-                output := self._next_output(
-                    self._command_number, timeout, slow_after=slow_after
-                ),
-                wire.DoneReply,
-            ):
+            while True:
+                output = self._next_output(number, timeout, slow_after=slow_after)
+                if isinstance(output, wire.DoneReply):
+                    break
                 if output in (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE):
-                    slow_after = math.inf
-                if (event := self._keep_reply(output)) is not None:
+                    slow_after = math.inf  # The notice is shown once.
+                event = self._keep_reply(output)
+                if event is not None:
                     yield event
                 if isinstance(output, EngineExit):
                     return
@@ -278,10 +279,8 @@ class EngineProcess:
         seconds without progress, unless a GPU's driver may compile. Returns a notice
         after `slow_after` seconds without progress.
         """
-        limit, timeouts = (
-            timeout if stuck_timeout is None else stuck_timeout,
-            self._timeouts,
-        )
+        timeouts = self._timeouts
+        limit = timeout if stuck_timeout is None else stuck_timeout
         while True:
             quiet = min(timeout, slow_after)
             if self._is_stopping:
@@ -290,8 +289,9 @@ class EngineProcess:
             try:
                 output_number, output = self._outputs.get(timeout=quiet)
             except queue.Empty:
-                is_slow = slow_after < timeout and not self._is_stopping
-                return self._slow_notice() if is_slow else self._kill(exit_causes.HANG)
+                if slow_after < timeout and not self._is_stopping:
+                    return self._slow_notice()
+                return self._kill(exit_causes.HANG)
             if isinstance(output, wire.HeartbeatReply) and output_number == number:
                 if self._is_hung(output, limit):
                     return self._kill(exit_causes.HANG)
@@ -299,26 +299,25 @@ class EngineProcess:
                     return self._slow_notice()
             if isinstance(output, EngineExit):
                 output = self._record_exit(output)
-            if output is not None and (
-                output_number == number or self._exit is not None
-            ):
+            is_own = output_number == number or self._exit is not None
+            if output is not None and is_own:
                 return output
 
     def _slow_notice(self) -> Notice:
-        return (
-            exit_causes.COMPILING_NOTICE if self._has_gpu else exit_causes.SLOW_NOTICE
-        )
+        if self._has_gpu:
+            return exit_causes.COMPILING_NOTICE
+        return exit_causes.SLOW_NOTICE
 
     def _is_hung(self, heartbeat: wire.HeartbeatReply, limit: float) -> bool:
-        """Not while a GPU's driver may compile, unless the engine was asked to stop."""
+        """Whether the engine has made no progress for too long.
+
+        While a GPU's driver may compile it may take longer, unless it was asked to stop.
+        """
         now = time.monotonic()
         if heartbeat.busy >= _BUSY_CORES:
             self._busy_at = now
-        if (
-            self._has_gpu
-            and now - self._busy_at < _BUSY_SECONDS
-            and not self._is_stopping
-        ):
+        is_busy = now - self._busy_at < _BUSY_SECONDS
+        if self._has_gpu and is_busy and not self._is_stopping:
             limit = max(limit, self._timeouts.compiling)
         if heartbeat.stuck > limit:
             return True
@@ -326,7 +325,7 @@ class EngineProcess:
         if not self._remote_hosts or since < self._timeouts.remote_check:
             return False
         self._hosts_checked_at = now
-        # llama.cpp would wait for ever
+        # llama.cpp would wait for ever.
         return bool(remote_devices.source().find_silent(self._remote_hosts))
 
     def _handshake(self) -> None:
@@ -344,10 +343,10 @@ class EngineProcess:
         self._send_pending_stop()
 
     def _send_pending_stop(self) -> None:
-        """Send a requested stop; while a command is being written, `_send` does it
-        afterwards.
+        """Send a requested stop.
 
-        So a signal handler never waits for the code that it interrupted.
+        While a command is being written, `_send` does it afterwards. So a signal handler
+        never waits for the code that it interrupted.
         """
         while self._stop_requested and self._write_lock.acquire(blocking=False):
             try:
@@ -359,16 +358,19 @@ class EngineProcess:
     def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
         remaining = memoryview(line)
-        with suppress(OSError, ValueError):  # `_read_outputs` reports an exit
-            while remaining:  # a signal may interrupt a write
-                remaining = remaining[self._process.stdin.write(remaining) or 0 :]
+        with suppress(OSError, ValueError):  # `_read_outputs` reports an exit.
+            while remaining:  # A signal may interrupt a write.
+                n_written = self._process.stdin.write(remaining) or 0
+                remaining = remaining[n_written:]
 
     def _cancel_generation(self) -> None:
         """Stop the answer and discard its remaining output."""
         self.stop()
         until = time.monotonic() + self._timeouts.stop
         while (left := until - time.monotonic()) > 0:
-            output = self._next_output(self._command_number, left, self._timeouts.stop)
+            output = self._next_output(
+                self._command_number, left, stuck_timeout=self._timeouts.stop
+            )
             if isinstance(output, wire.DoneReply | wire.FailureReply | EngineExit):
                 return
         self._kill(exit_causes.HANG)

@@ -43,8 +43,9 @@ class EngineLog:
                 self.append(lines)
 
     def append(self, lines: Sequence[str]) -> None:
-        """Append to the file only, in one write, because other processes write to it
-        too.
+        """Append to the file only.
+
+        It is one write, because other processes write to the file too.
         """
         prefix = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._pid} "
         text = "".join(f"{prefix}{line}\n" for line in lines)

@@ -1,6 +1,4 @@
-"""Why an engine process ended: the cause and the hint, from its exit code and last log
-lines.
-"""
+"""Why an engine process ended: cause and hint, from its exit code and last log lines."""
 
 from __future__ import annotations
 
@@ -161,11 +159,9 @@ def blame_changed_file(
     if engine_exit.how == "signal SIGBUS":
         for name, now in stat_files(*stats_at_load).items():
             if now != stats_at_load[name]:
-                what = (
-                    f"it has {now[0]:,} bytes now"
-                    if now
-                    else "it is no longer accessible"
-                )
+                what = "it is no longer accessible"
+                if now:
+                    what = f"it has {now[0]:,} bytes now"
                 path = sanitize(name, multiline=False)
                 return replace(engine_exit, hint=f"{_FILE_CHANGED}: {path}; {what}.")
     return engine_exit
@@ -175,19 +171,18 @@ def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
     pattern = "|".join(["error", *(pattern for *_, pattern in _LOG_CAUSES)])
     lines = [line for line in engine_exit.log if re.search(pattern, line.lower())]
     last = f" Last log line: {lines[-1]}" if lines else ""
-    kind: type[errors.LocalspecError]
-    kind = (
-        errors.StorageError
-        if engine_exit.hint == _FREE_DISK_SPACE
-        else errors.EngineError
-    )
-    kind = errors.OutOfMemoryError if engine_exit.how.startswith("oom-") else kind
+    kind: type[errors.LocalspecError] = errors.EngineError
+    if engine_exit.how.startswith("oom-"):
+        kind = errors.OutOfMemoryError
+    elif engine_exit.hint == _FREE_DISK_SPACE:
+        kind = errors.StorageError
     error = kind(
         f"The engine stopped: {describe_cause(engine_exit.how)}.{last}",
         engine_exit.hint,
     )
     error.detail = engine_exit.log
-    if os.path.exists(log_file := engine_log.log_path()):
+    log_file = engine_log.log_path()
+    if log_file.exists():
         error.detail = (*engine_exit.log, f"Engine log: {log_file}")
     return error
 
@@ -203,9 +198,8 @@ def describe_cause(cause: str) -> str:
         "protocol": "it sent invalid output",
         **dict(extras.rows("EXIT_CAUSES")),
     }
-    return descriptions.get(
-        cause,
-        cause.replace("signal", "it crashed with").replace(
-            "exit", "it exited with code"
-        ),
-    )
+    if cause in descriptions:
+        return descriptions[cause]
+    # `signal SIGSEGV`, or `exit 70`.
+    words = cause.replace("signal", "it crashed with")
+    return words.replace("exit", "it exited with code")

@@ -11,8 +11,11 @@ from localspec.llama.library import C
 from localspec.spec.protocols import HiddenStates
 
 _SHORT_BATCH = 32  # Up to this many tokens are written one by one.
-# For text the first three axes of an M-RoPE position are equal; the fourth is 0.
 _TEXT_AXES = 3
+"""The first three axes of an M-RoPE position are equal in a text; the fourth is 0."""
+
+_INTS = ctypes.POINTER(ctypes.c_int32)
+_FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
 class LlamaBatch:
@@ -33,36 +36,25 @@ class LlamaBatch:
         self._states = np.zeros((n, width), np.float32)
         self._counts = np.ones(n, np.int32)
         self._sequence_ids = [(ctypes.c_int32 * 1)(0) for _ in range(n)]
-        pointers = [
-            ctypes.cast(id_, ctypes.POINTER(ctypes.c_int32))
-            for id_ in self._sequence_ids
-        ]
-        self._sequences = (ctypes.POINTER(ctypes.c_int32) * n)(*pointers)
+        pointers = [ctypes.cast(id_, _INTS) for id_ in self._sequence_ids]
+        self._sequences = (_INTS * n)(*pointers)
         self._offsets = np.arange(n, dtype=np.int32)
         self._last_outputs = (0, 0)
-        self._position_pointer = self._positions.ctypes.data_as(
-            ctypes.POINTER(ctypes.c_int32)
-        )
-        self._token_pointer = self._tokens.ctypes.data_as(
-            ctypes.POINTER(ctypes.c_int32)
-        )
+        self._position_pointer = self._positions.ctypes.data_as(_INTS)
+        self._token_pointer = self._tokens.ctypes.data_as(_INTS)
+        state_pointer = self._states.ctypes.data_as(_FLOATS)
         self.struct = C.llama_batch(
-            0,
-            self._token_pointer if tokens else None,
-            self._states.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-            if width
-            else None,
-            self._position_pointer,
-            self._counts.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)),
-            ctypes.cast(
-                self._sequences, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))
-            ),
-            self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+            n_tokens=0,
+            token=self._token_pointer if tokens else None,
+            embd=state_pointer if width else None,
+            pos=self._position_pointer,
+            n_seq_id=self._counts.ctypes.data_as(_INTS),
+            seq_id=ctypes.cast(self._sequences, ctypes.POINTER(_INTS)),
+            logits=self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
     def set_positions(self, n: int, n_past: int, outputs: int) -> None:
-        """Set `n` rows from position `n_past` on, of which the last `outputs` give
-        logits.
+        """Set `n` rows from position `n_past` on; the last `outputs` give logits.
 
         A round's few positions are written one by one: after a decode the numpy code is
         cold.
@@ -73,7 +65,7 @@ class LlamaBatch:
                 position[i] = n_past + i
         else:
             np.add(self._offsets[:n], n_past, out=self._positions[:n])
-        # a text has the same on each
+        # The axes of a text are equal.
         for axis in range(1, min(self._axes, _TEXT_AXES)):
             self._positions[axis * n : (axis + 1) * n] = self._positions[:n]
         if self._axes > _TEXT_AXES:

@@ -39,7 +39,8 @@ from localspec.units import gib
 # Up to this many tokens a decode is short, and needs no abort callback.
 _SHORT_DECODE = 32
 _ABORTED = 2  # llama_decode's return code after the abort callback returned True.
-_LIBC = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+_LIBC_NAME = "msvcrt" if sys.platform == "win32" else None
+_LIBC = ctypes.CDLL(_LIBC_NAME)
 
 
 class InterruptFlag:
@@ -85,16 +86,16 @@ class OpenContext:
         self._memory = C.llama_get_memory(self.handle)
         self.n_ctx: int = C.llama_n_ctx(self.handle)
         self.n_batch: int = C.llama_n_ubatch(self.handle)
-        self.n_past, self.decode_seconds = 0, 0.0
+        self.n_past = 0
+        self.decode_seconds = 0.0
 
     def _run(
         self, call: Any, batch: LlamaBatch, wait: Callable[[Any], Any] | None
     ) -> Any:
-        """Call llama_decode or llama_encode; return what `wait`, which ends the pass,
-        returns.
+        """Call llama_decode or llama_encode, and `wait`, which ends the pass.
 
-        Raises EngineError, or DecodeInterrupted if aborted; n_past is then what the
-        memory holds.
+        Returns what `wait` returns. Raises EngineError, or DecodeInterrupted if aborted;
+        n_past is then what the memory holds.
         """
         began = time.perf_counter()
         result = call(self.handle, batch.struct)
@@ -103,18 +104,16 @@ class OpenContext:
         heartbeat.record_progress()
         if result != 0:
             self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
-            raise (
-                DecodeInterrupted
-                if result == _ABORTED
-                else library.decode_error(result)
-            )
+            if result == _ABORTED:
+                raise DecodeInterrupted
+            raise library.decode_error(result)
         return waited
 
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
 
     def memory_bytes(self) -> int:
-        """Of a copy of the memory."""
+        """The size of a copy of the memory."""
         return int(C.llama_state_seq_get_size(self.handle, 0))
 
     def save_memory(self) -> Any:
@@ -125,8 +124,9 @@ class OpenContext:
         return data
 
     def restore_memory(self, data: Any, n_past: int) -> bool:
-        """Replace the memory by a copy that holds n_past tokens; empty, and False, on
-        failure.
+        """Replace the memory by a copy that holds n_past tokens.
+
+        If that fails, the memory is empty and the result False.
         """
         if data:
             C.llama_memory_clear(self._memory, False)
@@ -138,13 +138,14 @@ class OpenContext:
 
     def watch(self, flag: InterruptFlag | None) -> None:
         """While the flag is raised, passes end with DecodeInterrupted; on the CPU only."""
-        callback, address = (
-            (flag.callback, flag.address) if flag else (_NO_CALLBACK, None)
-        )
-        C.llama_set_abort_callback(self.handle, callback, address)
+        if flag is None:
+            C.llama_set_abort_callback(self.handle, _NO_CALLBACK, None)
+        else:
+            C.llama_set_abort_callback(self.handle, flag.callback, flag.address)
 
     def set_n_threads(self, n: int, n_batch: int) -> None:
-        self.n_threads, self.n_threads_batch = n, n_batch
+        self.n_threads = n
+        self.n_threads_batch = n_batch
         C.llama_set_n_threads(self.handle, n, n_batch)
 
     def close(self) -> None:
@@ -228,12 +229,15 @@ class LlamaContext(OpenContext):
         self.truncate(1)
         works = self.n_past == 1
         C.llama_memory_clear(self._memory, True)
-        self.n_past, self.decode_seconds = 0, 0.0
+        self.n_past = 0
+        self.decode_seconds = 0.0
         return snapshots if works else 0
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        """As in `LanguageModel`. Raises EngineError if llama_decode fails,
-        DecodeInterrupted if aborted; n_past is then what the memory still holds.
+        """The method of `LanguageModel`.
+
+        Raises EngineError if llama_decode fails, DecodeInterrupted if aborted; n_past
+        is then what the memory still holds.
         """
         n = len(tokens)
         if self.handle is None:
@@ -247,12 +251,12 @@ class LlamaContext(OpenContext):
         self._batch.set_tokens(tokens)
         self._batch.set_positions(n, self.n_past, outputs)
         self._last_decode_at = self.n_past
-        if n > _SHORT_DECODE:  # polled at every graph node: too slow for a round
+        # The callback is called at every graph node: too slow for a round.
+        if n > _SHORT_DECODE:
             C.llama_set_abort_callback(self.handle, self._abort_callback, None)
+        wait = get_logits_address if outputs else None
         try:
-            address = self._run(
-                C.llama_decode, self._batch, get_logits_address if outputs else None
-            )
+            address = self._run(C.llama_decode, self._batch, wait)
         finally:
             if n > _SHORT_DECODE:
                 self.watch(None)
@@ -264,7 +268,8 @@ class LlamaContext(OpenContext):
     def read_hidden_states(self, tokens: Sequence[int]) -> HiddenStates:
         """Append tokens without the listener; return their hidden states."""
         assert self._state_source is not None
-        listener, self._listener = self._listener, None
+        listener = self._listener
+        self._listener = None
         try:
             self.decode(tokens, 0)
         finally:
@@ -277,7 +282,7 @@ class LlamaContext(OpenContext):
         self._branch_past[branch] = n_past
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
-        """As in `BranchingModel`. Raises EngineError if llama_decode fails."""
+        """The method of `BranchingModel`. Raises EngineError if llama_decode fails."""
         if not 0 < len(steps) <= self._max_outputs:
             raise EngineError(
                 f"cannot decode {len(steps)} branches of {self._max_outputs}"
@@ -309,11 +314,10 @@ class LlamaContext(OpenContext):
     def set_listener(
         self, source: HiddenStateSource, listener: HiddenStateListener
     ) -> None:
-        """Empty the memory and send the hidden states of every decoded token to
-        `listener`.
-        """
+        """Empty the memory, and send `listener` every decoded token's hidden states."""
         self.truncate(0)
-        self._state_source, self._listener = source, listener
+        self._state_source = source
+        self._listener = listener
         self._head_states = listener
 
     def _set_n_past(self, n_past: int) -> None:
@@ -324,16 +328,16 @@ class LlamaContext(OpenContext):
     def _view_logits(self, address: int, outputs: int) -> Logits:
         """Rows of logits as an array; cached by address, because creating one is slow."""
         if address != self._logits_address:
-            self._logits_views, self._logits_address = {}, address
+            self._logits_views = {}
+            self._logits_address = address
         rows = self._logits_views.get(outputs)
         if rows is None:
             shape = (outputs, self.vocabulary.n_tokens)
-            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-            rows = (
-                np.ctypeslib.as_array(pointer, shape)
-                if outputs
-                else np.empty(shape, np.float32)
-            )
+            if outputs:
+                pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+                rows = np.ctypeslib.as_array(pointer, shape)
+            else:
+                rows = np.empty(shape, np.float32)
             self._logits_views[outputs] = rows
         return rows
 
@@ -342,42 +346,51 @@ class LlamaContext(OpenContext):
         return self.is_interrupted()
 
     def save_checkpoint(self, *, until_next: bool = False) -> None:
-        """Save the state for `truncate`; `until_next` keeps it, on the device, until
-        the next.
+        """Save the state for `truncate`.
+
+        With `until_next` it stays on the device, until the next one is saved.
         """
-        if (
-            self.saves_checkpoints
-            and self.n_past > 0
-            and self.needs_checkpoints >= until_next
-        ):
-            state = self._listener.newest_state() if self._listener else None
-            self._checkpoints.save(self.n_past, state, until_next=until_next)
+        if not self.saves_checkpoints or not self.n_past:
+            return
+        # A memory that can be truncated needs no checkpoint before a draft.
+        if until_next and not self.needs_checkpoints:
+            return
+        state = self._listener.newest_state() if self._listener else None
+        self._checkpoints.save(self.n_past, state, until_next=until_next)
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past tokens, or restore an earlier checkpoint, or empty the
-        memory.
+        """Keep the first n_past tokens.
+
+        If the memory cannot be cut there, it returns to an earlier checkpoint, or is
+        emptied.
         """
         if n_past >= self.n_past:
             return
         self._checkpoints.drop_after(n_past)
         if self._listener is not None:
             n_past = self._listener.limit_truncation(n_past)
-        # Snapshots cover the last decode only; llama.cpp would accept older ones, which
-        # are stale.
-        truncated = not self.is_recurrent or n_past > self._last_decode_at
-        truncated = truncated and C.llama_memory_seq_rm(self._memory, 0, n_past, -1)
-        window = self.model.n_swa
-        if truncated and window and n_past:
-            # A sliding window reuses the cells of tokens that it has left
-            # (algorithms.md 9). If no kept token is left in the window, the minimum
-            # position is -1.
-            oldest = C.llama_memory_seq_pos_min(self._memory, 0)
-            truncated = 0 <= oldest <= max(0, n_past - window)
-        if truncated:
+        if self._cut_memory(n_past):
             self._checkpoints.drop_after(n_past)
             self._set_n_past(n_past)
         else:
             self._restore_checkpoint()
+
+    def _cut_memory(self, n_past: int) -> bool:
+        """Drop all but the first n_past tokens; False if what is left is not whole."""
+        # A recurrent memory's snapshots cover the last decode only. llama.cpp would
+        # accept older ones, which are stale.
+        if self.is_recurrent and n_past <= self._last_decode_at:
+            return False
+        if not C.llama_memory_seq_rm(self._memory, 0, n_past, -1):
+            return False
+        window = self.model.n_swa
+        if not window or not n_past:
+            return True
+        # A sliding window reuses the cells of tokens that it has left. The oldest token
+        # still there must be the first that the next token attends to; the position is
+        # -1 if none of the kept tokens is left.
+        oldest = C.llama_memory_seq_pos_min(self._memory, 0)
+        return bool(0 <= oldest <= max(0, n_past - window))
 
     def _restore_checkpoint(self) -> None:
         """Return to the last checkpoint, or empty the memory."""
@@ -393,9 +406,11 @@ class LlamaContext(OpenContext):
             self._listener.on_restore(checkpoint.head_state)
 
     def state_bytes(self) -> int:
-        """Of a copy of the memory, its checkpoints, and the states of a head."""
-        own = self.memory_bytes() + self._checkpoints.n_bytes
-        return own + (self._head_states.state_bytes() if self._head_states else 0)
+        """The size of a copy of the memory, its checkpoints, and a head's states."""
+        n_bytes = self.memory_bytes() + self._checkpoints.n_bytes
+        if self._head_states:
+            n_bytes += self._head_states.state_bytes()
+        return n_bytes
 
     def save_state(self) -> Any:
         """A copy of all that `state_bytes` counts."""
@@ -406,8 +421,9 @@ class LlamaContext(OpenContext):
         return self.save_memory(), checkpoints, listener
 
     def restore_state(self, state: Any, n_past: int) -> bool:
-        """Continue where the copy, of n_past tokens, was made; empty, and False, on
-        failure.
+        """Continue where the copy, of n_past tokens, was made.
+
+        If that fails, the memory is empty and the result False.
         """
         data, checkpoints, listener = state
         self._checkpoints.drop_after(0)
@@ -420,8 +436,9 @@ class LlamaContext(OpenContext):
         return True
 
     def close(self) -> None:
-        """Free the context, then the model: the other order makes llama.cpp use freed
-        memory.
+        """Free the context, then the model.
+
+        The other order makes llama.cpp use freed memory.
         """
         self._logits_views = {}
         super().close()
@@ -436,16 +453,16 @@ class LlamaContext(OpenContext):
 
     @property
     def captured_after(self) -> int:
-        """Passes of a width before ggml-cuda launches them as one graph; 0 on other
-        devices.
+        """Passes of a width before ggml-cuda launches them as one graph.
+
+        It is 0 on other devices.
         """
-        return 2 * any(
-            name.startswith(("CUDA", "ROCm")) for name in self.memory_by_device()
-        )
+        names = self.memory_by_device()
+        return 2 if any(name.startswith(("CUDA", "ROCm")) for name in names) else 0
 
 
 _MAX_CHECKPOINTS = 32
-_MAX_CHECKPOINT_BYTES = 256 * 2**20  # Of all checkpoints, in RAM.
+_MAX_CHECKPOINT_BYTES = 256 * 2**20  # All checkpoints together take no more RAM.
 _PARTIAL_STATE = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 _ON_DEVICE = C.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE  # llama.cpp keeps one such state.
 
@@ -458,9 +475,7 @@ class ContextCheckpoint(Struct, frozen=True):
 
 
 class ContextCheckpoints:
-    """States of a recurrent or windowed cache; the oldest is dropped when there are too
-    many.
-    """
+    """States of a recurrent or windowed cache; the oldest go when there are too many."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -469,15 +484,15 @@ class ContextCheckpoints:
     def save(
         self, n_past: int, state: HiddenStates | None, *, until_next: bool = False
     ) -> None:
-        """Save the memory, which holds n_past tokens; without effect if llama.cpp
-        cannot.
-        """
+        """Save the memory, which holds n_past tokens, if llama.cpp can."""
         self.drop_after(n_past)
         if self.items and self.items[-1].flags & _ON_DEVICE:
             self.items.pop()
         if self.items and self.items[-1].n_past == n_past:
             return
-        flags = _PARTIAL_STATE | (_ON_DEVICE if until_next else 0)
+        flags = _PARTIAL_STATE
+        if until_next:
+            flags |= _ON_DEVICE
         size = C.llama_state_seq_get_size_ext(self._context, 0, flags)
         if not 0 < size <= _MAX_CHECKPOINT_BYTES:
             return
@@ -500,17 +515,20 @@ class ContextCheckpoints:
             self.items.pop()
 
     def restore(self) -> ContextCheckpoint | None:
-        """Restore the last checkpoint; None if there is none or llama.cpp cannot
-        restore it.
-        """
+        """Restore the last checkpoint; None if there is none, or llama.cpp cannot."""
         if not self.items:
             return None
-        checkpoint, memory = self.items[-1], C.llama_get_memory(self._context)
-        data, flags = checkpoint.data, checkpoint.flags
-        read = C.llama_state_seq_set_data_ext(self._context, data, len(data), 0, flags)
-        if read == len(data) and C.llama_memory_seq_rm(
+        checkpoint = self.items[-1]
+        memory = C.llama_get_memory(self._context)
+        n_bytes = len(checkpoint.data)
+        n_read = C.llama_state_seq_set_data_ext(
+            self._context, checkpoint.data, n_bytes, 0, checkpoint.flags
+        )
+        # Tokens behind the checkpoint are still in memory: drop them.
+        is_restored = n_read == n_bytes and C.llama_memory_seq_rm(
             memory, 0, checkpoint.n_past, -1
-        ):
-            return checkpoint
-        self.items.clear()
-        return None
+        )
+        if not is_restored:
+            self.items.clear()
+            return None
+        return checkpoint

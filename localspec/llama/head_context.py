@@ -1,5 +1,4 @@
-"""The llama.cpp context of a trained draft head: tokens and hidden states in, logits
-out.
+"""The llama.cpp context of a draft head: tokens and hidden states in, logits out.
 
 A head must be closed before its target: the head's graph uses the target's weights.
 """
@@ -85,26 +84,23 @@ class HeadContext(OpenContext):
         if self._is_mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         self._open_context(params)
-        # Of outputs only.
-        hidden_states.load_function("llama_set_embeddings_nextn")(
-            self.handle, True, True
-        )
+        # The last argument: only rows that give logits have hidden states.
+        set_states = hidden_states.load_function("llama_set_embeddings_nextn")
+        set_states(self.handle, True, True)
         is_chain = self._is_mtp and not self.reads_target_memory
         self._n_layers = self.model.n_mtp_layers if is_chain else 1
         self.max_draft = self._n_layers if self._n_layers > 1 else self.n_ctx
         self._drafted: list[tuple[int, HiddenStates]] = []  # Rows after `_n_text`.
         self._n_text = 0
-        self._token_batch, self._n_outputs = (
-            LlamaBatch(self.n_batch, width=self.width),
-            0,
-        )
+        self._token_batch = LlamaBatch(self.n_batch, width=self.width)
+        self._n_outputs = 0
         axes = self.model.n_position_axes
         self._state_batch = LlamaBatch(
             self.n_batch, tokens=False, width=self.target_width, axes=axes
         )
 
     def encode(self, states: HiddenStates) -> HiddenStates:
-        """As in `AutoregressiveHead`; returns a copy.
+        """The method of `AutoregressiveHead`; returns a copy.
 
         The head's memory does not change.
         """
@@ -120,7 +116,7 @@ class HeadContext(OpenContext):
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        """As in `AutoregressiveHead`.
+        """The method of `AutoregressiveHead`.
 
         Without `states` zeros are used, for time measurements.
         """
@@ -132,8 +128,9 @@ class HeadContext(OpenContext):
                 f"cannot decode {len(tokens)} rows at {self.n_past} of {self.n_ctx}"
             )
         self._token_batch.set_hidden_states(states)
-        start, self._drafted = self.n_past, []
-        # each has keys and values of its own
+        start = self.n_past
+        self._drafted = []
+        # Each layer has keys and values of its own.
         for layer in range(self._n_layers - 1, 0, -1):
             self._decode_layer(layer, tokens, 0, start)
         rows = self._decode_layer(0, tokens, outputs, start)
@@ -141,15 +138,15 @@ class HeadContext(OpenContext):
         return rows
 
     def continue_draft(self, token: int) -> Logits:
-        """As in `AutoregressiveHead`."""
+        """The method of `AutoregressiveHead`."""
         state = self.last_hidden_state()
         if self._n_layers == 1:
             return self.decode([token], 1, state)
         self._drafted.append((token, state))
-        layer, tokens = len(self._drafted), [token for token, _ in self._drafted]
-        self._token_batch.set_hidden_states(
-            np.concatenate([state for _, state in self._drafted])
-        )
+        layer = len(self._drafted)
+        tokens = [token for token, _ in self._drafted]
+        states = [state for _, state in self._drafted]
+        self._token_batch.set_hidden_states(np.concatenate(states))
         return self._decode_layer(layer, tokens, 1, self._n_text)
 
     def _decode_layer(
@@ -164,11 +161,10 @@ class HeadContext(OpenContext):
         n = len(tokens)
         # The target's padding tokens, which occur in no text, may be beyond this
         # vocabulary.
-        self._token_batch.set_tokens(
-            [token if 0 <= token < self.n_vocab else 0 for token in tokens]
-        )
-        # All rows or none: the graph ignores the output flags and returns the first
-        # rows.
+        known = [token if 0 <= token < self.n_vocab else 0 for token in tokens]
+        self._token_batch.set_tokens(known)
+        # All rows give logits, or none: the graph ignores the output flags and returns
+        # the first rows.
         self._n_outputs = n if outputs else 0
         if self.reads_target_memory:
             self.n_past = self._target.n_past
@@ -177,15 +173,12 @@ class HeadContext(OpenContext):
         self.n_past += n
         if not outputs:
             return np.empty((0, self.n_vocab), np.float32)
-        pointer = ctypes.cast(
-            get_logits_address(self.handle), ctypes.POINTER(ctypes.c_float)
-        )
+        address = get_logits_address(self.handle)
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
         return np.ctypeslib.as_array(pointer, (n, self.n_vocab))[n - outputs :]
 
     def last_hidden_state(self) -> HiddenStates:
-        """The last row's hidden state, input for the next row, shape (1, width); a
-        copy.
-        """
+        """A copy of the last row's hidden state, the input of the next; (1, width)."""
         rows = hidden_states.read_nextn_states(self.handle, self._n_outputs, self.width)
         return rows[-1:].copy()
 
@@ -245,18 +238,18 @@ class BlockHeadContext(HeadContext):
     def _open(self, settings: ContextSettings) -> None:
         super()._open(settings)
         self.block_size = min(self._form.size, self.n_batch)
-        self.first_draft_row, self.top_k = self._form.first_row, self._form.top_k
-        self._mask_token = int(
-            C.llama_vocab_mask(C.llama_model_get_vocab(self.model.handle))
-        )
+        self.first_draft_row = self._form.first_row
+        self.top_k = self._form.top_k
+        vocabulary = C.llama_model_get_vocab(self.model.handle)
+        self._mask_token = int(C.llama_vocab_mask(vocabulary))
         if not 0 <= self._mask_token < self.n_vocab:
             raise EngineError("The head has no mask token.")
         self._token_batch = LlamaBatch(self.n_batch)
-        if self._form.top_k:  # all rows hold a part of the lattice, and none has logits
-            hidden_states.load_function("llama_set_embeddings_nextn")(
-                self.handle, True, False
-            )
-        # With the wrong setting it computes other tokens, without an error.
+        if self._form.top_k:
+            # All rows hold a part of the lattice, and none has logits.
+            set_states = hidden_states.load_function("llama_set_embeddings_nextn")
+            set_states(self.handle, True, False)
+        # The wrong setting gives other tokens, and no error.
         C.llama_set_causal_attn(self.handle, self._form.is_causal)
 
     def inject(self, states: HiddenStates) -> None:
@@ -271,14 +264,15 @@ class BlockHeadContext(HeadContext):
         self.n_past += n
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """As in `BlockHead`; the memory does not change.
+        """The method of `BlockHead`; the memory does not change.
 
         The rows are valid until the next call.
         """
         rows = n + self.first_draft_row
         if not 0 < rows <= self.block_size:
             raise EngineError(f"a block has {self.block_size} rows, not {rows}")
-        n_past, top_k = self.n_past, self._form.top_k
+        n_past = self.n_past
+        top_k = self._form.top_k
         tokens = [last, *[self._mask_token] * (rows - 1)]
         if top_k:
             self.decode(tokens, 0)
@@ -289,26 +283,23 @@ class BlockHeadContext(HeadContext):
         logits = self.decode(tokens, rows)[self.first_draft_row :]
         confidences: HiddenStates | None = None
         if self._form.has_confidence:
-            confidences = hidden_states.read_nextn_states(
-                self.handle, rows, self.width
-            )[self.first_draft_row :, 0].copy()
+            states = hidden_states.read_nextn_states(self.handle, rows, self.width)
+            confidences = states[self.first_draft_row :, 0].copy()
         self.truncate(n_past)
         return logits, confidences
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        """Append the tokens of a block, without states; either all rows give logits, or
-        none.
+        """Append the tokens of a block, without states.
+
+        Either all rows give logits, or none.
         """
         n = len(tokens)
         if self.handle is None or states is not None:
             raise EngineError("A block takes tokens without hidden states.")
-        if (
-            not 0 < n <= self.n_batch
-            or self.n_past + n > self.n_ctx
-            or not 0 <= outputs <= n
-        ):
+        fits = 0 < n <= self.n_batch and self.n_past + n <= self.n_ctx
+        if not fits or not 0 <= outputs <= n:
             raise EngineError(
                 f"cannot decode {n} rows at {self.n_past} of {self.n_ctx}"
             )

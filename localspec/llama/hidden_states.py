@@ -20,7 +20,8 @@ from localspec.machine import ggml
 from localspec.models.gguf import architectures
 from localspec.spec.protocols import HiddenStates
 
-_CONTEXT_POINTER, _FLOAT_POINTER = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
+_CONTEXT_POINTER = ctypes.c_void_p
+_FLOAT_POINTER = ctypes.POINTER(ctypes.c_float)
 _SIGNATURES: dict[str, tuple[list[Any], Any]] = {
     "llama_set_embeddings_layer_inp": (
         [_CONTEXT_POINTER, ctypes.c_uint32, ctypes.c_bool],
@@ -70,8 +71,9 @@ def require_functions() -> None:
 
 
 def read_nextn_states(context: Any, n: int, width: int) -> HiddenStates:
-    """Hidden states of the first n rows of the context's last pass; a view until the
-    next pass.
+    """Hidden states of the first n rows of the context's last pass.
+
+    They are a view, valid until the next pass.
     """
     address = load_function("llama_get_embeddings_nextn")(context)
     if not address:
@@ -84,17 +86,21 @@ class LayerHiddenStates:
 
     def __init__(self, context: Any, model: LlamaModel, layers: Sequence[int]) -> None:
         """Raises EngineError if llama.cpp would abort for these layers."""
-        architecture, last = model.architecture, model.n_layer - 1
+        architecture = model.architecture
+        last = model.n_layer - 1
         if architecture not in architectures.EXPOSING_HIDDEN_STATES:
             raise EngineError(
                 f"llama.cpp does not expose the hidden states of {architecture} models."
             )
-        last += architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT
+        if architecture in architectures.EXPOSING_LAST_LAYER_OUTPUT:
+            last += 1
         wrong = [layer for layer in layers if not 0 <= layer <= last]
         if wrong or not layers:
             raise EngineError(f"there is no layer {wrong or layers} of {model.n_layer}")
         require_functions()
-        self._context, self._layers, self._n_embd = context, tuple(layers), model.n_embd
+        self._context = context
+        self._layers = tuple(layers)
+        self._n_embd = model.n_embd
         self.width = len(self._layers) * self._n_embd
         for layer in sorted(set(layers)):
             load_function("llama_set_embeddings_layer_inp")(context, layer, True)
@@ -112,11 +118,12 @@ class FinalHiddenStates:
     """The output of the target's last layer, the input of an MTP head."""
 
     def __init__(self, context: Any, model: LlamaModel) -> None:
-        # For other models llama.cpp returns garbage, not an error.
+        # llama.cpp returns garbage for other models, and no error.
         if model.architecture not in architectures.EXPOSING_FINAL_STATE:
             raise EngineError("llama.cpp supports no MTP layers of this architecture.")
         require_functions()
-        self._context, self.width = context, model.n_embd_out
+        self._context = context
+        self.width = model.n_embd_out
         load_function("llama_set_embeddings_nextn")(context, True, False)
 
     def states(self, n: int) -> HiddenStates:
@@ -124,6 +131,6 @@ class FinalHiddenStates:
 
 
 HiddenStateSource = LayerHiddenStates | FinalHiddenStates
-"""`states(n)`: a copy of the hidden states of all n tokens of the last decode, (n,
-width).
+"""Its method `states(n)` returns a copy of the hidden states of all n tokens of the last
+decode, shape (n, width).
 """

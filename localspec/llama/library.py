@@ -42,20 +42,23 @@ _EXPECTED_DEFAULTS = (2048, -1.0, 1, 1, 0, 1, False)
 
 
 def _check_structs() -> None:
-    """Raise EngineError if the library's structs have another layout than
-    llama-cpp-python's.
+    """Raise EngineError if the library's structs are not those of llama-cpp-python.
 
     Releases add fields. The defaults of fields before, between and after these are
     compared.
     """
-    context, model = C.llama_context_default_params(), C.llama_model_default_params()
-    first = (context.n_batch, context.yarn_ext_factor, context.type_k, context.type_v)
-    if (
-        *first,
+    context = C.llama_context_default_params()
+    model = C.llama_model_default_params()
+    defaults = (
+        context.n_batch,
+        context.yarn_ext_factor,
+        context.type_k,
+        context.type_v,
         context.n_samplers,
         model.split_mode,
         model.vocab_only,
-    ) != _EXPECTED_DEFAULTS:
+    )
+    if defaults != _EXPECTED_DEFAULTS:
         raise EngineError(
             f"llama-cpp-python {installed_llama_cpp.version()} and the llama.cpp library "
             "it loads are of different releases.",
@@ -68,16 +71,16 @@ _check_structs()
 get_logits_address = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(
     ("llama_get_logits", C._lib)
 )
-"""llama_get_logits returning a plain address, because a ctypes pointer object is slow
-to create.
-"""
+"""llama_get_logits with a plain address as result: a ctypes pointer is slow to create."""
 
-_LOG_LEVEL_DEBUG, _LOG_LEVEL_ERROR = 1, 4
+_LOG_LEVEL_DEBUG = 1
+_LOG_LEVEL_ERROR = 4
 
 
 class LlamaLog:
-    """Receives llama.cpp's log and keeps its last lines, sanitised; errors also go to
-    stderr.
+    """Receives llama.cpp's log and keeps its last lines, sanitised.
+
+    Errors also go to stderr.
     """
 
     def __init__(self) -> None:
@@ -98,7 +101,7 @@ class LlamaLog:
         for line in filter(str.strip, lines):
             self.lines.append((self._level, sanitize(line)))
             self.buffers.read(line)
-            # the parent needs the line if an abort follows
+            # The parent needs the line if an abort follows.
             if self._level == _LOG_LEVEL_ERROR:
                 os.write(2, f"{sanitize(line)}\n".encode())
 
@@ -142,7 +145,8 @@ _LAST_ERRORS = 4  # Lines of the log that may belong to a decode that failed.
 def load_error(path: Path) -> LocalspecError:
     reason = (LOG.errors() or ["llama.cpp gave no reason"])[0]
     text = " ".join(LOG.errors())
-    if (refusal := _refused_split(text)) is not None:
+    refusal = _refused_split(text)
+    if refusal is not None:
         return refusal
     hint = "Download it again, or try another file."
     if _OUT_OF_MEMORY.search(text):
@@ -166,10 +170,11 @@ def load_error(path: Path) -> LocalspecError:
 
 
 def _refused_split(text: str) -> UsageError | None:
-    """If the settings are wrong for the devices, not the file."""
-    if found := re.search(
+    """The error if the settings are wrong for the devices; None if the file is."""
+    found = re.search(
         r"invalid value for main_gpu: (-?\d+) \(available devices: (\d+)\)", text
-    ):
+    )
+    if found:
         gpus = "1 GPU" if found[2] == "1" else f"{found[2]} GPUs"
         return UsageError(
             f"--main-gpu {found[1]} is not there: llama.cpp finds {gpus}, counted from 0.",
@@ -217,9 +222,12 @@ def decode_error(result: int) -> LocalspecError:
         -1: "rejected the tokens",
         _DECODE_OUT_OF_MEMORY: "ran out of memory while computing",
     }.get(result, f"failed with code {result}")
-    last_error = (LOG.errors() or [""])[-1]
+    message = f"llama.cpp {reason}."
+    errors = LOG.errors()
+    if errors:
+        message += f" {_strip_function_names(errors[-1])}"
     kind = OutOfMemoryError if result == _DECODE_OUT_OF_MEMORY else EngineError
     return kind(
-        f"llama.cpp {reason}.{' ' + _strip_function_names(last_error) if last_error else ''}",
+        message,
         Hint("Use a smaller {ctx}, fewer {gpu_layers}, or {draft=none}."),
     )

@@ -28,13 +28,15 @@ _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 
 
 class LlamaModel:
-    """`with_mtp`: load the MTP layers too, if the file has any."""
+    """A loaded file: weights, vocabulary and sizes, without a context."""
 
     def __init__(
         self, path: Path, settings: ContextSettings, *, with_mtp: bool = False
     ) -> None:
+        """`with_mtp` loads the MTP layers too, if the file has any."""
         given = llama_params.model_params(C, settings)
-        params, self._keep_alive = given.params, given.keep_alive
+        params = given.params
+        self._keep_alive = given.keep_alive
         params.load_mtp = with_mtp
         self._progress_callback = C.llama_progress_callback(_on_load_progress)
         params.progress_callback = self._progress_callback
@@ -74,12 +76,12 @@ class LlamaModel:
         return text.value.decode("utf-8", "replace")
 
     def chat_template(self, name: str | None = None) -> str:
-        """The Jinja source of a template, or of the one that has no name; empty
-        without.
+        """The Jinja source of a template, by default the one without a name.
+
+        It is empty if there is none.
         """
-        source = C.llama_model_chat_template(
-            self.handle, name.encode() if name else None
-        )
+        key = name.encode() if name else None
+        source = C.llama_model_chat_template(self.handle, key)
         return bytes(source or b"").decode("utf-8", "replace")
 
     def n_bytes(self) -> int:
@@ -103,11 +105,12 @@ class LlamaModel:
     ) -> dict[str, int]:
         """Bytes by device with a context; the logits buffer counts as RAM.
 
-        `shared`: do not count the weights.
+        With `shared` the weights do not count: another context has the same model.
         """
         used = {name: part.total for name, part in context_buffers.items()}
-        for name, part in ({} if shared else self._buffers).items():
-            used[name] = used.get(name, 0) + part.total
+        if not shared:
+            for name, part in self._buffers.items():
+                used[name] = used.get(name, 0) + part.total
         used[HOST] = used.get(HOST, 0) + 4 * outputs * self.vocabulary.n_tokens
         return used
 
@@ -129,27 +132,32 @@ class TextFinder:
         self._texts = {text for text in texts if len(text) > 1}
         self._lengths = sorted({len(text) for text in self._texts}, reverse=True)
         starts = "".join({text[0] for text in self._texts})
-        self._start = re.compile(f"[{re.escape(starts)}]" if starts else "(?!)")
+        pattern = f"[{re.escape(starts)}]" if starts else "(?!)"
+        self._start = re.compile(pattern)
 
     def find(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the texts begin and end; the longest at each place, none within
-        another.
+        """Where the texts begin and end.
+
+        At each place it is the longest, and none is within another.
         """
         at = 0
         while found := self._start.search(text, at):
             start = found.start()
-            n = next(
-                (n for n in self._lengths if text[start : start + n] in self._texts), 0
-            )
+            n = self._length_at(text, start)
             if n:
                 yield start, start + n
             at = start + max(n, 1)
 
+    def _length_at(self, text: str, start: int) -> int:
+        """The length of the longest of the texts that begins at `start`; 0 if none."""
+        for n in self._lengths:
+            if text[start : start + n] in self._texts:
+                return n
+        return 0
+
 
 class LlamaVocab:
-    """A model's vocabulary; ids are checked first, because llama.cpp aborts on invalid
-    ones.
-    """
+    """A model's vocabulary. It checks ids, because llama.cpp aborts on invalid ones."""
 
     def __init__(self, vocab: Any, pre_tokenizer: str = "") -> None:
         """`pre_tokenizer`: llama.cpp's name of what splits a text into words."""
@@ -173,32 +181,30 @@ class LlamaVocab:
     def is_eog(self, token: int) -> bool:
         eog = self._is_eog_by_token.get(token)
         if eog is None:
-            eog = self._is_eog_by_token[token] = bool(
-                C.llama_vocab_is_eog(self.handle, token)
-            )
+            eog = bool(C.llama_vocab_is_eog(self.handle, token))
+            self._is_eog_by_token[token] = eog
         return eog
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token; none for control tokens."""
         piece = self._pieces.get(token)
         if piece is None:
-            piece = self._pieces[token] = self.text_piece(token)
+            piece = self.text_piece(token)
+            self._pieces[token] = piece
         return piece
 
     def special_texts(self) -> dict[str, str]:
-        """Texts of the tokens that chat templates use; empty if the model has no such
-        token.
-        """
-        return {
-            name: self.token_text(token).decode("utf-8", "replace")
-            if token >= 0
-            else ""
-            for name, token in {
-                "bos_token": self.bos,
-                "eos_token": self.eos,
-                "pad_token": int(C.llama_vocab_pad(self.handle)),
-            }.items()
+        """The texts of tokens that templates use; empty if the model lacks the token."""
+        tokens = {
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+            "pad_token": int(C.llama_vocab_pad(self.handle)),
         }
+        texts = dict.fromkeys(tokens, "")
+        for name, token in tokens.items():
+            if token >= 0:
+                texts[name] = self.token_text(token).decode("utf-8", "replace")
+        return texts
 
     def infill_tokens(self) -> dict[str, int] | None:
         """The tokens around a prefix and a suffix, by name; None if the model has none.
@@ -221,7 +227,7 @@ class LlamaVocab:
                 self._pieces[token] = self.token_text(token)
 
     def text_piece(self, token: int) -> bytes:
-        """As `piece`, but control tokens have none even where their names are shown."""
+        """The bytes of a token; none for control tokens, even if their names are shown."""
         self._check_token(token)
         size = 64
         while True:
@@ -238,8 +244,9 @@ class LlamaVocab:
 
     @cached_property
     def _special_texts(self) -> TextFinder:
-        """Also those of other added tokens; llama.cpp's time is quadratic in all of
-        these.
+        """Finds the texts of other added tokens too.
+
+        llama.cpp's time is quadratic in the number of all of these.
         """
         control = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
         return self._find_texts(control | C.LLAMA_TOKEN_ATTR_USER_DEFINED)
@@ -284,7 +291,8 @@ class LlamaVocab:
     def _tokenize_runs(
         self, data: bytes, add_special: bool, parse_special: bool
     ) -> list[int]:
-        at, tokens = 0, list[int]()
+        at = 0
+        tokens: list[int] = []
         if self.kind == C.LLAMA_VOCAB_TYPE_BPE:  # the others have no pre-tokenizer
             while run := self._long_run.search(data, at):
                 end = _character_start(data, run.end())
@@ -292,7 +300,7 @@ class LlamaVocab:
                     data[at:end], add_special and not at, parse_special
                 )
                 n, n_bytes = self._cut_run(new, data[at:end], run.start() - at)
-                if not n:  # no such place: cut anyway
+                if not n:  # There is no such place: cut anyway.
                     new = self._tokenize(
                         data[at : at + n_bytes], add_special and not at, False
                     )
@@ -311,10 +319,10 @@ class LlamaVocab:
                 self.handle, data, len(data), buffer, size, add_special, parse_special
             )
             if n >= 0:
-                has_eos = (
-                    add_special and self.add_eos and n and buffer[n - 1] == self.eos
-                )
-                return list(buffer[: n - bool(has_eos)])
+                tokens = list(buffer[:n])
+                if add_special and self.add_eos and tokens[-1:] == [self.eos]:
+                    tokens.pop()
+                return tokens
             if -n <= size:
                 raise EngineError(
                     "llama.cpp could not tokenize the text.", "Shorten the prompt."
@@ -329,12 +337,17 @@ class LlamaVocab:
         token there, far from the end of `data`, crosses none in the whole run. 0 tokens
         if there is no such place.
         """
-        last, at, ends = _character_start(data, len(data) - _RUN_MARGIN), 0, list[int]()
+        last = _character_start(data, len(data) - _RUN_MARGIN)
+        at = 0
+        ends: list[int] = []  # Where each token ends in `data`.
         for i, token in enumerate(tokens):
-            is_text = (
-                i > 0 or token != self.bos or data.startswith(self.token_text(token))
-            )
-            at += len(self.piece(token) or (self.token_text(token) if is_text else b""))
+            piece = self.piece(token)
+            if not piece:
+                # A special token: in the text, or the BOS that was added before it.
+                name = self.token_text(token)
+                is_added = i == 0 and token == self.bos and not data.startswith(name)
+                piece = b"" if is_added else name
+            at += len(piece)
             ends.append(at)
         for i in range(len(ends) - 1, -1, -1):
             if start < ends[i] <= last and _may_cut(data, ends[i]):
@@ -347,7 +360,7 @@ class LlamaVocab:
         tokens = self.tokenize_plain(data)
         if b"".join(map(self.text_piece, tokens)) == data:
             return tokens
-        # this tokenizer puts a space before a text
+        # This tokenizer puts a space before a text.
         anchored = self.tokenize_plain(b"\n" + data)
         for i in range(1, min(len(anchored), 4)):
             if b"".join(map(self.text_piece, anchored[i:])) == data:
@@ -368,8 +381,8 @@ regular expressions need more stack than a thread has.
 _COUNTS_DIGITS_FROM_THE_RIGHT = {"afmoe", "tiny_aya"}
 _LONG_RUN_WITHOUT_DIGITS = re.compile(rb"[^\s0-9]{4096,8192}|\s{4096,8192}")
 """Their digits end a word, and are split without a regular expression."""
-# Bytes at the end of what is tokenized at once, too near it to cut there.
 _RUN_MARGIN = 1024
+"""So many bytes at the end of what is tokenized at once are too near it to cut there."""
 
 
 def _character_start(data: bytes, at: int) -> int:
@@ -382,14 +395,13 @@ def _character_start(data: bytes, at: int) -> int:
 def _may_cut(data: bytes, at: int) -> bool:
     """Whether a pre-tokenizer sees the same words after a cut here, where a token ends.
 
-    Not where it puts a character before the word after it, or counts digits in threes.
+    It does not where it puts a character before the word after it, or counts digits in
+    threes.
     """
     if data[at] & 0xC0 == 0x80:
         return False
-    before, after = (
-        data[:at].decode("utf-8", "ignore"),
-        data[at : at + 8].decode("utf-8", "ignore"),
-    )
+    before = data[:at].decode("utf-8", "ignore")
+    after = data[at : at + 8].decode("utf-8", "ignore")
     kinds = [_character_kind(character) for character in (before[-1], *after[:2])]
     if kinds[1] == "M":
         return False

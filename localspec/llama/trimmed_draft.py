@@ -1,7 +1,7 @@
-"""The llama.cpp context of a draft model with a trimmed vocabulary: embeddings in, all
-logits out.
+"""The context of a draft model with a trimmed vocabulary.
 
-See `localspec.models.gguf.trimmed_vocabulary`.
+It takes the embeddings of tokens and returns the logits of all of them: see
+`localspec.models.gguf.trimmed_vocabulary`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from localspec.spec.protocols import Logits
 
 
 class EmbeddingBatch(LlamaBatch):
-    """A llama_batch that takes tokens and holds their embeddings, which stay in the
-    file.
+    """A llama_batch that takes tokens and holds their embeddings.
+
+    The table of embeddings stays in the file.
     """
 
     def __init__(self, n: int, path: Path, part: TrimmedSection, scale: float) -> None:
@@ -48,8 +49,7 @@ class EmbeddingBatch(LlamaBatch):
 
 
 class TrimmedDraftContext(LlamaContext):
-    """A draft model that reads every token of its vocabulary, and drafts those it has
-    rows for.
+    """A draft model that reads all tokens, and drafts those that it has rows for.
 
     The logits of the others are -inf.
     """

@@ -29,7 +29,8 @@ class PrefixCache:
 
         With `until_next` it replaces the last one saved so: that before the last draft.
         """
-        self.model, self._save_checkpoint = model, save_checkpoint
+        self.model = model
+        self._save_checkpoint = save_checkpoint
         self._cached_tokens: list[int] = []
         self._last_text: Sequence[int] = ()
         self._n_matched = 0
@@ -61,20 +62,20 @@ class PrefixCache:
             self.model.truncate(kept)
             kept = min(kept, self.model.n_past)
         del self._cached_tokens[kept:]
-        self._last_text, self._n_matched = tokens, kept
+        self._last_text = tokens
+        self._n_matched = kept
         return kept
 
     def truncate(self, n_kept: int) -> None:
-        """Drop all cached tokens but the first `n_kept`, of a memory that can be
-        truncated.
-        """
+        """Drop all cached tokens but the first `n_kept`; the memory can be truncated."""
         self.model.truncate(n_kept)
         del self._cached_tokens[n_kept:]
         self._n_matched = min(self._n_matched, n_kept)
 
     def settle(self) -> Sequence[int]:
-        """Make the model hold the cached tokens, or fewer after a checkpoint; return
-        them.
+        """Make the model and the list of cached tokens equal; return them.
+
+        A model that returned to a checkpoint holds fewer.
         """
         self.truncate(min(self.n_cached, self.model.n_past))
         self.truncate(self.model.n_past)
@@ -82,7 +83,9 @@ class PrefixCache:
 
     def replace(self, tokens: Sequence[int]) -> None:
         """The model's memory was replaced by that of `tokens`."""
-        self._cached_tokens, self._last_text, self._n_matched = list(tokens), (), 0
+        self._cached_tokens = list(tokens)
+        self._last_text = ()
+        self._n_matched = 0
 
     def prefill_until(
         self,
@@ -91,11 +94,10 @@ class PrefixCache:
         cancelled: Callable[[], bool],
         min_left: int = 1,
     ) -> Iterator[int]:
-        """Decode whole batches until at most `max_left` tokens are left; yield how many
-        are cached.
+        """Decode whole batches until at most `max_left` tokens are left.
 
-        At least `min_left` tokens are not decoded. Ends early when cancelled. Call
-        `rewind_to` first.
+        Yields how many are cached. At least `min_left` tokens are not decoded. Ends
+        early when cancelled. Call `rewind_to` first.
         """
         batch = self.model.n_batch
         while len(tokens) - self.n_cached > min(max_left, batch) and not cancelled():
@@ -134,22 +136,17 @@ class PrefixCache:
 
 
 class Branch(Struct):
-    """A supposed continuation of the text: the outcome of a round, and draft tokens
-    after it.
-    """
+    """A supposed continuation of the text: a round's outcome, and draft tokens after it."""
 
     number: int  # In the model; 0 if it continues the text and its draft there.
     outcome: list[int]  # The tokens that the round is supposed to emit.
     decoded: list[int] = field(default_factory=list)
-    """The outcome's last token and the draft tokens after it, as far as they are
-    decoded.
-    """
+    """The outcome's last token, and the draft tokens after it that are decoded."""
     rows: list[Logits] = field(default_factory=list)  # Logits after each decoded token.
 
 
 class BranchCache(PrefixCache):
-    """A draft model's cache, with branches for the outcomes of a round that is being
-    verified.
+    """A draft model's cache, with branches for the outcomes of the round in progress.
 
     If one comes true, `rewind_to` makes it the text, and `decode` returns the rows that
     it has.
@@ -162,11 +159,10 @@ class BranchCache(PrefixCache):
         self._model = model
         self.branches: list[Branch] = []
         self._branch_text: Sequence[int] = ()
-        self._n_text = self._n_drafted = 0
+        self._n_text = 0
+        self._n_drafted = 0
         self._ready: deque[tuple[int, Logits]] = deque()
-        """Tokens in the model's memory after the cached ones, and the logits after
-        each.
-        """
+        """Tokens in the model's memory behind the cached ones, and the logits after each."""
         self.n_served = 0  # Rows that `decode` returned without a pass.
 
     @property
@@ -177,17 +173,24 @@ class BranchCache(PrefixCache):
         self._ready.clear()
         if not self.branches:
             return super().rewind_to(tokens, n_unchanged)
-        new = tokens[self._n_text :] if tokens is self._branch_text else ()
-        branch = next(
-            (b for b in self.branches if b.outcome == new and b.decoded), None
-        )
-        self.drop_branches(branch.number if branch else 0)
+        branch = None
+        if tokens is self._branch_text:
+            branch = self._find_branch(tokens[self._n_text :])
         if branch is None:
+            self.drop_branches()
             return super().rewind_to(tokens, n_unchanged)
+        self.drop_branches(branch.number)
         self._cached_tokens[self._n_text :] = branch.outcome[:-1]
-        self._last_text, self._n_matched = tokens, self.n_cached
+        self._last_text = tokens
+        self._n_matched = self.n_cached
         self._ready.extend(zip(branch.decoded, branch.rows, strict=True))
         return self.n_cached
+
+    def _find_branch(self, outcome: Sequence[int]) -> Branch | None:
+        for branch in self.branches:
+            if branch.outcome == outcome and branch.decoded:
+                return branch
+        return None
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         if self._ready:
@@ -211,23 +214,21 @@ class BranchCache(PrefixCache):
         super().replace(tokens)
 
     def begin_branches(self, tokens: Sequence[int], drafted: Sequence[int]) -> None:
-        """Prepare for branches after `tokens`, which are cached, and prefixes of
-        `drafted`.
+        """Prepare for branches after `tokens`, and after prefixes of `drafted`.
 
-        All draft tokens but the last are decoded afterwards.
+        `tokens` are cached. All draft tokens but the last are decoded here.
         """
         self.drop_branches()
         self._ready.clear()
-        self._branch_text, self._n_text, self._n_drafted = (
-            tokens,
-            len(tokens),
-            len(drafted),
-        )
-        n = len(tokens) + common_prefix_length(
+        self._branch_text = tokens
+        self._n_text = len(tokens)
+        self._n_drafted = len(drafted)
+        n_shared = common_prefix_length(
             self._cached_tokens[len(tokens) :], drafted[:-1]
         )
-        self.truncate(n)
-        if uncached := drafted[n - len(tokens) : -1]:
+        self.truncate(len(tokens) + n_shared)
+        uncached = drafted[n_shared:-1]
+        if uncached:
             super().decode(uncached, 0)
 
     def add_branch(self, outcome: list[int]) -> Branch:
@@ -237,8 +238,9 @@ class BranchCache(PrefixCache):
         its like, the draft's last token must be decoded before (see `decode_branches`).
         """
         numbers = {branch.number for branch in self.branches}
-        free = 0 if len(outcome) > self._n_drafted else 1
-        branch = Branch(next(i for i in count(free) if i not in numbers), outcome)
+        first = 0 if len(outcome) > self._n_drafted else 1
+        number = next(i for i in count(first) if i not in numbers)
+        branch = Branch(number, outcome)
         if branch.number:
             self._model.fork(branch.number, self._n_text + len(outcome) - 1)
         self.branches.append(branch)
@@ -247,8 +249,9 @@ class BranchCache(PrefixCache):
     def decode_branches(
         self, steps: Sequence[tuple[Branch, int]], text_token: int | None = None
     ) -> Logits | None:
-        """Append a token to each branch, and `text_token` to the text; return the row
-        after it.
+        """Append a token to each branch, and `text_token` to the text.
+
+        Returns the row after `text_token`.
         """
         batch = [(branch.number, token) for branch, token in steps]
         if text_token is not None:
@@ -291,65 +294,78 @@ class SavedCache(Struct, frozen=True):
     n_bytes: int
 
 
+Snapshot = tuple[SavedCache, ...]
+"""The caches of one conversation: the target's, and the draft model's if there is one."""
+
+
+def _count_bytes(snapshot: Snapshot) -> int:
+    return sum(part.n_bytes for part in snapshot)
+
+
 class ConversationSnapshots:
-    """Copies of the caches of the target and of its draft, if it has one; the oldest go
-    first.
+    """Copies of the caches of a pair, for conversations that left it.
+
+    The first cache is the target's. The oldest copies go first.
     """
 
     def __init__(self, caches: Sequence[PrefixCache], max_bytes: int) -> None:
         """`max_bytes` of all copies; the models of `caches` can be copied."""
         self._caches = [(cache, cast("SavableModel", cache.model)) for cache in caches]
         self._max_bytes = max_bytes
-        self._snapshots: list[tuple[SavedCache, ...]] = []
+        self._snapshots: list[Snapshot] = []
 
     @property
     def n_bytes(self) -> int:
-        return sum(each.n_bytes for snapshot in self._snapshots for each in snapshot)
+        return sum(map(_count_bytes, self._snapshots))
 
     def switch_to(self, tokens: Sequence[int]) -> None:
-        """Before `tokens` are read: save what would be lost, restore what they
-        continue.
-        """
+        """Save what would be lost when `tokens` are read; restore what they continue."""
         if not self._max_bytes:
             return
-        cache, model = self._caches[0]
-        n_cached = min(cache.n_cached, model.n_past)
-        n_shared = min(cache.count_shared(tokens), n_cached)
-        saved = max(
-            self._snapshots,
-            key=lambda each: common_prefix_length(each[0].tokens, tokens),
-            default=None,
-        )
-        if (
-            saved
-            and common_prefix_length(saved[0].tokens, tokens) < n_shared + MIN_TOKENS
-        ):
-            saved = None
-        if saved:
-            self._snapshots.remove(saved)
+        target_cache, target = self._caches[0]
+        n_cached = min(target_cache.n_cached, target.n_past)
+        n_shared = min(target_cache.count_shared(tokens), n_cached)
+
+        # A copy is restored only if it holds clearly more of the text than the cache.
+        saved = self._take_longest(tokens, n_shared + MIN_TOKENS)
         if n_cached - n_shared >= MIN_TOKENS:
             self._save()
-        if saved:
-            for (cache, model), part in zip(self._caches, saved, strict=True):
-                if part.n_bytes:  # else the draft model reads again
-                    is_there = model.restore_state(part.state, len(part.tokens))
-                    cache.replace(part.tokens if is_there else ())
+        if saved is None:
+            return
+        for (cache, model), part in zip(self._caches, saved, strict=True):
+            # A draft model whose memory was not copied reads the text again.
+            if part.n_bytes:
+                is_restored = model.restore_state(part.state, len(part.tokens))
+                cache.replace(part.tokens if is_restored else ())
+
+    def _take_longest(self, tokens: Sequence[int], min_shared: int) -> Snapshot | None:
+        """Remove the copy that shares most with `tokens`, if that is `min_shared`."""
+
+        def count_shared(snapshot: Snapshot) -> int:
+            return common_prefix_length(snapshot[0].tokens, tokens)
+
+        longest = max(self._snapshots, key=count_shared, default=None)
+        if longest is None or count_shared(longest) < min_shared:
+            return None
+        self._snapshots.remove(longest)
+        return longest
 
     def _save(self) -> None:
         texts = [tuple(cache.settle()) for cache, _ in self._caches]
         sizes = [model.state_bytes() for _, model in self._caches]
         if not sizes[0] or sum(sizes) > self._max_bytes:
             return
-        new = tuple(
-            SavedCache(text, model.save_state() if size else None, size)
-            for (_, model), text, size in zip(self._caches, texts, sizes, strict=True)
-        )
-        self._snapshots = [
-            each
-            for each in self._snapshots
-            if common_prefix_length(each[0].tokens, texts[0])
-            < len(each[0].tokens)  # not continued
-        ]
-        self._snapshots.append(new)
+        parts: list[SavedCache] = []
+        for (_, model), text, size in zip(self._caches, texts, sizes, strict=True):
+            state = model.save_state() if size else None
+            parts.append(SavedCache(text, state, size))
+
+        def is_continued(snapshot: Snapshot) -> bool:
+            tokens = snapshot[0].tokens
+            return common_prefix_length(tokens, texts[0]) == len(tokens)
+
+        # The new copy holds all of a conversation that it continues.
+        self._snapshots = [old for old in self._snapshots if not is_continued(old)]
+        self._snapshots.append(tuple(parts))
         while self.n_bytes > self._max_bytes:
             del self._snapshots[0]

@@ -20,8 +20,9 @@ HiddenStates = NDArray[np.float32]
 
 
 class Distribution(Struct, frozen=True):
-    """A distribution over tokens: ids in any order, with their probabilities (above 0,
-    sum 1).
+    """A distribution over tokens.
+
+    The ids have any order; their probabilities are above 0 and sum to 1.
     """
 
     ids: NDArray[np.int64]
@@ -34,33 +35,28 @@ class Distribution(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """Draft tokens and the distributions they were drawn from; None if they were not
-    sampled.
-    """
+    """Draft tokens, and where they come from."""
 
     tokens: list[int] = field(default_factory=list)
     distributions: list[Distribution] | None = None
+    """The distributions they were sampled from; None if the tokens are certain."""
     source: str | None = None
     decode_seconds: float = 0.0  # Time inside the drafter's own llama_decode.
-    # For prompt lookup: length of the repeated suffix that was matched.
     match_length: int = 0
+    """Prompt lookup sets it: the length of the repeated suffix that was matched."""
     copied_from: int = -1
-    """For prompt lookup: the place in the text of what it copies; negative for a
+    """Prompt lookup sets it: the place in the text of what it copies; negative for a
     prediction.
     """
     # Why this source and length were chosen, or why nothing was drafted.
     reason: str = ""
     logits: Sequence[Logits] | None = None
-    """Copies of the draft model's logits for its draft tokens, if requested; none of
-    others.
-    """
+    """Copies of the draft model's logits for its own draft tokens, if requested."""
     overlap: Overlap = ""
 
 
 class DecodeInterrupted(Exception):  # noqa: N818  not an error
-    """A decode was cancelled before its end; `n_past` is the number of tokens in
-    memory.
-    """
+    """A decode was cancelled; `n_past` says how many tokens are in memory."""
 
 
 class LanguageModel(Protocol):
@@ -76,23 +72,21 @@ class LanguageModel(Protocol):
         """Number of tokens in memory."""
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        """Append tokens; return the logits of the last `outputs`, shape (outputs,
-        n_vocab).
+        """Append tokens; return the logits of the last `outputs` of them.
 
-        The rows are a view of llama.cpp's memory, valid until the next call.
+        Their shape is (outputs, n_vocab). They are a view of llama.cpp's memory, valid
+        until the next call.
         """
 
     def truncate(self, n_past: int) -> None:
-        """Keep the first n_past tokens, or fewer if the memory cannot be truncated
-        there.
-        """
+        """Keep the first n_past tokens, or fewer if the memory cannot be cut there."""
 
 
 class BranchingModel(LanguageModel, Protocol):
-    """A language model whose memory also holds branches: continuations of a prefix of
-    the text.
+    """A language model whose memory also holds branches.
 
-    Branches are numbered from 1; number 0 is the text itself.
+    A branch continues a prefix of the text. Branches are numbered from 1; number 0 is
+    the text itself.
     """
 
     n_branches: int  # How many branches the memory can hold.
@@ -101,14 +95,10 @@ class BranchingModel(LanguageModel, Protocol):
         """Start a branch with the first n_past tokens of the text."""
 
     def decode_branches(self, steps: Sequence[tuple[int, int]]) -> Logits:
-        """Append one token to each branch: pairs of branch and token; return one row
-        for each.
-        """
+        """Append one token to each branch; return one row for each pair."""
 
     def adopt(self, branch: int) -> None:
-        """Make a branch the text, or leave it as it is (0), and free the memory of the
-        others.
-        """
+        """Make a branch the text (0 leaves it as it is), and free the others."""
 
 
 class SavableModel(LanguageModel, Protocol):
@@ -147,28 +137,28 @@ class Vocabulary(Protocol):
 
 
 class AutoregressiveHead(LanguageModel, Protocol):
-    """A trained draft head (EAGLE-3, MTP): each input row is a token and a hidden
-    state.
+    """A trained draft head (EAGLE-3, MTP).
+
+    Each input row is a token and a hidden state.
     """
 
     target_width: int  # Width of the target's hidden states that the head takes.
     reads_target_memory: bool
-    """Without a memory of its own: each row needs only the newest state of the text."""
+    """It has no memory of its own: each row needs only the newest state of the text."""
     max_draft: int  # Maximum number of draft tokens.
 
     def encode(self, states: HiddenStates) -> HiddenStates:
-        """Convert the target's hidden states, at most n_batch rows, to the head's
-        input.
-        """
+        """Convert at most n_batch of the target's hidden states to the head's input."""
 
     def decode(
         self, tokens: Sequence[int], outputs: int, states: HiddenStates | None = None
     ) -> Logits:
-        """As for a model, with one row of `states` per token."""
+        """The same as a model's `decode`, with one row of `states` per token."""
 
     def continue_draft(self, token: int) -> Logits:
-        """Logits after one more draft token, shape (1, n_vocab), from the last row's
-        state.
+        """Logits after one more draft token, which gets the last row's state.
+
+        Their shape is (1, n_vocab).
         """
 
 
@@ -178,36 +168,30 @@ class BlockHead(LanguageModel, Protocol):
     block_size: int  # Rows per block.
     first_draft_row: int  # Index of the block's first row that gives a draft token.
     top_k: int
-    """DFlash2: the number of candidates. A row is a part of a lattice, not of logits:
-    the k tokens, then for each candidate of the row before the k scores after it; in
-    the first row all alike.
+    """The number of candidates k of DFlash2; 0 for other heads. A row is then a part of
+    a lattice, not of logits: the k tokens, then for each candidate of the row before
+    the k scores after it; in the first row all alike.
     """
     target_width: int  # Width of the target's hidden states that the head takes.
 
     def inject(self, states: HiddenStates) -> None:
-        """Append the target's hidden states, at most n_batch rows, to the head's
-        memory.
-        """
+        """Append at most n_batch of the target's hidden states to the head's memory."""
 
     def draft_block(self, last: int, n: int) -> tuple[Logits, HiddenStates | None]:
-        """Rows of the n tokens after `last`, and the head's confidence in each, if it
-        has one.
-        """
+        """Rows of the n tokens after `last`, and the confidences of a head that has them."""
 
 
 class HiddenStateListener(Protocol):
-    """Receives the hidden states of every token that a target decodes, and its
-    truncations.
-    """
+    """Receives the hidden states of each token that a target decodes, and truncations."""
 
     def on_decode(self, tokens: Sequence[int], states: HiddenStates) -> None:
         """The target decoded `tokens`; `states` are valid only during the call."""
 
     def limit_truncation(self, n_past: int) -> int:
-        """How many of n_past tokens the target may keep: fewer if a hidden state is
-        needed again.
+        """How many of n_past tokens the target may keep.
 
-        Called before the target truncates.
+        These are fewer if a hidden state is needed again. Called before the target
+        truncates.
         """
 
     def on_truncate(self, n_past: int) -> None:
@@ -217,20 +201,17 @@ class HiddenStateListener(Protocol):
         """The newest token's hidden state, if it is needed to continue from here."""
 
     def on_restore(self, state: HiddenStates) -> None:
-        """Restore what `newest_state` returned when the target held the same tokens as
-        now.
-        """
+        """Restore what `newest_state` returned when the target held the same tokens."""
 
 
 class DraftStopPolicy(Protocol):
     """Ends a draft when another token is not worth its cost."""
 
     def should_draft_token(self, confidence: float) -> bool:
-        """Whether to draw the next draft token, given the confidence in the likeliest
-        one.
+        """Whether to draw the next token, given the confidence in the likeliest one.
 
         Called before the token is drawn: dropping a drawn token because of its own
-        probability would bias rejection sampling (algorithms.md 2.4).
+        probability would bias rejection sampling.
         """
 
     def should_continue(self, token: int) -> bool:
@@ -263,9 +244,7 @@ class GrammarState(Protocol):
         """All tokens that may come next."""
 
     def forced_tokens(self) -> list[int]:
-        """The next tokens of which each is the only one allowed, where no search is
-        needed.
-        """
+        """The next tokens of which each is the only one allowed, if that costs no search."""
 
     def advance(self, token: int) -> GrammarState:
         """The state after `token`, which must be allowed."""
@@ -297,6 +276,6 @@ class DraftWait(Struct):
 
 
 OverlapRound = Callable[[Sequence[int], Draft], AbstractContextManager[DraftWait]]
-"""Drafts on, after a text and its draft, while the target verifies; idle when it is
-left.
+"""A block in which drafting goes on after a text and its draft, while the target
+verifies. Nothing runs any more when the block is left.
 """

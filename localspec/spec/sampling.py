@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
-from msgspec.structs import fields
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError, GrammarError
@@ -31,9 +31,7 @@ class NoAllowedTokenError(GrammarError):
 
 _ONE = np.ones(1)
 _FOLD_WIDTH = 1024
-"""A row is folded to a grid of at least this width, at most 64 rows high, to bound
-top-k.
-"""
+"""To find the top k, a row is folded to a grid at least this wide and at most 64 high."""
 _TOP_P_CANDIDATES = (256, 4096)
 """Candidate counts tried for top-p before the whole vocabulary is sorted."""
 
@@ -44,19 +42,17 @@ def compute_distribution(
     recent: Sequence[int] = (),
     grammar: GrammarState | None = None,
 ) -> Distribution:
-    """The distribution of the token after `recent`, from one row of logits, shape
-    (n_vocab,).
+    """The distribution of the token after `recent`, from one row of logits.
 
-    Raises InvalidLogitsError if the row contains NaN, or has no finite maximum;
+    The row has the shape (n_vocab,). Raises InvalidLogitsError if the row contains NaN, or has no finite maximum;
     NoAllowedTokenError if the grammar allows no token.
     """
     if sampling.logit_bias or sampling.history_length:
         logits = _apply_bias_and_penalties(logits, sampling, recent)
     if grammar is None:
         return _truncate_and_cool(logits, sampling)
-    ids = find_allowed(
-        logits, 1 if sampling.temperature <= 0 else sampling.top_k, grammar
-    )
+    n_needed = 1 if sampling.temperature <= 0 else sampling.top_k
+    ids = find_allowed(logits, n_needed, grammar)
     among_allowed = _truncate_and_cool(logits[ids], sampling)
     return Distribution(ids[among_allowed.ids], among_allowed.probs)
 
@@ -80,24 +76,25 @@ def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution
 
 
 _GRAMMAR_CANDIDATES = (1, 64, 512)
-"""Largest logits that are tested before all tokens that the grammar allows are
-computed.
+"""So many of the largest logits are tested, before all that a grammar allows are
+computed, which takes long.
 """
 
 
 def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.int64]:
-    """Ids, ascending, of allowed tokens: at least the `n` with the largest logits, or
-    all if 0.
+    """The allowed tokens with the `n` largest logits, and perhaps more; all if n is 0.
 
-    Raises NoAllowedTokenError if there are none.
+    Returns their ids, ascending. Raises NoAllowedTokenError if there are none.
     """
-    for n_tested in (k for k in _GRAMMAR_CANDIDATES if 0 < n <= k < len(logits)):
+    for n_tested in _GRAMMAR_CANDIDATES:
+        if not 0 < n <= n_tested < len(logits):
+            continue
         ids = top_k_ids(logits, n_tested)
         allowed = ids[grammar.allows(ids)]
         if len(allowed) >= n:
             return np.sort(allowed)
     allowed = grammar.allowed_tokens()
-    # a draft model's vocabulary may be smaller
+    # A draft model's vocabulary may be smaller than the grammar's.
     allowed = allowed[allowed < len(logits)]
     if not len(allowed):
         raise NoAllowedTokenError(
@@ -110,19 +107,18 @@ def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.in
 def top_token_confidence(
     logits: Logits, distribution: Distribution, grammar: GrammarState | None = None
 ) -> float:
-    """A model's confidence in its likeliest token, in (0, 1]; at temperature 0 from the
-    margin.
+    """A model's confidence in its likeliest token, in (0, 1].
 
-    `logits` is modified during the call and restored.
+    At temperature 0 it comes from the margin to the second one. `logits` is modified
+    during the call and restored.
     """
     if len(distribution.ids) > 1:
         return float(distribution.probs.max())
     if grammar is not None:
         allowed = np.sort(logits[find_allowed(logits, 2, grammar)])
-        margin = (
-            float(allowed[-1]) - float(allowed[-2]) if len(allowed) > 1 else math.inf
-        )
-        return margin_confidence(margin)
+        if len(allowed) == 1:
+            return 1.0
+        return margin_confidence(float(allowed[-1]) - float(allowed[-2]))
     best = distribution.ids[0]
     highest = logits[best]
     logits[best] = -np.inf
@@ -173,9 +169,7 @@ def _apply_bias_and_penalties(
 
 
 _SEQUENCE_BREAKERS = (b"\n", b":", b'"', b"*")
-"""A repeated sequence does not reach over a token that contains one of them
-(llama.cpp).
-"""
+"""A repeated sequence ends at a token that contains one of them, as in llama.cpp."""
 _MAX_LOG = 88.7228391  # The logarithm of the largest float32.
 _MAX_LOSS = 1e30  # More would make a logit infinite.
 
@@ -196,10 +190,7 @@ def bind_vocabulary(
     """The parameters for tokens of this vocabulary."""
     if not sampling.has_dry:
         return sampling
-    values = {
-        item.name: getattr(sampling, item.name) for item in fields(SamplingParams)
-    }
-    return VocabularySampling(**values, piece=piece)
+    return VocabularySampling(**asdict(sampling), piece=piece)
 
 
 def _dry_penalties(
@@ -208,14 +199,15 @@ def _dry_penalties(
     """What each token loses that would extend a sequence which the text repeats (DRY).
 
     A sequence is the end of the text, as far back as it occurs earlier in the window
-    too.
+    too. With the text [5, 6, 7, 2, 5, 6] the end [5, 6] occurred before, and 7 followed:
+    7 loses multiplier * base ** (2 - allowed length).
     """
-    text, allowed = recent[-DRY_WINDOW:], sampling.dry_allowed_length
-    is_breaker = (
-        sampling.is_breaker
-        if isinstance(sampling, VocabularySampling)
-        else lambda _: False
-    )
+    text = recent[-DRY_WINDOW:]
+    allowed = sampling.dry_allowed_length
+
+    def is_breaker(token: int) -> bool:
+        return isinstance(sampling, VocabularySampling) and sampling.is_breaker(token)
+
     n = len(text)
     limit = next((i for i, token in enumerate(reversed(text)) if is_breaker(token)), n)
     if n <= allowed or limit < allowed:
@@ -223,9 +215,8 @@ def _dry_penalties(
     longest: dict[int, int] = {}
     for end in range(n - 1):
         length = 0
-        while (
-            length < min(limit, end + 1) and text[end - length] == text[n - 1 - length]
-        ):
+        longest_here = min(limit, end + 1)
+        while length < longest_here and text[end - length] == text[n - 1 - length]:
             length += 1
         if length >= allowed:
             follower = text[end + 1]
@@ -249,35 +240,35 @@ def _bias_arrays(
 def _n_after_truncation(
     x: NDArray[np.float64], sampling: SamplingParams, total: float | None
 ) -> int:
-    """How many logits top-p and min-p keep; `x` is sorted, largest first, minus the
-    largest.
+    """How many logits top-p and min-p keep.
 
-    `total` is the mass that top-p refers to: that of `x` if None.
+    `x` holds logits minus the largest, in descending order. `total` is the mass that
+    top-p refers to: that of `x` if None.
     """
     n = len(x)
     if sampling.min_p > 0.0:
         n = int((-x).searchsorted(-math.log(sampling.min_p), "right"))
     if sampling.top_p < 1.0:
         mass = np.exp(x).cumsum()
-        wanted = sampling.top_p * (mass[-1] if total is None else total)
-        n = min(n, int(mass.searchsorted(wanted)) + 1)
+        if total is None:
+            total = float(mass[-1])
+        n = min(n, int(mass.searchsorted(sampling.top_p * total)) + 1)
     return max(n, 1)
 
 
 def _truncate_without_top_k(
     logits: Logits, sampling: SamplingParams
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids kept without top-k, and their logits minus the largest; unsorted if top-p is
-    off.
+    """Ids kept without top-k, and their logits minus the largest.
+
+    They are not sorted if top-p is off.
     """
     high = logits.max()
     _check_finite(high)
     if sampling.top_p >= 1.0:
-        low = (
-            float(high) + math.log(sampling.min_p)
-            if sampling.min_p > 0.0
-            else -math.inf
-        )
+        low = -math.inf
+        if sampling.min_p > 0.0:
+            low = float(high) + math.log(sampling.min_p)
         ids = (logits >= low).nonzero()[0]
         return ids, logits[ids].astype(np.float64) - float(high)
     total = float(np.exp(logits - high).sum(dtype=np.float64))
@@ -298,9 +289,9 @@ _ROUNDING = 0.01  # More than float32 rounds a logit by.
 def _distribution_near_largest(
     logits: Logits, sampling: SamplingParams
 ) -> Distribution | None:
-    """With top-k, from the logits near the largest alone; None if others may matter.
+    """The distribution by the logits near the largest alone; None if others may matter.
 
-    It takes half the time of sorting out the k largest.
+    Top-k is on. This takes half the time of sorting out the k largest.
     """
     best = int(logits.argmax())
     high = logits[best]
@@ -317,7 +308,8 @@ def _distribution_near_largest(
     x = values[order].astype(np.float64)
     x -= x[0]
     n = _n_after_truncation(x, sampling, None)
-    if (n_missing := sampling.top_k - len(order)) > 0:
+    n_missing = sampling.top_k - len(order)
+    if n_missing > 0:
         if n == len(order) and not are_others_cut:
             return None
         missing_mass = n_missing * math.exp(_ROUNDING - _NEAR)
@@ -330,14 +322,15 @@ def _distribution_near_largest(
 def _apply_temperature(
     ids: NDArray[np.int64], x: NDArray[np.float64], sampling: SamplingParams
 ) -> Distribution:
-    """`x`: logits minus the largest."""
+    """The distribution of `ids`, from `x`, their logits minus the largest."""
     weights = np.exp(x / sampling.temperature)
     weights /= weights.sum()
     if sampling.xtc_probability > 0.0:
         weights = _mix_with_xtc(x, weights, sampling)
-    if not weights.all():  # underflow: these are never drawn
+    if not weights.all():  # Some underflowed to 0: these are never drawn.
         nonzero = weights > 0.0
-        ids, weights = ids[nonzero], weights[nonzero]
+        ids = ids[nonzero]
+        weights = weights[nonzero]
     return Distribution(ids, weights)
 
 
@@ -349,7 +342,7 @@ def _mix_with_xtc(
     Its coin is not drawn: the mixture of both outcomes has the same distribution, and
     as one distribution it is coupled and verified like any other.
     """
-    before = np.exp(x)  # XTC compares probabilities at temperature 1
+    before = np.exp(x)  # XTC compares probabilities at temperature 1.
     is_top = (before >= sampling.xtc_threshold * before.sum()) & (probs > 0.0)
     top = is_top.nonzero()[0]
     if len(top) < 2:
@@ -372,8 +365,16 @@ def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float3
     """Ids of the k largest logits, and these logits; ordered as in `top_k_ids`.
 
     The row is folded into a grid. The k-th largest column maximum is a lower bound of
-    the k-th largest logit, so only columns that reach the bound hold candidates. Raises
-    InvalidLogitsError if the row contains NaN, or has no finite maximum.
+    the k-th largest logit, so only columns that reach the bound hold candidates. With
+    k = 2 and a grid of three columns:
+
+        5  1  2
+        4  7  0     maxima 5, 7, 2; the second largest is 5
+
+    At least two logits are 5 or more, so the third column cannot be among the top two:
+    of the other two columns only 5 and 7 reach the bound.
+
+    Raises InvalidLogitsError if the row contains NaN, or has no finite maximum.
     """
     height = min(64, len(logits) // _FOLD_WIDTH)
     width = len(logits) // height if height else 0
@@ -383,7 +384,7 @@ def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float3
         return ids, logits[ids]
     grid = logits[: width * height].reshape(height, width)
     highest = grid.max(axis=0)
-    rest = logits[width * height :]
+    rest = logits[width * height :]  # The logits that do not fill another row.
     _check_finite(np.maximum(highest.max(), rest.max()) if len(rest) else highest.max())
     bound = np.partition(highest, width - k)[width - k]
     columns = (highest >= bound).nonzero()[0]
@@ -415,8 +416,9 @@ def _splitmix64(z: int) -> int:
 
 
 def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in (0, 1) per id, from (seed, index, id) alone: splitmix64 as a
-    counter RNG.
+    """One number in (0, 1) per id, from (seed, index, id) alone.
+
+    It is splitmix64, used as a counter-based generator.
     """
     key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
     z = ids.view(np.uint64) * _GOLDEN_U64
@@ -448,20 +450,23 @@ def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
         noise /= distribution.probs
         return int(distribution.ids[noise.argmax()])
     key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
-    best, best_score = -1, -math.inf
+    best = -1
+    best_score = -math.inf
     for token, prob in zip(
         distribution.ids.tolist(), distribution.probs.tolist(), strict=True
     ):
         z = _splitmix64((key + (token + 1) * _GOLDEN) & _MASK)
         score = math.log(((z >> 12) + 0.5) * 2.0**-52) / prob
         if score > best_score:
-            best, best_score = token, score
+            best = token
+            best_score = score
     return best
 
 
 def gumbel_noise(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Gumbel noise per id at position `index` of an answer: argmax(log p + noise)
-    samples p.
+    """Gumbel noise per id at position `index` of an answer.
+
+    argmax(log p + noise) is a sample of p.
     """
     noise = keyed_uniform(seed, index, ids)
     for step in (np.log, np.negative, np.log, np.negative):  # in place: -log(-log u)

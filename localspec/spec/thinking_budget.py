@@ -1,6 +1,4 @@
-"""The thinking part of an answer: detected token by token, and closed at its token
-budget.
-"""
+"""Finds the thinking part of an answer token by token, and closes it at its budget."""
 
 from __future__ import annotations
 
@@ -14,21 +12,21 @@ from localspec.models.chat_template.thinking_tags import (
 
 
 def make_byte_parser(tags: ThinkingTags | None, *, is_open: bool) -> AnswerParser:
-    """The parser of an answer's tokens; `is_open`: the prompt ends inside a thinking
-    part.
+    """The parser of an answer's tokens.
 
-    Tokens may hold parts of characters, so their bytes are parsed as the text of
-    Latin-1.
+    `is_open` says that the prompt ends inside a thinking part. A token may hold a part
+    of a character, so bytes are parsed as the text of Latin-1.
     """
-    opening, closing = (
-        tag.strip().encode().decode("latin-1") for tag in tags or ("", "")
-    )
-    return make_parser((opening, closing), is_open)
+    opening, closing = tags or ("", "")
+    return make_parser((_to_latin_1(opening), _to_latin_1(closing)), is_open)
+
+
+def _to_latin_1(tag: str) -> str:
+    return tag.strip().encode().decode("latin-1")
 
 
 class ThinkingBudget:
-    """Tracks whether an answer is inside its thinking part, and when the budget is used
-    up.
+    """Knows whether an answer is thinking, and when its budget is used up.
 
     `limit` is the maximum number of thinking tokens; None is unlimited.
     """
@@ -42,21 +40,20 @@ class ThinkingBudget:
         piece: Callable[[int], bytes],
         closing_tokens: Sequence[int],
     ) -> None:
-        """`is_open`: the prompt ends inside a thinking part.
+        """`is_open` says that the prompt ends inside a thinking part.
 
         `closing_tokens` end one.
         """
         self._parser = make_byte_parser(markers, is_open=is_open)
-        self.starts_open = self.is_open = self._parser.in_thinking
+        self._limit = limit
+        self._piece = piece
+        self._closing_tokens = list(closing_tokens)
+        self.starts_open = self._parser.in_thinking
+        self.is_open = self.starts_open
         # Whether the answer has a thinking part, open or closed.
         self.has_thinking = self.is_open
         # Whether no thinking can follow.
         self._is_finished = not self._parser.may_think
-        self._limit, self._piece, self._closing_tokens = (
-            limit,
-            piece,
-            list(closing_tokens),
-        )
         self.n_tokens = 0  # Thinking tokens so far, without the tags.
 
     def consume_tokens(self, tokens: Sequence[int]) -> int:
@@ -75,12 +72,14 @@ class ThinkingBudget:
             self._consume_piece(self._piece(token))
 
     def take_closing_tokens(self) -> list[int]:
-        """If the budget is used up, close the thinking part and return the tokens that
-        end it.
+        """Close the thinking part if its budget is used up.
+
+        Returns the tokens that end it, or none.
         """
         if not self._is_exhausted:
             return []
-        self.is_open, self._is_finished = False, True
+        self.is_open = False
+        self._is_finished = True
         return self._closing_tokens
 
     @property
@@ -93,8 +92,9 @@ class ThinkingBudget:
         was_open = self.is_open
         self._parser.feed(piece.decode("latin-1"))
         self.is_open = self._parser.in_thinking
-        self.has_thinking |= self.is_open
-        self.n_tokens += was_open and self.is_open
-        self._is_finished = not self._parser.may_think or (
-            was_open and not self.is_open
-        )
+        if self.is_open:
+            self.has_thinking = True
+        if was_open and self.is_open:
+            self.n_tokens += 1
+        has_closed = was_open and not self.is_open
+        self._is_finished = has_closed or not self._parser.may_think

@@ -34,9 +34,7 @@ def score_tokens(
     draft: Draft,
     n_alternatives: int = N_ALTERNATIVES,
 ) -> tuple[TokenProbabilities, ...]:
-    """Probabilities of each of a round's tokens, from the row of logits that decided
-    it.
-    """
+    """Probabilities of each of a round's tokens, from the row that decided it."""
     draft_rows = draft.logits or []
     scores = []
     for i, token in enumerate(tokens):
@@ -60,22 +58,21 @@ def _score_token(
     likeliest = top_k_ids(row, min(n_alternatives + 2, len(row))).tolist()
 
     def candidate(id_: int, was_drafted: bool = False) -> Alternative:
-        p_draft = (
-            None if draft_row is None else _probability(draft_row, id_, draft_log_total)
-        )
+        p_draft = None
+        if draft_row is not None:
+            p_draft = _probability(draft_row, id_, draft_log_total)
         rank = likeliest.index(id_) + 1 if id_ in likeliest else _rank(row, id_)
-        return Alternative(
-            id_, "", _probability(row, id_, log_total), rank, p_draft, was_drafted
-        )
+        p = _probability(row, id_, log_total)
+        return Alternative(id_, "", p, rank, p_draft, was_drafted)
 
-    others = [
-        Alternative(id_, "", _probability(row, id_, log_total), rank)
-        for rank, id_ in enumerate(likeliest, 1)
-        if id_ not in (token, draft_token)
-    ]
-    rejected = (
-        [candidate(draft_token, was_drafted=True)] if draft_token != token else []
-    )
+    rejected: list[Alternative] = []
+    if draft_token != token:
+        rejected.append(candidate(draft_token, was_drafted=True))
+    others: list[Alternative] = []
+    for rank, id_ in enumerate(likeliest, 1):
+        if id_ not in (token, draft_token):
+            p = _probability(row, id_, log_total)
+            others.append(Alternative(id_, "", p, rank))
     return TokenProbabilities(candidate(token), (*rejected, *others[:n_alternatives]))
 
 
@@ -88,9 +85,10 @@ def _log_sum_exp(row: Logits) -> float:
 
 def _probability(row: Logits, token: int, log_total: float) -> float:
     """Softmax probability; 0 for a token outside the model's vocabulary."""
-    return (
-        math.exp(min(0.0, float(row[token]) - log_total)) if token < len(row) else 0.0
-    )
+    if token >= len(row):
+        return 0.0
+    # Rounding may put a logit that has all of the mass above the total.
+    return math.exp(min(0.0, float(row[token]) - log_total))
 
 
 def _rank(row: Logits, token: int) -> int:

@@ -2,6 +2,13 @@
 
 With each of them every emitted token has the target's own distribution, whatever the
 drafter does. At temperature 0 all four take the target's argmax.
+
+In the examples below there are three tokens. After some text the target's distribution
+is p and the draft model's is q:
+
+         a     b     c
+    p  0.50  0.30  0.20
+    q  0.20  0.70  0.10
 """
 
 from __future__ import annotations
@@ -40,11 +47,14 @@ def sample_inverse_cdf(probs: NDArray[np.float64], u: float) -> int:
 
 
 class GumbelCoupledVerifier:
-    """Draft and target sample with the same Gumbel noise (Daliri, Musco, Suresh
-    2408.07978).
+    """Draft and target sample with the same noise (Daliri, Musco, Suresh 2408.07978).
 
-    The noise is keyed by seed, position and token, so the text depends on the seed
-    alone and not on the drafter or the draft length.
+    The largest of log p + Gumbel noise is a sample of p. The noise is keyed by seed,
+    position and token, so the text depends on the seed alone and not on the drafter or
+    the draft length. With the noise 0.1, 1.2 and -0.4 for a, b and c:
+
+        log q + noise   -1.51   0.84  -2.70    the draft model samples b
+        log p + noise   -0.59   0.00  -2.01    the target samples b too: accepted
     """
 
     def __init__(self, seed: int) -> None:
@@ -60,9 +70,8 @@ class GumbelCoupledVerifier:
     ) -> NDArray[np.int64]:
         """The n likeliest tokens, given the noise of position `index`; best first."""
         noise = gumbel_noise(self._seed, index, distribution.ids)
-        return distribution.ids[
-            (np.log(distribution.probs) + noise).argsort()[::-1][:n]
-        ]
+        scores = np.log(distribution.probs) + noise
+        return distribution.ids[scores.argsort()[::-1][:n]]
 
     def verify(
         self, distribution_at: DistributionAt, draft: Draft, index: int
@@ -89,10 +98,10 @@ class _RandomVerifier:
 
 
 class SampleAndMatchVerifier(_RandomVerifier):
-    """The target samples; a draft token is accepted if it is the same token, as in
-    llama.cpp.
+    """The target samples; the draft token is accepted if it is the same, as in llama.cpp.
 
-    Drafting takes the argmax, which has the highest acceptance under this rule.
+    A draft token is accepted with probability p: b with 0.30. The draft model's argmax
+    is its best guess at the token with the largest p, so drafting takes that.
     """
 
     def sample_draft_token(self, distribution: Distribution, index: int) -> int:
@@ -115,17 +124,23 @@ class SampleAndMatchVerifier(_RandomVerifier):
 
 
 class RejectionVerifier(_RandomVerifier):
-    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318): accept with
-    probability p/q.
+    """Speculative sampling (Leviathan 2211.17192, Chen 2302.01318).
 
-    After a rejection the emitted token is sampled from the residual distribution.
+    A draft token is accepted with probability p/q, at most 1: a and c always, b with
+    3/7. After a rejection the token is sampled from the residual distribution, max(0,
+    p - q) made to sum to 1: here 0.75, 0 and 0.25. In the end each token has p:
+
+        a   0.2 drafted, accepted                            + 0.4 rejected x 0.75 = 0.5
+        b   0.7 drafted, accepted with 3/7                                         = 0.3
+        c   0.1 drafted, accepted                            + 0.4 rejected x 0.25 = 0.2
     """
 
     def verify(
         self, distribution_at: DistributionAt, draft: Draft, index: int
     ) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
-            p, q = distribution_at(i), _draft_distribution(draft, i)
+            p = distribution_at(i)
+            q = _draft_distribution(draft, i)
             ratio = p.prob(token) / q.prob(token)
             if ratio < 1.0 and not self._random.accept(ratio):
                 return i, int(p.ids[self._random.choice(residual_probs(p, q))])
@@ -134,12 +149,18 @@ class RejectionVerifier(_RandomVerifier):
 
 
 class BlockVerifier(_RandomVerifier):
-    """Block verification (Sun et al. 2403.10444): accepts the longest prefix as a
-    whole.
+    """Block verification (Sun et al. 2403.10444): accepts the longest prefix as a whole.
 
-    A likely token can compensate for an unlikely one before it, so on average at least
-    as many tokens are accepted as by `RejectionVerifier`. For drafts that were not
-    sampled both are equal.
+    The share of a prefix is min(1, share of the prefix before it * p/q). The whole draft
+    is accepted with its share. A likely token can compensate for an unlikely one before
+    it, so on average at least as many tokens are accepted as by `RejectionVerifier`.
+
+    The paper's example has two tokens, p = 1/3, 2/3 and q = 2/3, 1/3 at each place. The
+    shares of the draft [a, b] are 1/2 and min(1, 1/2 * 2) = 1: it is always accepted,
+    where `RejectionVerifier` accepts a, and with it the draft, every second time. Over
+    all drafts of two tokens that is 11/9 accepted tokens instead of 10/9.
+
+    For drafts that were not sampled both are equal.
     """
 
     def verify(
@@ -147,14 +168,15 @@ class BlockVerifier(_RandomVerifier):
     ) -> tuple[int, int]:
         pairs, shares = _prefix_shares(distribution_at, draft)
         probability = shares[-1]
-        # Each prefix has its own draw; from the longest down, the first accepted one is
-        # taken.
+        # Each prefix has its own draw, the longest first. The first accepted is taken.
         while probability < 1.0 and not self._random.accept(probability):
             p, q = pairs.pop()
             share = shares[len(pairs)]
-            mass = float(residual_mass_by_token(p, q, share).sum())
-            # That the prefix is accepted after all longer ones were rejected.
-            probability = mass / (mass + 1.0 - share) if share < 1.0 else 1.0
+            # The probability of this prefix, after all longer ones were rejected.
+            probability = 1.0
+            if share < 1.0:
+                mass = float(residual_mass_by_token(p, q, share).sum())
+                probability = mass / (mass + 1.0 - share)
         n = len(pairs)
         if n == len(draft.tokens):
             return n, self._sample(distribution_at(n))
@@ -164,16 +186,16 @@ class BlockVerifier(_RandomVerifier):
 def _prefix_shares(
     distribution_at: DistributionAt, draft: Draft
 ) -> tuple[list[tuple[Distribution, Distribution]], list[float]]:
-    """Target and draft distributions at each position, and the share p_i of each
-    prefix.
+    """Target and draft distributions at each position, and the share of each prefix.
 
-    A share is min(1, previous share * p/q), as in the paper. Ends at the first prefix
-    of share 0: no longer one can be accepted.
+    The first share is that of the empty prefix. Ends at the first prefix of share 0: no
+    longer one can be accepted.
     """
     pairs: list[tuple[Distribution, Distribution]] = []
     shares = [1.0]
     for i, token in enumerate(draft.tokens):
-        p, q = distribution_at(i), _draft_distribution(draft, i)
+        p = distribution_at(i)
+        q = _draft_distribution(draft, i)
         pairs.append((p, q))
         shares.append(min(1.0, shares[-1] * p.prob(token) / q.prob(token)))
         if shares[-1] == 0.0:
@@ -182,19 +204,20 @@ def _prefix_shares(
 
 
 def _draft_distribution(draft: Draft, i: int) -> Distribution:
-    return (
-        draft.distributions[i]
-        if draft.distributions is not None
-        else one_hot(draft.tokens[i])
-    )
+    """The distribution that draft token i was sampled from; certain if it was not."""
+    if draft.distributions is None:
+        return one_hot(draft.tokens[i])
+    return draft.distributions[i]
 
 
 def residual_mass_by_token(
     p: Distribution, q: Distribution, share: float = 1.0
 ) -> NDArray[np.float64]:
     """max(0, share * p - q), over p's ids."""
+    # q has its own ids in its own order: find each of p's among them.
     order = np.argsort(q.ids)
-    places = np.minimum(np.searchsorted(q.ids, p.ids, sorter=order), len(order) - 1)
+    places = np.searchsorted(q.ids, p.ids, sorter=order)
+    places = np.minimum(places, len(order) - 1)
     same = order[places]
     q_probs = np.where(q.ids[same] == p.ids, q.probs[same], 0.0)
     out: NDArray[np.float64] = np.maximum(share * p.probs - q_probs, 0.0)
@@ -204,16 +227,14 @@ def residual_mass_by_token(
 def residual_probs(
     p: Distribution, q: Distribution, share: float = 1.0
 ) -> NDArray[np.float64]:
-    """The residual distribution over p's ids; p itself if the residual is empty (p
-    equals q).
-    """
+    """The residual distribution over p's ids; p itself where p equals q."""
     left = residual_mass_by_token(p, q, share)
     total = left.sum()
     return left / total if total > 0 else p.probs
 
 
 RankingVerifier = GumbelCoupledVerifier | SampleAndMatchVerifier
-"""Drafting with these draws nothing at random, so it may happen at any time."""
+"""With these, drafting draws nothing at random, so it may happen at any time."""
 
 _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[SeededRandom], Verifier]] = {
     "rejection": RejectionVerifier,

@@ -228,7 +228,7 @@ MUTANTS: dict[str, Mutant] = {
     "a grammar's state that forgets the text": Mutant(OutputConstraint.commit,
         "[self._states[len(text) - self._n_committed]]", "[self._states[0]]", constrained),
     "a sampled draft without its forbidden token": Mutant(ConstrainedDrafter.propose,
-        "n += draft.distributions is not None", "pass",
+        "n += 1", "pass",
         law("rejection", test_output_constraint.unmasked())),
     "forced tokens of the text before the draft": Mutant(OutputConstraint.forced_after,
         "state_after(text, drafted)", "state_after(text)",

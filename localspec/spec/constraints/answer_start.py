@@ -1,6 +1,4 @@
-"""What comes before the body of a constrained answer: thinking, which is free, and
-headers.
-"""
+"""What comes before the body of a constrained answer: free thinking, and headers."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class HeaderTokens:
         piece: Callable[[int], bytes],
         stored_text: Callable[[int], bytes] | None = None,
     ) -> None:
-        """`stored_text` is a token's text in the model's file, which is read in less
-        time.
-        """
+        """`stored_text` is a token's text in the model's file, which is faster to read."""
         self._n_tokens = n_tokens
         self._piece = piece
         self._stored_text = stored_text
@@ -42,8 +38,7 @@ class HeaderTokens:
         return self._piece(token).decode("latin-1")
 
     def following(self, begun: str, headers: tuple[str, ...]) -> NDArray[np.int64]:
-        """The tokens with which a header that begins with `begun` goes on as one of
-        `headers`.
+        """The tokens with which a header continues from `begun` to one of `headers`.
 
         The last token of a header holds no text of the message behind it. A header that
         ends in `to=` goes on with a name, of which the token may hold a part; none
@@ -66,8 +61,9 @@ class HeaderTokens:
 
     @staticmethod
     def _beginnings(rest: str, tokens_by_text: dict[str, list[int]]) -> Iterator[str]:
-        """What a token may hold of the rest of a header: a marker whole, if there is a
-        token.
+        """The texts that the next token may have, given the rest of a header.
+
+        A marker such as `<|channel|>` is not split if it is a token.
         """
         shortest = 1
         marker = rest[: rest.find("|>") + 2]
@@ -81,12 +77,11 @@ class HeaderTokens:
         known = self._tokens_by_text.get(headers)
         if known is not None:
             return known
-        wanted = {
-            header[begin:end]
-            for header in headers
-            for begin in range(len(header))
-            for end in range(begin + 1, len(header) + 1)
-        }
+        wanted: set[str] = set()
+        for header in headers:
+            for begin in range(len(header)):
+                ends = range(begin + 1, len(header) + 1)
+                wanted.update(header[begin:end] for end in ends)
         found: dict[str, list[int]] = {}
         for token in range(self._n_tokens):
             if self._stored_text is not None:
@@ -122,9 +117,7 @@ class AnswerStart:
         *,
         has_tools: bool,
     ) -> None:
-        """With tools, a message before a call is no answer, and a header may name a
-        tool.
-        """
+        """`has_tools`: a message before a call is no answer; a header may name a tool."""
         self._grammar = grammar
         self._parser = parser
         self._tokens = tokens
@@ -137,20 +130,21 @@ class AnswerStart:
 
     @property
     def is_free(self) -> bool:
-        """Whether any token may follow: also in a header, from a tool's name or a
-        mistake on.
+        """Whether any token may follow.
+
+        That is so in a header too, from a tool's name or a mistake on.
         """
         return not self._is_between_messages and not len(self._header_tokens)
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """As for every `GrammarState`; it is not asked where any token may follow."""
+        """The method of `GrammarState`; not called where any token may follow."""
         allowed = np.isin(tokens, self._header_tokens)
         if self._is_between_messages:
             allowed |= self._grammar.allows(tokens)
         return allowed
 
     def allowed_tokens(self) -> NDArray[np.int64]:
-        """As for every `GrammarState`; it is not asked where any token may follow."""
+        """The method of `GrammarState`; not called where any token may follow."""
         if self._is_between_messages:
             return np.union1d(self._header_tokens, self._grammar.allowed_tokens())
         return self._header_tokens
@@ -159,8 +153,9 @@ class AnswerStart:
         return []
 
     def advance(self, token: int) -> GrammarState:
-        """The next state, also for a token that is not allowed: the parser knows what
-        it is.
+        """The next state, also after a token that is not allowed.
+
+        Only the parser decides what the token is.
         """
         if self._begins_answer(token):
             return self._grammar.advance(token)

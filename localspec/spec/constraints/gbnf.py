@@ -34,14 +34,10 @@ _Rules = dict[str, list[tuple[str, str]]]
 def gbnf_to_lark(text: str) -> str:
     """Raises GrammarError for what is not GBNF."""
     rules = _parse_rules(text)
-    references = {
-        name: {word for kind, word in body if kind == "name"}
-        for name, body in rules.items()
-    }
-    missing = {
-        "root",
-        *(word for words in references.values() for word in words),
-    } - rules.keys()
+    references: dict[str, set[str]] = {}
+    for name, body in rules.items():
+        references[name] = {word for kind, word in body if kind == "name"}
+    missing = {"root"}.union(*references.values()) - rules.keys()
     if missing:
         raise GrammarError(f"The grammar has no rule {min(missing)[:40]!r}.", _FORMAT)
     try:
@@ -49,14 +45,16 @@ def gbnf_to_lark(text: str) -> str:
         is_recursive = False
     except CycleError:
         is_recursive = True
-    # Lark's terminals are in upper case.
-    names = {name: f"{'r' if is_recursive else 'R'}{i}" for i, name in enumerate(rules)}
+    letter = "r" if is_recursive else "R"  # Lark's terminals are in upper case.
+    names = {name: f"{letter}{i}" for i, name in enumerate(rules)}
     lines = [f"start: {names['root']}"]
     for name, body in rules.items():
-        words = [
-            names[word] if kind == "name" else _to_lark(kind, word, is_recursive)
-            for kind, word in body
-        ]
+        words: list[str] = []
+        for kind, word in body:
+            if kind == "name":
+                words.append(names[word])
+            else:
+                words.append(_to_lark(kind, word, is_recursive))
         lines.append(f"{names[name]}: {' '.join(_fill_empty_alternatives(words))}")
     return "\n".join(lines)
 
@@ -66,7 +64,8 @@ def _parse_rules(text: str) -> _Rules:
     rules: _Rules = {}
     for i, (kind, word) in enumerate(tokens):
         if kind == "name" and tokens[i + 1 : i + 2] == [("define", "::=")]:
-            body = rules[word] = []
+            body: list[tuple[str, str]] = []
+            rules[word] = body
         elif not rules:
             raise GrammarError(
                 f"The grammar begins with {word[:40]!r}, not a rule.", _FORMAT
@@ -102,21 +101,26 @@ def _to_lark(kind: str, word: str, is_recursive: bool) -> str:
     characters = [_to_regex(found) for found in _CHARACTER.finditer(word)]
     if is_recursive and characters:
         return f"({' '.join(f'/{character}/' for character in characters)})"
-    return f"/{''.join(characters)}/" if characters else '""'
+    if not characters:
+        return '""'
+    return f"/{''.join(characters)}/"
 
 
 def _class_to_regex(word: str) -> str:
     """`[…]`: a `-` is a range between two characters, else itself."""
-    is_negated = word.startswith("^")
-    found = list(_CHARACTER.finditer(word[is_negated:]))
+    sign = "^" if word.startswith("^") else ""
+    found = list(_CHARACTER.finditer(word.removeprefix("^")))
     parts: list[str] = []
     at = 0
     while at < len(found):
         is_range = at + 2 < len(found) and found[at + 1][0] == "-"
-        ends = (found[at], found[at + 2]) if is_range else (found[at],)
-        parts.append("-".join(map(_to_regex, ends)))
-        at += 3 if is_range else 1
-    return f"/[{'^' * is_negated}{''.join(parts)}]/"
+        if is_range:
+            parts.append(f"{_to_regex(found[at])}-{_to_regex(found[at + 2])}")
+            at += 3
+        else:
+            parts.append(_to_regex(found[at]))
+            at += 1
+    return f"/[{sign}{''.join(parts)}]/"
 
 
 def _to_regex(character: re.Match[str]) -> str:

@@ -1,7 +1,6 @@
-"""Grammars and JSON Schemas for one model's vocabulary, by llguidance, an optional
-package.
+"""Grammars and JSON Schemas for one model's vocabulary, by the package llguidance.
 
-Every text that satisfies a schema has the separators of Python's json.dumps, and of an
+The package is optional. Every text that satisfies a schema has the separators of Python's json.dumps, and of an
 object with `properties` only these. What llguidance does not know is refused;
 annotations are ignored.
 """
@@ -79,12 +78,12 @@ _ALWAYS_TRUE: Mapping[str, tuple[Any, ...]] = {
 }
 """Values of keywords that llguidance does not know, with which they mean nothing."""
 _CHECK_SECONDS = 20.0
-"""For the check's process, start included; the check itself has a limit on CPU time."""
+"""The check's process has so long, start included. The check has a limit on CPU time."""
 EXIT_OVERLAP = 3
-"""Its exit status if alternatives of `oneOf` overlap."""
+"""The process's exit status if alternatives of `oneOf` overlap."""
 _MAX_OUTLINE_CHARS = 128 * 1024
-"""Of alternatives that are compared outside of that process: as many as a schema may
-have.
+"""Outlines of alternatives up to this length are compared outside of that process: as
+many as a schema may have.
 """
 # Tokens that are tested one by one, while not all that are allowed are known.
 _MAX_LAZY = 64
@@ -182,11 +181,10 @@ def _cost_error() -> GrammarError:
 
 @lru_cache(maxsize=64)
 def _check_in_child(schema: str, *, compares_alternatives: bool) -> None:
-    """Compile the schema in a process that has limits, which may also compare its
-    alternatives.
+    """Compile the schema in a process with limits; it may compare alternatives too.
 
     Raises GrammarError if it exceeds the limits, or if alternatives overlap. The
-    outlines are no argument because the cache keeps those: 64 times a megabyte.
+    outlines are no argument because the cache keeps arguments: 64 times a megabyte.
     """
     outlines: list[str] = []
     if compares_alternatives:
@@ -295,19 +293,18 @@ def _find_one_ofs(schema: Any) -> list[list[Any]]:
 
 def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what allows and forbids nothing."""
-    kept = {key: value for key, value in schema.items() if key not in _HINTS}
-    return {
-        key: value
-        for key, value in kept.items()
-        if value not in _ALWAYS_TRUE.get(key, ())
-    }
+    kept: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key not in _HINTS and value not in _ALWAYS_TRUE.get(key, ()):
+            kept[key] = value
+    return kept
 
 
 def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """With `additionalProperties` false where there are `properties`."""
-    return (
-        {"additionalProperties": False} | schema if "properties" in schema else schema
-    )
+    """Allow no more properties than an object names, unless it says otherwise."""
+    if "properties" not in schema:
+        return schema
+    return {"additionalProperties": False} | schema
 
 
 def _make_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
@@ -342,15 +339,13 @@ class _TokenizerInterface:
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Tokens of a text that is forced; each call is for the rest of it."""
-        data = (text.encode() if isinstance(text, str) else bytes(text))[
-            :_MAX_FORCED_BYTES
-        ]
-        tokens = self._vocabulary.tokenize_plain(
-            data.decode("utf-8", "ignore").encode()
-        )
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        data = data[:_MAX_FORCED_BYTES]
+        whole_characters = data.decode("utf-8", "ignore").encode()
+        tokens = self._vocabulary.tokenize_plain(whole_characters)
         if data.startswith(b"".join(self.tokens[token] for token in tokens)):
             return tokens
-        # a tokenizer that puts a space in front of a text
+        # This tokenizer puts a space in front of a text.
         return self._longest_matches(data)
 
     def _longest_matches(self, data: bytes) -> list[int]:

@@ -25,22 +25,22 @@ from localspec.models.chat_template.schema_references import (
 )
 
 _MAX_CHARS = 1024 * 1024
-"""Of all outlines of one schema: some 10 MB of memory.
+"""The length of all outlines of one schema: some 10 MB of memory.
 
-Those of 400 models have 100,000.
+A schema of 400 models has outlines of 100,000 characters.
 """
 _NODE_CHARS = 16  # What an outline costs beside its text.
 _MAX_ALTERNATIVES = 256
-_MAX_REFERENCES, _MAX_DEPTH, _MAX_NAMES = 8, 2, 8
-"""Of an outline: references one after another, objects within objects, properties."""
+_MAX_REFERENCES = 8  # An outline follows so many references one after another.
+_MAX_DEPTH = 2  # An outline describes objects within objects so deep.
+_MAX_NAMES = 8  # An outline describes so many properties of an object.
 _OUTLINED = ("type", "const", "enum", "required")  # What tells alternatives apart.
 
 
 def outline_alternatives(one_ofs: list[list[Any]], root: Any) -> list[str]:
-    """The outline of each `oneOf` of the schema `root`, as a JSON Schema; equal ones
-    only once.
+    """The outline of each `oneOf` of the schema `root`, as a JSON Schema.
 
-    A `oneOf` of constants that differ needs none. Raises BudgetExceededError if the
+    Equal ones are outlined once. A `oneOf` of constants that differ needs none. Raises BudgetExceededError if the
     outlines are too long, and GrammarError for a `oneOf` with too many alternatives.
     """
     writer = _OutlineWriter(root, WorkBudget(_MAX_CHARS))
@@ -80,15 +80,16 @@ def overlap_error() -> GrammarError:
 
 
 class _OutlineWriter:
-    """Writes outlines of parts of one schema, and spends their length before it repeats
-    a part.
+    """Writes outlines of parts of one schema.
+
+    It spends an outline's length from its budget before it repeats a part.
     """
 
     def __init__(self, root: Any, budget: WorkBudget) -> None:
         self._references = SchemaReferences(root)
         self._budget = budget
-        # Of what a part adds to an outline, by the part's id.
         self._n_chars: dict[int, int] = {}
+        """By a part's id: the length of what it adds to an outline."""
 
     def write(self, schema: Any, depth: int = 0) -> dict[str, Any]:
         """Raises BudgetExceededError."""
@@ -100,16 +101,14 @@ class _OutlineWriter:
         self._budget.spend(_NODE_CHARS + self._count_chars(schema, outline))
         required = schema.get("required")
         properties = schema.get("properties")
-        if (
-            depth < _MAX_DEPTH
-            and isinstance(required, list)
-            and isinstance(properties, dict)
-        ):
-            names = [name for name in required[:_MAX_NAMES] if isinstance(name, str)]
-            known = [name for name in names if name in properties]
-            outline["properties"] = {
-                n: self.write(properties[n], depth + 1) for n in known
-            }
+        if not isinstance(required, list) or not isinstance(properties, dict):
+            return outline
+        if depth < _MAX_DEPTH:
+            described: dict[str, Any] = {}
+            for name in required[:_MAX_NAMES]:
+                if isinstance(name, str) and name in properties:
+                    described[name] = self.write(properties[name], depth + 1)
+            outline["properties"] = described
         return outline
 
     def _follow(self, schema: Any) -> Any:
@@ -129,9 +128,7 @@ class _OutlineWriter:
 
 
 def _are_different_constants(parts: list[dict[str, Any]]) -> bool:
-    """Whether each part is one or several constants, none of which another part has as
-    well.
-    """
+    """Whether each part is one or several constants that no other part has."""
     values: list[str] = []
     for part in parts:
         constants = part.get("enum", [])

@@ -21,22 +21,20 @@ class OutputConstraint:
     """
 
     def __init__(self, start: GrammarState, n_prompt: int) -> None:
-        """`start` is the state after the prompt: the grammar's, or an `AnswerStart`
-        before it.
-        """
-        # Length of the text that the first state belongs to.
+        """`start` is the state after the prompt: the grammar's, or an `AnswerStart`."""
         self._n_committed = n_prompt
-        # The tokens after it; `_states` has one element more.
+        """Length of the text that the first state belongs to."""
         self._tokens: list[int] = []
+        """The tokens after that text; `_states` has one element more."""
         self._states: list[GrammarState] = [start]
 
     def state_after(
         self, text: Sequence[int], drafted: Sequence[int] = ()
     ) -> GrammarState | None:
-        """The state after prompt, answer and draft tokens; None where any token may
-        follow.
+        """The state after prompt, answer and draft tokens.
 
-        Raises NoAllowedTokenError if the grammar does not allow one of the tokens.
+        It is None where any token may follow. Raises NoAllowedTokenError if the grammar
+        does not allow one of the tokens.
         """
         following = [*text[self._n_committed :], *drafted]
         known = common_prefix_length(self._tokens, following)
@@ -45,9 +43,8 @@ class OutputConstraint:
         n_text = len(text) - self._n_committed
         for i in range(known, len(following)):
             token = following[i]
-            self._states.append(
-                self._advance(self._states[-1], token, is_draft=i >= n_text)
-            )
+            state = self._advance(self._states[-1], token, is_draft=i >= n_text)
+            self._states.append(state)
             self._tokens.append(token)
         state = self._states[len(following)]
         return None if _is_free(state) else state
@@ -56,7 +53,8 @@ class OutputConstraint:
         """The text has grown to `text`: states before its end are not needed again."""
         self.state_after(text)
         self._states = [self._states[len(text) - self._n_committed]]
-        self._tokens, self._n_committed = [], len(text)
+        self._tokens = []
+        self._n_committed = len(text)
 
     def count_allowed(self, text: Sequence[int], drafted: Sequence[int]) -> int:
         """How many of the draft tokens come before the first that the grammar forbids."""
@@ -73,11 +71,10 @@ class OutputConstraint:
 
     @staticmethod
     def _advance(state: GrammarState, token: int, *, is_draft: bool) -> GrammarState:
-        """The next state. Before the answer's body, its text may hold what no draft
-        may.
+        """The next state.
 
-        The tokens that end a thinking part are given, and so are those of a resumed
-        answer.
+        Before the answer's body a text may hold what a draft may not: the tokens that
+        end a thinking part are given, and so are those of a resumed answer.
         """
         may_differ = isinstance(state, AnswerStart) and not is_draft
         is_allowed = may_differ or _is_free(state) or state.allows(np.array([token]))[0]
@@ -92,12 +89,11 @@ def _is_free(state: GrammarState) -> bool:
 
 
 class ConstrainedDrafter:
-    """Keeps another drafter within a grammar, and adds the tokens that the grammar
-    forces.
-    """
+    """Keeps another drafter within a grammar, and adds tokens that the grammar forces."""
 
     def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
-        self._drafter, self._constraint = drafter, constraint
+        self._drafter = drafter
+        self._constraint = constraint
 
     def propose(
         self,
@@ -105,24 +101,22 @@ class ConstrainedDrafter:
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        """A draft of the other drafter alone, up to its first forbidden token, then
-        forced ones.
-        """
+        """The other drafter's draft: cut at a forbidden token, or continued by force."""
         draft = self._drafter.propose(tokens, limit, stop_policy)
         n = self._constraint.count_allowed(tokens, draft.tokens)
         if n < len(draft.tokens):
             # A forbidden token that was sampled stays: the one after its rejection has
             # to come from the residual distribution.
-            n += draft.distributions is not None
+            if draft.distributions is not None:
+                n += 1
             return replace(
                 draft,
                 tokens=draft.tokens[:n],
                 distributions=draft.distributions and draft.distributions[:n],
                 logits=draft.logits and draft.logits[:n],
             )
-        forced = self._constraint.forced_after(tokens, draft.tokens)[
-            : limit - len(draft.tokens)
-        ]
+        forced = self._constraint.forced_after(tokens, draft.tokens)
+        forced = forced[: limit - len(draft.tokens)]
         if not forced:
             return draft
         reason = "the grammar allows nothing else"

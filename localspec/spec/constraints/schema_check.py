@@ -19,8 +19,8 @@ from localspec import child_process
 from localspec.errors import GrammarError
 from localspec.spec.constraints import grammars
 
-# Bytes of address space beyond what the libraries take.
 _MAX_MEMORY = 256 * 1024 * 1024
+"""Bytes of address space beyond what the libraries take."""
 _MAX_CPU_SECONDS = 1
 
 
@@ -34,7 +34,8 @@ class _ByteTokenizer:
     tokens = (*(bytes([byte]) for byte in range(256)), b"\xff<end>")
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
+        data = text.encode() if isinstance(text, str) else text
+        return list(data)
 
 
 def main() -> None:
