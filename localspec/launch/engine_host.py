@@ -7,6 +7,7 @@ a command to the engine.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import queue
 import threading
@@ -25,21 +26,19 @@ from localspec.protocol.events import EngineReady, Event, Notice
 if TYPE_CHECKING:
     import asyncio
 
-# Between two checks of a waiting thread: on Windows, a wait blocks Ctrl+C.
 POLL_SECONDS = 0.5
-# Seconds for an answer to stop, before its engine process is closed.
+"""A waiting thread wakes so often: on Windows, a longer wait would block Ctrl+C."""
 _STOP_TIMEOUT = 2.0
+"""Seconds for an answer to stop, before its engine process is closed."""
 _JOIN_TIMEOUT = 10.0  # Seconds that `close` waits for the thread.
-# Between two checks whether a person has answered a job's question.
 _PERSON_POLL_SECONDS = 0.05
+"""Seconds between two checks whether a person has answered a job's question."""
 
 T = TypeVar("T")
 
 
 class EngineJob(Generic[T]):
-    """Work for the thread of an `EngineHost`, with what it puts out, and its result or
-    error.
-    """
+    """Work for the thread of an `EngineHost`, with its outputs and its result or error."""
 
     def __init__(self, work: Callable[[Engine], T]) -> None:
         self._work = work
@@ -48,21 +47,24 @@ class EngineJob(Generic[T]):
         self._error: BaseException | None = None
         self._outputs: list[Any] = []
         self._lock = threading.Lock()
-        self.has_begun = self.is_withdrawn = self.stop_requested = False
+        self.has_begun = False
+        self.is_withdrawn = False
+        self.stop_requested = False
         self.model = ""  # The name of its pair, where the host has several.
-        self.notices: list[Notice] = []  # Of loading the pair, if this job did that.
+        self.notices: list[Notice] = []
+        """What was said when the pair was loaded, if this job did that."""
         self.on_update: Callable[[], object] = lambda: None
-        """Called in the host's thread: when `take` has something new, and at the end.
-        """
+        """Called in the host's thread: when `take` has something new, and at the end."""
 
     def make_update_event(self) -> asyncio.Event:
         """An event of the running loop, set by each update from now on."""
         import asyncio  # noqa: PLC0415  slow to import
 
-        updated, loop = asyncio.Event(), asyncio.get_running_loop()
+        updated = asyncio.Event()
+        loop = asyncio.get_running_loop()
 
         def on_update() -> None:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(updated.set)
 
         self.on_update = on_update
@@ -86,8 +88,10 @@ class EngineJob(Generic[T]):
         return cast(T, self._value)
 
     def take(self) -> list[Any]:
+        """The outputs since the last call."""
         with self._lock:
-            outputs, self._outputs = self._outputs, []
+            outputs = self._outputs
+            self._outputs = []
         return outputs
 
     # --- called in the host's thread
@@ -115,11 +119,10 @@ class EngineJob(Generic[T]):
 
 
 class EngineHost:
-    """Runs jobs in order. Loads the pair for the first one, and again if its process
-    has exited.
+    """Runs jobs in order.
 
-    Of several pairs no two are loaded at once: each is fitted to the memory that the
-    others leave.
+    It loads the pair for the first one, and again if its process has exited. It never
+    loads two pairs at a time: each is fitted to the memory that the others leave.
     """
 
     def __init__(
@@ -131,33 +134,33 @@ class EngineHost:
         after: EngineHost | None = None,
         reloads: bool = True,
     ) -> None:
-        """`start` loads the pair, when the engine of `after` is closed: both may not
-        fit.
+        """`start` loads the pair when the engine of `after` is closed: both may not fit.
 
         Without `reloads`, jobs get an engine that has exited as it is.
         """
-        self._request, self._probe, self._start, self._after = (
-            request,
-            probe,
-            start,
-            after,
-        )
-        self._requests: Mapping[str, SettingsRequest] = {}  # Of several pairs, by name.
-        self._keep, self._name = 1, ""  # The name is that of `engine`.
-        self._idle_seconds: float | None = None
-        # With their last use, the oldest first.
-        self._others: dict[str, tuple[Engine, float]] = {}
+        self._request = request
+        self._probe = probe
+        self._start = start
+        self._after = after
         self._reloads = reloads
-        # None: the end.
+        self._requests: Mapping[str, SettingsRequest] = {}
+        """The requests of several pairs by name; empty if there is one."""
+        self._keep = 1
+        self._name = ""  # The name of the pair of `engine`.
+        self._idle_seconds: float | None = None
+        self._others: dict[str, tuple[Engine, float]] = {}
+        """Other loaded pairs with the time of their last use, the oldest first."""
         self._jobs: queue.SimpleQueue[EngineJob[Any] | None] = queue.SimpleQueue()
-        # reentrant: garbage collection may call `stop` inside it
+        """None ends the thread."""
+        # It is reentrant because garbage collection may call `stop` inside it.
         self._lock = threading.RLock()
         self._current_job: EngineJob[Any] | None = None
         self._loading_engine: Engine | None = None
         self._pid = os.getpid()
         self.engine: Engine | None = None
         self.closed = False
-        self.ready: EngineReady | None = None  # Of the last loaded engine.
+        self.ready: EngineReady | None = None
+        """What the engine that was loaded last has reported."""
         self._thread = threading.Thread(target=self._run, name="localspec", daemon=True)
         _running_hosts.add(self)
         self._thread.start()
@@ -178,16 +181,23 @@ class EngineHost:
         keep: int,
         idle_seconds: float | None,
     ) -> None:
-        """Also run jobs of other pairs, by name; the first is that of the host. At most
-        `keep` stay loaded, and those that are not used for `idle_seconds` do not.
+        """Run jobs of other pairs too, by name; the first pair is that of the host.
+
+        At most `keep` pairs stay loaded. One that is not used for `idle_seconds` is
+        unloaded.
         """
-        self._requests, self._keep, self._idle_seconds = requests, keep, idle_seconds
+        self._requests = requests
+        self._keep = keep
+        self._idle_seconds = idle_seconds
         self._name = next(iter(requests))
 
     def is_loaded(self, name: str) -> bool:
-        """Of one pair, whatever the name."""
-        is_current = name == self._name or not self._requests
-        engine = self.engine if is_current else self._others.get(name, (None,))[0]
+        """Whether a pair is loaded; a host of one pair ignores the name."""
+        engine: Engine | None
+        if name == self._name or not self._requests:
+            engine = self.engine
+        else:
+            engine, _ = self._others.get(name, (None, 0.0))
         return engine is not None and engine.alive
 
     def submit(self, job: EngineJob[Any]) -> None:
@@ -215,7 +225,7 @@ class EngineHost:
         """Request the end of a job, or of the current job. Does not wait."""
         if self._is_forked():
             return
-        with self._lock:  # otherwise the next job might be stopped
+        with self._lock:  # Otherwise the next job might be stopped.
             job = job or self._current_job
             if job is None:
                 return
@@ -251,14 +261,15 @@ class EngineHost:
 
     @property
     def _holds_memory(self) -> bool:
-        """Whether there is an engine process, of this host or of the one that it waits
-        for.
+        """Whether this host, or the one that it waits for, has an engine process.
 
-        Without one, a closed host creates none: what it still checks need not be waited
-        for.
+        A closed host creates none. If there is none, nobody has to wait for the checks
+        that its thread may still make.
         """
-        engines = self.engine, self._loading_engine, self._after, *self._others
-        return any(each is not None for each in engines)
+        if self._others:
+            return True
+        holders = (self.engine, self._loading_engine, self._after)
+        return any(each is not None for each in holders)
 
     def _is_forked(self) -> bool:
         """Whether this is a copy in a forked process, where the thread does not exist."""
@@ -268,14 +279,17 @@ class EngineHost:
     # -----------------------------------------------------------------------
 
     def run_others(self, is_over: Callable[[], bool]) -> None:
-        """Run waiting jobs until `is_over`: for a job that waits for a person, not the
-        engine.
+        """Run waiting jobs until `is_over`.
+
+        A job calls it that waits for a person, and not for the engine.
         """
-        own_job, self._current_job = self._current_job, None
+        own_job = self._current_job
+        self._current_job = None
         while not is_over() and not self.closed:
             with suppress(queue.Empty):
-                if (job := self._jobs.get(timeout=_PERSON_POLL_SECONDS)) is None:
-                    self._jobs.put(None)  # for `_run`
+                job = self._jobs.get(timeout=_PERSON_POLL_SECONDS)
+                if job is None:
+                    self._jobs.put(None)  # `_run` needs it, to end.
                     break
                 self._run_job(job)
         self._current_job = own_job
@@ -287,7 +301,7 @@ class EngineHost:
             self._after = None
             while (job := self._next_job()) is not None:
                 self._run_job(job)
-                del job  # otherwise the last answer stays in memory while idle
+                del job  # Otherwise the last answer stays in memory while idle.
             self._close_engines()
         finally:
             _running_hosts.discard(self)
@@ -298,7 +312,7 @@ class EngineHost:
         Meanwhile do idle work, and unload what is not used for long.
         """
         with suppress(queue.Empty), self._work_while_idle():
-            # None: as long as it takes
+            # Without `_idle_seconds` it waits as long as it takes.
             return self._jobs.get(timeout=self._idle_seconds)
         self._close_engines()
         return self._jobs.get()
@@ -312,29 +326,26 @@ class EngineHost:
         with self._lock:
             if job.is_withdrawn:
                 return
-            job.has_begun, self._current_job = True, job
+            job.has_begun = True
+            self._current_job = job
         error: BaseException | None = None
         try:
             if self.closed:
                 raise _closed_error()
             job.run(self._ensure_engine(job))
-        except BaseException as failure:  # raised in the caller's thread
+        except BaseException as failure:  # It is raised in the caller's thread.
             error = _closed_error() if self.closed else failure
         with self._lock:
             self._current_job = None
         job.finish(error)
 
     def _ensure_engine(self, job: EngineJob[Any]) -> Engine:
-        self._switch_to(job.model if job.model in self._requests else self._name)
+        name = job.model if job.model in self._requests else self._name
+        self._switch_to(name)
         if self._reloads and self.engine is not None and not self.engine.alive:
             self._close_engine()
-            job.notify(
-                Notice(
-                    "warning",
-                    "loaded-again",
-                    "The engine stopped and was loaded again.",
-                )
-            )
+            message = "The engine stopped and was loaded again."
+            job.notify(Notice("warning", "loaded-again", message))
         while self.engine is None:
             try:
                 self.engine = self._start(
@@ -346,35 +357,40 @@ class EngineHost:
             except (DoesNotFitError, OutOfMemoryError):
                 if not self._others:
                     raise
-                self._close_oldest()  # and try again
+                self._close_oldest()  # Then it is tried again.
             finally:
                 self._loading_engine = None
         self.ready = self.engine.ready
         return self.engine
 
     def _switch_to(self, name: str) -> None:
-        """Make `engine` that of a pair; None if it must be loaded, for which others
-        make room.
+        """Make `engine` that of a pair, or None if the pair must be loaded.
+
+        Other pairs make room for it.
         """
         now = time.monotonic()
         if name != self._name:
             if self.engine is not None:
                 self._others[self._name] = self.engine, now
-            self._name, self._request = name, self._requests[name]
-            self.engine = self._others.pop(name, (None,))[0]
-        oldest = now - (self._idle_seconds or now)
-        while self._others and (
-            len(self._others) >= self._keep
-            or next(iter(self._others.values()))[1] < oldest
-        ):
+            self._name = name
+            self._request = self._requests[name]
+            self.engine, _ = self._others.pop(name, (None, 0.0))
+        idle_seconds = self._idle_seconds or math.inf
+        while self._others:
+            _, last_use = next(iter(self._others.values()))
+            is_unused = now - last_use > idle_seconds
+            if len(self._others) < self._keep and not is_unused:
+                break
             self._close_oldest()
 
     def _close_oldest(self) -> None:
-        self._others.pop(next(iter(self._others)))[0].close()
+        name = next(iter(self._others))
+        engine, _ = self._others.pop(name)
+        engine.close()
 
     def _set_loading_engine(self, engine: Engine) -> None:
         self._loading_engine = engine
-        if self.closed:  # closed just before the process was created
+        if self.closed:  # It was closed just before the process was created.
             engine.close()
 
     def _close_engines(self) -> None:
@@ -385,7 +401,7 @@ class EngineHost:
     def _close_engine(self) -> None:
         if self.engine is not None:
             self.engine.close()
-            self.engine = None  # only now: `close` waits for it
+            self.engine = None  # Not earlier: `close` waits for it.
 
 
 def _closed_error() -> UsageError:

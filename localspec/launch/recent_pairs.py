@@ -15,9 +15,7 @@ _LAST_FILE = "last.json"
 
 
 def load() -> list[ResolvedPair]:
-    """Load the pairs whose files still exist, latest first; empty if the list is
-    damaged.
-    """
+    """Load the pairs whose files still exist, latest first; none of a damaged list."""
     return [ResolvedPair(target, draft) for target, draft in inventory.load_opened()]
 
 
@@ -38,28 +36,30 @@ def add_if_path(pair: ResolvedPair) -> None:
 class DefaultPair(NamedTuple):
     model: str
     draft: str
-    # Where it comes from, if it was not named and is not the default pair.
     why: str = ""
+    """Where it comes from, if it was not named and is not the default pair."""
 
 
 def resolve_default(model: str | None, draft: str) -> DefaultPair:
-    """Without a model: the pair of config.toml, else of the last run, else the default
-    pair.
+    """The pair to open if no model is named.
 
-    config.toml comes first; otherwise the last run would override it after its first
-    use.
+    It is that of config.toml, else of the last run, else the default pair. config.toml
+    comes first; otherwise the last run would override it after its first use.
     """
     if model is not None:
         return DefaultPair(model, draft)
     default = model_lookup.default_pair_id()
-    if (configured := config.load().get("run.pair")) is not None:
+    configured = config.load().get("run.pair")
+    if configured is not None:
         pair = DefaultPair(configured, draft, "the default model of your settings")
-    elif (last := load_last()) is not None:
-        pair = DefaultPair(
-            last[0], last[1] if draft == "auto" else draft, "the last one used"
-        )
     else:
-        return DefaultPair(default, draft)
+        last = load_last()
+        if last is None:
+            return DefaultPair(default, draft)
+        last_model, last_draft = last
+        if draft == "auto":
+            draft = last_draft
+        pair = DefaultPair(last_model, draft, "the last one used")
     return pair if pair.model != default else pair._replace(why="")
 
 
@@ -70,14 +70,17 @@ def save_last(model: str, draft: str) -> None:
 
 
 def load_last() -> tuple[str, str] | None:
-    """Load the arguments of the last run; None if there was none or a file no longer
-    exists.
+    """Load the arguments of the last run.
+
+    None if there was none, or if a file no longer exists.
     """
     try:
         entry = data_files.read_json(_LAST_FILE)
-        model, draft = str(entry["model"]), str(entry["draft"])
+        model = str(entry["model"])
+        draft = str(entry["draft"])
     except (TypeError, KeyError):
         return None
-    refs = model, split_drafts(draft)[0]
+    first_draft, _ = split_drafts(draft)
+    refs = (model, first_draft)
     missing = [ref for ref in refs if os.path.isabs(ref) and not os.path.isfile(ref)]
     return None if missing else (model, draft)

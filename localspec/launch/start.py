@@ -57,14 +57,14 @@ HEAD_NOTICE = "head"  # Code of the notice about an automatically found head.
 EXACT_NOTICE = "exact"  # Code of the notice about what exact mode does.
 
 _WEIGHT_BEFORE = 0.8
-"""Weight of earlier times in a pass cost after one more pass
-(spec/control/pass_costs.py).
+"""The weight of earlier times in a pass cost, after one more pass. It is that of
+spec/control/pass_costs.py.
 """
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
-# Seconds between two writes: a write takes longer than a short answer.
 _SAVE_INTERVAL = 1.0
+"""Seconds between two writes: a write takes longer than a short answer."""
 
 
 class LoadOptions(Struct, frozen=True):
@@ -84,7 +84,7 @@ class LoadOptions(Struct, frozen=True):
     remote_hosts: tuple[str, ...] = ()
     """Addresses of other computers that hold layers of the target."""
     can_skip_remote: bool = False
-    """Use them only if they can be reached, and if the pair does not fit here or is
+    """They are used only if they can be reached, and if the pair does not fit here or is
     slower.
     """
     exact: bool = False
@@ -97,24 +97,23 @@ class LoadOptions(Struct, frozen=True):
 
     @classmethod
     def saved(cls, view: EffectiveConfig, **more: Any) -> LoadOptions:
-        """Those of config.toml, and `more`."""
+        """The options of config.toml, and `more`."""
         names = {each.name for each in fields(cls)}
-        known = {
-            option.attribute: view.get(key)
-            for key, option in SETTINGS.items()
-            if option.attribute in names
-        }
+        known: dict[str, Any] = {}
+        for key, option in SETTINGS.items():
+            if option.attribute in names:
+                known[option.attribute] = view.get(key)
         return cls(**known | more, can_skip_remote=True)
 
     def to_request(self, pair: ResolvedPair, spec: str = "auto") -> SettingsRequest:
-        """Without a draft if `spec` needs none; the catalogue's context unless `ctx` is
-        set.
+        """A request for the pair, without its draft if `spec` needs none.
+
+        The context is the catalogue's unless `ctx` is set.
         """
         ctx = self.ctx or pair.suggested_settings.ctx
-        is_mode = isinstance(self.split, str)
-        split: dict[str, Any] = {
-            "split_mode" if is_mode else "tensor_split": self.split
-        }
+        split: dict[str, Any] = {"tensor_split": self.split}
+        if isinstance(self.split, str):
+            split = {"split_mode": self.split}
         target = wire.ContextSettings(
             n_gpu_layers=-1 if self.gpu_layers is None else self.gpu_layers,
             main_gpu=self.main_gpu,
@@ -129,7 +128,7 @@ class LoadOptions(Struct, frozen=True):
         draft = replace(
             target,
             cpu_moe=0,
-            remote_hosts=(),  # a draft there would cost a round trip a token
+            remote_hosts=(),  # A draft there would cost a round trip a token.
             n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
             n_threads=self.draft_threads or self.threads,
         )
@@ -160,8 +159,9 @@ def saved_criteria(
 
 
 class Engine(Protocol):
-    """A loaded pair that runs one command at a time: `EngineClient`, or a fake of the
-    tests.
+    """A loaded pair that runs one command at a time.
+
+    It is an `EngineClient`, or a fake of the tests.
     """
 
     @property
@@ -207,34 +207,55 @@ def start_engine(
 
     With `probe`, it keeps other conversations in RAM, and measures costs when idle, if
     that is due. `on_worker` receives the engine before it loads, for another thread to
-    close it. Raises as `choose_settings`, and the engine's errors.
+    close it. Raises what `choose_settings` raises, and the engine's errors.
     """
+    # What is loaded, and with which settings.
     load = replace(request.load, target=_choose_faster_copy(request, notify))
     request, remote = find_remote_devices(replace(request, load=load), notify)
     plan = choose_settings(request, remote)
-    if plan and (transfer := describe_transfer(plan)):
-        notify(Notice("info", remote_devices.option_name(), transfer))
     load = plan.load if plan else request.load
-    if (notice := _missing_gpu_notice(load.target_settings)) is not None:
-        notify(notice)
+
+    # What is to be said before the user waits for it.
+    if plan is not None:
+        transfer = describe_transfer(plan)
+        if transfer:
+            notify(Notice("info", remote_devices.option_name(), transfer))
+    missing_gpu = _missing_gpu_notice(load.target_settings)
+    if missing_gpu is not None:
+        notify(missing_gpu)
+
+    # The process, and the pair in it.
     inventory.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
-    on_worker(engine := EngineClient(store, measurements.make_key(load)))
+    engine = EngineClient(store, measurements.make_key(load))
+    on_worker(engine)
     try:
-        is_measured = _is_complete(engine.measured, load)
-        load = replace(
-            load,
-            measured=engine.measured,
-            threads=None if is_measured else _find_threads(store, plan),
-            measure_when_idle=probe and not is_measured,
-            snapshot_bytes=_snapshot_bytes(plan) if probe else 0,
-        )
+        load = _with_measurements(load, engine.measured, store, plan, probe=probe)
         _load_pair(engine, load, plan)
         engine.add_notices(plan, request)
     except BaseException:
         engine.close()
         raise
     return engine
+
+
+def _with_measurements(
+    load: wire.LoadCommand,
+    measured: wire.MeasuredCosts | None,
+    store: measurements.MeasurementStore,
+    plan: Plan | None,
+    *,
+    probe: bool,
+) -> wire.LoadCommand:
+    """The command, with what is known about this pair or about pairs of its size."""
+    is_measured = _is_complete(measured, load)
+    return replace(
+        load,
+        measured=measured,
+        threads=None if is_measured else _find_threads(store, plan),
+        measure_when_idle=probe and not is_measured,
+        snapshot_bytes=_snapshot_bytes(plan) if probe else 0,
+    )
 
 
 FasterCopyChooser = Callable[[Path, Callable[[Notice], None]], Path]
@@ -260,25 +281,25 @@ def _snapshot_bytes(plan: Plan | None) -> int:
 
 
 def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
-    """Of no GPU, or of an option for a GPU that is not here, if llama.cpp would ignore
-    it.
+    """A notice if there is no GPU, or if an option names one that is not here.
+
+    llama.cpp would ignore the option.
     """
     found = device_detection.detect_devices()
     n_gpus = len(found.devices)
-    # else the engine says so
+    # If llama.cpp is not installed, the engine says so.
     is_installed = installed_llama_cpp.library_folder() is not None
     if found.note and is_installed and settings.n_gpu_layers:
         hint = "Layers are on the CPU. localspec doctor says what to check."
         return Notice("warning", "no-gpu", f"No GPU: {found.note}.", hint)
     shares = [i for i, share in enumerate(settings.tensor_split) if share > 0]
     named = max(settings.main_gpu, *shares, 0)
-    is_refused = settings.split_mode == "none" and n_gpus > 0
-    if (
-        named < max(n_gpus, 1)
-        or is_refused
-        or settings.remote_hosts
-        or not settings.n_gpu_layers
-    ):
+    if named < max(n_gpus, 1):
+        return None
+    if settings.remote_hosts or not settings.n_gpu_layers:
+        return None
+    # With this mode llama.cpp refuses the option itself.
+    if settings.split_mode == "none" and n_gpus > 0:
         return None
     option = "--main-gpu" if named == settings.main_gpu else "--split"
     there = f"{count(n_gpus, 'GPU')} here" if n_gpus else "no GPU here"
@@ -296,8 +317,9 @@ def _is_complete(costs: wire.MeasuredCosts | None, load: wire.LoadCommand) -> bo
 def _find_threads(
     store: measurements.MeasurementStore, plan: Plan | None
 ) -> tuple[int, int] | None:
-    """Thread counts that were best for the latest model of about this size on these
-    devices.
+    """Thread counts that were best for a model of about this size on these devices.
+
+    The latest such model counts.
     """
     if plan is None or plan.load.target_settings.remote_hosts:
         return None
@@ -306,13 +328,11 @@ def _find_threads(
         return None
     target = own_reads.target
     for record in store.read_all():
-        costs, reads = record.measured, record.reads
-        if (
-            costs is None
-            or reads is None
-            or not costs.threads
-            or not costs.threads_batch
-        ):
+        costs = record.measured
+        reads = record.reads
+        if costs is None or reads is None:
+            continue
+        if not costs.threads or not costs.threads_batch:
             continue
         ratio = reads.target.read / max(target.read, 1)
         is_similar = 1 / _SIZE_CLASS <= ratio <= _SIZE_CLASS
@@ -391,11 +411,12 @@ def _load_pair(engine: EngineClient, load: wire.LoadCommand, plan: Plan | None) 
         if plan is None:
             raise
         fit = plan.tightest
-        before, now = (
-            fit.device.free or 0,
-            device_detection.query_free(fit.device.name) or 0,
+        before = fit.device.free or 0
+        now = device_detection.query_free(fit.device.name) or 0
+        estimate = (
+            f"Estimated {gib(fit.needed)}, with {gib(before)} free; "
+            f"now {gib(now)} free."
         )
-        estimate = f"Estimated {gib(fit.needed)}, with {gib(before)} free; now {gib(now)} free."
         raise OutOfMemoryError(f"{error.message} {estimate}", error.hint) from error
 
 
@@ -457,26 +478,31 @@ def describe_transfer(plan: Plan) -> str:
 
 
 class EngineClient(EngineProcess):
-    """An engine that saves its measurements after answers, at most once per
-    `_SAVE_INTERVAL`.
+    """An engine that saves its measurements after answers.
 
-    Costs measured while other programs used the CPUs do not replace trusted ones.
+    It does so at most once per `_SAVE_INTERVAL`. Costs measured while other programs used the CPUs do not replace trusted ones.
     """
 
     def __init__(self, store: measurements.MeasurementStore, key: str) -> None:
-        """`key`: of the pair's measurements in the store."""
+        """`key` is that of the pair's measurements in the store."""
         super().__init__()
-        self._store, self._key = store, key
-        self.measured = self._initial = initial = store.read_costs(key)
-        self._pair_reads: measurements.PairReads | None = None
-        self._saved_at = -_SAVE_INTERVAL
+        self._store = store
+        self._key = key
+        initial = store.read_costs(key)
+        self.measured = initial
+        self._initial = initial
         self._saved = initial
-        self._trusted = (
-            initial if initial and measurements.is_trusted(initial) else None
-        )
-        self._cpu_load, self._began = OtherCpuLoad(self.pid, os.getpid()), 0.0
+        self._saved_at = -_SAVE_INTERVAL
+        self._trusted: wire.MeasuredCosts | None = None
+        """The last costs that were measured on a quiet computer."""
+        self._pair_reads: measurements.PairReads | None = None
+        self._cpu_load = OtherCpuLoad(self.pid, os.getpid())
+        self._began = 0.0
         self._other_load: float | None = None
-        if initial is not None:  # an unknown load counts as a busy computer
+        if initial is not None:
+            if measurements.is_trusted(initial):
+                self._trusted = initial
+            # An unknown load counts as that of a busy computer.
             self._other_load = 1.0 if initial.other_load is None else initial.other_load
 
     def add_notices(self, plan: Plan | None, request: SettingsRequest) -> None:
@@ -511,16 +537,17 @@ class EngineClient(EngineProcess):
             self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
 
     def _with_estimate(self, plan: Plan) -> EngineReady:
-        """Add the memory estimate and the reason for the settings; save estimate and
-        real use.
+        """Add the memory estimate and the reason for the settings to `ready`.
+
+        The estimate is saved together with the memory that is used.
         """
-        ready, predicted = self.ready, plan.memory.total_by_device
-        used = {
-            name: size
-            for name, size in ready.memory.items()
-            if name in predicted and size
-        }
-        # the mapped file counts with the GPU's part
+        ready = self.ready
+        predicted = plan.memory.total_by_device
+        used: dict[str, int] = {}
+        for name, size in ready.memory.items():
+            if name in predicted and size:
+                used[name] = size
+        # The mapped file counts with the GPU's part.
         if plan.load.target_settings.cpu_moe:
             used.pop(HOST, None)
         if used:
@@ -560,14 +587,20 @@ class EngineClient(EngineProcess):
         costs = replace(measured, other_load=self._other_load)
         if measurements.is_trusted(costs):
             self._trusted = costs
-        elif self._trusted is not None:  # only times depend on the load
+        elif self._trusted is not None:
+            # Times depend on the load; acceptance does not.
             costs = replace(self._trusted, survival=measured.survival)
         self._store.write_costs(self._key, costs, self._pair_reads)
-        self._saved, self._saved_at = measured, time.monotonic()
+        self._saved = measured
+        self._saved_at = time.monotonic()
 
     def _record_load(self, weight_before: float) -> None:
-        """`weight_before`: of the times measured earlier, in the costs of now."""
-        if (load := self._cpu_load.read()) is None:
+        """Update the share of other programs that goes with the costs.
+
+        `weight_before` is the weight that times measured earlier have in them.
+        """
+        load = self._cpu_load.read()
+        if load is None:
             return
         before = load if self._other_load is None else self._other_load
         self._other_load = round(load + weight_before * (before - load), 3)
