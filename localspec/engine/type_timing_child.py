@@ -24,7 +24,11 @@ from localspec.protocol.wire import ContextSettings
 _WIDTHS = (1, 2, 4, 8, 256)
 _ROUNDS = 3
 _PASSES = {1: 7, 256: 1}  # Of a width, one after the other in a round; 3 of the others.
-_LAYERS, _WIDTH, _FFN_WIDTH, _HEADS, _KV_HEADS = 2, 2048, 5632, 32, 8
+_LAYERS = 2
+_WIDTH = 2048
+_FFN_WIDTH = 5632
+_HEADS = 32
+_KV_HEADS = 8
 """A layer of a model of 1 B: two of them are 92 M weights, more than a CPU's cache
 holds.
 """
@@ -61,13 +65,17 @@ def time_type(type_number: int) -> dict[str, Any]:
 
 
 def _time_widths(context: Any) -> dict[int, float]:
-    memory, batch = C.llama_get_memory(context), C.llama_batch_init(256, 0, 1)
+    memory = C.llama_get_memory(context)
+    batch = C.llama_batch_init(256, 0, 1)
     times: dict[int, list[float]] = {width: [] for width in _WIDTHS}
     for width in _WIDTHS * _ROUNDS:
         batch.n_tokens = width
         for i in range(width):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i] = 1, i, 1
-            batch.seq_id[i][0], batch.logits[i] = 0, i == width - 1
+            batch.token[i] = 1
+            batch.pos[i] = i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = i == width - 1
         passes = []
         for _ in range(_PASSES.get(width, 3)):
             C.llama_memory_clear(memory, True)
@@ -98,7 +106,9 @@ def _write_layers(path: Path, type_number: int) -> None:
             "ffn_down": (_FFN_WIDTH, _WIDTH),
         }
         shapes |= {f"blk.{il}.{name}.weight": shape for name, shape in layer.items()}
-    tensors, data, at = list[parser.TensorInfo](), list[bytes](), 0
+    tensors = list[parser.TensorInfo]()
+    data = list[bytes]()
+    at = 0
     for name, shape in shapes.items():
         is_vector = len(shape) == 1
         number = 0 if is_vector or name.startswith("token") else type_number

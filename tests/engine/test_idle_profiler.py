@@ -91,8 +91,10 @@ def test_an_answer_leaves_busy_cpus_to_other_programs(
     """Spinning threads of two engines on the same CPUs took seconds for a token."""
     monkeypatch.setattr(idle_profiler, "_ADAPT_SECONDS", 0.0)
     session, computer = idle
-    profiler, n = session._profiler, session._profiler.threads
-    texts, counts = [], []
+    profiler = session._profiler
+    n = session._profiler.threads
+    texts = []
+    counts = []
     for computer.load in (0.0, 0.99, 0.0):
         texts.append(say(session, "a b c", max_tokens=4).ids)
         counts.append(session._target.n_threads)
@@ -124,10 +126,8 @@ def test_a_model_loaded_beside_busy_programs_begins_with_fewer_threads(
 
 
 def test_a_draft_keeps_its_own_number_of_threads(zoo: Zoo) -> None:
-    files, three = (
-        (str(zoo["target"]), str(zoo["cousin"])),
-        replace(SETTINGS, n_threads=3),
-    )
+    files = (str(zoo["target"]), str(zoo["cousin"]))
+    three = replace(SETTINGS, n_threads=3)
     session = Session(LoadCommand(*files, SETTINGS, three))
     assert session._draft is not None
     session._profiler._limit_threads(2)
@@ -213,7 +213,8 @@ def test_answers_that_stay_slower_are_measured_again(
 ) -> None:
     session, _ = idle
     list(session.measure_when_idle())
-    profiler, measured = session._profiler, costs(session)
+    profiler = session._profiler
+    measured = costs(session)
     assert measured is not None
     for slower in (1.0, 2.0, 2.0, 1.0, 2.0, 2.0):
         profiler.record_answer(slower * measured.t1_ms)

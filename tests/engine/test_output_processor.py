@@ -171,9 +171,12 @@ def streamed(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[str, str
 
     Only half a character is held back, and what may become a stop string.
     """
-    stream, shown, data = IncrementalDetokenizer(stops), "", b""
+    stream = IncrementalDetokenizer(stops)
+    shown = ""
+    data = b""
     for piece in pieces:
-        shown, data = shown + stream.push(piece), data + piece
+        shown = shown + stream.push(piece)
+        data = data + piece
         if stream.found_stop:
             break
         with suppress(UnicodeDecodeError):

@@ -24,7 +24,8 @@ class TimedModel(HistoryModel):
         self._milliseconds = milliseconds
 
     def set_n_threads(self, n: int, n_batch: int) -> None:
-        self.n_threads, self.n_threads_batch = n, n_batch
+        self.n_threads = n
+        self.n_threads_batch = n_batch
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
         rows = super().decode(tokens, outputs)
@@ -42,7 +43,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def last(seconds: float, most: int = 16, draft: bool = True) -> pass_timing.PassTimes:
-    target, guesser = TimedModel(), TimedModel()
+    target = TimedModel()
+    guesser = TimedModel()
     (*_, times) = pass_timing.measure_passes(
         target, guesser if draft else None, most, seconds
     )

@@ -175,10 +175,8 @@ def test_an_answer_goes_on_in_this_process_and_in_another_one(
 ) -> None:
     """Where everything is read first."""
     require_same_logits_at_every_width(zoo[target])
-    files, asked = (
-        (zoo[target], zoo[draft] if draft else None),
-        GenerateCommand(PROMPT, WARM, 24),
-    )
+    files = (zoo[target], zoo[draft] if draft else None)
+    asked = GenerateCommand(PROMPT, WARM, 24)
     with loaded(*files) as session:
         specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
         for sampling, spec in product((GREEDY, WARM), specs):
@@ -188,7 +186,8 @@ def test_an_answer_goes_on_in_this_process_and_in_another_one(
     with loaded(*files) as session:
         begun = tuple(whole.ids[:9])
         events = list(session.generate(replace(asked, resumed_tokens=begun)))
-    rest, known = folded(events), whole.totals["prompt_tokens"] + len(begun)
+    rest = folded(events)
+    known = whole.totals["prompt_tokens"] + len(begun)
     assert [*begun, *rest.ids] == whole.ids
     assert {event.total for event in events if isinstance(event, Prefill)} == {known}
     assert (rest.totals["prompt_tokens"], rest.totals["tokens"]) == (known, 24 - 9)

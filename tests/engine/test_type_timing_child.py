@@ -12,7 +12,8 @@ def test_a_gpu_does_not_compute_the_wide_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By default llama.cpp gives it passes of 32 tokens and more, their weights in RAM."""
-    offloads, create = [], C.llama_init_from_model
+    offloads = []
+    create = C.llama_init_from_model
 
     def record(model: Any, params: Any) -> Any:
         offloads.append(bool(params.op_offload))

@@ -88,7 +88,9 @@ class ScriptedEngine:
     """Speaks the protocol, without a model."""
 
     def __init__(self, out: int, phase: str, fault: str) -> None:
-        self._out, self._phase, self._fault = out, phase, make_faults(out)[fault]
+        self._out = out
+        self._phase = phase
+        self._fault = make_faults(out)[fault]
 
     def _say(self, number: int, output: wire.EngineOutput) -> None:
         os.write(self._out, wire.encode_output(number, output))

@@ -154,7 +154,8 @@ def test_a_stop_follows_a_long_command(
 ) -> None:
     """As from a signal handler, in the middle of a long prompt's write."""
     engine = start()
-    real, lines = EngineProcess._write, []
+    real = EngineProcess._write
+    lines = []
 
     def write(self: EngineProcess, line: bytes) -> None:
         lines.append(line)
@@ -217,7 +218,8 @@ def test_an_ignored_stop_kills(
     patience = EngineTimeouts(
         handshake=20, load=20, answer=120, stop=0.5, slow_notice=slow
     )
-    engine, events = start("decode", fault, patience, file), list[Event]()
+    engine = start("decode", fault, patience, file)
+    events = list[Event]()
     notices = (exit_causes.SLOW_NOTICE, exit_causes.COMPILING_NOTICE)
     for event in engine.generate(ASK):
         events.append(event)

@@ -22,20 +22,24 @@ LIMIT = 20
 
 class CountedEngine(BareEngine):
     def __init__(self, name: str = "") -> None:
-        self.name, self.n_stops, self.closed = name, 0, False
+        self.name = name
+        self.n_stops = 0
+        self.closed = False
 
     def stop(self) -> None:
         self.n_stops += 1
 
     def close(self) -> None:
-        self.alive, self.closed = False, True
+        self.alive = False
+        self.closed = True
 
 
 class Starter:
     """A `StartEngine` of a machine that holds `room` engines."""
 
     def __init__(self, room: int = 9) -> None:
-        self.room, self.engines = room, list[CountedEngine]()
+        self.room = room
+        self.engines = list[CountedEngine]()
 
     def __call__(self, request: SettingsRequest, **_: Any) -> Engine:
         if len(self.alive) >= self.room or request.load.target == "huge":
@@ -64,7 +68,8 @@ class WaitingJob(EngineJob[None]):
 
     def __init__(self) -> None:
         super().__init__(self._wait)
-        self.begun, self.let_go = threading.Event(), threading.Event()
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
 
     def _wait(self, _: Engine) -> None:
         self.begun.set()
@@ -103,7 +108,8 @@ def test_jobs_run_in_order_and_put_out_what_they_have() -> None:
 
 def test_a_stop_ends_no_job_of_another() -> None:
     with hosting() as (host, start):
-        first, second = begin(host), WaitingJob()
+        first = begin(host)
+        second = WaitingJob()
         host.submit(second)
         host.stop(second)
         assert second.stop_requested and start.engines[0].n_stops == 0
@@ -116,7 +122,8 @@ def test_a_stop_ends_no_job_of_another() -> None:
 
 def test_a_job_that_waits_can_be_withdrawn() -> None:
     with hosting() as (host, _):
-        first, second = begin(host), WaitingJob()
+        first = begin(host)
+        second = WaitingJob()
         host.submit(second)
         assert host.withdraw(second) and not host.withdraw(first)
         first.let_go.set()
@@ -132,11 +139,9 @@ def test_others_run_while_a_job_waits_for_a_person() -> None:
             asked.set()
             host.run_others(is_answered.is_set)
 
-        asked, asking, other = (
-            threading.Event(),
-            EngineJob(ask),
-            EngineJob(lambda _: "ran"),
-        )
+        asked = threading.Event()
+        asking = EngineJob(ask)
+        other = EngineJob(lambda _: "ran")
         host.submit(asking)
         assert asked.wait(LIMIT)
         host.submit(other)
@@ -181,7 +186,8 @@ def test_a_load_without_a_process_holds_nobody_up(
     """
     monkeypatch.setattr(engine_host, "_STOP_TIMEOUT", None)
     monkeypatch.setattr(engine_host, "_JOIN_TIMEOUT", None)
-    checking, let_go = threading.Event(), threading.Event()
+    checking = threading.Event()
+    let_go = threading.Event()
     late = CountedEngine()
 
     def check_slowly(
@@ -199,7 +205,8 @@ def test_a_load_without_a_process_holds_nobody_up(
     closing = threading.Thread(target=before.close, daemon=True)
     closing.start()
     after = EngineHost(REQUEST, probe=False, start=Starter(), after=before)
-    loaded, job = threading.Event(), EngineJob(lambda engine: engine)
+    loaded = threading.Event()
+    job = EngineJob(lambda engine: engine)
     job.on_update = loaded.set
     after.submit(job)
     assert loaded.wait(LIMIT), "the next pair waits for a check of the closed one"
@@ -219,7 +226,8 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(
     with hosting() as (first, _):
         answering = begin(first)
         middle = EngineHost(REQUEST, probe=False, start=Starter(), after=first)
-        joined, join = threading.Event(), middle._thread.join
+        joined = threading.Event()
+        join = middle._thread.join
 
         def note_and_join() -> None:
             joined.set()
@@ -243,7 +251,9 @@ def test_idle_work_is_done_while_there_is_no_job(
     idle_seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not the pair is unloaded when it was not used for long."""
-    began, ended, start = threading.Event(), threading.Event(), Starter()
+    began = threading.Event()
+    ended = threading.Event()
+    start = Starter()
 
     @contextmanager
     def work_while_idle(target: Path) -> Iterator[None]:

@@ -67,7 +67,8 @@ def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
 
 
 def test_costs_of_an_earlier_run_price_the_next(zoo: Zoo) -> None:
-    wish, found = SettingsRequest(LoadCommand(str(zoo["target"]))), list[float]()
+    wish = SettingsRequest(LoadCommand(str(zoo["target"])))
+    found = list[float]()
     for is_first in (True, False):
         with closing(start.start_engine(wish)) as engine:
             if is_first:

@@ -19,7 +19,8 @@ from tests.support.zoo import Zoo
 
 
 def test_rows_are_of_the_last_tokens(opened: Open) -> None:
-    model, tokens = opened("target"), [5, 90, 7, 300, 8, 9]
+    model = opened("target")
+    tokens = [5, 90, 7, 300, 8, 9]
     every = model.decode(tokens, len(tokens)).copy()
     for outputs in (0, 1, 3):
         model.truncate(0)
@@ -34,7 +35,8 @@ def test_rows_are_of_the_last_tokens(opened: Open) -> None:
 
 def test_rows_of_different_passes_do_not_mix(opened: Open) -> None:
     """Views are kept by address and width; each must show its own pass."""
-    model, twin = opened("target"), opened("target")
+    model = opened("target")
+    twin = opened("target")
     for width in (1, 3, 1, 6, 3, 1):
         tokens = list(range(model.n_past, model.n_past + width))
         np.testing.assert_array_equal(
@@ -80,7 +82,8 @@ def test_a_wrong_guess_leaves_no_trace(
     it wrong: a window that is not full has 256 slots, and the text goes round them four
     times.
     """
-    is_exact, widest = name != "sliding-f32", 17
+    is_exact = name != "sliding-f32"
+    widest = 17
     if is_exact:
         require_same_logits_at_every_width(zoo[name])
     n_ctx = 256 if is_exact else 1024
@@ -94,7 +97,8 @@ def test_a_wrong_guess_leaves_no_trace(
         # at least the token it knew
         n = min(width, kept) or int(rng.integers(1, width + 1))
         tokens = [int(token) for token in rng.integers(3, model.n_vocab, width)]
-        rows, past = model.decode(tokens, width)[:n].copy(), model.n_past - width + n
+        rows = model.decode(tokens, width)[:n].copy()
+        past = model.n_past - width + n
         model.truncate(past)
         expected = twin.decode(tokens[:n], n)
         assert model.n_past == past == twin.n_past, "it would be read again"

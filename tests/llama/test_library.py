@@ -32,7 +32,8 @@ pytestmark = pytest.mark.skipif(
 def beside(folder: Path, old: str, new: str) -> dict[str, str]:
     found = importlib.util.find_spec("llama_cpp")
     assert found is not None and found.submodule_search_locations
-    real, fake = Path(found.submodule_search_locations[0]), folder / "llama_cpp"
+    real = Path(found.submodule_search_locations[0])
+    fake = folder / "llama_cpp"
     fake.mkdir()
     for entry in real.iterdir():
         if entry.name not in ("llama_cpp.py", "__pycache__"):
@@ -63,7 +64,8 @@ def test_another_layout_is_not_run(
     assert message in done.err and "Reinstall it" in done.err
 
 
-ERROR, INFO = 4, 2
+ERROR = 4
+INFO = 2
 PATH = Path("folder") / "big.gguf"
 
 

@@ -87,7 +87,8 @@ def test_an_eos_that_a_file_adds_ends_no_prompt(
             assert adding.tokenize(text) == words.tokenize(text)
 
 
-DIGITS, LETTERS = string.digits, string.ascii_letters
+DIGITS = string.digits
+LETTERS = string.ascii_letters
 RUNS: dict[str, str] = {
     "one letter": "A" * 30_000,
     "letters": "".join(random.Random(1).choices(LETTERS, k=30_000)),

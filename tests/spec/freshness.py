@@ -29,11 +29,13 @@ class Compared:
     """Drafts as the one head does, and checks that a fresh one computes the same rows."""
 
     def __init__(self, fresh: Beside) -> None:
-        self._fresh, self._runner = fresh, fresh.followed()
+        self._fresh = fresh
+        self._runner = fresh.followed()
         self.compared = 0
 
     def begin(self, one: Drafter) -> None:
-        self._one, self.compared = one, 0
+        self._one = one
+        self.compared = 0
 
     def propose(
         self,
@@ -41,10 +43,8 @@ class Compared:
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        draft, target = (
-            self._one.propose(tokens, limit, stop_policy),
-            self._fresh.target,
-        )
+        draft = self._one.propose(tokens, limit, stop_policy)
+        target = self._fresh.target
         target.truncate(0)
         for start in range(0, len(tokens) - 1, target.n_batch):
             target.decode(list(tokens[:-1][start : start + target.n_batch]), 0)
@@ -73,7 +73,8 @@ class Compared:
                 return block
             pairs = zip(block, drafted, strict=True)
             before = [0, *(int((row[:k] == token).argmax()) for row, token in pairs)]
-            candidates, n = zip(block, before, strict=False), runner.head.n_vocab
+            candidates = zip(block, before, strict=False)
+            n = runner.head.n_vocab
             return [lattice_logits(row, k, at, n) for row, at in candidates]
         rows = [runner.first_logits(tokens[-1]).copy()]
         return rows + [runner.next_logits(token).copy() for token in drafted[:-1]]
@@ -84,15 +85,11 @@ def check_rows(one: Beside, fresh: Beside, text: str) -> None:
     edited.
     """
     with closing(one), closing(fresh):
-        runner, reader, compared = (
-            one.followed(),
-            PrefixCache(one.target),
-            Compared(fresh),
-        )
-        verifier, prompt = (
-            make_verifier("coupled", 0),
-            one.target.vocabulary.tokenize(text),
-        )
+        runner = one.followed()
+        reader = PrefixCache(one.target)
+        compared = Compared(fresh)
+        verifier = make_verifier("coupled", 0)
+        prompt = one.target.vocabulary.tokenize(text)
         for turn in range(4):
             what = job(prompt, 24, sampling=HOT, draft_length=4)
             inputs = DrafterInputs(

@@ -285,10 +285,8 @@ class Case(Struct, frozen=True):
         """The probability of every answer of the production code."""
 
         def answer(draws: SeededRandom) -> list[int]:
-            verifier, what = (
-                make_verifier(mode, 0, draws),
-                constrained(self.what, self.grammar),
-            )
+            verifier = make_verifier(mode, 0, draws)
+            what = constrained(self.what, self.grammar)
             drafter = self.drafter(verifier, what, [])
             if what.constraint is not None:
                 drafter = ConstrainedDrafter(drafter, what.constraint)
@@ -330,7 +328,8 @@ def constrained(what: PreparedAnswer, grammar: GrammarState | None) -> PreparedA
 
 def exactly_the_targets_law(case: Case, mode: VerifyMode) -> None:
     """Every answer has the same probability as from the target alone, up to rounding."""
-    got, expected = case.draws(mode), case.exact()
+    got = case.draws(mode)
+    expected = case.exact()
     assert abs(sum(got.values()) - 1) <= 1e-12, f"the mass is {sum(got.values())}"
     for answer in got.keys() | expected.keys():
         error = got.get(answer, 0.0) - expected.get(answer, 0.0)
@@ -349,10 +348,8 @@ def tables_case(
     """A case with two different tables, after a prompt in which lookup finds repeats."""
 
     def drafter(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
-        draft, own = (
-            TableModel(table(12, n_vocab, scale=1.0)),
-            draft_sampling or what.sampling,
-        )
+        draft = TableModel(table(12, n_vocab, scale=1.0))
+        own = draft_sampling or what.sampling
         return model_drafter(
             draft, verifier, own, len(what.prompt), constraint=what.constraint
         )
@@ -468,7 +465,8 @@ def recurrent_draft_reads_its_draft_again_at_most() -> None:
     """Its state returns to where the draft began, not to the prompt."""
     for draft_length in (1, 2, 5):
         what = job(PROMPT, 24, sampling=SAMPLED, draft_length=draft_length)
-        verifier, model = make_verifier("coupled", SEED), CheckpointModel(2)
+        verifier = make_verifier("coupled", SEED)
+        model = CheckpointModel(2)
         drafter = model_drafter(
             PrefixCache(model, model.save_checkpoint), verifier, SAMPLED, len(PROMPT)
         )
@@ -564,7 +562,8 @@ Answerer = Callable[[PreparedAnswer], Generator[object, None, None]]
 
 def _pair(name: str, kind: type[HistoryModel]) -> Answerer:
     """Starts answers of one pair; its two prefix caches and lookup index outlive them."""
-    target, draft = PrefixCache(kind(1, n_batch=4)), PrefixCache(kind(2, n_batch=4))
+    target = PrefixCache(kind(1, n_batch=4))
+    draft = PrefixCache(kind(2, n_batch=4))
     lookup = LookupDrafter(1)
 
     def start(what: PreparedAnswer) -> Generator[object, None, None]:

@@ -317,7 +317,8 @@ def test_going_back_and_forth_loses_nothing(zoo: Zoo, kind: str) -> None:
     tokens.
     """
     target, _, settings = PAIRS[kind]
-    rng, text = np.random.default_rng(1), [1]
+    rng = np.random.default_rng(1)
+    text = [1]
     one, other = (
         LlamaContext(zoo[target], ModelRole(settings, 17, 16)) for _ in range(2)
     )
@@ -391,7 +392,8 @@ def test_a_long_prompt_shows_how_far_it_is_and_stops_at_once(
     assert said.ids == fresh(zoo, kind, request.messages, spec="off").ids
 
 
-A, B = "the one " * 80, "and so on, " * 60
+A = "the one " * 80
+B = "and so on, " * 60
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ def chain(
     vocabulary: LlamaVocab, row: Logits, given: SamplingParams, recent: Sequence[int]
 ) -> dict[int, float]:
     """The probabilities of llama.cpp's own samplers, in the order of its default chain."""
-    n, biases = len(row), [bias for bias in given.logit_bias if bias[0] < len(row)]
+    n = len(row)
+    biases = [bias for bias in given.logit_bias if bias[0] < len(row)]
     penalties = given.repeat_penalty, given.frequency_penalty, given.presence_penalty
     dry = given.dry_multiplier, given.dry_base, given.dry_allowed_length, DRY_WINDOW
     samplers = (
@@ -66,7 +67,8 @@ def chain(
     )
     cells = (C.llama_token_data * n)()
     view = np.ctypeslib.as_array(cells)
-    view["id"], view["logit"] = np.arange(n), row
+    view["id"] = np.arange(n)
+    view["logit"] = row
     tokens = C.llama_token_data_array(cells, n, -1, False)
     for sampler in samplers:
         for token in recent:

@@ -142,7 +142,8 @@ class FailingModel(HistoryModel):
     fails = ""
 
     def decode(self, tokens: Sequence[int], outputs: int) -> Logits:
-        left, self.fails = self.fails, ""
+        left = self.fails
+        self.fails = ""
         if not left:
             return super().decode(tokens, outputs)
         if left == "a part of the batch":
@@ -159,7 +160,8 @@ class FailingModel(HistoryModel):
 def test_after_a_read_that_failed_the_next_answer_is_right(
     left: str, again: bool
 ) -> None:
-    model, verifier = FailingModel(1), make_verifier("coupled", 0)
+    model = FailingModel(1)
+    verifier = make_verifier("coupled", 0)
     reader = PrefixCache(model)
     text = [*PROMPT, *plain(laws.history(), verifier, job(PROMPT, 30)).tokens]
     with pytest.raises(EngineError):
@@ -217,7 +219,8 @@ def test_a_long_prompt_is_read_in_batches_and_what_is_known_of_it_is_not_read_ag
 
 def test_a_stop_between_batches_or_rounds_is_heeded_and_harmless() -> None:
     model = HistoryModel(1, n_batch=4)
-    reader, verifier = PrefixCache(model), make_verifier("coupled", 0)
+    reader = PrefixCache(model)
+    verifier = make_verifier("coupled", 0)
     got = run(reader, NoDrafter(), verifier, job(LONG, 3, cancelled=Stop(after=1)))
     assert (got.tokens, got.end, model.memory) == ([], "cancelled", LONG[:4])
     again = answer(reader, LONG, 3)
@@ -241,11 +244,9 @@ def test_a_target_whose_memory_cannot_be_cut_reads_again(
 
 
 def test_times_are_of_the_two_models_and_the_rest() -> None:
-    target, draft, verifier = (
-        laws.history(),
-        HistoryModel(2),
-        make_verifier("coupled", 0),
-    )
+    target = laws.history()
+    draft = HistoryModel(2)
+    verifier = make_verifier("coupled", 0)
     drafter = model_drafter(draft, verifier, GREEDY, len(PROMPT))
     got = run(target, drafter, verifier, job(PROMPT, 12))
     assert sum(step.ms.verify for step in got.steps) == pytest.approx(

@@ -91,7 +91,8 @@ def test_a_token_that_cannot_be_has_no_probability() -> None:
 
 
 def test_a_token_that_the_draft_does_not_have_or_did_not_choose() -> None:
-    row, theirs = np.arange(6, 0, -1, dtype=np.float32), np.zeros(5, np.float32)
+    row = np.arange(6, 0, -1, dtype=np.float32)
+    theirs = np.zeros(5, np.float32)
     (unknown,) = score_tokens(row[None], [5], Draft([2], logits=[theirs]))
     assert unknown.chosen.p_draft == 0.0
     forced = score_tokens(np.array([row, row]), [2, 3], Draft([2, 3], logits=[theirs]))[
@@ -117,9 +118,11 @@ def check(
         for i, (token, seen) in enumerate(
             zip(step.tokens, step.probabilities, strict=True)
         ):
-            row, guessed = target.row(text), step.draft.tokens[i : i + 1]
+            row = target.row(text)
+            guessed = step.draft.tokens[i : i + 1]
             theirs = softmax(draft.row(text)) if draft and guessed else None
-            p, best = softmax(row), order(row)
+            p = softmax(row)
+            best = order(row)
             assert seen.chosen.id == token
             assert seen.chosen.p == pytest.approx(p[token], abs=NEAR)
             assert seen.chosen.rank == best.index(token) + 1
@@ -220,7 +223,8 @@ def test_the_time_of_looking_is_not_the_rounds(monkeypatch: pytest.MonkeyPatch) 
     assert watched == pytest.approx(host(None), abs=1e-3)
 
 
-TEXT, WARM = "the one ", SamplingParams(temperature=0.8, seed=5)
+TEXT = "the one "
+WARM = SamplingParams(temperature=0.8, seed=5)
 
 
 def emitted(said: Said) -> list[Token]:

@@ -142,7 +142,8 @@ class EndedDrafter:
     """
 
     def __init__(self, inner: Drafter, likely: float) -> None:
-        self._inner, self._likely = inner, likely
+        self._inner = inner
+        self._likely = likely
         self._round = 0
 
     def propose(
@@ -183,7 +184,8 @@ def mean_accepted(mode: VerifyMode, seed: int, draft_length: int) -> float:
 
     def a_round(draws: Explorer) -> list[int]:
         verifier = make_verifier(mode, 0, draws)
-        tokens, distributions = list[int](), list[Distribution]()
+        tokens = list[int]()
+        distributions = list[Distribution]()
         for i in range(draft_length):
             distributions.append(law_after(1, tokens))
             tokens.append(verifier.sample_draft_token(distributions[-1], i))

@@ -43,7 +43,8 @@ PIECES = (
 CROSSING = ("<|message|>Sorry", "<|message|>{")
 """Tokens that hold the end of a header and text: no text is split into them."""
 TOKENS = {piece: token for token, piece in enumerate((*PIECES, *CROSSING))}
-OPEN, CLOSE = TOKENS["{"], TOKENS["}"]
+OPEN = TOKENS["{"]
+CLOSE = TOKENS["}"]
 GRAMMAR = ToyGrammar({0: {OPEN: 1}, 1: {CLOSE: 1}})
 HARMONY = ("<|channel|>analysis<|message|>", "<|end|>")
 SOLAR = ("<|think|>", "<|end|>")
@@ -138,7 +139,8 @@ def test_a_marker_without_a_token_may_be_spelled() -> None:
 
 @pytest.mark.parametrize("thought", ["", THOUGHT.removesuffix("<|start|>assistant")])
 def test_an_answer_without_a_header_follows_the_grammar_too(thought: str) -> None:
-    asked, begun = constraint(), split(thought)
+    asked = constraint()
+    begun = split(thought)
     assert allowed_after(asked.state_after([], begun)) == {
         "<|start|>",
         "<|channel|>",
@@ -194,7 +196,9 @@ def test_solars_answer_begins_behind_its_own_header(begun: str, is_begun: bool) 
 
 def test_thinking_between_tags_is_free_until_they_close() -> None:
     asked = constraint(("<think>", "</think>"), is_open=True)
-    close, last, crossing = TOKENS["</"], TOKENS["think>"], TOKENS["think>x"]
+    close = TOKENS["</"]
+    last = TOKENS["think>"]
+    crossing = TOKENS["think>x"]
     assert asked.state_after([OPEN, close], [OPEN, last]) is None
     assert asked.state_after([OPEN, close], [crossing]) is GRAMMAR
     asked.commit([OPEN, close])
@@ -223,7 +227,8 @@ def test_a_text_that_is_given_may_differ_from_what_could_be_drafted(given: str) 
     """As the end of a thinking part does in some vocabularies, and an older answer's
     header.
     """
-    asked, begun = constraint(), split(given)
+    asked = constraint()
+    begun = split(given)
     assert asked.count_allowed([], begun) < len(begun)
     asked.commit(begun)
     if given.endswith("final"):

@@ -188,7 +188,8 @@ def test_a_grammar_or_a_schema_allows_its_texts_and_no_others(
     given += [("", json.dumps(schema), *texts) for schema, *texts in SCHEMAS]
     for grammar, schema, allowed, others in given:
         for text in (*allowed, *others):
-            state, tokens = grammars.start(grammar, schema), spell(text, vocabulary)
+            state = grammars.start(grammar, schema)
+            tokens = spell(text, vocabulary)
             assert is_text_of(state, tokens, vocabulary) == (text in allowed), (
                 schema,
                 text,
@@ -536,11 +537,13 @@ def test_forced_tokens_are_the_only_ones_allowed(
     vocabulary: LlamaVocab, grammars: Grammars
 ) -> None:
     state = grammars.start("", json.dumps(FLAT | {"required": ["name", "age"]}))
-    rng, n_forced = random.Random(2), 0
+    rng = random.Random(2)
+    n_forced = 0
     for _ in range(60):
         for token in state.forced_tokens():
             assert state.allowed_tokens().tolist() == [token]
-            state, n_forced = state.advance(token), n_forced + 1
+            state = state.advance(token)
+            n_forced = n_forced + 1
         allowed = state.allowed_tokens()
         if vocabulary.is_eog(int(allowed[0])):
             break

@@ -110,7 +110,8 @@ def follows(grammar: ToyGrammar, tokens: Sequence[int]) -> None:
 
 class Watched:
     def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
-        self._drafter, self._constraint = drafter, constraint
+        self._drafter = drafter
+        self._constraint = constraint
 
     def propose(
         self,
@@ -131,7 +132,8 @@ def test_no_draft_leaves_the_grammar() -> None:
     """
     case = tables_case(n=12, draft_length=4, grammar=GRAMMAR)
     for seed in range(5):
-        what, judge = constrained(case.what, GRAMMAR), make_verifier("coupled", seed)
+        what = constrained(case.what, GRAMMAR)
+        judge = make_verifier("coupled", seed)
         assert what.constraint is not None
         drafter = Watched(case.drafter(judge, what, []), what.constraint)
         assert any(run(case.target(), drafter, judge, what).drafts)
@@ -163,10 +165,8 @@ def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
 
 def test_an_end_token_ends_the_answer_and_where_no_token_fits_is_an_error() -> None:
     what = job([0, 1], 9, sampling=PLAIN, draft_length=2, ends=[2])
-    once, judge = (
-        ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}}),
-        make_verifier("coupled", 0),
-    )
+    once = ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}})
+    judge = make_verifier("coupled", 0)
     for guess in np.ndindex(3, 3):
         drafter = ConstantDrafter(guess)
         got = run(TableModel(table(3, 3)), drafter, judge, constrained(what, once))
@@ -180,7 +180,8 @@ class Allowing:
     """A `GrammarState` that counts the tokens it was asked for."""
 
     def __init__(self, allowed: NDArray[np.int64]) -> None:
-        self.allowed, self.n_tested = allowed, 0
+        self.allowed = allowed
+        self.n_tested = 0
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         self.n_tested += len(tokens)
@@ -268,10 +269,8 @@ def test_a_draft_is_sure_of_the_only_token_that_is_allowed(
     forced = ToyGrammar({0: {2: 1}, 1: {0: 1, 1: 0}})
     for seed in range(10):
         judge = make_verifier("coupled", seed)
-        what, model = (
-            constrained(job([0, 1], 9, sampling=sampling), forced),
-            TableModel(table(seed, 3)),
-        )
+        what = constrained(job([0, 1], 9, sampling=sampling), forced)
+        model = TableModel(table(seed, 3))
         drafter = model_drafter(model, judge, sampling, 2, constraint=what.constraint)
         policy = RecordingPolicy()
         draft = drafter.propose([0, 1], 4, policy)
