@@ -165,6 +165,12 @@ class GrammarError(LocalspecError):
     exit_code = 16
 
 
+class DrafterPackageError(LocalspecError):
+    """An installed package offers a drafter that cannot be used."""
+
+    code, exit_code = "drafter-package", 17
+
+
 def from_code(code: str, message: str, hint: str) -> LocalspecError:
     """Recreate an error that another process sent as its code, message and hint."""
     kinds = {kind.code: kind for kind in LocalspecError.__subclasses__()}

@@ -31,7 +31,6 @@ from localspec.protocol.wire import (
     SplitMode,
     VerifyMode,
 )
-from localspec.speculation_methods import Spec
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 ChatMessages = Sequence[Mapping[str, str] | ChatMessage]
@@ -71,7 +70,7 @@ class AnswerOptions(TypedDict, total=False):
     seed: int | None
     # Verification method; all of them keep the target's distribution.
     verify: VerifyMode | None
-    spec: Spec | None  # Drafter. Default: the LLM's, else chosen automatically.
+    spec: str | None  # Drafter. Default: the LLM's, else chosen automatically.
     draft_max: int | None  # Max draft tokens.
     # Without effect, with a warning: exact mode is an option of `LLM`.
     exact: bool | None
@@ -171,7 +170,9 @@ def check_option(name: str, value: Any) -> Any:
     except (ValueError, TypeError):
         is_switch = True in value_type.words.values()
         possible = (
-            "True, False" if is_switch else value_type.hint.removesuffix(", or auto")
+            "True, False"
+            if is_switch
+            else value_type.possible.removesuffix(", or auto")
         )
         raise UsageError(
             f"{name} cannot be {value!r}.", f"Possible: {possible}."

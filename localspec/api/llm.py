@@ -34,7 +34,6 @@ from localspec.errors import LocalspecError
 from localspec.launch import Engine, LoadOptions, recent_pairs
 from localspec.launch.engine_host import POLL_SECONDS, EngineHost, EngineJob
 from localspec.protocol.events import EngineReady, Notice
-from localspec.speculation_methods import Spec
 
 _T = TypeVar("_T")
 
@@ -72,7 +71,7 @@ class LLM:
         model: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] = "auto",
         *,
-        spec: Spec = "auto",
+        spec: str = "auto",
         seed: int | None = None,
         template: str | None = None,
         pull: bool = False,

@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from localspec import draft_kinds
 from localspec.bench.measurement import record_answer
 from localspec.fit.speedup_model import SpeculationCosts, interpolate_curve
 from localspec.launch import Engine
@@ -94,7 +95,7 @@ def judge(
     """
     verify_curve = {int(width): cost for width, cost in costs.curve.items()}
     draft_pass = 0.0 if kind == "lookup" else costs.c or 0.0
-    is_block_head = kind in ("dflash", "dspark")
+    is_block_head = draft_kinds.kinds()[kind].drafts_blocks
     by_length = {}
     for draft_length in DRAFT_LENGTHS:
         per_token = draft_pass / draft_length if is_block_head else draft_pass

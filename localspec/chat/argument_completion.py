@@ -77,3 +77,8 @@ def complete_setting_value(typed: str) -> list[str]:
         return []
     words = [word for word in value_choices(setting) if word.startswith(value)]
     return [f"{setting} {word}" for word in words]
+
+
+def complete_method(typed: str) -> list[str]:
+    """The words of `--spec`."""
+    return [word for word in value_choices("spec") if word.startswith(typed)]

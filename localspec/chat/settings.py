@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
-from localspec import speculation_methods
+from localspec import draft_kinds
 from localspec.chat.conversation import Conversation
 from localspec.config import options
 from localspec.config.option_types import Option
@@ -151,7 +151,7 @@ class LoadedModel(Struct, frozen=True):
     spec_reason: str = ""
     # A built-in template to use instead of the model's own.
     template_override: str | None = None
-    # `model`, `crossvocab` or a head type; None without a draft.
+    # A name of `draft_kinds.py`; None without a draft.
     draft_kind: str | None = None
 
     @classmethod
@@ -186,7 +186,7 @@ class LoadedModel(Struct, frozen=True):
         lacks.
         """
         if find_field(name).name == "spec" and self.n_ctx:
-            speculation_methods.check(settings.spec, self.draft_kind)
+            draft_kinds.check(settings.spec, self.draft_kind)
 
     @property
     def has_chat_template(self) -> bool:
@@ -234,7 +234,7 @@ def build_request(
 def value_choices(name: str) -> tuple[str, ...]:
     """The words a setting accepts; empty for a number or an unknown setting."""
     setting = CHAT_SETTING_FIELDS.get(_normalize_name(name))
-    return tuple(setting.value_type.words) if setting else ()
+    return tuple(setting.value_type.all_words()) if setting else ()
 
 
 def find_field(name: str) -> Option:

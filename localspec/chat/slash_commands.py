@@ -28,7 +28,6 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import model_lookup
 from localspec.models.chat_template.thinking_effort import resolve_effort
 from localspec.sanitize import sanitize
-from localspec.speculation_methods import SPECS
 from localspec.units import count, short_count, token_rate
 
 _MAX_TEXT_LENGTH = 60
@@ -559,7 +558,8 @@ COMMANDS = (
         name="spec",
         argument="on|off|DRAFTER|N",
         help="Turn speculation on or off, or choose a drafter; N: max draft tokens.",
-        choices=("on", *SPECS),
+        choices=("on",),
+        complete=argument_completion.complete_method,
         change=_spec,
     ),
     SlashCommand(

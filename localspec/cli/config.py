@@ -44,7 +44,7 @@ def _complete_value(
     key = str(context.params.get("key"))
     if key == "models.folder":
         return [CompletionItem(prefix, type="dir")]
-    words = SETTINGS[key].value_type.words if key in SETTINGS else ()
+    words = SETTINGS[key].value_type.all_words() if key in SETTINGS else ()
     return [CompletionItem(word) for word in words if word.startswith(prefix)]
 
 

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from msgspec.structs import fields
 
-from localspec import launch, speculation_methods
+from localspec import draft_kinds, launch
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import global_options, shell_completion
 from localspec.cli.global_options import flag, text_option
@@ -116,10 +116,13 @@ class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
                 f"{value!r} is not possible. Possible: {self._option.hint}.", param, ctx
             )
 
+    def late_words(self) -> list[str]:
+        return list(self._option.value_type.late_words())
+
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        words = self._option.value_type.words
+        words = self._option.value_type.all_words()
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
@@ -129,6 +132,18 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "grammar": {"type": str, "callback": _read_grammar},
     "exact": {"is_flag": False, "flag_value": "on"},
 }
+
+
+class _LateWordsOption(click.Option):
+    """An option whose help lists words that take time to find."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        value_type = self.type
+        assert isinstance(value_type, _OptionParam)
+        late_words = value_type.late_words()
+        if late_words:
+            self.help = f"{self.help}  Of other packages: {', '.join(late_words)}."
+        return super().get_help_record(ctx)
 
 
 def _render(option: TableOption) -> Option:
@@ -144,6 +159,7 @@ def _render(option: TableOption) -> Option:
         or value_type.metavar
         or f"[{'|'.join(value_type.words)}]",
         "help": option.about,
+        "cls": _LateWordsOption if value_type.late_words is not dict else click.Option,
     }
     return click.option(option.flag, **given | _SPECIAL.get(option.name, {}))
 
@@ -262,7 +278,7 @@ def build_load_request(
     """
     method, is_preference = given.get("verify"), _is_from_config("overlap")
     if given.get("overlap") and not is_preference and method in ("rejection", "block"):
-        raise speculation_methods.overlap_error(method)
+        raise draft_kinds.overlap_error(method)
     names = {field.name for field in fields(launch.LoadOptions)}
     options = {}
     for name, value in given.items():

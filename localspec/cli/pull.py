@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 from msgspec import Struct, to_builtins
 
-from localspec import launch
+from localspec import draft_kinds, launch
 from localspec.cli import global_options, shell_completion, terminal
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
@@ -200,7 +200,7 @@ def format_plan(plan: PullPlan) -> Iterator[Line]:
 def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
     """The draft heads in the repository of a model: size, and how to download each."""
     for file in item.sidecar_heads:
-        title = draft_heads.KIND_TITLES[draft_heads.kind_from_file_name(file.path)]
+        title = draft_kinds.head_title(draft_heads.kind_from_file_name(file.path))
         ref = shlex.quote(f"hf://{item.repo}/{file.path}")
         yield f"{title} head, {gb(file.size)}: localspec pull {ref}"
 
@@ -271,7 +271,7 @@ def _format_notes(item: PlannedModel) -> Iterator[str]:
         unsupported = (
             "; not supported yet" if draft_heads.unsupported_kind(item.header) else ""
         )
-        yield f"draft head ({draft_heads.KIND_TITLES[kind]}), only for its own target{unsupported}"
+        yield f"draft head ({draft_kinds.head_title(kind)}), only for its own target{unsupported}"
 
 
 class DownloadProgressLine:

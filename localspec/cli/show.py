@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from localspec import draft_kinds
 from localspec.cli import global_options, pull, shell_completion, terminal
 from localspec.errors import NotFoundError, OfflineError
 from localspec.models import (
@@ -180,7 +181,7 @@ def _file_facts(item: PlannedModel) -> Iterator[Fact]:
 def _header_facts(header: Header) -> Iterator[Fact]:
     drafts = "MTP: a layer of the model itself drafts tokens"
     if (kind := draft_heads.file_draft_kind(header)) != "model":
-        title, layers = draft_heads.KIND_TITLES[kind], draft_heads.target_layers(header)
+        title, layers = draft_kinds.head_title(kind), draft_heads.target_layers(header)
         reads = f"; reads target layers {', '.join(map(str, layers))}" if layers else ""
         drafts = f"{title}, only for its own target{reads}"
     elif not draft_heads.has_own_mtp_layer(header):

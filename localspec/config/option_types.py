@@ -32,6 +32,10 @@ class ValueType(Struct, frozen=True):
     """Other words that can be typed, and the words of earlier versions, with what they
     mean.
     """
+    late_words: Callable[[], Mapping[str, Any]] = dict
+    """More words, which take time to find: looked up for lists, and for a word that is
+    none of `words`.
+    """
     is_text: bool = False  # Whether upper and lower case differ.
     metavar: str | None = None
     low: float = 0
@@ -42,12 +46,24 @@ class ValueType(Struct, frozen=True):
         """Parse what a person typed; an empty text is the first word."""
         text = text.strip()
         word = text.lower() if text or not self.is_text else next(iter(self.words), "")
-        if (named := self.synonyms.get(word, word)) in self.words:
+        named = self.synonyms.get(word, word)
+        if named in self.words:
             return self.words[named]
+        if named in self.late_words():
+            return self.late_words()[named]
         try:
             return self.check(self.read(text if self.is_text else word))
         except (OverflowError, RecursionError, OSError) as error:
             raise ValueError from error
+
+    @property
+    def possible(self) -> str:
+        """The possible values for people, with the words that take time to find."""
+        return ", ".join([self.hint, *self.late_words()])
+
+    def all_words(self) -> dict[str, Any]:
+        """The words, with those that take time to find."""
+        return {**self.words, **self.late_words()}
 
     def format(self, value: Any) -> str:
         """The text that `parse` reads; empty if there is none for None."""
@@ -76,7 +92,7 @@ class ValueType(Struct, frozen=True):
             return "true or false"
         if not self.words:
             return self.hint.partition(";")[0]
-        *most, last = (f'"{word}"' for word in self.words)
+        *most, last = (f'"{word}"' for word in self.all_words())
         return f"{', '.join(most)} or {last}"
 
     def from_toml(self, value: Any) -> Any:
@@ -138,21 +154,27 @@ def whole(hint: str, low: int = 0, high: int = MAX_INT, none: str = "") -> Value
 
 
 def choice(
-    words: Iterable[str] | Mapping[str, Any], synonyms: Mapping[str, str] = {}
+    words: Iterable[str] | Mapping[str, Any],
+    synonyms: Mapping[str, str] = {},
+    late_words: Callable[[], Mapping[str, Any]] = dict,
 ) -> ValueType:
-    """Words, or words with their values."""
+    """Words, or words with their values; `late_words` as in `ValueType`."""
     values = words if isinstance(words, Mapping) else {word: word for word in words}
 
     def check(value: Any) -> Any:
         for meant in values.values():
             if value is meant or (isinstance(meant, str) and value == meant):
                 return meant
+        if isinstance(value, str) and value in late_words():
+            return late_words()[value]
         raise ValueError
 
     def read(_: str) -> Any:
         raise ValueError
 
-    return ValueType(", ".join(values), read, check, values, synonyms)
+    return ValueType(
+        ", ".join(values), read, check, values, synonyms, late_words=late_words
+    )
 
 
 def text(hint: str, *, multiline: bool = False) -> ValueType:
@@ -337,7 +359,7 @@ class Option(Struct, frozen=True):
     @property
     def hint(self) -> str:
         """The possible values."""
-        return self.value_type.hint
+        return self.value_type.possible
 
     @property
     def flag(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
 
-from localspec import extras
+from localspec import draft_kinds, extras
 from localspec.config.option_types import (
     FOLDER,
     GRAMMAR,
@@ -40,7 +40,6 @@ from localspec.protocol.wire import (
     SamplingParams,
     VerifyMode,
 )
-from localspec.speculation_methods import SPECS
 
 OptionGroup = Literal["sampling", "answer", "speculation", "load", "app"]
 OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
@@ -217,11 +216,18 @@ _ANSWER = (
         metavar="FILE",
     ),
 )
+
+
+def _installed_methods() -> dict[str, str]:
+    """The drafters of other packages."""
+    return {name: name for name in draft_kinds.installed()}
+
+
 _SPECULATION = (
     Option(
         "spec",
-        choice(SPECS, {"on": "auto"}),
-        f"Draft source: {', '.join(SPECS[:-1])} or {SPECS[-1]}.",
+        choice(draft_kinds.methods(), {"on": "auto"}, _installed_methods),
+        f"Draft source: {', '.join(draft_kinds.methods()[:-1])} or {draft_kinds.methods()[-1]}.",
         default="auto",
         title="speculation",
         metavar="NAME",

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from localspec import __version__, config, extras, paths
+from localspec import __version__, config, draft_kinds, extras, paths
 from localspec.chat.history import schema
 from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem, redact
 from localspec.doctor.repairs import find_repair
-from localspec.errors import LocalspecError
+from localspec.errors import DrafterPackageError, LocalspecError
 from localspec.machine import (
     device_detection,
     installed_llama_cpp,
@@ -35,7 +35,7 @@ from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
 from localspec.machine.memory_probe import ProbeError
-from localspec.models import catalog, draft_heads
+from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.local_files import hub_cache, inventory
@@ -82,8 +82,20 @@ _LOADER_FIXES = (
 """Pattern in the dynamic loader's message -> fix."""
 
 
+def _check_drafter_packages() -> Iterator[Finding]:
+    """The drafters that other packages offer; most computers have none."""
+    for drafter in draft_kinds.installed().values():
+        try:
+            kind = drafter.load()
+        except DrafterPackageError as error:
+            yield problem("drafter-package", error.message, error.hint)
+        else:
+            yield ok("drafter", f"--spec {kind.name} comes from {drafter.package}")
+
+
 def check_engine() -> Iterator[Finding]:
     yield _check_versions()
+    yield from _check_drafter_packages()
     try:
         info = memory_probe.query_llama_cpp()
     except (ProbeError, OSError) as error:
@@ -96,7 +108,7 @@ def check_engine() -> Iterator[Finding]:
             names = " and ".join(built_for)
             backend = f"was built for {names} and finds no such device"
     yield ok("library", f"{info.library_path} {backend}")
-    *first, last = draft_heads.KIND_TITLES.values()
+    *first, last = (kind.title for kind in draft_kinds.HEADS)
     kinds = f"{', '.join(first)} and {last}"
     missing = ", ".join(info.missing_head_functions)
     if missing:

@@ -33,6 +33,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
     "warning": {
         "cpu-only-build": "The GPU is idle: answers are several times slower than they could be.",
         "devices-unknown": "localspec cannot estimate whether a model fits.",
+        "drafter-package": "Its drafter is refused; other drafters work.",
         "little-memory": "Only the smallest models fit.",
         "cache-refused": "Nothing can be downloaded.",
         "data-refused": "Chats, per-model settings and logs are lost when localspec exits.",
@@ -46,7 +47,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
     },
     "notice": {
         "slow-build": "Everything works, but slower than this CPU allows.",
-        "no-heads": "EAGLE-3, MTP, DFlash and DSpark heads are refused; other drafts work.",
+        "no-heads": "Draft heads are refused; other drafts work.",
         "gpu": "The estimate of what fits in GPU memory is less certain.",
         "no-links": "Updating a model takes its full size again.",
         "leftovers": "They use disk space. Downloading the same file again resumes them.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from localspec import draft_kinds
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.errors import Hint, PromptTooLongError, UsageError
@@ -12,7 +13,6 @@ from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParam
 from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
 from localspec.spec.constraints.grammars import Grammars
 from localspec.spec.constraints.output_constraint import OutputConstraint
-from localspec.spec.drafters import DRAFT_FREE
 from localspec.spec.prepared_answer import (
     DraftRequest,
     PreparedAnswer,
@@ -22,7 +22,6 @@ from localspec.spec.prepared_answer import (
 from localspec.spec.sampling import bind_vocabulary
 from localspec.spec.verifiers import make_verifier
 
-_WITHOUT_DRAFT = ("off", *DRAFT_FREE)
 _MIN_ANSWER_TOKENS = 512  # That the larger context of a hint has room for.
 _CONTEXT_STEP = 256
 
@@ -152,7 +151,7 @@ class AnswerPreparer:
             )
         draft = self._pair.loaded_draft
         draft_prompt = None
-        if draft is not None and request.spec not in _WITHOUT_DRAFT:
+        if draft is not None and not draft_kinds.needs_no_draft(request.spec):
             draft_prompt = draft.prompt(request)
         return DraftRequest(
             method=request.spec,

@@ -9,10 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from localspec import speculation_methods
+from localspec import draft_kinds
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
 from localspec.llama.context import LlamaContext
-from localspec.models.draft_heads import KIND_TITLES
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import (
     DEFAULT_DRAFT_LENGTH,
@@ -33,8 +32,6 @@ from localspec.spec.prefix_cache import BranchCache
 from localspec.spec.prepared_answer import PreparedAnswer
 from localspec.spec.protocols import Drafter
 from localspec.spec.speculative_loop import Drafting
-
-_BLOCK_HEADS = ("dspark", "dflash")
 
 
 class DrafterFactory:
@@ -72,7 +69,8 @@ class DrafterFactory:
         draft = self._draft
         self.costs = PassCosts(
             measured,
-            drafts_blocks=draft is not None and draft.kind in _BLOCK_HEADS,
+            drafts_blocks=draft is not None
+            and draft_kinds.kinds()[draft.kind].drafts_blocks,
             settling=1
             if self._pair.has_remote_layers
             else self._pair.target.captured_after,
@@ -85,14 +83,14 @@ class DrafterFactory:
     def make(self, answer: PreparedAnswer) -> Drafting:
         """Raises UsageError for a method that this pair lacks."""
         name, plan = self._choose(answer)
-        draft = self._draft if name not in drafters.DRAFT_FREE else None
-        overlapped, drafter = None, None
+        uses_draft = name != "none" and not draft_kinds.needs_no_draft(name)
+        draft = self._draft if uses_draft else None
         inputs = self.inputs(answer, draft)
+        overlapped = None
         if draft is not None:
             overlapped = self._overlap.make_drafter(inputs, answer.drafting, self.costs)
-            drafter = overlapped or drafters.make(draft.kind, inputs)
-        lookup = self._lookup
-        lookup.set_prediction(inputs.prediction)
+        self._lookup.set_prediction(inputs.prediction)
+        drafter = overlapped or self._make_source(name, draft, inputs)
         runner = None
         if isinstance(inputs.head_runner, HeadRunner):
             runner = inputs.head_runner
@@ -109,15 +107,23 @@ class DrafterFactory:
         else:
             if runner is not None:
                 runner.reads_along = True
-            if name == "lookup":
-                drafter = lookup
-            drafter = drafter or drafters.make(name, inputs)
+            assert drafter is not None
             drafting = Drafting(drafter, self._length(answer), plan)
 
         if answer.constraint is not None and name != "none":
             drafter = ConstrainedDrafter(drafting.drafter, answer.constraint)
             drafting = replace(drafting, drafter=drafter)
         return overlapped.join(drafting) if overlapped else drafting
+
+    def _make_source(
+        self, name: str, draft: LoadedDraft | None, inputs: DrafterInputs
+    ) -> Drafter | None:
+        """The drafter of a method; of `auto` the loaded draft's, if there is one."""
+        if name == "lookup":
+            return self._lookup
+        if name != "auto":
+            return drafters.make(name, inputs)
+        return drafters.make(draft.kind, inputs) if draft is not None else None
 
     def _choose(self, answer: PreparedAnswer) -> tuple[str, SpeculationPlan]:
         """The drafter's name.  Raises UsageError."""
@@ -134,10 +140,10 @@ class DrafterFactory:
             return name, SpeculationPlan(
                 "probing", f"{sources}prompt lookup, when it helps"
             )
-        speculation_methods.check(name, self._draft.kind if self._draft else None)
-        if name not in drafters.DRAFT_FREE and self._draft:
+        draft_kinds.check(name, self._draft.kind if self._draft else None)
+        if name == "model" and self._draft:
             name = self._draft.kind  # `model` also selects a head
-        title = KIND_TITLES.get(name, name)
+        title = draft_kinds.head_title(name) or name
         return name, SpeculationPlan(
             "on", answer.drafting.why or f"max draft tokens {length}, {title}"
         )
@@ -181,7 +187,7 @@ class DrafterFactory:
             constraint=answer.constraint,
             prediction=answer.drafting.prediction,
             keep_logits=answer.n_alternatives is not None,
-            vocabularies=draft.vocabularies if draft else None,
+            prepared=draft.prepared if draft else None,
             draft_prompt=answer.drafting.prompt if draft else None,
         )
 

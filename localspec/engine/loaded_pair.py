@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from localspec import draft_kinds, extras
 from localspec.engine import draft_scoring
 from localspec.engine.chat_prompt import PromptBuilder
 from localspec.errors import LocalspecError
@@ -21,16 +22,24 @@ from localspec.llama.trimmed_draft import TrimmedDraftContext
 from localspec.machine import installed_llama_cpp, llama_params
 from localspec.machine.llama_params import ModelRole
 from localspec.models import draft_heads, pair_compatibility
-from localspec.models.gguf import reader, tokenizer
+from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
 from localspec.protocol.wire import GenerateCommand, LoadCommand
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.block_head import BlockHeadRunner
-from localspec.spec.drafters.cross_vocabulary import SpelledVocabulary, VocabularyMap
 from localspec.spec.prefix_cache import PrefixCache
 
 AnyContext = LlamaContext | HeadContext
+
+
+class PreparedDraft(Struct, frozen=True):
+    """What the loader of a kind of draft adds to a loaded draft model."""
+
+    data: object
+    """Handed to the kind's drafter, as `DrafterInputs.prepared`."""
+    prompts: PromptBuilder | None = None
+    """Renders chats for the draft model; None: it reads the target's text."""
 
 
 class LoadedDraft:
@@ -42,16 +51,15 @@ class LoadedDraft:
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
         """Feeds the target's hidden states to the head, if the draft is one."""
         self.kind = "model"
-        """`model`, `crossvocab` (a model with another vocabulary), or the kind of head.
-        """
-        self.vocabularies: VocabularyMap | None = None
-        """If the draft model has another vocabulary than the target."""
+        """The name of a row of `draft_kinds.py`."""
+        self.prepared: object = None
+        """What the kind's loader made, for its drafter."""
         self.notices: list[Notice] = []
         self.path = path
         self._load, self._target = load, target
         self._scored: tuple[LlamaContext, PrefixCache] | None = None
         self._prompts: PromptBuilder | None = None
-        """Renders chats for a draft model with another vocabulary."""
+        """Renders chats for a draft model that reads them by its own template."""
         try:
             self._open()
         except BaseException:
@@ -65,7 +73,7 @@ class LoadedDraft:
 
     @property
     def description(self) -> str:
-        name = draft_heads.KIND_TITLES.get(self.kind)
+        name = draft_kinds.head_title(self.kind)
         return f"the {name} head" if name else "the draft model"
 
     def _open(self) -> None:
@@ -80,7 +88,7 @@ class LoadedDraft:
             else:
                 self._open_head(gguf)
         except hidden_states.HeadsUnsupportedError as missing:
-            what = f"This build of llama.cpp cannot run {draft_heads.KIND_TITLES[self.kind]} heads"
+            what = f"This build of llama.cpp cannot run {draft_kinds.head_title(self.kind)} heads"
             message = f"{what}: it lacks {missing.missing_function}. {self.path.name} is not used."
             self.notices.append(Notice("warning", "no-heads", message, missing.hint))
             self.kind = "model"
@@ -140,20 +148,19 @@ class LoadedDraft:
             reader.read(target), gguf, path
         )
         self._check(verdict)
-        is_cross = verdict.verdict == "cross-vocabulary"
+        kind = draft_kinds.of_verdict(verdict.verdict) or draft_kinds.kinds()["model"]
+        self.kind = kind.name
         role = llama_params.draft_role(
-            self._load, self._target.n_ctx, 2 if is_cross else 1
+            self._load, self._target.n_ctx, kind.n_output_rows
         )
         self.context = draft = _open_draft_model(path, role, gguf)
-        if is_cross:
-            self.kind = "crossvocab"
-            self.vocabularies = VocabularyMap(
-                _spelled_vocabulary(target, self._target),
-                _spelled_vocabulary(path, draft),
-            )
-            self._prompts = PromptBuilder(draft.vocabulary, draft.model.chat_template())
+        if kind.loader:
+            prepare = extras.load_object(kind.loader)
+            prepared: PreparedDraft = prepare(target, self._target, path, draft)
+            self.prepared = prepared.data
+            self._prompts = prepared.prompts
             message = f"{path.name} has {verdict.summary}."
-            self.notices.append(Notice("info", "cross-vocabulary", message))
+            self.notices.append(Notice("info", kind.verdict, message))
         is_target = path.resolve() == target.resolve()
         if is_target or draft.model.n_bytes() > self._target.model.n_bytes():
             what = "the target itself" if is_target else "larger than its target"
@@ -210,16 +217,6 @@ def is_own_mtp_layer(target: str, draft: str) -> bool:
     """Whether the draft is the target's own file and contains an MTP layer."""
     same = Path(target).resolve() == Path(draft).resolve()
     return same and draft_heads.has_own_mtp_layer(reader.read(Path(target)))
-
-
-def _spelled_vocabulary(path: Path, context: LlamaContext) -> SpelledVocabulary:
-    metadata, vocabulary = reader.read(path).tokenizer, context.vocabulary
-    return SpelledVocabulary(
-        tokenizer.read_token_bytes(metadata),
-        vocabulary.tokenize_plain,
-        (vocabulary.bos,) if vocabulary.add_bos else (),
-        tuple(sorted(metadata.eog_ids)),
-    )
 
 
 def _can_return(context: LlamaContext) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec import draft_kinds
 from localspec.errors import LocalspecError, NotFoundError
 from localspec.fit import shape
 from localspec.fit.shape import (
@@ -283,7 +284,7 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
     n_rows = {"mtp": target.n_vocab, "eagle3": _REDUCED_VOCABULARY}.get(kind, 0)
     table = min(int(n_rows * target.n_embd * bits / 8), n_bytes // 2)
     n_input = table if kind == "mtp" and not is_assistant else 0
-    is_block = kind in ("dflash", "dspark")
+    is_block = draft_kinds.kinds()[kind].drafts_blocks
     n_layers = _BLOCK_LAYERS if is_block else 1
     weights = (n_bytes - table - n_input) // n_layers
     like = next(layer for layer in reversed(target.layers) if layer.n_head)

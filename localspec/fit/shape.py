@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec import draft_kinds
 from localspec.errors import ModelFileError
 from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
@@ -199,9 +200,9 @@ def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
     kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
     if not kind:
         return shape
-    block = (
-        draft_heads.read_block_format(draft).size if kind in ("dflash", "dspark") else 0
-    )
+    block = 0
+    if draft_kinds.kinds()[kind].drafts_blocks:
+        block = draft_heads.read_block_format(draft).size
     n_layers = len(set(draft_heads.target_layers(draft)))
     return replace(shape, head_kind=kind, head_block=block, n_target_layers=n_layers)
 

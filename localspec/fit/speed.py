@@ -14,6 +14,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from localspec import draft_kinds
 from localspec.fit import speedup_model
 from localspec.fit.placement import LayerPlacement, Placements
 from localspec.fit.shape import LayerShape, ModelShape
@@ -21,7 +22,6 @@ from localspec.fit.speedup_model import SpeculationCosts
 from localspec.machine import gpu_catalog, llama_params
 from localspec.machine.cpu_and_ram import read_cpu_name, typical_ram
 from localspec.machine.device import HOST, Device
-from localspec.models import draft_heads
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 
@@ -73,19 +73,6 @@ those differ.
 _TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
 _WORST_SPEEDUP = 0.97  # The engine pauses speculation that does not help.
 _WORKLOADS = ("chat", "code", "writing", "documents")
-_TYPICAL_RATES: dict[str, tuple[FloatRange, ...]] = {
-    "": ((0.50, 0.75), (0.65, 0.92), (0.40, 0.65), (0.55, 0.85)),
-    "eagle3": ((0.50, 0.75), (0.62, 0.88), (0.40, 0.65), (0.55, 0.82)),
-    "mtp": ((0.58, 0.85), (0.68, 0.93), (0.48, 0.75), (0.60, 0.88)),
-    "dflash": ((0.40, 0.75), (0.60, 0.90), (0.25, 0.60), (0.45, 0.82)),
-    "dspark": ((0.50, 0.82), (0.62, 0.93), (0.30, 0.66), (0.52, 0.85)),
-}
-"""Acceptance rates at temperature 0 by kind of head, empty for a draft model of the target's
-family: for each workload, from a poor to a good match.  Draft models: reports from 0.4 (prose) to
-0.95 (code).  Heads: upper ends are their authors' (DSpark's paper, table 1, temperature 1, 7 draft
-tokens; vLLM #20780; DeepSeek-V3, 0.85 to 0.90 for MTP), lower ends users': MTP 0.48 to 0.93,
-EAGLE-3 0.55 with gpt-oss, block heads 1.3 tokens a pass for prose.
-"""
 # Of a rate measured with this pair: other texts are accepted otherwise.
 _MEASURED_ERROR = 0.08
 # For each workload, the share of an answer that repeats earlier text, which lookup can
@@ -547,11 +534,14 @@ def _find_rates(
         )
         basis = f"acceptance rate of {measured:.2f} measured with this pair"
         return [rates] * len(_WORKLOADS), basis
+    kind = draft_kinds.kinds()[draft.head_kind or "model"]
     basis = f"typical acceptance rate for {use.workload}"
-    if kind := draft.head_kind:
-        title = draft_heads.KIND_TITLES[kind]
-        basis = f"acceptance rate as reported for {title} heads ({use.workload})"
-    return [(low * factor, high * factor) for low, high in _TYPICAL_RATES[kind]], basis
+    if kind.is_head:
+        basis = f"acceptance rate as reported for {kind.title} heads ({use.workload})"
+    typical = kind.typical_acceptance
+    assert typical is not None
+    ranges = [getattr(typical, workload) for workload in _WORKLOADS]
+    return [(low * factor, high * factor) for low, high in ranges], basis
 
 
 def _workload_speed(

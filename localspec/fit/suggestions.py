@@ -18,6 +18,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from localspec import draft_kinds
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes
 from localspec.fit.advisor import (
@@ -37,7 +38,6 @@ from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
 from localspec.models.catalog_entries import TIERS
-from localspec.models.draft_heads import HEAD_DESCRIPTIONS
 from localspec.models.model_lookup import ModelRequest
 from localspec.protocol.wire import LoadCommand
 from localspec.units import gib, token_rate_range
@@ -60,16 +60,6 @@ _SAME_SPEED = 1.1
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
 _UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
 _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
-_DESCRIPTIONS = HEAD_DESCRIPTIONS | {"lookup": "prompt lookup, no draft model"}
-# If no speed is known.
-_KIND_ORDER = (
-    "mtp",
-    "dspark",
-    "dflash",
-    "eagle3",
-    "model",
-    "lookup",
-)
 
 
 class SuggestionCriteria(Struct, frozen=True):
@@ -383,7 +373,7 @@ def _assess_by_file_size(
     about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
     reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
     reasons += _other_reasons(pair, use)
-    draft_reason = _DESCRIPTIONS.get(pair.draft_kind, "")
+    draft_reason = draft_kinds.describe(pair.draft_kind)
     return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=draft_reason)
 
 
@@ -424,7 +414,7 @@ def _speed_reasons(fit: Plan, *, has_draft: bool) -> Iterator[str]:
 
 
 def _draft_reason(pair: CatalogPair, fit: Plan) -> str:
-    if described := _DESCRIPTIONS.get(pair.draft_kind):
+    if described := draft_kinds.describe(pair.draft_kind):
         return described
     family = pair.draft.family if pair.draft else ""
     parts = ["same family"] if family and family == pair.target.family else []
@@ -439,7 +429,7 @@ def _other_reasons(pair: CatalogPair, use: str | None) -> Iterator[str]:
     reasons = (
         f"{made} for {use}" if use else "",
         pair.why,
-        _DESCRIPTIONS.get(pair.draft_kind, ""),
+        draft_kinds.describe(pair.draft_kind),
         "mixture of experts: a draft gains less" if is_dense_draft else "",
         f"reported: {pair.source}" if pair.status == "reported" else "",
         pair.target.note,
@@ -512,7 +502,11 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     does_not_fit, is_short, is_full, _, seconds = rank_draft(fit) if fit else unknown
     quality = min(_quality(pair.target), _BITS_QUALITY["4"])
     seconds /= _model_size(pair.target) or 1
-    last = suggestion.is_worse_than_lookup, seconds, _KIND_ORDER.index(pair.draft_kind)
+    last = (
+        suggestion.is_worse_than_lookup,
+        seconds,
+        draft_kinds.kinds()[pair.draft_kind].preference,
+    )
     return does_not_fit, -quality, is_short, is_full, *last
 
 

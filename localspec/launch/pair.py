@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from localspec import speculation_methods
+from localspec import draft_kinds
 from localspec.errors import LocalspecError, ModelFileError
 from localspec.models import (
     catalog,
@@ -184,8 +184,7 @@ def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
 
 
 def draft_kind(pair: ResolvedPair) -> str | None:
-    """`model`, `crossvocab` (a model with another vocabulary), the head type; None: no
-    draft.
+    """The name of a row of `draft_kinds.py`; None: no draft.
 
     Raises as `resolve_pair`.
     """
@@ -194,20 +193,21 @@ def draft_kind(pair: ResolvedPair) -> str | None:
     target, draft = reader.read(pair.target), reader.read(pair.draft)
     kind = draft_heads.draft_kind_for_target(target, draft)
     verdict = pair_compatibility.check_compatibility(target, draft, pair.draft).verdict
-    return "crossvocab" if kind == "model" and verdict == "cross-vocabulary" else kind
+    bridge = draft_kinds.of_verdict(verdict) if kind == "model" else None
+    return bridge.name if bridge else kind
 
 
 def check_drafter(pair: ResolvedPair, spec: str) -> None:
     """Raise UsageError if the pair has no such drafter."""
-    if spec not in speculation_methods.ALWAYS:
-        speculation_methods.check(spec, draft_kind(pair))
+    if not draft_kinds.runs_with_every_pair(spec):
+        draft_kinds.check(spec, draft_kind(pair))
 
 
 def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     """Return the user's general preference, or `auto` if this pair has no such drafter."""
-    if spec in speculation_methods.ALWAYS:  # first: it reads no header
+    if draft_kinds.runs_with_every_pair(spec):  # first: it reads no header
         return spec
-    return spec if spec in speculation_methods.available(draft_kind(pair)) else "auto"
+    return spec if draft_kinds.supports(draft_kind(pair), spec) else "auto"
 
 
 def with_default_draft(

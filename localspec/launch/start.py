@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from localspec import config, extras, paths
+from localspec import config, draft_kinds, extras, paths
 from localspec.config import SETTINGS, EffectiveConfig
 from localspec.engine_process.client import EngineProcess
 from localspec.errors import (
@@ -49,7 +49,6 @@ from localspec.models.local_files import inventory
 from localspec.protocol import wire
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.sanitize import sanitize
-from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.units import count, duration, gb, gib
 
 SETTINGS_NOTICE = "settings"  # Code of the notice about the chosen settings.
@@ -132,7 +131,9 @@ class LoadOptions(Struct, frozen=True):
             n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
             n_threads=self.draft_threads or self.threads,
         )
-        path = str(pair.draft) if pair.draft and spec not in WITHOUT_DRAFT else None
+        path = None
+        if pair.draft and not draft_kinds.needs_no_draft(spec):
+            path = str(pair.draft)
         return SettingsRequest(
             wire.LoadCommand(
                 str(pair.target), path, target, draft, overlap=self.overlap

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from localspec import draft_kinds
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.models.catalog import own_id
-from localspec.models.draft_heads import KIND_TITLES
 
 _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
 # Of two bandwidths: a card further away says nothing of this one.
@@ -52,9 +52,9 @@ class PublishedRow(Struct, frozen=True):
 
     def describe(self) -> str:
         """RTX 3090, UD-Q4_K_XL, MTP: 41 → 63 tok/s (source, 2026-08)."""
-        method = KIND_TITLES.get(
-            self.draft, {"model": "a draft model"}.get(self.draft, self.draft)
-        )
+        method = draft_kinds.head_title(self.draft) or self.draft
+        if self.draft == "model":
+            method = "a draft model"
         cards = f"{self.n_gpu} x {self.gpu}" if self.n_gpu > 1 else self.gpu
         ram = "partly in RAM" if self.in_ram or self.n_cpu_moe else ""
         setup = ", ".join(filter(None, (cards, self.quant, method, ram)))

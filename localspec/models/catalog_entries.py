@@ -15,7 +15,6 @@ from localspec.models.gguf.validation import MAX_EXPERTS, MAX_LAYERS
 from localspec.models.reference import parse_file_name
 
 UseCase = Literal["chat", "code", "writing", "documents"]
-ModelKind = Literal["model", "eagle3", "mtp", "dflash", "dspark"]
 PairStatus = Literal["verified", "reported", "untested"]
 Tier = Literal["current", "good", "old"]
 
@@ -186,7 +185,8 @@ class CatalogModel(Struct, frozen=True):
     context: int | None = None
     shape: CatalogShape | None = None
     shape_source: str = ""
-    kind: ModelKind = "model"
+    kind: str = "model"
+    """`model`, or the kind of head."""
     use: tuple[UseCase, ...] = ()
     released: str = ""  # A date, or its beginning: 2026-03-01, 2026-07.
     tier: Tier = "good"

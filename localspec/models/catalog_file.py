@@ -11,12 +11,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
+from localspec import draft_kinds
 from localspec.errors import UsageError
 from localspec.models import reference
 from localspec.models.catalog_entries import (
@@ -24,7 +25,6 @@ from localspec.models.catalog_entries import (
     CatalogPair,
     CatalogShape,
     MakerSampling,
-    ModelKind,
     PairSettings,
     PairStatus,
     Tier,
@@ -32,13 +32,18 @@ from localspec.models.catalog_entries import (
 )
 from localspec.protocol.json_values import from_json
 from localspec.sanitize import sanitize
-from localspec.speculation_methods import Spec
 
 _COUNT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?)([BM])")
 _ROUNDED = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,3}))? (GiB|MiB)")
 _MAX_ENTRIES = 5000
 _MAX_DEPTH = 20
 
+if TYPE_CHECKING:
+    FileKind = str
+    SpeculationMethod = str
+else:  # Words of the registry, which no type checker can know.
+    FileKind = Literal[("model", *(kind.name for kind in draft_kinds.HEADS))]
+    SpeculationMethod = Literal[draft_kinds.methods()]
 Text = Annotated[str, Meta(pattern=r"\S", max_length=300)]
 EntryId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,95}$")]
 Quantization = Annotated[str, Meta(pattern=r"^(UD-)?[A-Z0-9][A-Z0-9_]{1,15}$")]
@@ -110,7 +115,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     active: ParameterCount | None = None
     context: TokenCount | None = None
     shape: ShapeEntry | None = None
-    kind: ModelKind = "model"
+    kind: FileKind = "model"
     use: tuple[UseCase, ...] = ()
     released: ReleaseDate | None = None
     tier: Tier = "good"
@@ -129,7 +134,7 @@ class PairEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     id: EntryId | None = None
     draft: EntryId | None = None
     title: Text | None = None
-    spec: Spec = "auto"
+    spec: SpeculationMethod = "auto"
     why: Text | None = None
     use: tuple[UseCase, ...] | None = None  # None: the target's.
     status: PairStatus = "untested"

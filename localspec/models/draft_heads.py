@@ -7,29 +7,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from localspec import draft_kinds
 from localspec.models import reference
 from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header
 from localspec.sanitize import sanitize
 
 SELECTOR = "selector_hidden.weight"  # Of DFlash2.
-KIND_TITLES = {
-    "eagle3": "EAGLE-3",
-    "mtp": "MTP",
-    "dflash": "DFlash",
-    "dspark": "DSpark",
-}
-HEAD_DESCRIPTIONS = {
-    "eagle3": "EAGLE-3 head: one layer trained on the hidden states of this model. "
-    "Higher acceptance rate than a small draft model, at a lower cost",
-    "mtp": "MTP: an extra layer of the model itself, trained to predict the token after next. "
-    "Higher acceptance rate than a small draft model",
-    "dflash": "DFlash head: trained on the hidden states of this model. "
-    "Drafts several tokens in one pass; a draft model needs one pass per token",
-    "dspark": "DSpark head: trained on the hidden states of this model. "
-    "Drafts several tokens in one pass, with a confidence for each",
-}
-"""One line about each kind of head."""
 
 
 class BlockFormat(Struct, frozen=True):
@@ -156,5 +140,5 @@ def describe_found_head(head_kind: str, name: str) -> str:
     """A head that the user did not name, in words."""
     if head_kind == "mtp":
         return "the model's own MTP layer"
-    head = f"the {KIND_TITLES[head_kind]} head {name} in the model's folder"
+    head = f"the {draft_kinds.head_title(head_kind)} head {name} in the model's folder"
     return sanitize(head, multiline=False)

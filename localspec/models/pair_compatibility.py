@@ -1,6 +1,7 @@
 """Compatibility of a target and a draft: a model, or a head made for the target.
 
-A model with an equal vocabulary drafts tokens, one with another vocabulary drafts text.
+A model with an equal vocabulary drafts tokens; for another vocabulary a kind of draft may
+have a check of its own (`pairing` in `localspec/draft_kinds.py`).
 The rule for vocabularies is common_speculative_are_compatible in llama.cpp's
 common/speculative.cpp: same vocabulary type, same BOS and EOS if they are added, sizes
 at most 128 apart, and the same text for every id from 5 on.
@@ -11,13 +12,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import cast
 
 from msgspec import Struct
 
+from localspec import draft_kinds, extras
 from localspec.errors import Hint, IncompatiblePairError, LocalspecError
 from localspec.models import draft_heads, reference
-from localspec.models.gguf import architectures, reader, tokenizer
+from localspec.models.gguf import architectures, reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 from localspec.sanitize import sanitize
@@ -32,9 +34,10 @@ _VOCABULARY_TYPES = ("none", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo-2")
 class CompatibilityResult(Struct, frozen=True):
     """The verdict, the rule that decided it, and the first token that differs."""
 
-    verdict: Literal[
-        "compatible", "compatible-padding", "cross-vocabulary", "incompatible"
-    ]
+    verdict: str
+    """`compatible`, `compatible-padding` or `incompatible`, or one that a kind of
+    draft has for models whose vocabularies differ.
+    """
     rule: str
     detail: str
     token: int | None = None
@@ -45,10 +48,9 @@ class CompatibilityResult(Struct, frozen=True):
 
     @property
     def summary(self) -> str:
-        kind = self.verdict.replace("cross-vocabulary", "another vocabulary").partition(
-            "-"
-        )[0]
-        return f"{kind}: {self.detail}"
+        kind = draft_kinds.of_verdict(self.verdict)
+        title = kind.verdict_title if kind else self.verdict.partition("-")[0]
+        return f"{title}: {self.detail}"
 
 
 def check_compatibility(
@@ -62,31 +64,23 @@ def check_compatibility(
             "compatible", "own-layer", "it drafts with its own MTP layer"
         )
     if not draft_heads.is_head(draft):
-        result = check_draft_model(target.tokenizer, draft.tokenizer)
-        if result.verdict == "cross-vocabulary" and draft.has_trimmed_vocabulary:
-            detail = "its vocabulary is trimmed, and another than the target's"
-            return CompatibilityResult("incompatible", result.rule, detail)
-        if result.verdict == "cross-vocabulary" and (
-            draft.is_recurrent or draft.is_hybrid
-        ):
-            detail = (
-                "a model with a recurrent state cannot draft for another vocabulary"
-            )
-            return CompatibilityResult("incompatible", "recurrent-state", detail)
-        return result
+        return check_draft_model(target, draft)
     return _check_head(target, draft, path)
 
 
-def check_draft_model(
-    target: TokenizerMetadata, draft: TokenizerMetadata
-) -> CompatibilityResult:
-    """How a draft model drafts: tokens of the same vocabulary, or text."""
-    result = check_vocabularies(target, draft)
-    if result.is_compatible or not tokenizer.can_draft_across(target, draft):
+def check_draft_model(target: Header, draft: Header) -> CompatibilityResult:
+    """Whether a model can draft: the vocabularies agree, or a kind of draft bridges
+    them.
+    """
+    result = check_vocabularies(target.tokenizer, draft.tokenizer)
+    if result.is_compatible:
         return result
-    share = 100 * tokenizer.share_of_tokens(target, draft)
-    detail = f"drafts by text, shares {share:.0f} % of the target's tokens"
-    return CompatibilityResult("cross-vocabulary", result.rule, detail)
+    for kind in draft_kinds.kinds().values():
+        if kind.pairing:
+            verdict = extras.load_object(kind.pairing)(target, draft, result)
+            if verdict is not None:
+                return cast(CompatibilityResult, verdict)
+    return result
 
 
 def check_vocabularies(
@@ -486,10 +480,7 @@ def list_warnings(target: Header, draft: Header) -> tuple[str, ...]:
             "The target is a mixture of experts: verifying several tokens reads more experts, "
             "so speculation gains less."
         )
-    if (
-        check_draft_model(target.tokenizer, draft.tokenizer).verdict
-        != "cross-vocabulary"
-    ):
+    if draft_kinds.of_verdict(check_draft_model(target, draft).verdict) is None:
         # else it has its own tokenizer and template
         warnings += _text_warnings(target, draft)
     return tuple(sanitize(warning, multiline=False) for warning in warnings)

@@ -14,11 +14,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from msgspec import Struct
 
+from localspec import draft_kinds
 from localspec.errors import ModelFileError, NotFoundError, UsageError
 from localspec.sanitize import sanitize
 from localspec.units import join_first
 
-HEAD_PREFIXES = ("mtp-", "eagle3-", "dspark-", "dflash-")
+HEAD_PREFIXES = tuple(
+    kind.file_prefix
+    for kind in sorted(draft_kinds.HEADS, key=lambda kind: kind.search_rank)
+)
 """File name prefixes of heads in their target's repository, best first."""
 COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
 """Parts of the names of files that are not models by themselves."""

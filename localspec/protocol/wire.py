@@ -199,7 +199,7 @@ class GenerateCommand(Struct, frozen=True):
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
-    # `auto`, `off`, or a drafter's name: one of `speculation_methods.SPECS`.
+    # `auto`, `off`, or a drafter's name: a row of `localspec/draft_kinds.py`.
     spec: str = "auto"
     draft_length: int | None = None
     """Max draft tokens per round if `spec` is `auto`; the draft length if it names a

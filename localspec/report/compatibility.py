@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from localspec.models import draft_heads
+from localspec import draft_kinds
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.models.pull_plan import PlannedPair
 from localspec.report.lines import Line, Role, Span, make_line
@@ -26,7 +26,7 @@ def describe_compatibility(result: CompatibilityResult | None, draft_kind: str) 
 
     `result` is None before the headers of the files are compared.
     """
-    title = draft_heads.KIND_TITLES.get(draft_kind)
+    title = draft_kinds.head_title(draft_kind)
     if result is None:
         subject = (
             f"{title} head: compared with its target"
@@ -34,7 +34,7 @@ def describe_compatibility(result: CompatibilityResult | None, draft_kind: str) 
             else "vocabularies: compared"
         )
         return f"{subject} before the download"
-    if result.verdict == "cross-vocabulary":
+    if draft_kinds.of_verdict(result.verdict):  # the models share no vocabulary
         return result.summary
     if result.is_compatible:
         return f"{title} head fits its target" if title else "vocabularies match"

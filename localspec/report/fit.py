@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
+from localspec import draft_kinds
 from localspec.fit.advisor import MemorySaving
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import DeviceFit, Plan, is_in_system_memory
-from localspec.models import draft_heads
 from localspec.report.lines import EMPTY_LINE, Line, Span, make_line
 from localspec.report.memory import (
     VERDICT_LABELS,
@@ -56,7 +56,7 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
     yield EMPTY_LINE
     yield from _format_speed(answer, width, separator=", " if plain else " · ")
     head_kind = draft.shape.head_kind if draft else ""
-    head = draft_heads.HEAD_DESCRIPTIONS.get(head_kind)
+    head = draft_kinds.describe(head_kind)
     if plan.load.draft and head:
         yield make_line(f"Draft: {head}.")
     if plan.skipped_draft:

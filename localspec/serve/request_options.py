@@ -238,9 +238,9 @@ def _parse_option(fields: JsonFields, option: Option) -> Any:
     elif value_type in (SWITCH, SWITCH_OR_AUTO):
         return None if fields.get(name) is None else fields.flag(name)
     else:
-        return (
-            None if value_type.is_text else fields.choice(name, tuple(value_type.words))
-        )
+        if value_type.is_text:
+            return None
+        return fields.choice(name, tuple(value_type.all_words()))
     return allowed.replaced.get(value, value)
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from localspec import launch
+from localspec import draft_kinds, launch
 from localspec.chat.settings import OverflowPolicy
 from localspec.config import EffectiveConfig
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import LoadOptions, ResolvedPair
-from localspec.speculation_methods import WITHOUT_DRAFT
 from localspec.tui import key_bindings, terminal, themes
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
@@ -76,7 +75,7 @@ class AppOptions(Struct):
         # What drafts can be changed in the chat.
         spec = (
             "auto"
-            if self.spec in WITHOUT_DRAFT
+            if draft_kinds.needs_no_draft(self.spec)
             else launch.preferred_drafter(pair, self.spec)
         )
         return options.to_request(pair, spec)

@@ -11,12 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from textual.content import Content
 
+from localspec import draft_kinds
 from localspec.chat import presets
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine import remote_devices
-from localspec.models import catalog, draft_heads, model_lookup, reference
+from localspec.models import catalog, model_lookup, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.report import memory, pair_text
@@ -370,7 +371,7 @@ def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
 
 
 def _describe_uses(pair: CatalogPair) -> str:
-    head = draft_heads.KIND_TITLES.get(pair.draft_kind)
+    head = draft_kinds.head_title(pair.draft_kind)
     return " · ".join(
         filter(None, (", ".join(pair.use), f"{head} head" if head else ""))
     )

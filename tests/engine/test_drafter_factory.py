@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from localspec import launch, speculation_methods
+from localspec import draft_kinds, launch
 from localspec.engine.session import Session
 from localspec.errors import IncompatiblePairError, ModelFileError, UsageError
-from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand
 from tests.spec.freshness import HOT, check_rows
@@ -56,14 +55,11 @@ def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
 def test_every_drafter_is_had_or_refused_by_name(
     zoo: Zoo, target: str, draft: str | None, kind: str | None, has: tuple[str, ...]
 ) -> None:
-    assert {*draft_heads.KIND_TITLES, "model", "lookup", "crossvocab"} == set(
-        speculation_methods.DRAFTERS
-    )
     with loaded(zoo[target], zoo[draft] if draft else None) as session:
         assert session.ready.settings["draft_kind"] == kind
         assert session.ready.draft == (zoo[draft].name if draft else None)
         assert not session.ready.notices
-        for name in speculation_methods.DRAFTERS:
+        for name in draft_kinds.kinds():
             if name in has:
                 assert say(session, PROMPT, spec=name, max_tokens=5).ids
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import fields, replace
 
-from localspec import launch
+from localspec import draft_kinds, launch
 from localspec.config import SETTINGS
 from localspec.config.options import EXTRA_LOAD_OPTIONS
 from localspec.errors import NotFoundError
@@ -26,7 +26,7 @@ from localspec.launch import ResolvedPair
 from localspec.launch.start import LoadOptions
 from localspec.machine import gpu_catalog
 from localspec.machine.type_speeds import TypeSpeed
-from localspec.models import catalog, draft_heads
+from localspec.models import catalog
 from localspec.models.catalog_entries import TIERS
 from localspec.protocol.wire import LoadCommand
 from localspec.tui.wizard.shortlist import Candidate, EstimateCache
@@ -223,7 +223,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
     """The whole catalogue: no exception, no refused draft, memory within the limit."""
     machine = typical_machine(name)
-    known_heads = {*draft_heads.KIND_TITLES, "model", "lookup"}
+    known_heads = {*(kind.name for kind in draft_kinds.HEADS), "model", "lookup"}
     found = real(suggested(name))
     assert suggested(name)[-1].pair.id == "demo", "which is never before a real model"
     assert found[0].fit and not found[0].fit.is_full, "what is free changes"

@@ -86,13 +86,22 @@ def test_sliding_windows_change_no_answer(
 def test_hostile_text_is_answered_like_any_other(
     text: str, session_of: Callable[[str], Session]
 ) -> None:
-    """By another vocabulary's draft too, at a high temperature."""
     asked: dict[str, Any] = {"messages": chats.user(text), "max_tokens": 8}
     plain = chats.ask(session_of("plain"), spec="off", **asked)
     assert "<|im_" not in plain.text
     for pair, spec in (("plain", "lookup"), ("head", "eagle3")):
         assert chats.ask(session_of(pair), spec=spec, **asked).ids == plain.ids
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_text_is_drafted_by_another_vocabulary(
+    text: str, session_of: Callable[[str], Session]
+) -> None:
+    """At a high temperature."""
+    pytest.importorskip("localspec.extras.crossvocab")
     hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=3)
     request = GenerateCommand(text, hot, 6, spec="crossvocab")
+
     drafted, again = replayed(session_of("crossed"), request)
+
     assert drafted == again

@@ -48,6 +48,7 @@ from localspec.spec.verifiers import (
     SeededRandom,
     make_verifier,
 )
+from tests.extras import law_drafters
 from tests.support.fake_heads import HEADS, MakeHeadDrafter
 from tests.support.fake_models import (
     GREEDY,
@@ -71,15 +72,6 @@ from tests.support.fake_models import (
     plain,
     run,
     table,
-)
-from tests.support.fake_vocabularies import (
-    DRAFT,
-    PERMUTED,
-    SHARED_BY_TWO,
-    TARGET,
-    PermutedModel,
-    crossed,
-    vocabulary,
 )
 
 PROMPT = [1, 2, 3, 1, 2]
@@ -118,14 +110,6 @@ def _oracle(wrong: Callable[[int], bool]) -> MakeDrafter:
 
 def random_drafts(seed: int) -> MakeDrafter:
     return lambda verifier, what, text: RandomDrafter(seed)
-
-
-def _crossed(
-    make: MakeModel, pieces: tuple[Sequence[str], Sequence[str]]
-) -> MakeDrafter:
-    return lambda verifier, what, text: crossed(
-        make(), verifier, what.sampling, len(what.prompt), pieces, is_end=what.is_eog
-    )
 
 
 def _overlapped(fan: int, n_checks: int) -> MakeDrafter:
@@ -170,10 +154,8 @@ def _auto(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
 
 TWINS: dict[str, MakeDrafter] = {
     "the target": lambda verifier, what, text: Watched(history(), verifier, what),
-    "the target under other numbers": _crossed(
-        lambda: PermutedModel(history()), ("abcdef", PERMUTED)
-    ),
     **_heads(1),
+    **law_drafters("TWINS"),
 }
 """They know what the target says. A block head's rows assume its likeliest tokens, so
 that it is always right only greedily.
@@ -186,12 +168,6 @@ GUESSERS: dict[str, MakeDrafter] = {
     "model with the target's history": _model(history),
     "lookup": lambda verifier, what, text: LookupDrafter(),
     "eager lookup": lambda verifier, what, text: LookupDrafter(1),
-    "another vocabulary": _crossed(
-        lambda: HistoryModel(2, n_vocab=len(DRAFT)), (TARGET, DRAFT)
-    ),
-    "another vocabulary, a table": _crossed(
-        lambda: TableModel(table(2, len(DRAFT))), (TARGET, DRAFT)
-    ),
     "overlapped": _overlapped(1, 1000),
     "overlapped, five outcomes": _overlapped(5, 1000),
     "overlapped, stopped early": _overlapped(3, 3),
@@ -200,6 +176,7 @@ GUESSERS: dict[str, MakeDrafter] = {
     "auto": _auto,
     "constant": lambda verifier, what, text: ConstantDrafter([3, 1, 2, 2]),
     "random": random_drafts(0),
+    **law_drafters("GUESSERS"),
 }
 ORACLES: dict[str, MakeDrafter] = {
     "oracle": _oracle(lambda place: False),
@@ -360,16 +337,6 @@ def tables_case(
     )
 
 
-def shared_tokens_case(sampling: SamplingParams = PLAIN) -> Case:
-    """A draft that shares two of the target's three tokens, and knows one that it
-    lacks.
-    """
-    make = _crossed(
-        lambda: TableModel(table(12, 3, scale=1.0)), (("a", "b", "ab"), SHARED_BY_TWO)
-    )
-    return replace(tables_case(sampling), drafter=make)
-
-
 def certain_case(
     guess: Sequence[int],
     sampling: SamplingParams = PLAIN,
@@ -484,26 +451,6 @@ def always_right(
         got = run(history(), TWINS[name](verifier, what, []), verifier, what)
         assert all(step.accepted == len(step.draft.tokens) for step in got.steps)
         assert len(got.steps) <= 2 + 40 // (draft_length + 1)
-
-
-def translated_memory_is_the_text(sampling: SamplingParams = SAMPLED) -> None:
-    """Before a draft, the draft model holds the text as its own tokenizer splits it,
-    but for the last token, which a longer one may replace.
-    """
-    target, draft = vocabulary(TARGET), vocabulary(DRAFT)
-    for draft_length in (1, 2, 5):
-        what = job(PROMPT, 40, sampling=sampling, draft_length=draft_length)
-        verifier = make_verifier("coupled", sampling.seed)
-        model = HistoryModel(2, n_vocab=len(DRAFT))
-        drafter = crossed(model, verifier, sampling, len(PROMPT))
-        text = list(PROMPT)
-        for step in plain(history(), verifier, what).steps:
-            text += step.tokens
-            drafter.propose(text, draft_length)
-            spelled = draft.tokenize(target.join(text))
-            assert model.memory[: len(spelled) - 1] == spelled[:-1]
-            held = draft.join(model.memory[len(spelled) - 1 :][:1])
-            assert not held or held.startswith(draft.join(spelled[-1:]))
 
 
 # --- ends and limits

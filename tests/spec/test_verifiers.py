@@ -29,7 +29,6 @@ from tests.spec.laws import (
     MODES,
     Case,
     exactly_the_targets_law,
-    shared_tokens_case,
     tables_case,
 )
 from tests.support.fake_models import (
@@ -98,11 +97,6 @@ CASES = {
         TOP_P, draft_sampling=replace(TOP_P, temperature=0.5)
     ),
     "temperature 0": tables_case(GREEDY, n=5, draft_length=3),
-    "another vocabulary": shared_tokens_case(),
-    "another vocabulary, a repeat penalty": shared_tokens_case(REPEAT),
-    "another vocabulary, XTC and DRY": shared_tokens_case(
-        replace(DRY, xtc_probability=0.3)
-    ),
     "the same distribution": over(table(11, 3), table(11, 3), TOP_P, draft_length=3),
     "no token in common": over(without(table(1, 4), 2, 3), without(table(2, 4), 0, 1)),
     "one token in common": over(without(table(1, 4), 0), without(table(2, 4), 1, 2)),

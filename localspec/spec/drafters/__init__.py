@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
+from localspec import draft_kinds
 from localspec.protocol.wire import SamplingParams
 from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.prefix_cache import PrefixCache
@@ -22,21 +22,6 @@ from localspec.spec.protocols import (
     HiddenStateListener,
     Verifier,
 )
-from localspec.speculation_methods import DRAFTERS, WITHOUT_DRAFT
-
-if TYPE_CHECKING:
-    from localspec.spec.drafters.cross_vocabulary import VocabularyMap
-
-DRAFT_FREE = ("none", *(name for name in WITHOUT_DRAFT if name != "off"))
-"""Drafters that need no draft model."""
-_MODULES = {
-    "eagle3": "autoregressive_head",
-    "mtp": "autoregressive_head",
-    "dspark": "block_head",
-    "dflash": "block_head",
-    "crossvocab": "cross_vocabulary",
-}
-"""Modules of drafters that are not named like their module."""
 
 
 class DrafterInputs(Struct, frozen=True):
@@ -56,10 +41,10 @@ class DrafterInputs(Struct, frozen=True):
     # Tokens that the answer probably repeats, for prompt lookup.
     prediction: tuple[int, ...] = ()
     keep_logits: bool = False  # Whether drafts include the draft model's logits.
-    # If the draft model has another vocabulary.
-    vocabularies: VocabularyMap | None = None
+    prepared: object = None
+    """What the kind's `loader` made of the loaded draft model, if it has one."""
     draft_prompt: Sequence[int] | None = None
-    """The prompt of a chat in such a draft model's own template; None: it reads the
+    """The prompt of a chat in the draft model's own template; None: it reads the
     target's.
     """
 
@@ -89,10 +74,11 @@ def make(name: str, inputs: DrafterInputs) -> Drafter:
     """Raises KeyError for an unknown name, or if its model or head is not loaded."""
     if name == "none":
         return NoDrafter()
-    if name not in DRAFTERS:
+    kind = draft_kinds.find(name)
+    if kind is None:
         raise KeyError(name)
-    module = import_module(f"localspec.spec.drafters.{_MODULES.get(name, name)}")
-    drafter: Drafter = module.make(inputs)
+    factory = draft_kinds.load_factory(kind)
+    drafter: Drafter = factory(inputs)
     return drafter
 
 

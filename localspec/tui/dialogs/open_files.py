@@ -18,7 +18,7 @@ from textual.screen import ModalScreen
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
-from localspec import launch, paths
+from localspec import draft_kinds, launch, paths
 from localspec.chat import argument_completion
 from localspec.errors import LocalspecError
 from localspec.fit import pair_shapes
@@ -33,14 +33,6 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
 from localspec.tui.notices import problem_text
 from localspec.units import gib
-
-_KIND_LABELS = {
-    "model": "a GGUF model",
-    "eagle3": "an EAGLE-3 head",
-    "mtp": "an MTP head",
-    "dflash": "a DFlash head",
-    "dspark": "a DSpark head",
-}
 
 
 class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
@@ -183,7 +175,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             self._show_error(name, error)
             return False
         size = gib(file.stat().st_size)
-        kind = _KIND_LABELS[draft_heads.file_draft_kind(reader.read(file))]
+        kind = _file_label(draft_heads.file_draft_kind(reader.read(file)))
         self._show_verdict(name, f"✓ {kind}, {size}", "$success")
         return True
 
@@ -244,7 +236,12 @@ def describe_fit(
     if pair.draft and fit.load.draft:
         kind = pair.draft.shape.head_kind
         label = (
-            f"the {draft_heads.KIND_TITLES[kind]} head" if kind else "the draft model"
+            f"the {draft_kinds.head_title(kind)} head" if kind else "the draft model"
         )
     plain, speculative = map(pair_text.format_speed, (speed.plain, speed.speculative))
     return f"{verdict}\n{plain}, with {label} {speculative}\n{skipped}".rstrip()
+
+
+def _file_label(kind: str) -> str:
+    """What a file holds, by its kind of draft."""
+    return draft_kinds.kinds()[kind].noun if kind != "model" else "a GGUF model"

@@ -69,7 +69,7 @@ class PreferenceCycle(Static, can_focus=True):
         if self._setting.is_overridden:
             return
         option = self._setting.option
-        words = list(option.value_type.words)
+        words = list(option.value_type.all_words())
         index = words.index(option.value_type.format(self._setting.current))
         self.post_message(
             PreferenceChanged(option.key, words[(index + by) % len(words)])

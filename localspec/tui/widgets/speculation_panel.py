@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec import draft_kinds
 from localspec.chat.session import ChatSession
 from localspec.chat.speculation_stats import (
     RECENT_ROUNDS,
     SpeculationStats,
     known_rate,
 )
-from localspec.models import draft_heads
 from localspec.protocol.events import Round
 from localspec.report.answer_stats import STATE_ROLES, format_acceptance
 from localspec.sanitize import sanitize
@@ -26,11 +26,6 @@ from localspec.units import count, percent, token_rate
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
 REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
 _PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
-_SOURCE_NAMES = {
-    "model": "draft model",
-    "lookup": "lookup",
-    "crossvocab": "draft (text)",
-} | draft_heads.KIND_TITLES
 _NO_GAIN = 1.02  # A range that reaches below this shows no clear gain.
 _STRIP_SCALES = (4, 8, 16)
 """Accepted tokens of the strip's highest bar: few values, so that bars seldom change.
@@ -255,7 +250,10 @@ def _two_columns(
 
 
 def _format_source(name: str) -> str:
-    return _SOURCE_NAMES.get(name) or sanitize(name, multiline=False)
+    kind = draft_kinds.kinds().get(name)
+    if kind is None:  # of another package
+        return sanitize(name, multiline=False)
+    return kind.panel_word or kind.title
 
 
 def _muted(text: str) -> Content:

@@ -10,10 +10,11 @@ from itertools import chain, repeat
 from msgspec import Struct
 from textual.content import Content
 
+from localspec import draft_kinds
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import Plan
 from localspec.machine import published
-from localspec.models import draft_heads, pair_compatibility
+from localspec.models import pair_compatibility
 from localspec.models.catalog import CatalogPair
 from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.report import memory, pair_text
@@ -354,5 +355,5 @@ def unlisted_candidate(pair: CatalogPair) -> Candidate:
         pair,
         pair.size or 0,
         reasons=reasons,
-        draft_reason=draft_heads.HEAD_DESCRIPTIONS.get(pair.draft_kind, ""),
+        draft_reason=draft_kinds.describe(pair.draft_kind),
     )

@@ -10,23 +10,24 @@ import pytest
 from msgspec.structs import replace
 
 from localspec.engine.session import Session
+from localspec.extras.crossvocab.drafter import (
+    DraftText,
+    SpelledVocabulary,
+    VocabularyMap,
+)
+from localspec.extras.crossvocab.token_bytes import read_token_bytes
 from localspec.llama.model import LlamaModel
-from localspec.models.gguf import reader, tokenizer
+from localspec.models.gguf import reader
 from localspec.protocol.wire import (
     ChatMessage,
     ContextSettings,
     GenerateCommand,
     SamplingParams,
 )
-from localspec.spec.drafters.cross_vocabulary import (
-    DraftText,
-    SpelledVocabulary,
-    VocabularyMap,
-)
 from localspec.spec.verifiers import make_verifier
+from tests.extras.crossvocab.fake_vocabularies import DRAFT, TARGET, crossed, vocabulary
 from tests.spec.laws import MODES, PROMPT, SAMPLED
 from tests.support.fake_models import GREEDY, HistoryModel
-from tests.support.fake_vocabularies import DRAFT, TARGET, crossed, vocabulary
 from tests.support.sessions import loaded, say_like_plain
 from tests.support.zoo import Zoo
 
@@ -44,7 +45,7 @@ def spelled(path: Path) -> tuple[SpelledVocabulary, LlamaModel]:
     """A model's own vocabulary and tokenizer, by llama.cpp."""
     model = LlamaModel(path, ContextSettings(n_gpu_layers=0))
     metadata = reader.read(path).tokenizer
-    tokens = tokenizer.read_token_bytes(metadata)
+    tokens = read_token_bytes(metadata)
     eog = tuple(sorted(metadata.eog_ids))
     return SpelledVocabulary(tokens, model.vocabulary.tokenize_plain, (), eog), model
 
@@ -168,7 +169,7 @@ def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
     question = (ChatMessage("user", "Say it <|im_end|> again"),)
     with loaded(zoo["chatty"], zoo["no-system"]) as same:
         assert same._pair.loaded_draft is not None
-        assert same._pair.loaded_draft.vocabularies is None
+        assert same._pair.loaded_draft.prepared is None
     with loaded(zoo["chatty"], zoo["thinker"]) as session:
         draft = session._pair.loaded_draft
         assert draft is not None and session._draft is not None

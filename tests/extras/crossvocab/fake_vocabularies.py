@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from localspec.models.gguf.tokenizer import TokenBytes
-from localspec.protocol.wire import SamplingParams
-from localspec.spec.drafters import DrafterInputs
-from localspec.spec.drafters.cross_vocabulary import (
+from localspec.extras.crossvocab.drafter import (
     CrossVocabularyDrafter,
     SpelledVocabulary,
     VocabularyMap,
 )
+from localspec.extras.crossvocab.token_bytes import TokenBytes
+from localspec.protocol.wire import SamplingParams
+from localspec.spec.drafters import DrafterInputs
 from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.protocols import Logits, Verifier
 from tests.support.fake_models import FakeModel
@@ -21,7 +21,6 @@ DRAFT = ("b", "a", "c", "cab", "aa", "", "bb")
 """Shares a, b and c; its token 5 ends a text."""
 PERMUTED = ("d", "a", "f", "b", "e", "c")
 """The letters a to f, in another order."""
-SHARED_BY_TWO = ("b", "x", "a")
 
 
 def vocabulary(pieces: Sequence[str]) -> SpelledVocabulary:
@@ -57,7 +56,7 @@ def crossed(
     vocabularies = VocabularyMap(vocabulary(pieces[0]), vocabulary(pieces[1]))
     n_vocab = len(pieces[0])
     inputs = DrafterInputs(
-        cache, verifier, sampling, start, n_vocab, is_end, vocabularies=vocabularies
+        cache, verifier, sampling, start, n_vocab, is_end, prepared=vocabularies
     )
     return CrossVocabularyDrafter(cache, vocabularies, inputs)
 

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from localspec.models.gguf.tokenizer import TokenBytes
+from localspec.extras.crossvocab.token_bytes import TokenBytes
 from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.draft_sampler import DraftSampler
 from localspec.spec.prefix_cache import PrefixCache
@@ -398,6 +398,7 @@ class _TextDraft:
 
 
 def make(inputs: DrafterInputs) -> CrossVocabularyDrafter:
-    if inputs.draft_cache is None or inputs.vocabularies is None:
+    vocabularies = inputs.prepared
+    if inputs.draft_cache is None or not isinstance(vocabularies, VocabularyMap):
         raise KeyError(_SOURCE)
-    return CrossVocabularyDrafter(inputs.draft_cache, inputs.vocabularies, inputs)
+    return CrossVocabularyDrafter(inputs.draft_cache, vocabularies, inputs)
