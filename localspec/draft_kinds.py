@@ -403,13 +403,3 @@ def load_factory(kind: DraftKind) -> Any:
             raise
         problem = f"{type(error).__name__}: {error}"
         raise _package_error(kind.name, kind.package, problem) from error
-
-
-def overlap_error(verify: str) -> UsageError:
-    """Drafting cannot overlap with a verification method that draws from the draft's
-    law.
-    """
-    return UsageError(
-        f"Overlapped drafting does not work with verification {verify}.",
-        Hint("Use {verify=coupled} or match with {overlap=on}."),
-    )

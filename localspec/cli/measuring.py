@@ -43,7 +43,7 @@ Progress = Generator[MeasurementProgress, None, None]
     type=FiniteRange(0),
 )
 @options.EXACT
-@options.OVERLAP
+@options.EXTRA_SPECULATION
 @options.MEASURING
 @click.option("--markdown", is_flag=True, help="Print a Markdown report to share.")
 @click.option(
@@ -97,7 +97,7 @@ def bench_command(pair: str | None, **given: Any) -> int:
 )
 @number_option("--tokens", "Tokens of an answer.", 2, default=64)
 @options.EXACT
-@options.OVERLAP
+@options.EXTRA_SPECULATION
 @options.MEASURING
 def verify_command(pair: str | None, **given: Any) -> int:
     """Check that speculation does not change the output of PAIR.

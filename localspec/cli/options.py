@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from msgspec.structs import fields
 
-from localspec import draft_kinds, launch
+from localspec import extras, launch
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import global_options, shell_completion
 from localspec.cli.global_options import flag, text_option
@@ -21,6 +21,7 @@ from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
 from localspec.config.options import (
     EXTRA_LOAD_OPTIONS,
+    EXTRA_SPECULATION_OPTIONS,
     OPTIONS,
     OptionGroup,
     select,
@@ -170,7 +171,10 @@ def _render_group(group: OptionGroup) -> tuple[Option, ...]:
 
 OFFLOAD = _option_group(*(_render(OPTIONS[name]) for name in ("gpu_layers", "cpu_moe")))
 EXTRA_LOAD = _option_group(*(_render(option) for option in EXTRA_LOAD_OPTIONS))
-EXACT, OVERLAP = (_render(OPTIONS[name]) for name in ("exact", "overlap"))
+EXACT = _render(OPTIONS["exact"])
+EXTRA_SPECULATION = _option_group(
+    *(_render(option) for option in EXTRA_SPECULATION_OPTIONS)
+)
 
 _TEMPLATES = tuple(builtin_templates.STOP_STRINGS)
 TEMPLATE = click.option(
@@ -271,14 +275,13 @@ YES = flag("-y", "--yes", about="Download missing models without asking.")
 def build_load_request(
     pair: launch.ResolvedPair, given: dict[str, Any]
 ) -> SettingsRequest:
-    """Of the options of MACHINE, `spec`, and of `exact` and `overlap` where the command
-    has them.
+    """Of the options of MACHINE, `spec`, and of `exact` and those of `extras/` where the
+    command has them.
 
-    Raises UsageError if drafting cannot overlap with the verification method.
+    Raises UsageError if two options exclude each other.
     """
-    method, is_preference = given.get("verify"), _is_from_config("overlap")
-    if given.get("overlap") and not is_preference and method in ("rejection", "block"):
-        raise draft_kinds.overlap_error(method)
+    for check in extras.load("OPTION_CHECKS"):
+        check(given, _is_from_config)
     names = {field.name for field in fields(launch.LoadOptions)}
     options = {}
     for name, value in given.items():

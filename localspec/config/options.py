@@ -265,14 +265,6 @@ _SPECULATION = (
             "On a CPU, attention that computes passes of every width alike.",
         ),
     ),
-    Option(
-        "overlap",
-        SWITCH_OR_AUTO,
-        "Draft while the target verifies; auto: across devices, where it is worth it.",
-        title="overlapped drafting",
-        offered=_PROGRAMS,
-        setting=Setting("answers.overlap", _NEXT_LOAD),
-    ),
 )
 # clamped when a model is loaded
 _THREADS = number("a whole number", -math.inf, whole=True)
@@ -422,11 +414,15 @@ _APP = (
         flags="pull --limit",
     ),
 )
+EXTRA_SPECULATION_OPTIONS: tuple[Option, ...] = tuple(
+    extras.load("SPECULATION_OPTIONS")
+)
+"""Options of `extras/` about speculation."""
 EXTRA_LOAD_OPTIONS: tuple[Option, ...] = tuple(extras.load("LOAD_OPTIONS"))
 _TABLE: Mapping[OptionGroup, tuple[Option, ...]] = {
     "sampling": _SAMPLING,
     "answer": _ANSWER,
-    "speculation": _SPECULATION,
+    "speculation": (*_SPECULATION, *EXTRA_SPECULATION_OPTIONS),
     "load": (*_LOAD, *EXTRA_LOAD_OPTIONS),
     "app": _APP,
 }

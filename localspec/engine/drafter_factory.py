@@ -5,11 +5,11 @@ statistics.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from localspec import draft_kinds
+from localspec import draft_kinds, extras
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
 from localspec.llama.context import LlamaContext
 from localspec.protocol.events import SpeculationPlan
@@ -22,16 +22,35 @@ from localspec.protocol.wire import (
 from localspec.spec import drafters
 from localspec.spec.constraints.output_constraint import ConstrainedDrafter
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.overlapped_drafter import DraftOverlap
 from localspec.spec.control.pair_stats import PairStats, stats_key
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.prefix_cache import BranchCache
-from localspec.spec.prepared_answer import PreparedAnswer
+from localspec.spec.prepared_answer import DraftRequest, PreparedAnswer
 from localspec.spec.protocols import Drafter
 from localspec.spec.speculative_loop import Drafting
+
+
+class OverlappingDrafter(Drafter, Protocol):
+    """A drafter that works while the target verifies."""
+
+    def join(self, drafting: Drafting) -> Drafting:
+        """The drafting of an answer, with its target passes overlapped."""
+        ...
+
+
+class OverlapSource(Protocol):
+    """What a folder of `extras/` keeps across the answers of a pair."""
+
+    def make_drafter(
+        self, inputs: DrafterInputs, request: DraftRequest, costs: PassCosts
+    ) -> OverlappingDrafter | None:
+        """None if drafting does not overlap this answer. Raises UsageError."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class DrafterFactory:
@@ -53,11 +72,14 @@ class DrafterFactory:
             saves = context.save_checkpoint if context.is_recurrent else None
             self._cache = BranchCache(context, saves)
             can_overlap = self._draft.kind == "model" and not context.needs_checkpoints
-        self._overlap = DraftOverlap(
-            self._cache if can_overlap else None,
-            load.overlap,
-            across_devices=pair.uses_two_devices,
-        )
+        self._overlaps: list[OverlapSource] = [
+            make_overlap(
+                self._cache if can_overlap else None,
+                load.overlap,
+                across_devices=pair.uses_two_devices,
+            )
+            for make_overlap in extras.load("DRAFT_OVERLAPS")
+        ]
         self.set_costs(load.measured)
 
     @property
@@ -86,9 +108,7 @@ class DrafterFactory:
         uses_draft = name != "none" and not draft_kinds.needs_no_draft(name)
         draft = self._draft if uses_draft else None
         inputs = self.inputs(answer, draft)
-        overlapped = None
-        if draft is not None:
-            overlapped = self._overlap.make_drafter(inputs, answer.drafting, self.costs)
+        overlapped = self._make_overlapped(answer, inputs) if draft else None
         self._lookup.set_prediction(inputs.prediction)
         drafter = overlapped or self._make_source(name, draft, inputs)
         runner = None
@@ -114,6 +134,16 @@ class DrafterFactory:
             drafter = ConstrainedDrafter(drafting.drafter, answer.constraint)
             drafting = replace(drafting, drafter=drafter)
         return overlapped.join(drafting) if overlapped else drafting
+
+    def _make_overlapped(
+        self, answer: PreparedAnswer, inputs: DrafterInputs
+    ) -> OverlappingDrafter | None:
+        """The first that overlaps this answer. Raises UsageError."""
+        for overlap in self._overlaps:
+            drafter = overlap.make_drafter(inputs, answer.drafting, self.costs)
+            if drafter is not None:
+                return drafter
+        return None
 
     def _make_source(
         self, name: str, draft: LoadedDraft | None, inputs: DrafterInputs
@@ -212,4 +242,5 @@ class DrafterFactory:
         return min(default if requested is None else requested, self._pair.max_draft)
 
     def close(self) -> None:
-        self._overlap.close()
+        for overlap in self._overlaps:
+            overlap.close()

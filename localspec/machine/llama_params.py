@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec import extras
 from localspec.errors import Hint, UsageError
 from localspec.machine import remote_devices
 from localspec.machine.cpu_and_ram import read_cpu_cores
@@ -37,7 +38,6 @@ SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode.
 DEFAULT_CTX = 8192
 CTX_STEP = 256  # llama.cpp rounds context sizes up to multiples of it.
 MIN_BATCH = 32
-N_BRANCHES = 5  # Outcomes of a round for which overlapped drafting may draft at once.
 HEAD_BATCH = 64  # Batch size of a head: llama.cpp computes logits for every row of it.
 _MAX_CTX_FACTOR = 8
 """A context larger than this many trained contexts is a mistake; llama.cpp would
@@ -63,7 +63,7 @@ class ModelRole(Struct, frozen=True):
     n_rs_seq: int
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
-    n_branches: int = 0  # Sequences beside the text, for overlapped drafting.
+    n_branches: int = 0  # Sequences beside the text.
 
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
@@ -77,21 +77,14 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
 
     Its context may be shorter than the target's: drafting then ends earlier.
     """
-    target, draft = load.target_settings, load.draft_settings
-    may_overlap = load.overlap
-    if may_overlap is None:  # where target and draft use different devices
-        may_overlap = (
-            bool(target.remote_hosts) or target.n_gpu_layers != draft.n_gpu_layers
-        )
+    draft = load.draft_settings
     settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
     # A draft is decoded token by token, so snapshots of the last pass could not roll it
     # back.
     role = ModelRole(settings, n_outputs, 0, limit_to_trained_ctx=True)
-    if not may_overlap:
-        return role
-    return replace(
-        role, n_branches=N_BRANCHES, n_outputs_max=max(n_outputs, N_BRANCHES + 1)
-    )
+    for adapt in extras.load("DRAFT_ROLES"):
+        role = adapt(role, load)
+    return role
 
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:

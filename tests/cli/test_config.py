@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.run_command import Done, harmful, hello, localspec
-from tests.support.zoo import HELLO_TEXT, Zoo
+from tests.support.run_command import Done, harmful, localspec
 
 KEY = "downloads.limit"
 
@@ -166,21 +165,6 @@ def test_edit_says_what_is_wrong_afterwards(file: Path, tmp_path: Path) -> None:
     assert config("edit", EDITOR=f"'{editor}'", VISUAL="").code == 0
     gone = config("edit", VISUAL="/no/such/editor")
     assert gone.code == 3 and "VISUAL" in gone.err
-
-
-def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> None:
-    """A method that cannot overlap is refused with --overlap on, but not for a kept
-    preference.
-    """
-    (tmp_path / "config.toml").write_text('[answers]\noverlap = "on"\n')
-    given = ("--spec", "model", "--threads", "1", "--json")
-    kept = hello(zoo, *given)
-    assert kept.document["speculation"]["overlap"]["rounds"] > 0
-    other = hello(zoo, *given, "--verify", "rejection")
-    assert other.code == 0 and other.document["text"] == HELLO_TEXT
-    assert "overlap" not in other.document["speculation"]
-    refused = hello(zoo, *given, "--verify", "rejection", "--overlap", "on")
-    assert "verification rejection" in refused.document["error"]["message"]
 
 
 def test_a_preferred_drafter_gives_way_where_a_pair_lacks_it() -> None:

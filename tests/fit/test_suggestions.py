@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from localspec import draft_kinds, launch
 from localspec.config import SETTINGS
-from localspec.config.options import EXTRA_LOAD_OPTIONS
+from localspec.config.options import EXTRA_LOAD_OPTIONS, EXTRA_SPECULATION_OPTIONS
 from localspec.errors import NotFoundError
 from localspec.fit import machine_profile, pair_shapes, suggestions
 from localspec.fit.advisor import (
@@ -327,7 +327,6 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
     values = {
         "cpu_moe": "24",
         "exact": "true",
-        "overlap": "true",
     }
     saved = {
         key: values[option.name]
@@ -336,7 +335,8 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
     }
     names = {each.name for each in fields(LoadOptions)}
     own = {option.name for option in SETTINGS.values() if option.attribute in names}
-    assert own - {option.name for option in EXTRA_LOAD_OPTIONS} == {*values}
+    extra = (*EXTRA_LOAD_OPTIONS, *EXTRA_SPECULATION_OPTIONS)
+    assert own - {option.name for option in extra} == {*values}
     lines = [f"{key} = {value}\n" for key, value in saved.items()]
     (tmp_path / "config.toml").write_text("".join(lines))
     wishes = launch.saved_criteria("chat", 4096, "q8_0").wishes
@@ -346,7 +346,7 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
         4096,
         "q8_0",
     )
-    assert wishes.load.overlap is True and wishes.can_skip_remote
+    assert wishes.can_skip_remote
     pair = catalog.load().pairs["gpt-oss-20b+lookup"]
     machine = typical_machine("24 GB")
     found = suggestions.assess_pair(pair, machine, launch.saved_criteria())

@@ -54,7 +54,6 @@ from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
     PLAIN,
-    BranchingModel,
     CheckpointModel,
     ConstantDrafter,
     Explorer,
@@ -63,12 +62,10 @@ from tests.support.fake_models import (
     OracleDrafter,
     Outcome,
     RandomDrafter,
-    ScheduledWorker,
     TableModel,
     drafting_with,
     job,
     model_drafter,
-    overlapped_drafter,
     plain,
     run,
     table,
@@ -110,17 +107,6 @@ def _oracle(wrong: Callable[[int], bool]) -> MakeDrafter:
 
 def random_drafts(seed: int) -> MakeDrafter:
     return lambda verifier, what, text: RandomDrafter(seed)
-
-
-def _overlapped(fan: int, n_checks: int) -> MakeDrafter:
-    """Drafts ahead for `fan` outcomes; each job is stopped after some checks."""
-    return lambda verifier, what, text: overlapped_drafter(
-        BranchingModel(2),
-        verifier,
-        what,
-        ScheduledWorker(lambda: (True, n_checks)),
-        fan=fan,
-    )
 
 
 def _heads(seed: int) -> dict[str, MakeDrafter]:
@@ -168,9 +154,6 @@ GUESSERS: dict[str, MakeDrafter] = {
     "model with the target's history": _model(history),
     "lookup": lambda verifier, what, text: LookupDrafter(),
     "eager lookup": lambda verifier, what, text: LookupDrafter(1),
-    "overlapped": _overlapped(1, 1000),
-    "overlapped, five outcomes": _overlapped(5, 1000),
-    "overlapped, stopped early": _overlapped(3, 3),
     **_heads(2),
     **{f"{kind} of the target's history": make for kind, make in _heads(1).items()},
     "auto": _auto,

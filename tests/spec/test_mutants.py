@@ -21,17 +21,15 @@ from localspec.spec.constraints.output_constraint import (
     ConstrainedDrafter,
     OutputConstraint,
 )
-from localspec.spec.control.overlapped_drafter import OverlappedDrafter
 from localspec.spec.drafters import block_head
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.block_head import BlockHeadRunner
 from localspec.spec.drafters.draft_sampler import DraftSampler
 from localspec.spec.drafters.lookup import LookupDrafter
 from localspec.spec.drafters.model import ModelDrafter
-from localspec.spec.prefix_cache import BranchCache, PrefixCache
+from localspec.spec.prefix_cache import PrefixCache
 from tests.spec import laws, test_token_probabilities
 from tests.spec.constraints import test_output_constraint
-from tests.spec.control import test_overlapped_drafter
 from tests.spec.laws import (
     DRAFTERS,
     PROMPT,
@@ -114,12 +112,6 @@ head_twin = partial(laws.always_right, "eagle3", laws.SAMPLED)
 assistant_twin = partial(laws.always_right, "assistant", GREEDY)
 block_twin = partial(laws.always_right, "block head", GREEDY)
 lattice_twin = partial(laws.always_right, "lattice", GREEDY)
-overlapped = partial(
-    test_overlapped_drafter.test_every_draft_is_the_same_as_without_overlap, 5
-)
-overlapped_hits = (
-    test_overlapped_drafter.test_a_draft_that_is_always_right_is_always_there_already
-)
 watched = partial(
     test_token_probabilities.test_each_verifier_with_a_draft_model, "rejection", PLAIN
 )
@@ -186,10 +178,6 @@ MUTANTS: dict[str, Mutant] = {
         "self._sample(distribution_at(n))", "self._sample(distribution_at(max(0, n - 1)))", block),
     "coupled: one noise for a whole draft": Mutant(verifiers.GumbelCoupledVerifier.verify,
         "index + i)", "index)", coupled),
-    "overlap: a branch starts one token early": Mutant(BranchCache.add_branch,
-        "self._n_text + len(outcome) - 1", "self._n_text + len(outcome) - 2", overlapped),
-    "overlap: a branch goes on from an old row": Mutant(OverlappedDrafter._next_token,
-        "branch.rows[-1]", "branch.rows[0]", overlapped_hits),
     "head: a draft token before the last": Mutant(HeadRunner.next_logits,
         "continue_draft(token)", "continue_draft(0 * token)", head_twin),
     "assistant: rows of earlier drafts": Mutant(HeadRunner.first_logits,

@@ -13,24 +13,16 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from localspec.errors import EngineError
 from localspec.protocol.events import FinishReason, Prefill
 from localspec.protocol.wire import SamplingParams
 from localspec.spec import drafters
 from localspec.spec.constraints.output_constraint import ConstrainedDrafter
 from localspec.spec.control.controller import SpeculationController
-from localspec.spec.control.overlapped_drafter import (
-    IsStopped,
-    OverlappedDrafter,
-    OverlapPolicy,
-    ThreadWorker,
-)
 from localspec.spec.drafters import NoDrafter
 from localspec.spec.drafters.model import ModelDrafter
-from localspec.spec.prefix_cache import BranchCache, PrefixCache
+from localspec.spec.prefix_cache import PrefixCache
 from localspec.spec.prepared_answer import DraftRequest, PreparedAnswer, TokenPart
 from localspec.spec.protocols import (
-    DecodeInterrupted,
     Draft,
     Drafter,
     DraftStopPolicy,
@@ -314,80 +306,6 @@ def model_drafter(
     )
 
 
-class ScheduledWorker(ThreadWorker):
-    """Runs its jobs when they are started or when they are finished.
-
-    A job ends after a number of checks.
-    """
-
-    def __init__(self, schedule: Callable[[], tuple[bool, int]]) -> None:
-        """`schedule` gives for each job whether it runs at once, and its checks."""
-        super().__init__()
-        self._schedule = schedule
-        self._scheduled: Callable[[], None] | None = None
-        self._error: Exception | None = None
-
-    def start(self, job: Callable[[IsStopped], None]) -> None:
-        assert self._scheduled is None, "a job before the end of the last one"
-        runs_at_once, n_checks = self._schedule()
-        stop = Stop(n_checks)
-        self._scheduled = lambda: job(stop)
-        if runs_at_once:
-            self._run()
-
-    def finish(self) -> float:
-        self._run()
-        error = self._error
-        self._error = None
-        if error is not None:
-            raise error
-        return 0.0
-
-    def _run(self) -> None:
-        job = self._scheduled
-        self._scheduled = None
-        try:
-            if job is not None:
-                job()
-        except (EngineError, DecodeInterrupted) as error:
-            self._error = error
-
-
-def overlapped_drafter(
-    model: BranchingModel | BranchCache,
-    verifier: Verifier,
-    what: PreparedAnswer,
-    worker: ThreadWorker | None = None,
-    *,
-    fan: int = 3,
-    policy: OverlapPolicy | None = None,
-) -> OverlappedDrafter:
-    """The production's drafter over a fake.
-
-    It drafts in every round with `fan` outcomes unless there is a `policy`. By default its
-    jobs end in time.
-    """
-    cache = model if isinstance(model, BranchCache) else BranchCache(model)
-    assert isinstance(cache.model, BranchingModel)
-    cache.model.n_branches = fan
-    inputs = drafters.DrafterInputs(
-        cache,
-        verifier,
-        what.sampling,
-        len(what.prompt),
-        cache.model.n_vocab,
-        what.is_eog,
-        what.is_cancelled,
-        constraint=what.constraint,
-        keep_logits=True,
-    )
-    if policy is None:
-        policy = OverlapPolicy()
-        policy.is_forced = True
-    worker = worker or ScheduledWorker(lambda: (True, 1000))
-    return OverlappedDrafter(ModelDrafter(cache, inputs), cache, inputs, policy, worker)
-
-
 # --- grammars
 # ---------------------------------------------------------------------------
 
@@ -485,8 +403,9 @@ def drafting_with(drafter: Drafter, what: PreparedAnswer) -> Drafting:
     assert what.drafting.max_length is not None
     drafting = Drafting(drafter, what.drafting.max_length)
     inner = drafter._drafter if isinstance(drafter, ConstrainedDrafter) else drafter
-    if isinstance(inner, OverlappedDrafter):
-        drafting = inner.join(drafting)
+    join = getattr(inner, "join", None)
+    if join is not None:  # it works while the target verifies
+        drafting = join(drafting)
     if isinstance(inner, SpeculationController):
         drafting = replace(drafting, on_round=inner.record_round)
     return drafting

@@ -281,13 +281,11 @@ async def chatting(text: str) -> AsyncIterator[Preferences]:
 
 async def test_a_new_chat_is_as_it_was_wished() -> None:
     text = "[chats]\nshow_thinking = true\noverflow = 'drop'\nkeep = false\n"
-    text += "[answers]\nspec = 'lookup'\ntemperature = 0.1\noverlap = 'off'\n"
+    text += "[answers]\nspec = 'lookup'\ntemperature = 0.1\n"
     async with chatting(text) as page:
         chosen = page.screen.session.settings
         assert (chosen.spec, chosen.sampling.temperature) == ("lookup", 0.1)
         assert (chosen.overflow, chosen.show_thinking) == ("drop", True)
-        choice = page.screen.session.pair
-        assert page.options.build_load_request(choice).load.overlap is False
         await page.sees("not saved")
         await scenes.asking()(page.pilot)
         await page.sees("They ask about lists.")  # what it thought, unfolded

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from localspec import draft_kinds
 from localspec.errors import LocalspecError
+from localspec.extras.overlapped.options import verification_error
 from localspec.spec import drafters
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
@@ -377,7 +377,7 @@ class DraftOverlap:
         """None if drafting does not overlap verification. Raises UsageError."""
         if not isinstance(inputs.verifier, RankingVerifier):
             if request.overlap:
-                raise draft_kinds.overlap_error(request.verify)
+                raise verification_error(request.verify)
             return None
         wanted = self._default if request.overlap is None else request.overlap
         is_model_used = request.method in ("auto", "model")

@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from localspec.engine.session import Session
 from localspec.errors import EngineError, UsageError
-from localspec.protocol.events import Overlap, RoundTimes
-from localspec.protocol.wire import LoadCommand, MeasuredCosts, SamplingParams
-from localspec.spec.control.overlapped_drafter import (
+from localspec.extras.overlapped.drafter import (
+    DraftOverlap,
     IsStopped,
     OverlapPolicy,
     ThreadWorker,
 )
+from localspec.protocol.events import Overlap, RoundTimes
+from localspec.protocol.wire import LoadCommand, MeasuredCosts, SamplingParams
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.prefix_cache import BranchCache, PrefixCache
 from localspec.spec.prepared_answer import PreparedAnswer
@@ -28,18 +29,17 @@ from localspec.spec.speculative_loop import (
     speculative_decode,
 )
 from localspec.spec.verifiers import make_verifier
+from tests.extras.overlapped.fakes import ScheduledWorker, overlapped_drafter
 from tests.spec.laws import PROMPT, SAMPLED, SEED
 from tests.support.fake_models import (
     GREEDY,
     BranchingModel,
     HistoryModel,
     Run,
-    ScheduledWorker,
     Stop,
     drafting_with,
     job,
     model_drafter,
-    overlapped_drafter,
     run,
 )
 from tests.support.long_cases import LONG
@@ -275,6 +275,12 @@ def test_an_error_of_the_thread_ends_the_answer() -> None:
         assert run(HistoryModel(1), drafter, verifier, what).end == "cancelled"
 
 
+def overlap_of(session: Session) -> DraftOverlap:
+    (overlap,) = session._drafters._overlaps
+    assert isinstance(overlap, DraftOverlap)
+    return overlap
+
+
 @pytest.fixture(scope="module", params=["a thread", "at once"])
 def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
     """A target with one thread, and a draft with another, whose cache holds branches."""
@@ -282,7 +288,7 @@ def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
     files = str(zoo["target"]), str(zoo["cousin"])
     session = Session(LoadCommand(*files, SETTINGS, SETTINGS, overlap=True))
     if request.param == "at once":  # so that drafts are there in time
-        session._drafters._overlap.worker = AtOnce()
+        overlap_of(session).worker = AtOnce()
     yield session
     session.close()
 
@@ -301,7 +307,7 @@ def test_the_text_is_the_same_with_overlap(pair: Session) -> None:
         assert got.ids == expected.ids
         if spec == "model":
             assert got.speculation["overlap"]["rounds"] > 0
-            if isinstance(pair._drafters._overlap.worker, AtOnce):
+            if isinstance(overlap_of(pair).worker, AtOnce):
                 assert got.speculation["overlap"]["hits"] > 0
             assert "overlap" not in expected.speculation
 
