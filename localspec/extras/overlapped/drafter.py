@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from localspec.errors import LocalspecError
-from localspec.extras.overlapped.options import verification_error
+from localspec.extras.overlapped.verification import verification_error
 from localspec.spec import drafters
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
