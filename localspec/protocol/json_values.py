@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
@@ -108,7 +109,7 @@ def _explain(message: str, body: Any, kind: Any, strict: bool) -> JsonError:
 
 def _add_value(problem: str, value: Any) -> str:
     problem = problem[:_MAX_PROBLEM_CHARS]
-    shown = f"{value!r:.40}"
+    shown = reprlib.repr(value)  # Short, whatever its size and depth.
     return problem if shown in problem else f"{problem}: {shown}"
 
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.serve.api_error import ApiError
-from localspec.serve.json_fields import error_response
+from localspec.serve.json_bodies import error_response
 
 _OPEN_PATHS = ("/health", "/v1/health")  # Answered without a key.
 

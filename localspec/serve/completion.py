@@ -35,7 +35,7 @@ from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, ClientLeftError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
-from localspec.serve.json_fields import to_event
+from localspec.serve.json_bodies import to_event
 from localspec.serve.prompts import OfferedTools, PromptInput
 from localspec.serve.request_metrics import (
     RequestActivity,
@@ -340,7 +340,7 @@ class Completion:
         """The error for the client, with the field that it is about."""
         failure = self._queue.record_failure(error)
         if failure.name == "invalid_grammar":
-            failure.param = self.options.constraint_param
+            failure.param = self.options.constraint.param
         elif failure.name == "context_length_exceeded":
             failure.param = self._prompt_param
         return failure

@@ -12,7 +12,7 @@ from uuid import uuid4
 from localspec.models.chat_template.tool_calls import ToolCallDelta
 from localspec.protocol.events import Alternative, Token
 from localspec.serve.completion import PING, AnswerText, Choice, Completion
-from localspec.serve.json_fields import to_event
+from localspec.serve.json_bodies import to_event
 
 _MIN_LOGPROB = -9999.0  # OpenAI's value for a token that is as good as impossible.
 _STOP_TYPES = {"eog": "eos", "stop": "word", "length": "limit", "context": "limit"}

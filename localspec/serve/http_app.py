@@ -20,7 +20,7 @@ from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import TokenizeCommand
 from localspec.serve import api_error, messages, prompts, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
-from localspec.serve.api_error import ApiError, ClientLeftError, invalid
+from localspec.serve.api_error import ApiError, ClientLeftError
 from localspec.serve.completion import Completion, count_prompt
 from localspec.serve.completion_formats import (
     ChatCompletion,
@@ -28,15 +28,17 @@ from localspec.serve.completion_formats import (
     TextCompletion,
 )
 from localspec.serve.engine_queue import EngineQueue
-from localspec.serve.json_fields import (
-    JsonFields,
+from localspec.serve.json_bodies import (
     JsonResponse,
+    convert_request,
     error_response,
     parse_body,
+    to_unicode,
 )
 from localspec.serve.messages import MessageCompletion
 from localspec.serve.prompts import PromptInput, parse_infill, parse_texts
 from localspec.serve.request_metrics import ServerActivity
+from localspec.serve.requests import ResponsesRequest, TokenizeRequest
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import NOT_LOADED, ServedModel
 
@@ -44,14 +46,13 @@ T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 MakeCompletion = Callable[[ServedModel, EngineQueue, ServerActivity], Completion]
 ParsedRequest = tuple[MakeCompletion, list[PromptInput]]
-ParseRequest = Callable[[ServedModel, JsonFields], ParsedRequest]
+ParseRequest = Callable[[ServedModel, dict[str, Any]], ParsedRequest]
 _SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
 _PART_TIMEOUT = 10.0  # Seconds without a byte.
 _BODY_TIMEOUT = 120.0
 _LARGE_BODY = 64 * 1024
-_MAX_TOKENIZED = 2 * 1024 * 1024
 _CLOSE = {"Connection": "close"}
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -70,11 +71,10 @@ class ApiServer:
         activity: ServerActivity,
         rules: AccessRules,
     ) -> None:
-        self._models, self._first = (
-            {model.name: model for model in models},
-            models[0].name,
-        )
-        self._queue, self._activity = queue, activity
+        self._models = {model.name: model for model in models}
+        self._first = models[0].name
+        self._queue = queue
+        self._activity = activity
         self._bodies = BodyReader()
         self.app: ASGIApp = AccessMiddleware(self._make_app(), rules)
 
@@ -116,17 +116,15 @@ class ApiServer:
             raise api_error.loading()
         return self.model
 
-    async def _find_model(self, fields: JsonFields) -> ServedModel:
-        """The model that a request names, which is loaded; of another name, the first."""
+    async def _find_model(self, body: dict[str, Any]) -> ServedModel:
+        """The model that a request names, loaded; of an unknown name, the first."""
         self._loaded()
-        given = fields.get("model")
-        name = (
-            given if isinstance(given, str) and given in self._models else self._first
-        )
+        name = body.get("model")
+        if not isinstance(name, str) or name not in self._models:
+            name = self._first
         if not self._queue.host.is_loaded(name):
-            self.set_ready(
-                await self._queue.run(lambda engine: engine.ready, name), name
-            )
+            ready = await self._queue.run(lambda engine: engine.ready, name)
+            self.set_ready(ready, name)
         return self._models[name]
 
     async def _greet(self, _: Request) -> Response:
@@ -143,7 +141,8 @@ class ApiServer:
         )
 
     async def _show_model(self, request: Request) -> Response:
-        if (name := request.path_params["name"]) not in self._models:
+        name = request.path_params["name"]
+        if name not in self._models:
             raise ApiError(
                 404, "There is no model of this name here.", name="model_not_found"
             )
@@ -182,21 +181,20 @@ class ApiServer:
         return complete
 
     async def _parse(
-        self, request: Request, parse: Callable[[ServedModel, JsonFields], T]
+        self, request: Request, parse: Callable[[ServedModel, dict[str, Any]], T]
     ) -> tuple[ServedModel, T]:
         """The request for a model; in a thread if it is large, so that others are
         served.
         """
         self._loaded()
-        body = await self._bodies.read(request)
-        is_large = len(body) > _LARGE_BODY
-        values = (
-            await asyncio.to_thread(parse_body, body) if is_large else parse_body(body)
-        )
-        model = await self._find_model(fields := JsonFields(values))
-        if is_large:
-            return model, await asyncio.to_thread(parse, model, fields)
-        return model, parse(model, fields)
+        data = await self._bodies.read(request)
+        if len(data) > _LARGE_BODY:
+            body = await asyncio.to_thread(parse_body, data)
+            model = await self._find_model(body)
+            return model, await asyncio.to_thread(parse, model, body)
+        body = parse_body(data)
+        model = await self._find_model(body)
+        return model, parse(model, body)
 
     async def _count_tokens(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/messages` would read."""
@@ -230,35 +228,43 @@ class ApiServer:
 
 
 def _parse_chat(
-    api: Any, form: Any, model: ServedModel, fields: JsonFields
+    api: Any, form: Any, model: ServedModel, body: dict[str, Any]
 ) -> ParsedRequest:
-    """The request of a chat; the module `api` has its form, and `form` that of the
+    """The request of a chat.
+
+    The module `api` knows the form of the request, and the class `form` that of the
     answer.
     """
-    given = [PromptInput(api.parse_input(fields), param=api.INPUT)]
+    prompt = PromptInput(api.parse_input(body), param=api.INPUT)
+    chat_fields, names = api.to_chat_fields(body)
     options = request_options.parse_chat_options(
-        api.to_chat_fields(fields),
+        chat_fields,
         model.settings,
         model.seed,
         model.tool_format,
         model.loaded().thinking_controls,
+        names,
     )
-    return partial(form, options), given
+    if form is ResponseCompletion:
+        echoed = convert_request(ResponsesRequest, body)
+        options = replace(options, echoed=echoed)
+    return partial(form, options), [prompt]
 
 
-def _parse_text(model: ServedModel, fields: JsonFields) -> ParsedRequest:
-    options = request_options.parse_text_options(fields, model.settings, model.seed)
-    given = parse_texts(fields)
-    echoes = [prompt.text for prompt in given for _ in range(options.n)]
-    echoes = echoes if fields.flag("echo") else []
-    if echoes and options.n_logprobs is not None:
-        raise api_error.unsupported("echo", "with it, logprobs are not available")
+def _parse_text(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
+    options = request_options.parse_text_options(body, model.settings, model.seed)
+    given = parse_texts(body)
+    echoes: list[str] = []
+    if body.get("echo"):
+        if options.n_logprobs is not None:
+            raise api_error.unsupported("echo", "with it, logprobs are not available")
+        echoes = [prompt.text for prompt in given for _ in range(options.n)]
     return partial(TextCompletion, echoes, options), given
 
 
-def _parse_infill(model: ServedModel, fields: JsonFields) -> ParsedRequest:
-    options = request_options.parse_infill_options(fields, model.settings, model.seed)
-    given = [PromptInput(infill=parse_infill(fields))]
+def _parse_infill(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
+    options = request_options.parse_infill_options(body, model.settings, model.seed)
+    given = [PromptInput(infill=parse_infill(body))]
     return partial(InfillCompletion, options), given
 
 
@@ -272,15 +278,13 @@ _APIS: dict[str, ParseRequest] = {
 }
 
 
-def _parse_tokenize(_: ServedModel, fields: JsonFields) -> TokenizeCommand:
-    text = fields.text("content")
-    if len(text) > _MAX_TOKENIZED:
-        raise invalid("content", f"it has more than {_MAX_TOKENIZED:,} characters")
+def _parse_tokenize(_: ServedModel, body: dict[str, Any]) -> TokenizeCommand:
+    request = convert_request(TokenizeRequest, body)
     return TokenizeCommand(
-        text,
-        add_special=fields.flag("add_special"),
-        parse_special=fields.flag("parse_special", default=True),
-        pieces=fields.flag("with_pieces"),
+        to_unicode(request.content or ""),
+        add_special=bool(request.add_special),
+        parse_special=request.parse_special is not False,
+        pieces=bool(request.with_pieces),
     )
 
 

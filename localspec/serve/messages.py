@@ -10,24 +10,30 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from localspec.config.option_types import MAX_INT
 from localspec.protocol.events import Event
 from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, invalid
 from localspec.serve.completion import PING
-from localspec.serve.json_fields import JsonFields, to_event, to_fields
+from localspec.serve.json_bodies import convert_request, to_event, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind
 from localspec.serve.prompts import (
     check_chat,
     join_messages,
-    parse_call,
-    parse_content,
-    parse_text,
+    join_parts,
+    make_call,
+    read_part,
 )
-from localspec.serve.responses import nest_function
+from localspec.serve.requests import (
+    MessageBlock,
+    MessagesRequest,
+    MessageToolChoice,
+    OutputConfig,
+    RequestedFunction,
+    ThinkingOptions,
+)
+from localspec.serve.responses import nest_format
 
 INPUT = "messages"
-_MAX_ITEMS = 20_000
 _BILLING = "x-anthropic-billing-header:"
 """A system block of Claude Code, other in each request: with it, no prompt continues
 another.
@@ -45,92 +51,92 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none", None: None}
 _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceeded"}
 
 # --- the request
-# ------------------------------------------------------------------------------
 
 
-def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
+def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
     """The chat of `system` and `messages`. Raises ApiError."""
-    system = _parse_blocks("system", fields.get("system") or [], "system")
+    request = convert_request(MessagesRequest, body)
+    system = _parse_blocks("system", request.system or [], "system")
     messages = [block for block in system if not block.content.startswith(_BILLING)]
-    for i, value in enumerate(fields.items("messages", _MAX_ITEMS)):
-        message = to_fields(value, f"messages[{i}]")
-        if (role := message.choice("role", ("user", "assistant", "system"))) is None:
-            raise invalid(message.param("role"), "it is missing")
-        blocks = _parse_blocks(role, message.get("content"), message.param("content"))
+    for i, message in enumerate(request.messages or ()):
+        blocks = _parse_blocks(message.role, message.content, f"messages[{i}].content")
         messages += join_messages(blocks, ("user", "assistant", "system"))
     messages = join_messages(messages, ("system",))
     check_chat(messages, "messages")
     return tuple(messages)
 
 
-def _parse_blocks(role: str, content: Any, param: str) -> list[ChatMessage]:
+def _parse_blocks(
+    role: str, content: str | list[MessageBlock], param: str
+) -> list[ChatMessage]:
     """Each block as a message of its own."""
     if isinstance(content, str):
-        content = [{"type": "text", "text": content}]
-    if not isinstance(content, list) or len(content) > _MAX_ITEMS:
-        raise invalid(
-            param, f"it is not a string or an array of up to {_MAX_ITEMS:,} blocks"
-        )
+        return [ChatMessage(role, to_unicode(content))]
     return [
         _parse_block(role, block, f"{param}[{i}]") for i, block in enumerate(content)
     ]
 
 
-def _parse_block(role: str, value: Any, param: str) -> ChatMessage:
-    block = to_fields(value, param)
-    kind = role, block.get("type")
-    if kind in (("assistant", "thinking"), ("assistant", "redacted_thinking")):
-        return ChatMessage(role, "", reasoning=block.text("thinking"))
-    if kind == ("assistant", "tool_use"):
+def _parse_block(role: str, block: MessageBlock, param: str) -> ChatMessage:
+    if role == "assistant" and block.type in ("thinking", "redacted_thinking"):
+        return ChatMessage(role, "", reasoning=to_unicode(block.thinking or ""))
+    if role == "assistant" and block.type == "tool_use":
         try:
-            arguments = json.dumps(block.fields("input").values, ensure_ascii=False)
+            arguments = json.dumps(block.input or {}, ensure_ascii=False)
         except RecursionError:
-            raise invalid(block.param("input"), "it is nested too deeply") from None
-        call = parse_call(block.renamed({}, arguments=arguments), block.text("id"))
-        return ChatMessage(role, "", tool_calls=(call,))
-    if kind == ("user", "tool_result"):
-        content = parse_content(block.get("content") or "", block.param("content"))
-        return ChatMessage("tool", content, tool_call_id=block.text("tool_use_id"))
-    return ChatMessage(role, parse_text(value, param))
+            raise invalid(f"{param}.input", "it is nested too deeply") from None
+        function = RequestedFunction(block.name, arguments)
+        return ChatMessage(role, "", tool_calls=(make_call(function, block.id, param),))
+    if role == "user" and block.type == "tool_result":
+        content = join_parts(block.content or "", f"{param}.content")
+        call_id = to_unicode(block.tool_use_id or "")
+        return ChatMessage("tool", content, tool_call_id=call_id)
+    return ChatMessage(role, read_part(block.type, block.text, param))
 
 
-def to_chat_fields(fields: JsonFields) -> JsonFields:
-    """The options with their names of chat completions. Raises ApiError."""
-    choice, thinking = fields.fields("tool_choice"), fields.fields("thinking")
-    kind = choice.choice("type", ("auto", "any", "tool", "none"))
-    named = nest_function({"type": "function", "name": choice.text("name")})
-    output = fields.fields("output_config")
-    form = output.fields("format")
-    schema = {"type": form.get("type"), "json_schema": {"schema": form.get("schema")}}
-    thinks = thinking.choice("type", ("enabled", "disabled", "adaptive"))
-    return fields.renamed(
-        _NAMES,
-        **dict.fromkeys(
-            ("n", "stream_options", "logprobs", "top_logprobs", "modalities")
-        ),
-        stop=fields.get("stop_sequences"),
-        tools=list(_nest_tools(fields)),
-        tool_choice=named if kind == "tool" else _CHOICES[kind],
-        parallel_tool_calls=not choice.flag("disable_parallel_tool_use"),
-        response_format=schema if form.values else None,
-        reasoning_effort="none" if thinks == "disabled" else None,
-        effort_hint=output.get("effort"),
-        chat_template_kwargs={"enable_thinking": True} if thinks == "enabled" else None,
-        thinking_budget_tokens=thinking.integer("budget_tokens", 1, MAX_INT),
+def to_chat_fields(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The request with its names of chat completions, and the client's names.
+
+    Raises ApiError.
+    """
+    request = convert_request(MessagesRequest, body)
+    choice = request.tool_choice or MessageToolChoice()
+    thinking = request.thinking or ThinkingOptions()
+    output = request.output_config or OutputConfig()
+    changes: dict[str, Any] = dict.fromkeys(
+        ("n", "stream_options", "logprobs", "top_logprobs", "modalities")
     )
+    changes["stop"] = request.stop_sequences
+    changes["tools"] = _nest_tools(request)
+    changes["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    if choice.type == "tool":
+        function = {"name": choice.name or ""}
+        changes["tool_choice"] = {"type": "function", "function": function}
+    else:
+        changes["tool_choice"] = _CHOICES[choice.type]
+    changes["response_format"] = nest_format(output.format)
+    changes["effort_hint"] = output.effort
+    changes["reasoning_effort"] = "none" if thinking.type == "disabled" else None
+    changes["chat_template_kwargs"] = {
+        "enable_thinking": thinking.type == "enabled" or None
+    }
+    changes["thinking_budget_tokens"] = thinking.budget_tokens
+    return body | changes, _NAMES
 
 
-def _nest_tools(fields: JsonFields) -> Iterator[dict[str, Any]]:
-    for i, value in enumerate(fields.items("tools", _MAX_ITEMS)):
-        tool = to_fields(value, f"tools[{i}]")
-        if tool.get("input_schema") is not None:  # else one that only Anthropic runs
-            given = {
-                name: tool.get(name)
-                for name in ("name", "description")
-                if tool.get(name)
-            }
-            function = given | {"parameters": tool.fields("input_schema").values}
-            yield {"type": "function", "function": function}
+def _nest_tools(request: MessagesRequest) -> list[dict[str, Any]]:
+    tools = []
+    for tool in request.tools or ():
+        if tool.input_schema is None:  # One that only Anthropic runs.
+            continue
+        function: dict[str, Any] = {}
+        if tool.name:
+            function["name"] = tool.name
+        if tool.description:
+            function["description"] = tool.description
+        function["parameters"] = tool.input_schema
+        tools.append({"type": "function", "function": function})
+    return tools
 
 
 # --- the answer

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from localspec.serve.completion import PING, AnswerText, Completion
 from localspec.serve.completion_formats import chat_logprobs
-from localspec.serve.json_fields import to_event
+from localspec.serve.json_bodies import to_event
 
 ItemKind = Literal["thinking", "text", "call"]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
@@ -20,11 +19,21 @@ from localspec.models.chat_template.tool_calls import (
 )
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.api_error import invalid, unsupported
-from localspec.serve.json_fields import JsonFields, to_fields, to_unicode
+from localspec.serve.json_bodies import convert_request, encode_schema, to_unicode
+from localspec.serve.requests import (
+    ChatMessages,
+    ChatRequest,
+    ContentPart,
+    FunctionTool,
+    InfillRequest,
+    RequestedFunction,
+    RequestMessage,
+    RequestTool,
+    TextRequest,
+)
 
 INPUT = "messages"
-_MAX_MESSAGES, _MAX_CALLS, _MAX_TOOLS = 20_000, 1024, 1024
-_MAX_PROMPTS, _MAX_EXTRA_FILES = 16, 256
+_MAX_PROMPTS = 16
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -60,61 +69,69 @@ class PromptInput(Struct, frozen=True):
         return len(self.text) + 4 * len(self.tokens) + sum(map(len, contents))
 
 
-def parse_infill(fields: JsonFields) -> InfillInput:
+def parse_infill(body: dict[str, Any]) -> InfillInput:
     """The text around the cursor, and further files of the project. Raises ApiError."""
-    files = []
-    for i, value in enumerate(fields.items("input_extra", _MAX_EXTRA_FILES)):
-        file = to_fields(value, f"input_extra[{i}]")
-        if not isinstance(file.get("text"), str):
-            raise invalid(file.param("text"), "it is not a string")
-        files.append((file.text("filename"), file.text("text")))
-    prefix, suffix = fields.text("input_prefix"), fields.text("input_suffix")
-    return InfillInput(prefix, suffix, fields.text("prompt"), tuple(files))
+    request = convert_request(InfillRequest, body)
+    return InfillInput(
+        to_unicode(request.input_prefix or ""),
+        to_unicode(request.input_suffix or ""),
+        to_unicode(request.prompt or ""),
+        tuple(
+            (to_unicode(file.filename or ""), to_unicode(file.text))
+            for file in request.input_extra or ()
+        ),
+    )
 
 
-def parse_texts(fields: JsonFields) -> list[PromptInput]:
+def parse_texts(body: dict[str, Any]) -> list[PromptInput]:
     """A text, several, tokens, or several of these. Raises ApiError."""
-    given = fields.get("prompt")
-    if isinstance(given, str) or (
-        isinstance(given, list) and given and type(given[0]) is int
-    ):
-        given = [given]
-    if not isinstance(given, list) or not 0 < len(given) <= _MAX_PROMPTS:
-        raise invalid(
-            "prompt", f"it is not a string, or an array of up to {_MAX_PROMPTS} prompts"
-        )
-    texts = []
-    for value in given:
-        if isinstance(value, str):
-            texts.append(PromptInput(text=to_unicode(value)))
-        elif isinstance(value, list):
-            if not all(type(token) is int and 0 <= token < 2**31 for token in value):
-                raise invalid("prompt", "it is not an array of token ids")
-            texts.append(PromptInput(tokens=tuple(value)))
-        else:
-            raise invalid("prompt", "it is not an array of strings or of token ids")
-    if not all(prompt.text or prompt.tokens for prompt in texts):
+    request = convert_request(TextRequest, body)
+    prompts = [_make_prompt(given) for given in _split_prompts(request.prompt)]
+    if not all(prompt.text or prompt.tokens for prompt in prompts):
         raise invalid("prompt", "it is empty")
-    if fields.flag("echo") and not all(prompt.text for prompt in texts):
+    if request.echo and not all(prompt.text for prompt in prompts):
         raise unsupported("echo", "a prompt of token ids is not repeated")
-    return texts
+    return prompts
+
+
+def _split_prompts(given: Any) -> list[Any]:
+    """`[5, 6]` is one prompt of two tokens, `["a", [5, 6]]` are two prompts."""
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list) or not given:
+        raise invalid("prompt", "it is not a string or an array")
+    if isinstance(given[0], int):
+        return [given]
+    if len(given) > _MAX_PROMPTS:
+        raise invalid("prompt", f"it has more than {_MAX_PROMPTS} prompts")
+    return given
+
+
+def _make_prompt(given: Any) -> PromptInput:
+    if isinstance(given, str):
+        return PromptInput(text=to_unicode(given))
+    if not isinstance(given, list) or not all(isinstance(each, int) for each in given):
+        raise invalid("prompt", "it is not an array of strings or of token ids")
+    return PromptInput(tokens=tuple(given))
 
 
 # --- messages
-# -----------------------------------------------------------------------------------
 
 
-def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
+def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
     """The chat of a chat completion. Raises ApiError if it is none."""
-    given = enumerate(fields.items(INPUT, _MAX_MESSAGES))
-    messages = tuple(parse_message(value, f"{INPUT}[{i}]") for i, value in given)
+    request = convert_request(ChatMessages, body)
+    messages = tuple(
+        parse_message(message, f"{INPUT}[{i}]")
+        for i, message in enumerate(request.messages or ())
+    )
     check_chat(messages, INPUT)
     return messages
 
 
-def to_chat_fields(fields: JsonFields) -> JsonFields:
-    """The options with their names of chat completions."""
-    return fields
+def to_chat_fields(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The request with its names of chat completions, and the client's names."""
+    return body, {}
 
 
 def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
@@ -130,32 +147,33 @@ def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
         raise invalid(param, "the last one calls tools, whose results must follow")
 
 
-def parse_message(value: Any, param: str) -> ChatMessage:
-    fields = to_fields(value, param)
-    role = fields.get("role")
-    if role == "tool":
-        content = parse_content(fields.get("content"), f"{param}.content")
-        return ChatMessage("tool", content, tool_call_id=fields.text("tool_call_id"))
-    if role == "function":
+def parse_message(message: RequestMessage, param: str) -> ChatMessage:
+    """Raises ApiError, with the place `param` of the message."""
+    if message.role == "tool":
+        content = join_parts(message.content, f"{param}.content")
+        call_id = to_unicode(message.tool_call_id or "")
+        return ChatMessage("tool", content, tool_call_id=call_id)
+    if message.role == "function":
         raise unsupported(param, "use the role tool")
-    if not isinstance(role, str) or role not in _ROLES:
+    if message.role is None or message.role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
-    calls = fields.items("tool_calls", _MAX_CALLS) if role == "assistant" else []
-    is_empty = role == "assistant" and fields.get("content") is None
-    content = (
-        "" if is_empty else parse_content(fields.get("content"), f"{param}.content")
-    )
-    parsed = []
-    for i, given in enumerate(calls):
-        call = to_fields(given, f"{param}.tool_calls[{i}]")
-        parsed.append(parse_call(call.fields("function"), call.text("id")))
-    names = (
-        ("reasoning_content", "reasoning", "thinking") if role == "assistant" else ()
-    )
-    texts = (text for name in names if isinstance(text := fields.get(name), str))
-    reasoning = to_unicode(next(texts, ""))
+    if message.role != "assistant":
+        content = join_parts(message.content, f"{param}.content")
+        return ChatMessage(_ROLES[message.role], content)
+    content = ""
+    if message.content is not None:
+        content = join_parts(message.content, f"{param}.content")
+    calls = []
+    for i, call in enumerate(message.tool_calls or ()):
+        place = f"{param}.tool_calls[{i}].function"
+        calls.append(make_call(call.function, call.id, place))
+    reasoning = ""
+    for given in (message.reasoning_content, message.reasoning, message.thinking):
+        if isinstance(given, str):
+            reasoning = to_unicode(given)
+            break
     return ChatMessage(
-        _ROLES[role], content, tool_calls=tuple(parsed), reasoning=reasoning
+        "assistant", content, tool_calls=tuple(calls), reasoning=reasoning
     )
 
 
@@ -182,37 +200,42 @@ def join_messages(
     return joined
 
 
-def parse_call(function: JsonFields, call_id: str) -> ToolCall:
-    name = function.text("name")
-    if not name:
-        raise invalid(function.param("name"), "it is empty")
-    return ToolCall(call_id, name, function.text("arguments") or "{}")
+def make_call(function: RequestedFunction, id_: str | None, param: str) -> ToolCall:
+    """Raises ApiError for a call without a name."""
+    if not function.name:
+        raise invalid(f"{param}.name", "it is empty")
+    return ToolCall(
+        to_unicode(id_ or ""),
+        to_unicode(function.name),
+        to_unicode(function.arguments or "{}"),
+    )
 
 
-def parse_content(content: Any, param: str) -> str:
+def join_parts(content: str | Sequence[ContentPart] | None, param: str) -> str:
     """The text of a string, or of an array of parts. Raises ApiError."""
+    if content is None:
+        raise invalid(param, "it is not a string or an array of parts")
     if isinstance(content, str):
         return to_unicode(content)
-    if not isinstance(content, list):
-        raise invalid(param, "it is not a string or an array of parts")
-    return "".join(parse_text(part, f"{param}[{i}]") for i, part in enumerate(content))
+    return "".join(
+        read_part(part.type, part.text, f"{param}[{i}]")
+        for i, part in enumerate(content)
+    )
 
 
-def parse_text(part: Any, param: str) -> str:
+def read_part(type_: str | None, text: str | None, param: str) -> str:
     """The text of a part of a message, in any of the APIs.
 
     Raises ApiError for an image.
     """
-    fields = to_fields(part, param)
-    if fields.get("type") not in ("text", "input_text", "output_text"):
-        raise unsupported(fields.param("type"), "only text is supported here")
-    if not isinstance(fields.get("text"), str):
-        raise invalid(fields.param("text"), "it is not a string")
-    return fields.text("text")
+    if type_ not in ("text", "input_text", "output_text"):
+        raise unsupported(f"{param}.type", "only text is supported here")
+    if text is None:
+        raise invalid(f"{param}.text", "it is missing")
+    return to_unicode(text)
 
 
 # --- tools
-# --------------------------------------------------------------------------------------
 
 
 class OfferedTools(Struct, frozen=True):
@@ -229,11 +252,10 @@ class OfferedTools(Struct, frozen=True):
         return ToolCallParser(self.format, self.parameters)
 
 
-def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | None:
+def parse_tools(request: ChatRequest, form: ToolFormat | None) -> OfferedTools | None:
     """None without tools, or with `tool_choice` none. Raises ApiError."""
-    given = fields.items("tools", _MAX_TOOLS)
-    is_single = not fields.flag("parallel_tool_calls", default=True)
-    choice = fields.get("tool_choice")
+    given = request.tools
+    choice = request.tool_choice
     if not given or choice == "none":
         return None
     if form is None:
@@ -241,23 +263,25 @@ def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | N
             "tools", "the chat template of this model takes no tools that are known"
         )
     parameters = dict(_parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
-    try:
-        tools = OfferedTools(
-            form, to_unicode(json.dumps(given)), parameters, is_single=is_single
-        )
-    except RecursionError:
-        raise invalid("tools", "they are nested too deeply") from None
+    tools = OfferedTools(
+        form,
+        to_unicode(encode_schema(given, "tools")),
+        parameters,
+        is_single=request.parallel_tool_calls is False,
+    )
+    mode = choice
     names = list(parameters)
     if isinstance(choice, dict):
-        names, choice = _parse_choice(choice)
+        names, mode = _parse_choice(choice)
     if not names or not parameters.keys() >= set(names):
         raise invalid("tool_choice", "it names none of the tools")
-    if choice is None or choice == "auto":
-        return replace(tools, parameters={name: parameters[name] for name in names})
-    if choice != "required":
+    chosen = {name: parameters[name] for name in names}
+    if mode is None or mode == "auto":
+        return replace(tools, parameters=chosen)
+    if mode != "required":
         raise invalid("tool_choice", _WRONG_CHOICE)
     try:
-        forced = force_call(form, {name: parameters[name] for name in names})
+        forced = force_call(form, chosen)
     except UsageError as error:
         raise unsupported("tool_choice", f"{error.message} Name one") from None
     return replace(tools, forced=forced)
@@ -265,31 +289,39 @@ def parse_tools(fields: JsonFields, form: ToolFormat | None) -> OfferedTools | N
 
 def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
     """The name of a tool, and the schema of its arguments."""
-    tool = to_fields(value, param)
-    if tool.get("type") != "function":
+    tool = convert_request(RequestTool, value, f"{param}.")
+    if tool.type != "function":
         raise unsupported(f"{param}.type", "only functions can be called")
-    function = tool.fields("function")
-    name = function.text("name")
-    if not _TOOL_NAME.fullmatch(name):
-        raise invalid(
-            f"{param}.function.name", "it is not a name of up to 128 letters or digits"
-        )
-    return name, function.get("parameters") or {"type": "object"}
+    function = tool.function
+    if function is None or not _TOOL_NAME.fullmatch(function.name or ""):
+        problem = "it is not a name of up to 128 letters or digits"
+        raise invalid(f"{param}.function.name", problem)
+    return str(function.name), function.parameters or {"type": "object"}
+
+
+class _AllowedTools(Struct, frozen=True):
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[RequestTool], Meta(max_length=1024)] = []
+
+
+class _ToolChoice(Struct, frozen=True):
+    """One tool by its name, or some to choose from."""
+
+    type: str | None = None
+    function: FunctionTool | None = None
+    allowed_tools: _AllowedTools | None = None
 
 
 def _parse_choice(choice: dict[str, Any]) -> tuple[list[str], str]:
     """The tools among which the model chooses, and whether it has to."""
-    fields = JsonFields(choice, "tool_choice.")
+    given = convert_request(_ToolChoice, choice, "tool_choice.")
+    functions = [given.function]
     mode = "required"
-    if choice.get("type") == "allowed_tools":
-        fields = fields.fields("allowed_tools")
-        mode = fields.choice("mode", ("auto", "required")) or "auto"
-        given = [
-            to_fields(tool, "tool_choice") for tool in fields.items("tools", _MAX_TOOLS)
-        ]
-    else:
-        given = [fields]
-    names = [tool.fields("function").get("name") for tool in given]
-    if not all(isinstance(name, str) for name in names):
+    if given.type == "allowed_tools":
+        allowed = given.allowed_tools or _AllowedTools()
+        functions = [tool.function for tool in allowed.tools]
+        mode = allowed.mode
+    names = [function.name for function in functions if function is not None]
+    if len(names) < len(functions) or None in names:
         raise invalid("tool_choice", _WRONG_CHOICE)
-    return names, mode
+    return [str(name) for name in names], mode

@@ -6,19 +6,25 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
-from localspec.config.option_types import MAX_INT
 from localspec.protocol.events import Event
 from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, unsupported
 from localspec.serve.completion import PING
 from localspec.serve.completion_formats import new_call_id
-from localspec.serve.json_fields import JsonFields, to_fields
+from localspec.serve.json_bodies import convert_request, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind
-from localspec.serve.prompts import check_chat, join_messages, parse_call, parse_message
+from localspec.serve.prompts import check_chat, join_messages, make_call, parse_message
+from localspec.serve.requests import (
+    ReasoningOptions,
+    RequestedFunction,
+    RequestMessage,
+    ResponseItem,
+    ResponsesRequest,
+    TextFormat,
+    TextOptions,
+)
 
 INPUT = "input"
-_MAX_ITEMS = 20_000
-_MAX_TOOLS = 1024
 # The value of `include` that asks for logprobs.
 _LOGPROBS = "message.output_text.logprobs"
 _REFUSED = {
@@ -32,13 +38,11 @@ _ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {  # With the prefix of their ids
     "text": ("message", "msg"),
     "call": ("function_call", "fc"),
 }
-_CONSTANTS: Any = {
+_CONSTANTS: dict[str, Any] = {
     "error": None,
     "previous_response_id": None,
     "store": False,
     "tools": [],
-}
-_CONSTANTS |= {
     "tool_choice": "auto",
     "parallel_tool_calls": True,
     "truncation": "disabled",
@@ -54,90 +58,95 @@ _NAMES = {
 # ------------------------------------------------------------------------------
 
 
-def parse_input(fields: JsonFields) -> tuple[ChatMessage, ...]:
+def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
     """The chat of `instructions` and `input`. Raises ApiError."""
     for name, problem in _REFUSED.items():
-        if fields.get(name):
+        if body.get(name):
             raise unsupported(name, problem)
-    given = fields.get("input")
-    if isinstance(given, str):
-        items: list[Any] = [{"role": "user", "content": given}]
+    request = convert_request(ResponsesRequest, body)
+    messages = []
+    if request.instructions:
+        messages.append(ChatMessage("system", to_unicode(request.instructions)))
+    if isinstance(request.input, str):
+        messages.append(ChatMessage("user", to_unicode(request.input)))
     else:
-        items = fields.items("input", _MAX_ITEMS)
-    instructions = fields.text("instructions")
-    messages = [ChatMessage("system", instructions)] if instructions else []
-    messages += (_parse_item(item, f"input[{i}]") for i, item in enumerate(items))
+        for i, item in enumerate(request.input or ()):
+            messages.append(_parse_item(item, f"input[{i}]"))
     messages = join_messages(messages, ("system", "assistant"))
     check_chat(messages, "input")
     return tuple(messages)
 
 
-def _thinking_of(fields: JsonFields) -> str:
-    """Empty if it is encrypted."""
-    given = [*fields.items("content", _MAX_ITEMS), *fields.items("summary", _MAX_ITEMS)]
-    parts = (to_fields(part, fields.param("content")).text("text") for part in given)
-    return "\n\n".join(filter(None, parts))
-
-
-def _parse_item(value: Any, param: str) -> ChatMessage:
-    fields = to_fields(value, param)
-    kind = value.get("type", "message")
-    if kind == "message":
-        message = {name: value.get(name) for name in ("role", "content")}
-        return parse_message(message, param)
-    if kind == "reasoning":
-        return ChatMessage("assistant", "", reasoning=_thinking_of(fields))
-    if kind == "function_call":
-        call = parse_call(fields, fields.text("call_id"))
+def _parse_item(item: ResponseItem, param: str) -> ChatMessage:
+    if item.type in (None, "message"):
+        return parse_message(RequestMessage(item.role, item.content), param)
+    if item.type == "reasoning":
+        return ChatMessage("assistant", "", reasoning=_join_thinking(item))
+    if item.type == "function_call":
+        function = RequestedFunction(item.name, item.arguments)
+        call = make_call(function, item.call_id, param)
         return ChatMessage("assistant", "", tool_calls=(call,))
-    if kind == "function_call_output":
-        call_id = fields.text("call_id")
-        output = {
-            "role": "tool",
-            "content": value.get("output"),
-            "tool_call_id": call_id,
-        }
-        return parse_message(output, param)
+    if item.type == "function_call_output":
+        result = RequestMessage("tool", item.output, tool_call_id=item.call_id)
+        return parse_message(result, param)
     problem = (
         "items of this type are not supported; nothing is stored (AI SDK: store: false)"
     )
     raise unsupported(f"{param}.type", problem)
 
 
-def to_chat_fields(fields: JsonFields) -> JsonFields:
-    """The options with their names of chat completions. Raises ApiError."""
-    include = fields.items("include", _MAX_TOOLS)
-    given = fields.items("tools", _MAX_TOOLS)
-    # Agents also offer tools that only OpenAI runs, such as web search.
-    tools = [
-        tool
-        for tool in given
-        if not isinstance(tool, dict) or tool.get("type") == "function"
+def _join_thinking(item: ResponseItem) -> str:
+    """Empty if it is encrypted."""
+    content = [] if isinstance(item.content, str) else item.content or []
+    parts = [*content, *(item.summary or [])]
+    return "\n\n".join(to_unicode(part.text) for part in parts if part.text)
+
+
+def to_chat_fields(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The request with its names of chat completions, and the client's names.
+
+    Raises ApiError.
+    """
+    request = convert_request(ResponsesRequest, body)
+    text = request.text or TextOptions()
+    reasoning = request.reasoning or ReasoningOptions()
+    wants_logprobs = _LOGPROBS in (request.include or ())
+    choice = request.tool_choice
+    changes: dict[str, Any] = dict.fromkeys(("n", "stream_options", "max_tokens"))
+    changes["max_completion_tokens"] = request.max_output_tokens
+    changes["reasoning_effort"] = reasoning.effort
+    changes["response_format"] = nest_format(text.format)
+    changes["logprobs"] = wants_logprobs or body.get("top_logprobs") is not None
+    changes["tools"] = [
+        _nest_function(tool) for tool in request.tools or () if _is_callable(tool)
     ]
-    choice, form = fields.get("tool_choice"), fields.fields("text").fields("format")
-    response_format = {"type": form.get("type")} if form.values else None
-    if response_format is not None and form.get("type") == "json_schema":
-        response_format["json_schema"] = {"schema": form.get("schema")}
-    return fields.renamed(
-        _NAMES,
-        n=None,
-        stream_options=None,
-        max_completion_tokens=fields.integer("max_output_tokens", 1, MAX_INT),
-        max_tokens=None,
-        reasoning_effort=fields.fields("reasoning").get("effort"),
-        response_format=response_format,
-        logprobs=_LOGPROBS in include or fields.get("top_logprobs") is not None,
-        tools=[nest_function(tool) for tool in tools],
-        tool_choice=nest_function(choice) if isinstance(choice, dict) else choice,
+    changes["tool_choice"] = (
+        _nest_function(choice) if isinstance(choice, dict) else choice
     )
+    return body | changes, _NAMES
 
 
-def nest_function(tool: Any) -> Any:
+def _is_callable(tool: Any) -> bool:
+    """Agents also offer tools that only OpenAI runs, such as web search."""
+    return not isinstance(tool, dict) or tool.get("type") == "function"
+
+
+def _nest_function(tool: Any) -> Any:
     """A tool of this API as chat completions have it."""
     if not isinstance(tool, dict) or tool.get("type") != "function":
         return tool
     function = {name: value for name, value in tool.items() if name != "type"}
     return {"type": "function", "function": function}
+
+
+def nest_format(form: TextFormat | None) -> dict[str, Any] | None:
+    """A format of this API as chat completions have it."""
+    if form is None or form == TextFormat():
+        return None
+    nested: dict[str, Any] = {"type": form.type}
+    if form.type == "json_schema" or form.schema is not None:
+        nested["json_schema"] = {"schema": form.schema}
+    return nested
 
 
 # --- the answer
@@ -248,31 +257,32 @@ class ResponseCompletion(ItemCompletion):
         return super()._line(event | {"sequence_number": self._n_events - 1})
 
     def _response(self, status: str) -> dict[str, Any]:
-        fields, sampling = self.options.fields, self.options.settings.sampling
-        reasoning, form = (
-            fields.fields("reasoning"),
-            fields.fields("text").fields("format"),
-        )
+        request = self.options.echoed
+        sampling = self.options.settings.sampling
+        reasoning = request.reasoning or ReasoningOptions()
+        text = request.text or TextOptions()
+        form = text.format or TextFormat()
         is_done = status in ("completed", "incomplete")
         reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        given = fields.get("metadata")
-        pairs = given.items() if isinstance(given, dict) else ()
-        # Only texts have a meaning in OpenAI's API.
-        metadata = {name: text for name, text in pairs if isinstance(text, str)}
-        response: dict[str, Any] = _CONSTANTS | {
+        metadata = {}
+        if isinstance(request.metadata, dict):
+            for name, value in request.metadata.items():
+                if isinstance(value, str):  # Others have no meaning in OpenAI's API.
+                    metadata[name] = value
+        response = _CONSTANTS | {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
             "status": status,
             "incomplete_details": reason,
-            "instructions": fields.text("instructions") or None,
-            "max_output_tokens": fields.get("max_output_tokens"),
+            "instructions": request.instructions or None,
+            "max_output_tokens": request.max_output_tokens,
             "metadata": metadata,
             "model": self._model.name,
             "output": self.items,
-            "reasoning": {"effort": reasoning.text("effort") or None, "summary": None},
+            "reasoning": {"effort": reasoning.effort or None, "summary": None},
             "temperature": sampling.temperature,
-            "text": {"format": {"type": form.get("type") or "text"}},
+            "text": {"format": {"type": form.type or "text"}},
             "top_p": sampling.top_p,
             "usage": self._response_usage() if is_done else None,
         }

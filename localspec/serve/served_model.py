@@ -182,8 +182,8 @@ class ServedModel(Struct, frozen=True):
             prefill=prefill,
             n_alternatives=max(options.n_logprobs or 0, 1),
             prediction=options.prediction[: _MAX_CHARS_PER_TOKEN * self.n_ctx],
-            grammar=options.grammar,
-            json_schema=options.json_schema,
+            grammar=options.constraint.grammar,
+            json_schema=options.constraint.json_schema,
             tools=tools.tools if tools is not None else "",
             answer_prefix=tools.forced.prefix
             if tools is not None and tools.forced

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from localspec.serve import responses
-from localspec.serve.json_fields import JsonFields
 from tests.serve.conftest import Served, read_events, streaming
 from tests.support.downloads import wait_for
 
@@ -143,9 +142,9 @@ def test_large_requests_hold_nobody_up(
 ) -> None:
     read, threads = responses.parse_input, []
 
-    def parse_input(fields: JsonFields) -> Any:
+    def parse_input(body: dict[str, Any]) -> Any:
         threads.append(threading.current_thread())
-        return read(fields)
+        return read(body)
 
     monkeypatch.setattr(responses, "parse_input", parse_input)
     small: list[Any] = [{"role": "user", "content": "x"}]

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve import messages
-from localspec.serve.json_fields import JsonFields
 from tests.serve.conftest import Served, serving
 from tests.serve.test_http_app import SAFE_STATUSES
 from tests.support import head_models, tinygguf, zoo
@@ -213,7 +212,7 @@ def test_thinking_as_far_as_the_template_has_it(thinker: Served, claude: Any) ->
 
 def test_blocks_become_the_messages_of_a_chat() -> None:
     def parse(given: list[Any], **more: Any) -> Any:
-        return messages.parse_input(JsonFields({"messages": given, **more}))
+        return messages.parse_input({"messages": given, **more})
 
     def text(*texts: str) -> list[Any]:
         return [{"type": "text", "text": each} for each in texts]

@@ -9,7 +9,6 @@ from openai import OpenAI
 
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve import responses
-from localspec.serve.json_fields import JsonFields, to_fields
 from tests.serve.conftest import Served
 from tests.support.zoo import CHAT_TEXT, THOUGHT_TEXT
 
@@ -132,7 +131,7 @@ def test_items_become_the_messages_of_a_chat() -> None:
         *({**call, "call_id": call_id} for call_id in "ab"),
         {"type": "function_call_output", "call_id": "a", "output": "sunny"},
     ]
-    given = JsonFields({"instructions": "Be kind.", "input": items})
+    given = {"instructions": "Be kind.", "input": items}
     assert responses.parse_input(given) == (
         ChatMessage("system", "Be kind.\n\nBe brief."),
         ChatMessage("user", "Hi?"),
@@ -199,7 +198,7 @@ def test_errors_name_the_fields_of_responses(
 
 def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
     def parse(*items: dict[str, Any]) -> list[tuple[str, str]]:
-        given = responses.parse_input(to_fields({"input": [user, *items]}, ""))
+        given = responses.parse_input({"input": [user, *items]})
         return [(message.content, message.reasoning) for message in given[1:]]
 
     user, text = (
