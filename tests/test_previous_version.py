@@ -1,22 +1,13 @@
-"""Files written by the version before the renaming are read with the same meaning."""
+"""Chats of the version before the renaming are read by this one, unchanged in meaning."""
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
 
-from localspec import config
-from localspec.chat import events_file
 from localspec.chat.export import render_json
 from localspec.chat.history import ChatHistory
-from localspec.launch import recent_pairs
-from localspec.machine import measurements
-from localspec.machine.measurements import MeasurementStore, make_key
-from localspec.protocol.events import EngineReady, GenerationFinished, Round
-from localspec.protocol.wire import LoadCommand
-from localspec.tui import key_bindings
 
 FILES = Path(__file__).with_name("previous_version")
 
@@ -52,58 +43,3 @@ def test_chats_with_branches_and_token_rounds(folder: Path) -> None:
     assert written == expected
     assert [turn["parent"] for turn in written["chat"]["turns"]] == [None, None, 2]
     assert chat.settings.sampling.temperature == 0.5
-
-
-def test_settings_and_keys(folder: Path) -> None:
-    values = config.load()
-    keys = ("screen.theme", "answers.temperature", "downloads.limit")
-    assert [values.get(key) for key in keys] == ["high-contrast", 0.5, 12]
-    assert values.key_bindings == {
-        "chat.send": "ctrl+s",
-        "chat.newline": "enter,ctrl+j",
-        "doctor.mend": "m",
-        "home.unfilter": "ctrl+u",
-    }
-    valid, errors = key_bindings.validate_user_keys(values.key_bindings)
-    assert not errors and valid["doctor.repair"] == "m"  # under its name of now
-    assert len(valid) == len(values.key_bindings), "an id that means nothing now"
-
-
-def test_an_events_file(folder: Path) -> None:
-    events = events_file.read(folder / "events.jsonl")
-    lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(events) == len(lines)
-    assert isinstance(events[0], EngineReady)
-    assert isinstance(events[-1], GenerationFinished)
-    rounds = [event for event in events if isinstance(event, Round)]
-    assert sum(len(event.tokens) for event in rounds) == 40
-    assert any(token.p_target is not None for event in rounds for token in event.tokens)
-
-
-def test_measured_costs_and_memory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = folder / "measured.sqlite"
-    store = MeasurementStore(path)
-    with sqlite3.connect(path) as db:
-        keys = [key for (key,) in db.execute("SELECT key FROM measured")]
-    (costs,) = (store.read_costs(key) for key in keys)
-    assert costs is not None
-    assert costs.t1_ms == 2.1957
-    assert costs.c == 0.135
-    assert costs.threads == 1
-    assert costs.curve["5"] == 2.4323
-    assert "coupled" in costs.survival
-    monkeypatch.setattr(measurements, "_is_from_environment", lambda *_: True)
-    memory = store.read_all()[0].memory
-    assert memory is not None
-    assert memory.used == memory.predicted == {"CPU": 31863680}
-    now = json.loads(make_key(LoadCommand(str(path), str(path))))
-    before = json.loads(keys[0])
-    now.pop("gpu", None)  # a build for a GPU adds it, the file is of a CPU's
-    assert set(now) == set(before)
-    assert set(now["target"]) == set(before["target"])
-
-
-def test_the_pair_of_the_last_run(folder: Path) -> None:
-    assert recent_pairs.load_last() == ("demo", "auto")

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
-from msgspec.structs import replace
 
 from localspec import config, paths
 from localspec.cli import global_options
@@ -17,13 +16,7 @@ from localspec.config import toml_file
 from localspec.config.effective import EffectiveConfig
 from localspec.config.options import SETTINGS, find_nearest_key
 from localspec.errors import UsageError
-from localspec.tui.key_bindings import (
-    BINDINGS_BY_ID,
-    EARLIER_IDS,
-    KNOWN_IDS,
-    check_keys,
-    current_ids,
-)
+from localspec.tui.key_bindings import BINDINGS_BY_ID, check_keys
 
 
 def _complete_key(
@@ -114,7 +107,7 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
     """Print the value of KEY; an empty line if it is not set."""
     view = _load_view(context)
     _print_problems(view)
-    body = _value_to_json(view, _find_keys(key)[0])
+    body = _value_to_json(view, _check_name(key))
     value = "" if body["value"] is None else body["value"]
     if as_json:
         echo_json(body)
@@ -137,10 +130,9 @@ def set_(
     """
     if (value is None) != use_default:
         raise UsageError("Give VALUE or --default.", "See: localspec config set --help")
-    key, *earlier = _find_keys(key)
+    _check_name(key)
     if value is None:
-        for name in (key, *earlier):
-            toml_file.set_value(name, None)
+        toml_file.set_value(key, None)
     else:
         option = SETTINGS.get(key)
         parsed = (
@@ -164,22 +156,14 @@ def edit(context: click.Context) -> int:
 
 def _load_view(context: click.Context) -> EffectiveConfig:
     flags = global_options.get_flags(context)
-    view = config.resolve(flags=flags, key_ids=KNOWN_IDS)
-    return replace(view, key_bindings=current_ids(view.key_bindings))
+    return config.resolve(flags=flags, key_ids=BINDINGS_BY_ID)
 
 
-def _find_keys(key: str) -> list[str]:
-    """The key under its current name, then its earlier names.
-
-    Raises UsageError if unknown.
-    """
-    if key in SETTINGS:
-        return [key]
+def _check_name(key: str) -> str:
+    """The key of a setting or of an action. Raises UsageError if it is neither."""
     id_ = key.removeprefix("keys.")
-    if id_ != key and id_ in KNOWN_IDS:
-        current = KNOWN_IDS[id_] or id_
-        earlier = (old for old, new in EARLIER_IDS.items() if new == current)
-        return [f"keys.{name}" for name in (current, *earlier)]
+    if key in SETTINGS or (id_ != key and id_ in BINDINGS_BY_ID):
+        return key
     nearest = find_nearest_key(key, frozenset(BINDINGS_BY_ID))
     hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
     raise UsageError(f"There is no setting {key[:60]!r}.", hint)
@@ -188,13 +172,9 @@ def _find_keys(key: str) -> list[str]:
 def _parse_key(key: str, text: str) -> str:
     """The keys as stored in the file.  Raises UsageError with the possible values."""
     keys = ",".join(part.strip() for part in text.split(","))
-    id_ = key.removeprefix("keys.")
-    if id_ not in BINDINGS_BY_ID:
-        raise UsageError(
-            f"{key} was removed.", "All keys: localspec config list --keys"
-        )
-    user_keys = current_ids(config.resolve().key_bindings)
-    if problem := check_keys(id_, keys, user_keys):
+    user_keys = config.resolve().key_bindings
+    problem = check_keys(key.removeprefix("keys."), keys, user_keys)
+    if problem:
         raise UsageError(problem, "All keys: localspec config list --keys")
     return keys
 

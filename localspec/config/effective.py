@@ -5,8 +5,7 @@ default.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -61,20 +60,20 @@ class EffectiveConfig(Struct, frozen=True):
 def resolve(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
-    key_ids: Mapping[str, str] = MappingProxyType({}),
+    key_ids: Collection[str] = (),
 ) -> EffectiveConfig:
     """Read the file and the environment.  Never raises.
 
     `flags` maps environment variables to the command-line options that set them.
-    `key_ids` are the known action ids of [keys] with their current ids, empty for an
-    action that is gone; without `key_ids`, they are not checked.
+    `key_ids` are the known action ids of [keys]; without any, they are not checked.
     """
     file = toml_file.read(paths.config_file())
     resolver = _SettingResolver(
         file, os.environ if environ is None else environ, flags or {}
     )
     settings = {key: resolver.resolve(option) for key, option in SETTINGS.items()}
-    key_bindings, presets = resolver.read_key_bindings(), resolver.read_presets()
+    key_bindings = resolver.read_key_bindings()
+    presets = resolver.read_presets()
     warnings = tuple(_unknown_keys(file, key_ids))
     return EffectiveConfig(
         file, settings, key_bindings, presets, tuple(resolver.errors), warnings
@@ -174,25 +173,20 @@ class _SettingResolver:
         return bindings
 
 
-def _unknown_keys(file: ConfigFile, key_ids: Mapping[str, str]) -> Iterator[str]:
-    """Warn of each unknown or removed key.
+def _unknown_keys(file: ConfigFile, key_ids: Collection[str]) -> Iterator[str]:
+    """Warn of each unknown key.
 
     The file keeps them: a newer localspec may use them.
     """
     for key, _ in toml_file.iterate_values(file.document):
         id_ = key.removeprefix("keys.") if key.startswith("keys.") else None
-        is_known = key in SETTINGS or key in TABLES or key.startswith("presets.")
-        if is_known or (id_ is not None and (not key_ids or key_ids.get(id_))):
+        if key in SETTINGS or key in TABLES or key.startswith("presets."):
             continue
-        is_removed = id_ in key_ids
-        near = (
-            ""
-            if is_removed
-            else find_nearest_key(key, frozenset(key_ids.values()) - {""})
-        )
+        if id_ is not None and (not key_ids or id_ in key_ids):
+            continue
+        near = find_nearest_key(key, frozenset(key_ids))
         hint = f"did you mean {near}?" if near else "it is ignored."
-        kind = "removed" if is_removed else "unknown"
-        yield file.locate(f"{kind} setting {key[:_MAX_SHOWN_LENGTH]}; {hint}", key)
+        yield file.locate(f"unknown setting {key[:_MAX_SHOWN_LENGTH]}; {hint}", key)
 
 
 def _format_short(value: object) -> str:

@@ -489,7 +489,7 @@ def reduce_gc_pauses() -> None:
 
 def load_options(flags: Mapping[str, str] | None = None) -> AppOptions:
     """The options from the user's configuration and the terminal.  Never raises."""
-    view = config.resolve(flags=flags, key_ids=key_bindings.KNOWN_IDS)
+    view = config.resolve(flags=flags, key_ids=key_bindings.BINDINGS_BY_ID)
     options = AppOptions(
         colour=not os.environ.get("NO_COLOR"),
         chats=SavedChats(),

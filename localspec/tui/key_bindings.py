@@ -280,20 +280,6 @@ KEY_BINDINGS = tuple(
     for id_, keys, action, description, *label in rows
 )
 BINDINGS_BY_ID: Mapping[str, KeyBinding] = {key.id: key for key in KEY_BINDINGS}
-EARLIER_IDS: Mapping[str, str] = {
-    "doctor.mend": "doctor.repair",
-    "verify.document": "measuring.document",
-    "sharing.back": "shared_server.back",
-    **{f"first.{name}": f"welcome.{name}" for name in ("demo", "wizard", "skip")},
-    **dict.fromkeys(("bench.toggle", "bench.save", "verify.less", "verify.more"), ""),
-}
-"""Ids that config.toml may still have, and their current ids; empty where the action is
-gone.
-"""
-KNOWN_IDS: Mapping[str, str] = {**{id_: id_ for id_ in BINDINGS_BY_ID}, **EARLIER_IDS}
-"""Every id that config.toml may have, and its current id; empty where the action is
-gone.
-"""
 
 TextualBindings = list[Binding | tuple[str, str] | tuple[str, str, str]]
 """The type of Textual's `BINDINGS`."""
@@ -397,19 +383,6 @@ _EDITING_KEYS = {*_ARROWS, "home", "end", "backspace", "delete", "space"}
 """As letters, they cannot be bound in contexts with a text field."""
 
 
-def current_ids(user_keys: Mapping[str, str]) -> dict[str, str]:
-    """`user_keys` by current ids: an entry under the current id wins over one under an
-    earlier.
-    """
-    earlier = {
-        EARLIER_IDS[id_]: keys for id_, keys in user_keys.items() if id_ in EARLIER_IDS
-    }
-    earlier.pop("", None)
-    return earlier | {
-        id_: keys for id_, keys in user_keys.items() if id_ not in EARLIER_IDS
-    }
-
-
 def check_keys(binding_id: str, keys: str, user_keys: Mapping[str, str]) -> str:
     """Why `keys` cannot be bound to an action; empty if they can.
 
@@ -435,13 +408,12 @@ def validate_user_keys(
 
     A key from the file has priority over the same key as another action's default.
     """
-    current = current_ids(user_keys).items()
-    known = {id_: keys for id_, keys in current if id_ in BINDINGS_BY_ID}
-    valid, errors = {}, []
+    known = {id_: keys for id_, keys in user_keys.items() if id_ in BINDINGS_BY_ID}
+    valid: dict[str, str] = {}
+    errors: list[str] = []
     for id_, keys in known.items():
-        error = _check_allowed(BINDINGS_BY_ID[id_], keys) or _check_duplicate(
-            id_, keys, known
-        )
+        error = _check_allowed(BINDINGS_BY_ID[id_], keys)
+        error = error or _check_duplicate(id_, keys, known)
         if error:
             errors.append(f"keys.{id_}: {error}")
         else:

@@ -63,37 +63,22 @@ def test_json_says_where_each_value_comes_from(file: Path) -> None:
     assert {"keys.app.quit", "keys.chat.send"} <= {key["key"] for key in keys}
 
 
-def test_earlier_names_of_keys_are_those_of_now_and_removed_ones_ignored(
-    file: Path,
-) -> None:
-    file.write_text(
-        '[keys]\n"doctor.repair" = "m"\n"doctor.mend" = "k"\n"first.skip" = "x"\n'
-    )
-    done = config("list")
-    assert done.code == 0 and "unknown" not in done.err
-    keys = {
-        line.split()[0]: line.split()[1]
-        for line in done.text.splitlines()
-        if "keys." in line
-    }
-    # that of now wins
-    assert keys == {
-        "keys.doctor.repair": "m",
-        "keys.welcome.skip": "x",
-    }
-    assert config("get", "keys.first.skip").text == "x\n"
+def test_a_key_that_is_in_use_is_refused(file: Path) -> None:
+    file.write_text('[keys]\n"doctor.repair" = "m"\n')
+
     refused = config("set", "keys.doctor.copy", "m")
-    assert refused.code == 2 and "m is already in use" in refused.err
-    for key in ("keys.doctor.mend", "keys.welcome.skip"):
-        assert config("set", key, "--default").code == 0
+
+    assert refused.code == 2
+    assert "m is already in use" in refused.err
+
+
+def test_the_default_of_a_key_leaves_no_entry(file: Path) -> None:
+    file.write_text('[keys]\n"doctor.repair" = "m"\n')
+
+    done = config("set", "keys.doctor.repair", "--default")
+
+    assert done.code == 0
     assert file.read_text() == "[keys]\n"
-    config("set", "keys.doctor.mend", "f7")
-    assert file.read_text() == '[keys]\n"doctor.repair" = "f7"\n'
-    file.write_text('[keys]\n"verify.less" = "m"\n')
-    done = config("list")
-    assert done.err.count("removed setting keys.verify.less; it is ignored.") == 1
-    assert config("set", "keys.bench.save", "m").code == 2
-    assert config("set", "keys.verify.less", "--default").code == 0
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(file: Path) -> None:

@@ -138,7 +138,7 @@ _KEYS_HELP = (
 
 
 def read_config(options: AppOptions) -> EffectiveConfig:
-    return config.resolve(flags=options.flags, key_ids=key_bindings.KNOWN_IDS)
+    return config.resolve(flags=options.flags, key_ids=key_bindings.BINDINGS_BY_ID)
 
 
 class PreferencesScreen(CenteredLayout, Screen[None]):
