@@ -8,9 +8,13 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from localspec import paths
+
+_T = TypeVar("_T")
 
 if sys.platform == "win32":
     import msvcrt
@@ -24,11 +28,12 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def read_json(name: str) -> Any:
-    """None if the file in the data folder is missing, unreadable or damaged."""
+def read_json(name: str, kind: type[_T]) -> _T | None:
+    """None if the file in the data folder is missing or unreadable, or has no `kind`."""
     try:
-        return json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        body = json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
+        return msgspec.convert(body, kind, str_keys=True)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return None
 
 

@@ -25,8 +25,8 @@ def find_unused_gpu() -> Finding | None:
 
     This is cheap: it reads files, and runs a program only if they suggest a mismatch.
     """
-    dismissed = data_files.read_json(_DISMISSED_FILE)
-    if isinstance(dismissed, list) and CPU_ONLY in dismissed:
+    dismissed = data_files.read_json(_DISMISSED_FILE, list[str]) or []
+    if CPU_ONLY in dismissed:
         return None
     mismatch = find_mismatch()
     return redact(mismatch) if mismatch is not None else None

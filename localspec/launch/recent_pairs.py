@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from localspec import config, data_files
 from localspec.launch import ResolvedPair
 from localspec.launch.pair import split_drafts
@@ -69,18 +71,21 @@ def save_last(model: str, draft: str) -> None:
         data_files.write_json(_LAST_FILE, {"model": model, "draft": draft})
 
 
+class _LastRun(Struct, frozen=True):
+    model: str
+    draft: str
+
+
 def load_last() -> tuple[str, str] | None:
     """Load the arguments of the last run.
 
     None if there was none, or if a file no longer exists.
     """
-    try:
-        entry = data_files.read_json(_LAST_FILE)
-        model = str(entry["model"])
-        draft = str(entry["draft"])
-    except (TypeError, KeyError):
+    last = data_files.read_json(_LAST_FILE, _LastRun)
+    if last is None:
         return None
-    first_draft, _ = split_drafts(draft)
-    refs = (model, first_draft)
-    missing = [ref for ref in refs if os.path.isabs(ref) and not os.path.isfile(ref)]
-    return None if missing else (model, draft)
+    first_draft, _ = split_drafts(last.draft)
+    for ref in (last.model, first_draft):
+        if os.path.isabs(ref) and not os.path.isfile(ref):
+            return None
+    return last.model, last.draft

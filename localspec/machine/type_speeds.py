@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from localspec import data_files
 from localspec.machine import background_process, device_detection, installed_llama_cpp
 from localspec.machine.background_process import OnProcessStart
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
+from localspec.protocol.json_values import from_json
 
 TIMED_TYPES = (
     "Q4_0", "IQ4_NL", "Q4_1", "Q4_K", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16",
@@ -132,19 +133,24 @@ def weight_type(quantization: str) -> str:
     return next((each for each in TIMED_TYPES if name.startswith(f"{each}_")), "")
 
 
+class _StoredTimes(Struct, frozen=True):
+    of: list[str | int]  # The CPU and the build, as `_environment`.
+    types: dict[str, Any]
+
+
+_PassWidth = Annotated[int, Meta(ge=1)]
+_PassMs = Annotated[float, Meta(ge=_MIN_PASS_MS, le=_MAX_PASS_MS)]
+
+
 def read_types() -> dict[str, TypeSpeed]:
     """As last timed with this CPU and llama.cpp, by name; empty before.
 
     A type with times that no CPU needs is left out, so that it is timed again.
     """
-    body = data_files.read_json(_FILE)
-    try:
-        if body["of"] != _environment():
-            return {}
-        timed = dict(body["types"])
-    except (LookupError, TypeError, ValueError):
+    stored = data_files.read_json(_FILE, _StoredTimes)
+    if stored is None or stored.of != _environment():
         return {}
-    speeds = {name: _parse_speed(name, times) for name, times in timed.items()}
+    speeds = {name: _parse_speed(name, times) for name, times in stored.types.items()}
     return {name: speed for name, speed in speeds.items() if speed is not None}
 
 
@@ -153,17 +159,12 @@ def _parse_speed(name: str, times: Any) -> TypeSpeed | None:
     them.
     """
     try:
-        pass_ms = {int(width): float(ms) for width, ms in times.items()}
-    except (TypeError, ValueError, AttributeError, OverflowError):
+        pass_ms = from_json(dict[_PassWidth, _PassMs], times)
+    except ValueError:
         return None
-    if (
-        name not in _NUMBERS
-        or not {1, _PROMPT_WIDTH} <= pass_ms.keys()
-        or min(pass_ms) < 1
-    ):
+    if name not in _NUMBERS or not {1, _PROMPT_WIDTH} <= pass_ms.keys():
         return None
-    is_timed = all(_MIN_PASS_MS <= ms <= _MAX_PASS_MS for ms in pass_ms.values())
-    return TypeSpeed(name, pass_ms) if is_timed else None
+    return TypeSpeed(name, pass_ms)
 
 
 def _environment() -> list[str | int]:

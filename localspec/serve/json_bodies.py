@@ -46,18 +46,20 @@ def _parse_float(text: str) -> float:
 
 
 def convert_request(
-    kind: type[_T], body: Any, prefix: str = "", names: Mapping[str, str] = {}
+    kind: type[_T], body: Any, place: str = "", names: Mapping[str, str] = {}
 ) -> _T:
-    """The fields of a request, or of an object in it, whose place is `prefix`.
+    """The fields of a request, or of the object in it at `place`.
 
     `names` has what the client calls fields. Raises ApiError with `param`.
     """
     try:
         return from_json(kind, body)
     except JsonError as error:
-        param = f"{prefix}{rename_param(error.path, names)}" or None
-        message = f"{param}: {error.problem}" if param else error.problem
-        raise ApiError(400, message, param=param) from None
+        steps = (place, rename_param(error.path, names))
+        param = ".".join(filter(None, steps))
+        if not param:
+            raise ApiError(400, error.problem) from None
+        raise invalid(param, error.problem) from None
 
 
 def rename_param(path: str, names: Mapping[str, str]) -> str:

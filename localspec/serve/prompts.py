@@ -289,7 +289,7 @@ def parse_tools(request: ChatRequest, form: ToolFormat | None) -> OfferedTools |
 
 def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
     """The name of a tool, and the schema of its arguments."""
-    tool = convert_request(RequestTool, value, f"{param}.")
+    tool = convert_request(RequestTool, value, param)
     if tool.type != "function":
         raise unsupported(f"{param}.type", "only functions can be called")
     function = tool.function
@@ -314,7 +314,7 @@ class _ToolChoice(Struct, frozen=True):
 
 def _parse_choice(choice: dict[str, Any]) -> tuple[list[str], str]:
     """The tools among which the model chooses, and whether it has to."""
-    given = convert_request(_ToolChoice, choice, "tool_choice.")
+    given = convert_request(_ToolChoice, choice, "tool_choice")
     functions = [given.function]
     mode = "required"
     if given.type == "allowed_tools":

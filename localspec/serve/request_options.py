@@ -205,7 +205,7 @@ def _parse_settings(
 ) -> ChatSettings:
     own = body.get("localspec") or {}
     answer = convert_request(OptionFields, body, names=names)
-    speculation = convert_request(SpeculationFields, own, "localspec.")
+    speculation = convert_request(SpeculationFields, own, "localspec")
     values = _replace_special(answer, OPTIONS_OF_ANSWERS)
     values |= _replace_special(speculation, OPTIONS_OF_SPECULATION)
     for (front_end, name), instead in RETIRED.items():

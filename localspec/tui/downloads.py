@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from textual.content import Content
 
 from localspec import data_files
-from localspec.models.reference import RepoFile
+from localspec.protocol.json_values import from_json
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.tui.key_bindings import key_label
@@ -80,15 +80,14 @@ class DownloadManager:
 
         Takes a while.
         """
-        entries = data_files.read_json(_UNFINISHED_FILE)
-        for entry in entries if isinstance(entries, list) else ():
-            from localspec.models.hub.cached_file import DownloadJob  # noqa: PLC0415  slow to import
+        entries = data_files.read_json(_UNFINISHED_FILE, list[Any])
+        if not entries:
+            return
+        from localspec.models.hub.cached_file import DownloadJob  # noqa: PLC0415  slow to import
 
-            with suppress(TypeError, KeyError, OSError):
-                file = RepoFile(**entry["file"])
-                self.queue.add_paused(
-                    DownloadJob(entry["repo"], entry["commit"], file, entry["ref"])
-                )
+        for entry in entries:  # A damaged one loses no other.
+            with suppress(ValueError, OSError):
+                self.queue.add_paused(from_json(DownloadJob, entry))
 
     def save_unfinished(self) -> None:
         """So that `restore` finds them.

@@ -237,10 +237,7 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
 
 
 def _load_pinned() -> list[int]:
-    body = data_files.read_json(_PINNED_FILE)
-    return (
-        [id_ for id_ in body if isinstance(id_, int)] if isinstance(body, list) else []
-    )
+    return data_files.read_json(_PINNED_FILE, list[int]) or []
 
 
 def pin_or_unpin(chat_id: int) -> str:

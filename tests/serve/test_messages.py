@@ -273,7 +273,7 @@ def test_wrong_requests_are_refused(claude: Any) -> None:
         (ask_with("a", "tool"), "messages[0].role: "),
         ({"system": [IMAGE]}, "system[0].type: "),
         ({"max_tokens": 0}, "max_tokens: "),
-        ({"stop_sequences": [3]}, "stop_sequences: "),
+        ({"stop_sequences": [3]}, "stop_sequences[0]: "),
         ({"tools": [WEATHER]}, "tools: "),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: "),
         ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, f"{budget}: "),

@@ -361,8 +361,7 @@ def _add_to_list(file: str, path: Path) -> None:
 
 def _read_list(file: str) -> list[str]:
     """Empty if there is none, or a damaged one."""
-    listed = data_files.read_json(file)
-    return listed if isinstance(listed, list) else []
+    return data_files.read_json(file, list[str]) or []
 
 
 # --- The file in progress

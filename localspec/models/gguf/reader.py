@@ -143,7 +143,7 @@ def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
         f"headers/{crc32(os.fsencode(path)):08x}.json",
         [_CACHE_FORMAT, path, size, mtime_ns],
     )
-    cached = data_files.read_json(name)
+    cached = data_files.read_json(name, dict[str, Any]) or {}
     # another version wrote it
     with suppress(TypeError, KeyError, ValueError, AttributeError):
         if cached["key"] == key:

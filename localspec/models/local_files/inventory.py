@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import config, data_files, paths
@@ -317,17 +318,18 @@ def _find_in_package(package: str, file: str) -> Path | None:
 # --- files that were opened by their paths, latest first
 
 
+class _OpenedEntry(Struct, frozen=True):
+    target: str
+    draft: str | None
+
+
 def load_opened() -> list[OpenedPair]:
     """The pairs whose files still exist; empty if the list is damaged."""
     pairs: list[OpenedPair] = []
-    try:
-        for entry in data_files.read_json(_RECENT_FILE):
-            target = entry["target"]
-            draft = entry["draft"]
-            if os.path.isfile(target) and (not draft or os.path.isfile(draft)):
-                pairs.append((Path(target), Path(draft) if draft else None))
-    except (TypeError, KeyError):
-        return []
+    for entry in data_files.read_json(_RECENT_FILE, list[_OpenedEntry]) or ():
+        draft = Path(entry.draft) if entry.draft else None
+        if os.path.isfile(entry.target) and (draft is None or draft.is_file()):
+            pairs.append((Path(entry.target), draft))
     return pairs
 
 

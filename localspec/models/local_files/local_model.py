@@ -188,14 +188,8 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def load_checksums() -> ChecksumRecord:
-    document = data_files.read_json(_RECORD_FILE)
-    record = {}
-    try:
-        for path, (size, mtime_ns, sha256) in document.items():
-            record[path] = (int(size), int(mtime_ns), str(sha256))
-    except (AttributeError, TypeError, ValueError):  # missing or damaged
-        return {}
-    return record
+    """Empty if they are missing or damaged."""
+    return data_files.read_json(_RECORD_FILE, dict[str, tuple[int, int, str]]) or {}
 
 
 def lookup_checksum(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
