@@ -30,7 +30,7 @@ from localspec.machine import (
     llama_cpp_builds,
     memory_probe,
 )
-from localspec.machine.cpu_and_ram import read_cpu_cores
+from localspec.machine.cpu_and_ram import choose_n_threads, read_cpu_cores
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
@@ -175,7 +175,7 @@ def _describe_threads() -> str:
             f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
         )
         return f"{text}; CPU threads: {counts} (measured)"
-    return f"{text}; CPU threads: {cores.default_threads} until a model is measured"
+    return f"{text}; CPU threads: {choose_n_threads()} until a model is measured"
 
 
 def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Finding]:

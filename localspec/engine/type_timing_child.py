@@ -16,7 +16,7 @@ from localspec.llama import library
 from localspec.llama.library import C
 from localspec.machine import background_process, llama_params
 from localspec.machine.background_process import ReportProgress, Request
-from localspec.machine.cpu_and_ram import OtherCpuLoad, read_cpu_cores
+from localspec.machine.cpu_and_ram import OtherCpuLoad, choose_n_threads
 from localspec.machine.ggml import GgmlLibrary
 from localspec.models.gguf import parser, writer
 from localspec.protocol.wire import ContextSettings
@@ -53,7 +53,7 @@ def time_type(type_number: int) -> dict[str, Any]:
         params = C.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = 512
         params.op_offload = False  # else a GPU computes the wide passes
-        params.n_threads = params.n_threads_batch = read_cpu_cores().thread_counts()[0]
+        params.n_threads = params.n_threads_batch = choose_n_threads()
         context = C.llama_init_from_model(model, params)
         try:
             if not context:

@@ -62,11 +62,9 @@ class PairShapes(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        return (
-            f"{self.target.name} + {self.draft.name}"
-            if self.draft
-            else self.target.name
-        )
+        if self.draft is None:
+            return self.target.name
+        return f"{self.target.name} + {self.draft.name}"
 
     @property
     def shapes(self) -> tuple[ModelShape, ModelShape | None]:
@@ -75,9 +73,15 @@ class PairShapes(Struct, frozen=True):
     @property
     def headers(self) -> tuple[Header, Header | None] | None:
         """None if a shape is from the catalogue."""
-        target, draft = self.target.header, self.draft.header if self.draft else None
-        is_known = target is not None and (draft is not None or self.draft is None)
-        return (target, draft) if target and is_known else None
+        target = self.target.header
+        if target is None:
+            return None
+        if self.draft is None:
+            return target, None
+        draft = self.draft.header
+        if draft is None:
+            return None
+        return target, draft
 
     def check_head(self) -> None:
         """Raises IncompatiblePairError if the draft is a head that does not fit the
@@ -94,18 +98,19 @@ class PairShapes(Struct, frozen=True):
         """With the MTP layer of the target, if it has one."""
         target = self.target
         if target.header is None:
-            return (
-                PairShapes(target, _own_mtp_layer(target))
-                if target.shape.n_mtp
-                else self
-            )
-        has_head = draft_heads.has_own_mtp_layer(target.header)
-        return join(target, target) if has_head else self
+            if target.shape.n_mtp:
+                return PairShapes(target, _own_mtp_layer(target))
+            return self
+        if draft_heads.has_own_mtp_layer(target.header):
+            return join(target, target)
+        return self
 
 
 def from_headers(target: Header, draft: Header | None) -> PairShapes:
     """Raises ModelFileError if the numbers in them are inconsistent."""
-    drafting = member("draft", "file", draft) if draft else None
+    drafting = None
+    if draft is not None:
+        drafting = member("draft", "file", draft)
     return join(member("target", "file", target), drafting)
 
 
@@ -116,10 +121,10 @@ def resolve_shapes(request: ModelRequest, planner: PullPlanner | None) -> PairSh
     Raises NotFoundError if none has the model, and hub errors.
     """
     target = _resolve_member(request.target, planner)
-    return join(
-        target,
-        _resolve_member(request.draft, planner, target) if request.draft else None,
-    )
+    draft = None
+    if request.draft is not None:
+        draft = _resolve_member(request.draft, planner, target)
+    return join(target, draft)
 
 
 def from_catalog(pair: CatalogPair) -> PairShapes | None:
@@ -129,8 +134,12 @@ def from_catalog(pair: CatalogPair) -> PairShapes | None:
         return None
     if pair.spec == "mtp" and pair.draft is None:
         return PairShapes(target, _own_mtp_layer(target))
-    draft = _catalog_member(pair.draft, target) if pair.draft else None
-    return PairShapes(target, draft) if draft or not pair.draft else None
+    if pair.draft is None:
+        return PairShapes(target)
+    draft = _catalog_member(pair.draft, target)
+    if draft is None:
+        return None
+    return PairShapes(target, draft)
 
 
 def _own_mtp_layer(target: PairMember) -> PairMember:
@@ -159,13 +168,12 @@ def _resolve_member(
     target: PairMember | None = None,
 ) -> PairMember:
     """`target`: that of a head."""
-    if (path := request.find_path()) is not None:
+    path = request.find_path()
+    if path is not None:
         return member(request.name, "file", reader.read_model(path), path)
-    known = (
-        _catalog_member(request.catalog_model, target)
-        if request.catalog_model
-        else None
-    )
+    known = None
+    if request.catalog_model is not None:
+        known = _catalog_member(request.catalog_model, target)
     if planner is not None:
         try:
             return member(
@@ -183,13 +191,15 @@ def _resolve_member(
 def _catalog_member(
     model: CatalogModel, target: PairMember | None = None
 ) -> PairMember | None:
+    """`target`: that of a head.  None if the shape is unknown."""
     if model.path is not None:
         return member(model.id, "file", reader.read(model.path), model.path)
-    is_head = model.kind != "model"
     known = shape_from_catalog(model)
-    if is_head and target is not None and model.size is not None:
+    if model.kind != "model" and target is not None and model.size is not None:
         known = _head_shape(model, model.size, target.shape)
-    return PairMember(model.id, "shape", known) if known else None
+    if known is None:
+        return None
+    return PairMember(model.id, "shape", known)
 
 
 _VOCABULARY_BYTES = 25  # Of the file's header, per token.
@@ -197,11 +207,12 @@ _BITS = {
     "BF16": 16.0, "F16": 16.0, "F32": 32.0, "Q8_0": 8.5, "Q6_K": 6.5625, "Q5": 5.5, "Q4_1": 5.0,
     "MXFP4": 8.5,
 }  # fmt: skip
-"""Of the token embeddings, by a part of the quantisation's name; of all others 4.5."""
+"""Of the token embeddings, by a part of the quantisation's name."""
+_OTHER_BITS = 4.5
 _OUTPUT_BITS = 6.5625  # At least: an output matrix, or tied embeddings, in Q6_K.
 _MXFP4_BITS = 4.25
-# Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks.
 _NARROW_BITS = 8.5
+"""Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks."""
 _BLOCK = 256
 _WITHOUT_GATE = ("nemotron_h", "nemotron_h_moe", "apertus")  # Two matrices, not three.
 _PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.
@@ -215,38 +226,55 @@ def shape_from_catalog(model: CatalogModel) -> ModelShape | None:
     return shape_from_numbers(model.shape, model.quantization, model.size)
 
 
+def _embedding_bits(quantization: str) -> float:
+    for name, bits in _BITS.items():
+        if name in quantization:
+            return bits
+    return _OTHER_BITS
+
+
 def shape_from_numbers(
     shape: CatalogShape, quantization: str, n_bytes: int
 ) -> ModelShape:
-    """`n_bytes`: of the file."""
-    bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
-    is_narrow = shape.embd % _BLOCK > 0 and bits < _NARROW_BITS
-    output_bits = _NARROW_BITS if is_narrow else max(bits, _OUTPUT_BITS)
+    """`n_bytes`: of the file.
+
+    Tables have the bits that their quantisation usually gives them; the rest of the file
+    is spread over the layers.
+    """
+    bits = _embedding_bits(quantization)
+    table_bits = bits
+    output_bits = max(bits, _OUTPUT_BITS)
+    if shape.embd % _BLOCK and bits < _NARROW_BITS:
+        table_bits = bits + 1
+        output_bits = _NARROW_BITS
+    n_table = shape.embd * shape.vocab
+    output = int(n_table * output_bits / 8)
+    input_bytes = output if shape.tied else int(n_table * table_bits / 8)
+    n_layer_tables = shape.layer_embd * shape.layers * shape.vocab
+    input_bytes += int((n_layer_tables + shape.tables) * bits / 8)
+    output_bytes = 0 if shape.tied else output
+    rest = n_bytes - input_bytes - output_bytes - _VOCABULARY_BYTES * shape.vocab
+    # The experts of every file of gpt-oss are in MXFP4.
+    has_mxfp4 = "MXFP4" in quantization or shape.architecture == "gpt-oss"
+    dense_weight = bits / _MXFP4_BITS if has_mxfp4 else 1.0
+    layers, is_mostly_dense = _spread(shape, rest, dense_weight)
+    weight_type = _weight_type(quantization.replace("MXFP4", "Q8_0"))
+    if has_mxfp4 and not is_mostly_dense:
+        weight_type = "MXFP4"
+    mla_result = 0
+    if shape.kv_rank > 0:
+        mla_result = shape.heads * (shape.kv_rank + shape.value_dim)
     output_type = "Q8_0" if output_bits == _NARROW_BITS else "Q6_K"
-    output = int(shape.embd * shape.vocab * output_bits / 8)
-    table = (
-        output if shape.tied else int(shape.embd * shape.vocab * (bits + is_narrow) / 8)
-    )
-    table += int(
-        (shape.layer_embd * shape.layers * shape.vocab + shape.tables) * bits / 8
-    )
-    rest = n_bytes - table - output * (not shape.tied) - _VOCABULARY_BYTES * shape.vocab
-    # Its experts, in every file of gpt-oss.
-    is_mxfp4 = "MXFP4" in quantization or shape.architecture == "gpt-oss"
-    layers, is_mostly_dense = _spread(
-        shape, rest, bits / _MXFP4_BITS if is_mxfp4 else 1.0
-    )
-    dense_type = _weight_type(quantization.replace("MXFP4", "Q8_0"))
     inner, channels = _recurrent_widths(shape)
     return ModelShape(
-        shape.architecture,
-        layers,
-        shape.embd,
-        shape.vocab,
-        shape.context,
+        architecture=shape.architecture,
+        layers=layers,
+        n_embd=shape.embd,
+        n_vocab=shape.vocab,
+        n_ctx_train=shape.context,
         n_mtp=shape.mtp_layers,
-        input_bytes=table,
-        output_bytes=output * (not shape.tied),
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
         output_matrix=output,
         output_reads=output,
         is_tied=shape.tied,
@@ -254,20 +282,19 @@ def shape_from_numbers(
         n_swa=shape.window,
         n_expert=shape.experts,
         n_expert_used=shape.experts_used,
-        mla_result=shape.heads
-        * (shape.kv_rank + shape.value_dim)
-        * (shape.kv_rank > 0),
+        mla_result=mla_result,
         n_shared_kv=shape.shared_kv_layers,
         n_embd_per_layer=shape.layer_embd,
         n_embd_r=max(0, shape.conv - 1) * (channels or shape.embd),
         n_embd_s=shape.state * inner,
         ssm_inner=inner,
         ssm_channels=channels,
-        weight_type="MXFP4" if is_mxfp4 and not is_mostly_dense else dense_type,
+        weight_type=weight_type,
     )
 
 
-_BLOCK_LAYERS, _BLOCK_ROWS = 5, 16  # Of DFlash and DSpark heads, as published.
+_BLOCK_LAYERS = 5  # Of DFlash and DSpark heads, as published.
+_BLOCK_ROWS = 16
 _REDUCED_VOCABULARY = 32_000  # Tokens that an EAGLE-3 head drafts.
 
 
@@ -278,15 +305,15 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
     assistant an output matrix and no KV cache, EAGLE-3 an output matrix for fewer
     tokens; block heads borrow the target's.
     """
-    kind, quantization = model.kind, model.quantization
+    kind = model.kind
     is_assistant = model.architecture == ASSISTANT
-    bits = next((_BITS[name] for name in _BITS if name in quantization), 4.5)
-    n_rows = {"mtp": target.n_vocab, "eagle3": _REDUCED_VOCABULARY}.get(kind, 0)
-    table = min(int(n_rows * target.n_embd * bits / 8), n_bytes // 2)
-    n_input = table if kind == "mtp" and not is_assistant else 0
     is_block = draft_kinds.kinds()[kind].drafts_blocks
+    n_rows = {"mtp": target.n_vocab, "eagle3": _REDUCED_VOCABULARY}.get(kind, 0)
+    bits = _embedding_bits(model.quantization)
+    output_bytes = min(int(n_rows * target.n_embd * bits / 8), n_bytes // 2)
+    input_bytes = output_bytes if kind == "mtp" and not is_assistant else 0
     n_layers = _BLOCK_LAYERS if is_block else 1
-    weights = (n_bytes - table - n_input) // n_layers
+    weights = (n_bytes - output_bytes - input_bytes) // n_layers
     like = next(layer for layer in reversed(target.layers) if layer.n_head)
     layer = replace(
         like,
@@ -295,22 +322,21 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
         expert_matrix=0,
         matrix=weights // 4,
         is_swa=False,
+        has_kv=like.has_kv and not is_assistant,
     )
-    if is_assistant:
-        layer = replace(layer, has_kv=False)
     architecture = target.architecture if kind == "mtp" else kind
     return ModelShape(
-        ASSISTANT if is_assistant else architecture,
-        (layer,) * n_layers,
-        target.n_embd,
-        target.n_vocab,
-        target.n_ctx_train,
-        n_mtp=int(kind == "mtp"),
-        input_bytes=n_input,
-        output_bytes=table,
-        output_matrix=table,
-        output_reads=table,
-        weight_type=_weight_type(quantization),
+        architecture=ASSISTANT if is_assistant else architecture,
+        layers=(layer,) * n_layers,
+        n_embd=target.n_embd,
+        n_vocab=target.n_vocab,
+        n_ctx_train=target.n_ctx_train,
+        n_mtp=1 if kind == "mtp" else 0,
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
+        output_matrix=output_bytes,
+        output_reads=output_bytes,
+        weight_type=_weight_type(model.quantization),
         head_kind=kind,
         head_block=_BLOCK_ROWS if is_block else 0,
         n_target_layers=3 if kind == "eagle3" else n_layers,
@@ -320,7 +346,9 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
 def _weight_type(quantization: str) -> str:
     """UD-Q4_K_XL, Q4_K_M: Q4_K."""
     name = quantization.removeprefix("UD-").removesuffix("_MOE")
-    return name[:4] if name[2:4] == "_K" else name
+    if name[2:4] == "_K":
+        return name[:4]
+    return name
 
 
 def _spread(
@@ -331,23 +359,23 @@ def _spread(
     `dense_weight`: bits of what is no expert, relative to experts.
     """
     layers = [_read_layer(shape, il) for il in range(shape.layers + shape.mtp_layers)]
-    # Parameters in place of bytes.
+    # Until here the layers have numbers of parameters in place of bytes.
     dense = dense_weight * sum(layer.weights for layer in layers)
     experts = sum(layer.experts for layer in layers)
     scale = n_bytes / (dense + experts)
-    weights = int(scale * dense / len(layers))
     peak = scale * (1.0 if dense_weight > 1 else _PEAK)
-    sized = (
+    sized = [
         replace(
             layer,
-            weights=weights,
+            weights=int(scale * dense / len(layers)),
             matrix=int(layer.matrix * peak * dense_weight),
             experts=int(layer.experts * scale),
             expert_matrix=int(layer.expert_matrix * peak),
         )
         for layer in layers
-    )
-    return tuple(sized), dense * shape.experts > experts * shape.experts_used
+    ]
+    is_mostly_dense = dense * shape.experts > experts * shape.experts_used
+    return tuple(sized), is_mostly_dense
 
 
 def _recurrent_widths(shape: CatalogShape) -> tuple[int, int]:
@@ -358,47 +386,69 @@ def _recurrent_widths(shape: CatalogShape) -> tuple[int, int]:
 
 def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
     """With about as many parameters as the layer has, in place of bytes."""
-    embd, heads, expert_ff = shape.embd, shape.heads, shape.expert_ff or shape.ff
+    embd = shape.embd
     n_expert = shape.n_experts(il)
-    has_dense = not n_expert or shape.architecture == "gemma4"
-    ff = shape.n_ff(il) if has_dense else shape.shared_ff
-    is_fused = shape.architecture == "phi3"  # one matrix for gate and up
+    has_attention = shape.has_attention(il)
+    is_recurrent = shape.layer_kind(il) == "M"
     is_swa = shape.window > 0 and shape.layer_kind(il) == "w"
-    k = (shape.sliding_head_dim if is_swa else 0) or shape.key_dim
-    v, n_head_kv, mla = shape.value_dim or k, shape.n_head_kv(il), 0
-    wide = heads * k * (1 + (shape.architecture in GATED_ATTENTION))
-    if shape.kv_rank:  # `head_dim` and `value_dim` are those of the uncompressed heads
-        k, v, n_head_kv, mla = (
-            shape.kv_rank + shape.rope_dim,
-            shape.kv_rank,
-            1,
-            k + shape.kv_rank,
-        )
-    widths = (heads, n_head_kv, k, v)
-    has_attention, is_recurrent = shape.has_attention(il), shape.layer_kind(il) == "M"
+    is_fused = shape.architecture == "phi3"  # One matrix for gate and up.
+    ff = shape.shared_ff
+    if not n_expert or shape.architecture == "gemma4":
+        ff = shape.n_ff(il)
+    key_width = shape.key_dim
+    if is_swa and shape.sliding_head_dim:
+        key_width = shape.sliding_head_dim
+    value_width = shape.value_dim or key_width
+    n_head_kv = shape.n_head_kv(il)
+    query_width = shape.heads * key_width
+    if shape.architecture in GATED_ATTENTION:
+        query_width *= 2
+    compressed_query = 0
+    if shape.kv_rank:  # `head_dim` and `value_dim` are those of the uncompressed heads.
+        compressed_query = key_width + shape.kv_rank
+        key_width = shape.kv_rank + shape.rope_dim
+        value_width = shape.kv_rank
+        n_head_kv = 1
+    mixer_width = 0
     if is_recurrent:
-        wide = sum(_recurrent_widths(shape)) or 3 * embd
-    elif not has_attention:
-        wide = 0
+        mixer_width = sum(_recurrent_widths(shape)) or 3 * embd
+    elif has_attention:
+        mixer_width = query_width
+    n_matrices = 3  # Gate, up and down.
+    if is_fused:  # Its product is copied in two parts.
+        n_matrices = 4
+    elif shape.architecture in _WITHOUT_GATE:
+        n_matrices = 2
+    n_ff_weights = min(3, n_matrices) * ff
+    expert_ff = shape.expert_ff or shape.ff
     expert_matrix = n_expert * embd * expert_ff
-    n_matrices = 4 if is_fused else 2 if shape.architecture in _WITHOUT_GATE else 3
-    n_weights = min(3, n_matrices)
+    router = 6 * n_expert  # In F32.
+    first_shared = shape.layers - shape.shared_kv_layers
+    shares_cache = first_shared <= il < shape.layers
     return LayerShape(
-        # A router is in F32.
-        embd * (2 * wide + 2 * n_head_kv * k + n_weights * ff + 6 * n_expert),
-        n_weights * expert_matrix,
-        embd * max(ff * (1 + is_fused), wide),
-        expert_matrix * (2 if shape.architecture == "gemma4" else 1),
-        heads if has_attention else 0,
-        n_head_kv,
-        k,
-        v,
-        attention_width(shape.architecture, widths, mla=mla, is_fused=is_fused),
-        feed_forward_width(
-            embd, n_matrices * ff, shape.experts_used, expert_ff, n_expert
+        weights=embd
+        * (2 * mixer_width + 2 * n_head_kv * key_width + n_ff_weights + router),
+        experts=min(3, n_matrices) * expert_matrix,
+        matrix=embd * max(2 * ff if is_fused else ff, mixer_width),
+        expert_matrix=expert_matrix * (2 if shape.architecture == "gemma4" else 1),
+        n_head=shape.heads if has_attention else 0,
+        n_head_kv=n_head_kv,
+        n_embd_head_k=key_width,
+        n_embd_head_v=value_width,
+        qkv=attention_width(
+            shape.architecture,
+            (shape.heads, n_head_kv, key_width, value_width),
+            mla=compressed_query,
+            is_fused=is_fused,
         ),
-        is_swa,
-        is_recurrent,
-        has_attention
-        and not shape.layers - shape.shared_kv_layers <= il < shape.layers,
+        ff=feed_forward_width(
+            embd,
+            dense=n_matrices * ff,
+            n_used=shape.experts_used,
+            expert_ff=expert_ff,
+            n_expert=n_expert,
+        ),
+        is_swa=is_swa,
+        is_recurrent=is_recurrent,
+        has_kv=has_attention and not shares_cache,
     )

@@ -19,6 +19,8 @@ from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
 
 class ContextParams(Struct, frozen=True):
+    """Parameters of llama.cpp's context that its memory depends on."""
+
     n_ctx: int
     n_ctx_swa: int  # KV cells of sliding-window layers.
     n_ubatch: int
@@ -34,8 +36,8 @@ class ContextParams(Struct, frozen=True):
     """
     n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
     target_output_matrix: int = 0  # Of a head that borrows it: its bytes.
-    # Of a target: layers whose hidden states are extracted for a head.
     n_hidden_states: int = 0
+    """Of a target: layers whose hidden states are extracted for a head."""
     load_mtp: bool = False
 
     def cells(self, layer: LayerShape) -> int:
@@ -105,20 +107,26 @@ _MAX_COPIES = 4
 
 
 class LayerPlacement(Struct, frozen=True):
-    """Backends are numbered: GPUs first, the CPU last."""
+    """The backend of each layer of a model.
+
+    Backends are numbered: GPUs first, the CPU last.  Example: with one GPU (0) and the CPU
+    (1), a model of four layers and `n_gpu_layers` 3 has the output and the last two layers
+    on the GPU: `layer_backends` is (1, 1, 0, 0, 0).
+    """
 
     backend_names: tuple[str, ...]
-    # A backend for each layer, then one for the output.
     layer_backends: tuple[int, ...]
+    """One for each layer, then one for the output."""
+    expert_backends: tuple[int, ...]
+    """One for the experts of each layer."""
     f16_copies: tuple[bool, ...]
-    """For each backend: attention over a cache in another type keeps f16 copies of it.
-    """
+    """For each backend: attention over a cache in another type keeps f16 copies of it."""
     repacks: bool
     """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for
     them.
     """
-    expert_backends: tuple[int, ...]  # Of the experts of each layer.
-    n_copies: int  # Of every input.
+    n_copies: int
+    """Of every input: several with pipeline parallelism."""
 
     @property
     def cpu_backend(self) -> int:
@@ -157,15 +165,21 @@ def offload_devices(
 
     Remote ones come first (machine/llama_params.py), if the model is to use their host.
     """
-    local = [d for d in devices if d.link is None]
-    gpus = [d for d in local if d.kind == "gpu"] or [
-        d for d in local if d.kind == "igpu"
+    remote = [
+        device
+        for device in devices
+        if device.link and device.link.host in settings.remote_hosts
     ]
-    hosts = settings.remote_hosts
-    gpus = [*(d for d in devices if d.link and d.link.host in hosts), *gpus]
-    if settings.split_mode == "none" and gpus:
-        gpus = gpus[settings.main_gpu :][:1] if settings.main_gpu >= 0 else []
-    return tuple(gpus)
+    local = [device for device in devices if device.link is None]
+    gpus = [device for device in local if device.kind == "gpu"]
+    if not gpus:
+        gpus = [device for device in local if device.kind == "igpu"]
+    chosen = [*remote, *gpus]
+    if settings.split_mode == "none" and chosen:
+        if settings.main_gpu < 0:
+            return ()
+        chosen = chosen[settings.main_gpu : settings.main_gpu + 1]
+    return tuple(chosen)
 
 
 def place_layers(
@@ -176,29 +190,37 @@ def place_layers(
 ) -> LayerPlacement:
     """`used_bytes`: memory already in use on each device."""
     chosen = offload_devices(settings, devices)
-    backends = [device.backend for device in chosen]
+    cpu = len(chosen)
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
     if chosen and chosen[-1].link and settings.output_layer == "local":
-        layers = (*layers[:-1], len(chosen))
-    is_pipelined = (
-        len(chosen) > 1 and len(chosen) not in layers and "Metal" not in backends
-    )
-    is_pipelined = (
-        is_pipelined and settings.split_mode == "layer" and not settings.cpu_moe
-    )
-    n_in_ram = len(shape.layers) if settings.cpu_moe == ALL_LAYERS else settings.cpu_moe
+        layers = (*layers[:-1], cpu)
+    n_experts_in_ram = settings.cpu_moe
+    if settings.cpu_moe == ALL_LAYERS:
+        n_experts_in_ram = len(shape.layers)
+    experts = list(layers[:-1])
+    for il in range(min(n_experts_in_ram, len(experts))):
+        experts[il] = cpu
+    backends = [device.backend for device in chosen]
+    # Most other backends share CUDA's rules and code.
+    f16_copies = [backend not in ("Vulkan", "Metal") for backend in backends]
+    n_copies = 1
+    if _is_pipelined(settings, backends) and cpu not in layers:
+        n_copies = _MAX_COPIES
     return LayerPlacement(
-        (*(device.name for device in chosen), HOST),
-        layers,
-        # Most other backends share CUDA's rules and code.
-        (*(backend not in ("Vulkan", "Metal") for backend in backends), False),
-        all(backend == "Metal" for backend in backends),
-        tuple(
-            len(chosen) if il < n_in_ram else home
-            for il, home in enumerate(layers[:-1])
-        ),
-        _MAX_COPIES if is_pipelined else 1,
+        backend_names=(*(device.name for device in chosen), HOST),
+        layer_backends=layers,
+        expert_backends=tuple(experts),
+        f16_copies=(*f16_copies, False),
+        repacks=all(backend == "Metal" for backend in backends),
+        n_copies=n_copies,
     )
+
+
+def _is_pipelined(settings: ContextSettings, backends: Sequence[str]) -> bool:
+    """Whether several GPUs compute parts of a batch at the same time."""
+    if len(backends) < 2 or "Metal" in backends:
+        return False
+    return settings.split_mode == "layer" and not settings.cpu_moe
 
 
 def _assign_layers(
@@ -208,17 +230,22 @@ def _assign_layers(
     used_bytes: Mapping[str, int],
 ) -> tuple[int, ...]:
     """Offloads from the back: the output first, then the last layer, and so on."""
-    n_all = n_layer + 1
-    n = n_all if settings.n_gpu_layers < 0 else min(settings.n_gpu_layers, n_all)
-    if not devices or not n:
-        return (len(devices),) * n_all
+    n_all = n_layer + 1  # With the output.
+    n_offloaded = settings.n_gpu_layers
+    if n_offloaded < 0 or n_offloaded > n_all:
+        n_offloaded = n_all
+    cpu = len(devices)
+    if not devices:
+        n_offloaded = 0
+    places = [cpu] * (n_all - n_offloaded)
     if len(devices) == 1:
-        return *[1] * (n_all - n), *[0] * n
-    ends = _cumulative_split(settings, devices, used_bytes)
-    places = (bisect_right(ends, _to_float32(i / n)) for i in range(n))
-    return *[len(devices)] * (n_all - n), *(
-        min(place, len(devices) - 1) for place in places
-    )
+        places += [0] * n_offloaded
+    elif n_offloaded:
+        ends = _cumulative_split(settings, devices, used_bytes)
+        for i in range(n_offloaded):
+            place = bisect_right(ends, _to_float32(i / n_offloaded))
+            places.append(min(place, len(devices) - 1))
+    return tuple(places)
 
 
 def _cumulative_split(
@@ -226,15 +253,17 @@ def _cumulative_split(
 ) -> list[float]:
     """The end of each device's share of the layers, from 0 to 1, in the precision of
     llama.cpp.
+
+    Example: free memory of 24 and 8 GiB gives [0.75, 1.0].
     """
-    parts = [*settings.tensor_split, *[0.0] * len(devices)][: len(devices)]
+    parts = list(settings.tensor_split[: len(devices)])
+    parts += [0.0] * (len(devices) - len(parts))
     if not any(parts):
-        # the same rule as memory_probe_child uses for the draft
+        # Also a device that the target fills gets a share, if a small one, of the draft.
         least = 1 if used_bytes else 0
-        parts = [
-            float(max(least, (d.free or 0) - used_bytes.get(d.name, 0)))
-            for d in devices
-        ]
+        for i, device in enumerate(devices):
+            free = (device.free or 0) - used_bytes.get(device.name, 0)
+            parts[i] = float(max(least, free))
     if not any(parts):
         parts = [1.0] * len(devices)
     sums = list(accumulate(map(_to_float32, parts), lambda a, b: _to_float32(a + b)))

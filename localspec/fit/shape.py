@@ -178,11 +178,12 @@ class ModelShape(Struct, frozen=True, eq=False, dict=True):
     def kv_source(self, il: int) -> int:
         """The layer whose KV cache layer `il` reads."""
         first_shared = len(self.layers) - self.n_shared_kv
-        return (
-            il
-            if il < first_shared
-            else first_shared - (2 if self.layers[il].is_swa else 1)
-        )
+        if il < first_shared:
+            return il
+        # The last two layers with a cache: one with a sliding window, then a full one.
+        if self.layers[il].is_swa:
+            return first_shared - 2
+        return first_shared - 1
 
 
 @contextmanager
@@ -222,26 +223,27 @@ def from_header(header: Header) -> ModelShape:
     first_bytes = sum(
         rest.pop(name).n_bytes for name in _FIRST_LAYER_TENSORS if name in rest
     )
-    first, *others = (
-        _read_layer(header, blocks[il], il) for il in range(header.n_layer)
-    )
-    inner, n_expert = number("ssm.inner_size"), number("expert_count")
+    layers = [_read_layer(header, blocks[il], il) for il in range(header.n_layer)]
+    layers[0] = replace(layers[0], weights=layers[0].weights + first_bytes)
+    inner = number("ssm.inner_size")
+    n_expert = number("expert_count")
     channels = inner + 2 * number("ssm.group_count") * number("ssm.state_size")
     short_conv = number("shortconv.l_cache")
     convolution = max(0, number("ssm.conv_kernel") - 1) * channels
-    mla_result = number("attention.kv_lora_rank") + number("attention.value_length_mla")
+    mla_result = 0
+    if number("attention.key_length_mla") > 0:
+        mla_result = number("attention.kv_lora_rank")
+        mla_result += number("attention.value_length_mla")
     return ModelShape(
-        header.architecture,
-        (replace(first, weights=first.weights + first_bytes), *others),
-        header.n_embd,
+        architecture=header.architecture,
+        layers=tuple(layers),
+        n_embd=header.n_embd,
         n_ctx_train=header.n_ctx_train,
         n_mtp=number("nextn_predict_layers"),
         n_swa=_n_swa(header),
         n_expert=n_expert,
         n_expert_used=min(number("expert_used_count", n_expert), n_expert),
-        mla_result=header.n_head
-        * mla_result
-        * (number("attention.key_length_mla") > 0),
+        mla_result=header.n_head * mla_result,
         n_shared_kv=_n_shared_kv(header),
         n_embd_per_layer=number("embedding_length_per_layer_input"),
         n_embd_r=header.n_embd * (short_conv - 1) if short_conv else convolution,
@@ -286,51 +288,64 @@ def _read_tables(header: Header, tensors: Mapping[str, TensorInfo]) -> dict[str,
 def _read_layer(
     header: Header, tensors: Mapping[str, TensorInfo], il: int
 ) -> LayerShape:
-    number, architecture = header.hparam, header.architecture
+    architecture = header.architecture
     is_swa = _is_swa(header, il)
-    is_recurrent = architecture in RECURRENT or (
-        architecture in HYBRID
-        and any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
-    )
+    is_recurrent = _is_recurrent(architecture, tensors)
     n_head = _layer_number(header, "attention.head_count", il)
     n_head_kv = _layer_number(header, "attention.head_count_kv", il, header.n_head)
     is_fused = "attn_qkv.weight" in tensors and not is_recurrent
     has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
     if architecture in HYBRID or architecture == ASSISTANT:
-        has_kv = (
-            is_fused or "attn_k.weight" in tensors or "attn_kv_a_mqa.weight" in tensors
-        )
-    default, swa = header.n_embd // max(1, header.n_head), "_swa" * is_swa
-    k, v = (
-        number(
-            f"attention.{part}_length{swa}", number(f"attention.{part}_length", default)
-        )
-        for part in ("key", "value")
-    )
-    mla_key = number("attention.key_length_mla")
-    mla = mla_key + number("attention.kv_lora_rank") if mla_key else 0
+        names = {"attn_k.weight", "attn_kv_a_mqa.weight"}
+        has_kv = is_fused or not names.isdisjoint(tensors)
+    key_width = _head_width(header, "key", is_swa=is_swa)
+    value_width = _head_width(header, "value", is_swa=is_swa)
+    compressed_query = header.hparam("attention.key_length_mla")
+    if compressed_query:
+        compressed_query += header.hparam("attention.kv_lora_rank")
     experts = [t.n_bytes for name, t in tensors.items() if _EXPERT_TENSORS.match(name)]
     dense = [
         t.n_bytes for name, t in tensors.items() if not _EXPERT_TENSORS.match(name)
     ]
     has_attention = "attn_output.weight" in tensors and not is_recurrent
     return LayerShape(
-        sum(dense),
-        sum(experts),
-        max(dense, default=0),
-        max(experts, default=0),
-        n_head if has_attention else 0,
-        n_head_kv,
-        k,
-        v,
-        attention_width(
-            architecture, (n_head, n_head_kv, k, v), mla=mla, is_fused=is_fused
+        weights=sum(dense),
+        experts=sum(experts),
+        matrix=max(dense, default=0),
+        expert_matrix=max(experts, default=0),
+        n_head=n_head if has_attention else 0,
+        n_head_kv=n_head_kv,
+        n_embd_head_k=key_width,
+        n_embd_head_v=value_width,
+        qkv=attention_width(
+            architecture,
+            (n_head, n_head_kv, key_width, value_width),
+            mla=compressed_query,
+            is_fused=is_fused,
         ),
-        _feed_forward(header, tensors, il),
-        is_swa,
-        is_recurrent,
-        has_kv and architecture not in RECURRENT,
+        ff=_feed_forward(header, tensors, il),
+        is_swa=is_swa,
+        is_recurrent=is_recurrent,
+        has_kv=has_kv and architecture not in RECURRENT,
     )
+
+
+def _is_recurrent(architecture: str, tensors: Mapping[str, TensorInfo]) -> bool:
+    """A hybrid's layer is known by its tensors."""
+    if architecture in RECURRENT:
+        return True
+    if architecture not in HYBRID:
+        return False
+    return any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
+
+
+def _head_width(header: Header, part: str, *, is_swa: bool) -> int:
+    """Of a key or a value; those of sliding-window layers may have their own."""
+    default = header.n_embd // max(1, header.n_head)
+    width = header.hparam(f"attention.{part}_length", default)
+    if is_swa:
+        width = header.hparam(f"attention.{part}_length_swa", width)
+    return width
 
 
 def attention_width(
@@ -349,8 +364,11 @@ def attention_width(
     if mla:
         return n_head * (mla + k) + 2 * k
     width = n_head * k + n_head_kv * (k + v)
-    # A fused product is copied in parts.
-    return width * (1 + is_fused) + 2 * n_head * k * (architecture in GATED_ATTENTION)
+    if is_fused:  # The product is copied in parts.
+        width *= 2
+    if architecture in GATED_ATTENTION:
+        width += 2 * n_head * k
+    return width
 
 
 def feed_forward_width(
@@ -360,20 +378,23 @@ def feed_forward_width(
 
     `dense`: of all matrices of the dense part, or of shared experts.
     """
-    width = dense + n_embd if dense else 0
+    width = 0
+    if dense:
+        width = dense + n_embd
     if n_expert:
         experts = n_used * (3 * expert_ff + n_embd) + 2 * n_expert
-        # The results of shared experts, or of a dense part beside, stay meanwhile.
-        width = max(width, experts) + (2 if dense else 1) * n_embd
+        width = max(width, experts) + n_embd
+        if dense:  # The results of shared experts, or of a dense part beside, stay.
+            width += n_embd
     return width
 
 
 def _feed_forward(header: Header, tensors: Mapping[str, TensorInfo], il: int) -> int:
     names = {"ffn_up.weight", "ffn_up_shexp.weight"} & tensors.keys()
-    has_gate = any(name.startswith("ffn_gate") for name in tensors)
-    dense = max((tensors[name].shape[1] for name in names), default=0) * (
-        3 if has_gate else 2
-    )
+    n_matrices = 2
+    if any(name.startswith("ffn_gate") for name in tensors):
+        n_matrices = 3
+    dense = n_matrices * max((tensors[name].shape[1] for name in names), default=0)
     down = tensors.get("ffn_down_exps.weight")
     if down is None:
         return feed_forward_width(header.n_embd, dense)
@@ -411,26 +432,33 @@ def _is_swa(header: Header, il: int) -> bool:
     pattern = header.keys.get(f"{header.architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, tuple):
         return il < len(pattern) and bool(pattern[il])
+    if il >= header.n_layer - header.hparam("nextn_predict_layers"):
+        return False
     n, is_dense_first = _SWA_PATTERNS[header.architecture]
-    n = pattern if isinstance(pattern, int) else n
-    is_in_pattern = n == 0 or il % n != (0 if is_dense_first else n - 1)
-    return is_in_pattern and il < header.n_layer - header.hparam("nextn_predict_layers")
+    if isinstance(pattern, int):
+        n = pattern
+    if n == 0:
+        return True
+    full_layer = 0 if is_dense_first else n - 1
+    return il % n != full_layer
 
 
 def _most_read_type(header: Header, *, is_tied: bool) -> str:
     n_expert = header.hparam("expert_count")
-    share = min(header.hparam("expert_used_count", n_expert), n_expert) / max(
-        1, n_expert
-    )
+    n_used = min(header.hparam("expert_used_count", n_expert), n_expert)
+    share_of_experts = n_used / max(1, n_expert)
     types: Counter[str] = Counter()
     for tensor in header.tensors:
-        if tensor.name not in _TABLES or (
-            is_tied and tensor.name == "token_embd.weight"
-        ):
-            types[tensor.type_name] += int(
-                tensor.n_bytes * (share if "_exps" in tensor.name else 1)
-            )
-    return types.most_common(1)[0][0] if types else ""
+        is_output = is_tied and tensor.name == "token_embd.weight"
+        if tensor.name in _TABLES and not is_output:
+            continue
+        n_bytes = tensor.n_bytes
+        if "_exps" in tensor.name:
+            n_bytes = int(n_bytes * share_of_experts)
+        types[tensor.type_name] += n_bytes
+    if not types:
+        return ""
+    return types.most_common(1)[0][0]
 
 
 def is_repacked(type_name: str, n_rows: int) -> bool:

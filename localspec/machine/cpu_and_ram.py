@@ -193,6 +193,9 @@ class OtherCpuLoad:
         return total - idle - sum(each.user + each.system for each in own), total
 
 
+_MAX_THREADS_PER_CPU = 4
+
+
 class CpuCores(Struct, frozen=True):
     """Numbers of cores; `performance` equals `physical` where all are alike or it is
     unknown.
@@ -201,11 +204,6 @@ class CpuCores(Struct, frozen=True):
     physical: int
     logical: int
     performance: int
-
-    @property
-    def default_threads(self) -> int:
-        """Threads until they are measured: a slow core would delay all others."""
-        return self.performance
 
     def thread_counts(self) -> tuple[int, ...]:
         """Thread counts worth comparing, the default first."""
@@ -231,6 +229,18 @@ def read_cpu_cores() -> CpuCores:
         else None
     )
     return limit_cores(physical, logical, performance, usable or logical)
+
+
+def choose_n_threads(requested: int | None = None) -> int:
+    """Threads of a model: those requested, within reason, or one per performance core.
+
+    That is what a model starts with; a slow core would delay all others.  Which of
+    `CpuCores.thread_counts` is best is measured when the computer is idle.
+    """
+    if requested is None:
+        return read_cpu_cores().performance
+    most = _MAX_THREADS_PER_CPU * (os.cpu_count() or 1)
+    return max(1, min(requested, most))
 
 
 def limit_cores(physical: int, logical: int, performance: int, usable: int) -> CpuCores:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from localspec import extras
 from localspec.errors import Hint, UsageError
 from localspec.machine import remote_devices
-from localspec.machine.cpu_and_ram import read_cpu_cores
+from localspec.machine.cpu_and_ram import choose_n_threads
 from localspec.machine.ggml import GgmlLibrary
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
@@ -219,7 +219,7 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
     params.type_k, params.type_v = KV_TYPES[settings.kv_type]
     params.flash_attn_type = FLASH_ATTN_TYPES[settings.flash_attn]
     params.swa_full = settings.swa_full and role.n_outputs_max > 1
-    params.n_threads = params.n_threads_batch = resolve_n_threads(settings.n_threads)
+    params.n_threads = params.n_threads_batch = choose_n_threads(settings.n_threads)
     params.no_perf = True
     return params
 
@@ -240,9 +240,3 @@ def has_amx() -> bool:
         )
     except OSError:
         return False
-
-
-def resolve_n_threads(requested: int | None) -> int:
-    if requested is not None:
-        return max(1, min(requested, 4 * (os.cpu_count() or 1)))
-    return read_cpu_cores().default_threads

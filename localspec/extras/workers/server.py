@@ -33,7 +33,7 @@ from localspec.extras.workers.wire import (
     WorkerStatus,
 )
 from localspec.machine import installed_llama_cpp
-from localspec.machine.cpu_and_ram import read_cpu_cores
+from localspec.machine.cpu_and_ram import choose_n_threads
 from localspec.sanitize import sanitize
 
 _START_SECONDS = 60.0  # For a child to start: a driver may have to wake a GPU.
@@ -270,7 +270,7 @@ class ServingChild:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        threads = settings.threads or read_cpu_cores().default_threads
+        threads = choose_n_threads(settings.threads)
         self._lock = threading.Lock()
         arguments = (
             0,
