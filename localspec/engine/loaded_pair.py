@@ -101,44 +101,48 @@ class LoadedDraft:
             )
 
     def _open_head(self, gguf: Header) -> None:
-        target, model = self._target, self._target.model
+        target = self._target
         header = reader.read(Path(self._load.target))
         self._check(pair_compatibility.check_compatibility(header, gguf, self.path))
         self.kind = draft_heads.file_draft_kind(gguf)
         if self.kind == "mtp":
             self._open_mtp_layer(self.path, is_assistant=draft_heads.is_assistant(gguf))
             return
-        source = hidden_states.LayerHiddenStates(
-            target.handle, model, draft_heads.target_layers(gguf)
-        )
-        settings, width = self._load.draft_settings, source.width
+        layers = draft_heads.target_layers(gguf)
+        source = hidden_states.LayerHiddenStates(target.handle, target.model, layers)
+        settings = self._load.draft_settings
         if self.kind == "eagle3":
-            self.context = head = HeadContext(
-                self.path, settings, target, target_width=width
-            )
+            head = HeadContext(self.path, settings, target, target_width=source.width)
+            self.context = head
             self.head_runner = HeadRunner(head, self.kind, target.n_batch)
         else:
-            form = draft_heads.read_block_format(gguf)
-            self.context = block = BlockHeadContext(
-                self.path, settings, target, target_width=width, form=form
+            block = BlockHeadContext(
+                self.path,
+                settings,
+                target,
+                target_width=source.width,
+                form=draft_heads.read_block_format(gguf),
             )
+            self.context = block
             self.head_runner = BlockHeadRunner(block, self.kind, target.n_batch)
         target.set_listener(source, self.head_runner)
 
     def _open_mtp_layer(self, path: Path | None, *, is_assistant: bool = False) -> None:
-        """Load an MTP head from a file of its own, or from the target's file if `path`
-        is None.
-        """
-        self.kind, target, settings = "mtp", self._target, self._load.draft_settings
-        if is_assistant:  # it reads the target's cache, whose layout depends on these
+        """Load an MTP head from a file of its own, or from the target's file (None)."""
+        self.kind = "mtp"
+        target = self._target
+        settings = self._load.draft_settings
+        # An assistant reads the target's cache, whose layout depends on these settings.
+        if is_assistant:
             same = self._load.target_settings
             settings = replace(
                 settings, flash_attn=same.flash_attn, kv_type=same.kv_type
             )
         source = hidden_states.FinalHiddenStates(target.handle, target.model)
-        self.context = head = HeadContext(
+        head = HeadContext(
             path, settings, target, target_width=source.width, is_mtp=True
         )
+        self.context = head
         self.head_runner = HeadRunner(head, "mtp", target.n_batch, first_position=0)
         target.set_listener(source, self.head_runner)
 
@@ -220,8 +224,9 @@ def is_own_mtp_layer(target: str, draft: str) -> bool:
 
 
 def _can_return(context: LlamaContext) -> bool:
-    """Whether a checkpoint brings the state back; measured, the memory is empty after
-    it.
+    """Whether a checkpoint brings the state back.
+
+    That is tried, and leaves the memory empty.
     """
     context.decode([0], 0)
     context.save_checkpoint(until_next=True)
@@ -239,17 +244,15 @@ def _main_device(context: AnyContext) -> str:
 
 
 class LoadedPair:
-    """The loaded target and its draft, with the notices about them and the prompt
-    builder.
-    """
+    """The loaded target and its draft, their notices, and the builder of prompts."""
 
     def __init__(self, load: LoadCommand, interrupted: Callable[[], bool]) -> None:
         self.loaded_draft: LoadedDraft | None = None
         """None if none is given, or if it cannot draft here."""
         self.notices: list[Notice] = []
         self.has_remote_layers = bool(load.target_settings.remote_hosts)
+        # The renderer is imported while llama.cpp loads; rendering waits for it.
         renderer = ("localspec.models.chat_template.jinja_render",)
-        # While llama.cpp loads; rendering waits for it.
         threading.Thread(
             target=importlib.import_module, args=renderer, daemon=True
         ).start()
@@ -271,9 +274,7 @@ class LoadedPair:
             if isinstance(model, LlamaContext):
                 model.is_interrupted = interrupted
         self.max_draft = min(load.draft_max, self.target.rollback)
-        """Maximum number of draft tokens per round, limited by what the target can roll
-        back.
-        """
+        """The most draft tokens of a round: the target must be able to roll them back."""
         self._add_warnings()
 
     def _add_warnings(self) -> None:
@@ -313,15 +314,14 @@ class LoadedPair:
 
         draft = self.draft
         # An MTP layer of the target's own file shares the target's model.
-        weights = sum(
-            model.n_bytes() for model in {context.model for context in self.models}
-        )
+        loaded_models = {context.model for context in self.models}
         memory: dict[str, int | None] = {
             "predicted": None,
             "used": None,
-            "weights": weights,
+            "weights": sum(model.n_bytes() for model in loaded_models),
         }
-        for model in self.models:  # nothing if this llama.cpp build does not report it
+        # Some builds of llama.cpp report nothing.
+        for model in self.models:
             for name, size in model.memory_by_device().items():
                 memory[name] = (memory.get(name) or 0) + size
                 memory["used"] = (memory["used"] or 0) + size

@@ -1,6 +1,4 @@
-"""Costs and threads are measured when asked for or idle, and threads left to other
-programs.
-"""
+"""Costs and threads are measured on request or when idle; other programs get threads."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -187,7 +185,7 @@ def test_a_computer_that_stays_busy_is_left_alone(
 def test_a_command_interrupts_a_measurement_within_a_pass(
     idle: tuple[Session, QuietComputer],
 ) -> None:
-    """Also one that arrives before the first pass; the next answer is as ever."""
+    """So does one that arrives before the first pass; the next answer is as ever."""
     session, _ = idle
     before = say(session, "Hello", max_tokens=20)
     threads = [

@@ -49,7 +49,8 @@ def test_other_architectures_say_what_they_say_plainly(zoo: Zoo, name: str) -> N
         codes = [notice.code for notice in session.ready.notices]
     assert ("no-rollback" in codes) is (name == "recurrent")
     plan = said.plan
-    assert plan is not None and plan.state == ("off" if name == "recurrent" else "on")
+    assert plan is not None
+    assert plan.state == ("off" if name == "recurrent" else "on")
     assert ("cannot roll back" in plan.why) is (name == "recurrent")
     assert (said.speculation["drafted"] > 0) is (name != "recurrent")
 

@@ -127,8 +127,10 @@ def test_a_job_that_waits_can_be_withdrawn() -> None:
         host.submit(second)
         assert host.withdraw(second) and not host.withdraw(first)
         first.let_go.set()
-        host.submit(last := EngineJob(lambda _: 3))
-        assert last.result() == 3 and not second.begun.is_set()
+        last = EngineJob(lambda _: 3)
+        host.submit(last)
+        assert last.result() == 3
+        assert not second.begun.is_set()
 
 
 def test_others_run_while_a_job_waits_for_a_person() -> None:
@@ -168,21 +170,27 @@ def test_a_question_ends_with_its_host() -> None:
 @pytest.mark.parametrize("reloads", [True, False])
 def test_an_engine_that_has_exited(reloads: bool) -> None:
     with hosting(reloads=reloads) as (host, start):
-        host.submit(job := EngineJob(lambda engine: engine))
-        start_engine = job.result()
+        before = EngineJob(lambda engine: engine)
+        host.submit(before)
+        first_engine = before.result()
+
         start.engines[0].alive = False
         assert host.is_lost == (not reloads)
-        host.submit(job := EngineJob(lambda engine: engine))
-        assert (job.result() is not start_engine) == reloads
-        assert [notice.code for notice in job.notices] == ["loaded-again"] * reloads
+        after = EngineJob(lambda engine: engine)
+        host.submit(after)
+
+        assert (after.result() is not first_engine) == reloads
+        codes = [notice.code for notice in after.notices]
+        assert codes == (["loaded-again"] if reloads else [])
         start.engines[0].closed = True
 
 
 def test_a_load_without_a_process_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Neither who closes it, nor the next pair; the process that it creates later is
-    closed.
+    """It holds up neither who closes it nor the next pair.
+
+    The process that it creates later is closed.
     """
     monkeypatch.setattr(engine_host, "_STOP_TIMEOUT", None)
     monkeypatch.setattr(engine_host, "_JOIN_TIMEOUT", None)
@@ -199,7 +207,8 @@ def test_a_load_without_a_process_holds_nobody_up(
         raise EngineError("The engine was closed.", "")
 
     before = EngineHost(REQUEST, probe=False, start=check_slowly)
-    before.submit(loading := EngineJob(lambda engine: engine))
+    loading = EngineJob(lambda engine: engine)
+    before.submit(loading)
     assert checking.wait(LIMIT)
     before.end()
     closing = threading.Thread(target=before.close, daemon=True)
@@ -236,7 +245,8 @@ def test_a_pair_waits_for_all_before_it_that_hold_memory(
         monkeypatch.setattr(middle._thread, "join", note_and_join)
         last = EngineHost(REQUEST, probe=False, start=Starter(), after=middle)
         assert joined.wait(LIMIT)
-        last.submit(job := EngineJob(lambda engine: engine))
+        job = EngineJob(lambda engine: engine)
+        last.submit(job)
         first.end()
         middle.end()
         answering.let_go.set()

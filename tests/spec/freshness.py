@@ -17,12 +17,12 @@ from tests.support.heads_beside import Beside
 from tests.support.tinygguf import EOS
 
 HOT = replace(PLAIN, temperature=2.0, seed=3, logit_bias=((EOS, -100.0),))
-"""With the same noise for draft and target, heads of random weights are often right:
-none, some and all of a draft's tokens are accepted, and each leaves another memory
-behind.
+"""Heads of random weights are often right with this, because draft and target have the
+same noise: none, some and all of a draft's tokens are accepted, and each leaves another
+memory behind.
 """
 _NEAR = 0.05
-"""Of logits that differ by how wide the passes were from which they come."""
+"""Logits differ by so much if they come from passes of different widths."""
 
 
 class Compared:

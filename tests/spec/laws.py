@@ -1,5 +1,4 @@
-"""Properties of speculative decoding as checks; each raises AssertionError on a
-violation.
+"""Properties of speculative decoding as checks, which raise AssertionError.
 
 The engine's tests run them on the production code, `test_mutants.py` on code with
 planted bugs.
@@ -130,8 +129,9 @@ def _recurrent(seed: int) -> MakeDrafter:
 
 
 def _auto(verifier: Verifier, what: PreparedAnswer, text: list[int]) -> Drafter:
-    """All sources together; passes are cheap, so that they draft from the first round
-    on.
+    """All sources together.
+
+    Passes are cheap, so that they draft from the first round on.
     """
     model = _model(lambda: HistoryModel(2))(verifier, what, text)
     costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "8": 1.1}, 0.01))
@@ -209,7 +209,7 @@ def every_draft_same_as_plain(
     n_vocab: int = 4,
     grammar: GrammarState | None = None,
 ) -> None:
-    """With fixed noise every possible draft gives plain decoding's tokens."""
+    """Every possible draft gives plain decoding's tokens; the noise is fixed."""
     rows = table(3, n_vocab, scale=1.0)
     for seed in range(3):
         what = job(
@@ -330,9 +330,7 @@ def certain_case(
 
 
 def rarely_by_chance(mode: VerifyMode, answers: int = 1000) -> None:
-    """The frequencies of seeded answers of three tokens match the target's
-    distribution.
-    """
+    """Seeded answers of three tokens are as frequent as the target says."""
     case = tables_case(replace(PLAIN, temperature=0.8), n=3)
     counts: Counter[Outcome] = Counter()
     for seed in range(answers):
@@ -478,8 +476,12 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
             verifier = make_verifier("coupled", SEED)
             target = history()
             got = run(target, make(verifier, what, [*PROMPT, *free]), verifier, what)
-            assert got.tokens == (free[: free.index(end) + 1] if end in free else free)
-            assert got.end == ("eog" if end in free else "length")
+            if end in free:
+                assert got.tokens == free[: free.index(end) + 1]
+                assert got.end == "eog"
+            else:
+                assert got.tokens == free
+                assert got.end == "length"
             assert all(step.accepted <= len(step.tokens) for step in got.steps)
             assert target.memory == [*PROMPT, *got.tokens][:-1]
 

@@ -70,9 +70,10 @@ def test_whatever_was_read_before_the_logits_are_of_the_text(
     texts: list[list[int]], n_batch: int, kind: type[HistoryModel]
 ) -> None:
     model = kind(1, n_batch=n_batch)
-    reader = PrefixCache(
-        model, model.save_checkpoint if isinstance(model, CheckpointModel) else None
-    )
+    save_checkpoint = None
+    if isinstance(model, CheckpointModel):
+        save_checkpoint = model.save_checkpoint
+    reader = PrefixCache(model, save_checkpoint)
     for text in texts:
         logits = read_all(reader, text)
         assert model.memory == text
@@ -86,7 +87,7 @@ SIZE = {"n_vocab": 16, "n_ctx": 512, "n_batch": 512}
 
 
 class Savable(BranchingModel):
-    """As a llama_context: a copy of its memory has a size by token."""
+    """Like a llama_context: a copy of its memory has a size by token."""
 
     fails = False
 
@@ -222,9 +223,7 @@ def chat(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[tuple[str, Chat]]
 
 
 def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat]) -> None:
-    """That is the answer's last token, and what the template and the question add to
-    it.
-    """
+    """New are the answer's last token, and what template and question add to it."""
     kind, talk = chat
     before = talk.ask("Tell me a story", spec="off")
     for question, spec in (
@@ -242,9 +241,7 @@ def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat]) -> N
 
 
 def test_drawn_tokens_are_found_again(zoo: Zoo, chat: tuple[str, Chat]) -> None:
-    """Hot enough to draw what no tokenizer would write, bytes of broken characters
-    among it.
-    """
+    """They are so hot that no tokenizer would write them, broken characters included."""
     kind, talk = chat
     hot = SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.0, seed=1)
     before = talk.ask("Tell me", sampling=hot)

@@ -1,6 +1,4 @@
-"""One function makes the distribution, as llama.cpp does; the noise to draw by it is
-noise.
-"""
+"""One function makes the distribution, as llama.cpp does; its noise is noise."""
 
 import ctypes
 import math
@@ -138,8 +136,9 @@ def test_the_law_is_llama_cpps_chain(
     scale: float,
     data: st.DataObject,
 ) -> None:
-    """XTC's coin is part of the law: both sides, each in its share; at temperature 0
-    neither.
+    """XTC's coin is part of the law: each side has its share.
+
+    At temperature 0 there is no coin.
     """
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     row = rng.normal(scale=scale, size=n).astype(np.float32)

@@ -1,5 +1,6 @@
-"""Laws of the loop, over every drafter: the text is plain decoding's, and every yield
-is whole.
+"""Laws of the loop: the text is plain decoding's, and every yield is whole.
+
+Each law is checked for every drafter.
 """
 
 from collections.abc import Sequence
@@ -128,9 +129,7 @@ def test_limits_are_exact_and_an_end_token_cuts_there(make: laws.MakeDrafter) ->
 @pytest.mark.parametrize("name", ["model", "lookup"])
 @pytest.mark.parametrize("kind", [HistoryModel, StubbornModel])
 def test_closing_anywhere_leaves_no_trace(kind: type[HistoryModel], name: str) -> None:
-    """Before the same prompt, a longer, another or a shorter one, and before the whole
-    chat.
-    """
+    """The next prompt is the same, a longer, another or a shorter one, or the chat's."""
     first = job([*PROMPT, *PROMPT, 0], 8, sampling=SAMPLED, draft_length=3)
     said = plain(laws.history(), make_verifier("coupled", SEED), first).tokens
     seconds = ([*first.prompt, 0, 1], [1, 2, 4, 4, 1, 2], [5, 4, 3, 5, 4], [1, 2])

@@ -1,6 +1,4 @@
-"""A budget for thinking ends it where it should, whoever guesses, and the answer
-follows.
-"""
+"""A budget ends the thinking where it should, whatever drafts, and the answer follows."""
 
 from typing import Any
 

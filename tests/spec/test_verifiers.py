@@ -131,9 +131,7 @@ def test_the_law_is_the_targets_to_the_last_bits(mode: VerifyMode) -> None:
 
 
 class EndedDrafter:
-    """Ends each draft after some tokens, by their number alone, or after an unlikely
-    one.
-    """
+    """Ends each draft after a number of tokens, or after an unlikely one."""
 
     def __init__(self, inner: Drafter, likely: float) -> None:
         self._inner = inner
@@ -161,7 +159,7 @@ class EndedDrafter:
 def test_the_law_is_the_targets_whatever_ends_a_draft(
     mode: VerifyMode, likely: float
 ) -> None:
-    """By its number, by its distribution before a token is drawn, or after it."""
+    """A draft ends by its length, or by a token's distribution before or after a draw."""
     whole = tables_case(n=5, draft_length=3)
     cut = replace(
         whole, drafter=lambda *given: EndedDrafter(whole.drafter(*given), likely)
@@ -170,7 +168,7 @@ def test_the_law_is_the_targets_whatever_ends_a_draft(
 
 
 def mean_accepted(mode: VerifyMode, seed: int, draft_length: int) -> float:
-    """Of one round, between distributions that depend on all that was said."""
+    """The mean of one round, between distributions that depend on all that was said."""
 
     def law_after(side: int, said: Sequence[int]) -> Distribution:
         rng = np.random.default_rng([seed, side, len(said), *said])
@@ -203,9 +201,7 @@ def test_block_accepts_no_fewer_than_rejection(draft_length: int) -> None:
 
 
 def test_block_asks_nothing_beyond_what_cannot_be() -> None:
-    """A prefix that the target never says ends the search: rows beyond it are not
-    looked at.
-    """
+    """A prefix that the target never says ends the search; no later row is looked at."""
     p = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
     q = Distribution(np.array([2]), np.ones(1))
     got = BlockVerifier(SeededRandom(0)).verify(
