@@ -1,6 +1,4 @@
-"""Makes the drafters of answers: prompt lookup, and a draft with its costs and
-statistics.
-"""
+"""Chooses what drafts for each answer, and keeps a pair's costs and statistics."""
 
 from __future__ import annotations
 
@@ -59,15 +57,19 @@ class DrafterFactory:
     def __init__(
         self, pair: LoadedPair, load: LoadCommand, is_cancelled: Callable[[], bool]
     ) -> None:
-        self._pair, self._draft = pair, pair.loaded_draft
+        self._pair = pair
+        self._draft = pair.loaded_draft
         self._is_cancelled = is_cancelled
-        self._lookup = LookupDrafter()  # Kept, because it has indexed the chat so far.
-        survival = load.measured.survival if load.measured else {}
-        self._stats = {
-            name: PairStats.from_saved(saved) for name, saved in survival.items()
-        }
+        self._lookup = LookupDrafter()
+        """Prompt lookup is kept, because it has indexed the chat so far."""
+        self._stats: dict[str, PairStats] = {}
+        if load.measured is not None:
+            for name, saved in load.measured.survival.items():
+                self._stats[name] = PairStats.from_saved(saved)
+
         context = pair.draft
-        self._cache, can_overlap = None, False
+        self._cache: BranchCache | None = None
+        can_overlap = False
         if isinstance(context, LlamaContext) and self._draft:
             saves = context.save_checkpoint if context.is_recurrent else None
             self._cache = BranchCache(context, saves)
@@ -88,15 +90,19 @@ class DrafterFactory:
         return [] if self._cache is None else [self._cache]
 
     def set_costs(self, measured: MeasuredCosts | None) -> None:
-        draft = self._draft
+        drafts_blocks = False
+        drafts_on_gpu = False
+        if self._draft is not None:
+            drafts_blocks = draft_kinds.kinds()[self._draft.kind].drafts_blocks
+            drafts_on_gpu = self._draft.is_on_gpu
+        settling = self._pair.target.captured_after
+        if self._pair.has_remote_layers:
+            settling = 1
         self.costs = PassCosts(
             measured,
-            drafts_blocks=draft is not None
-            and draft_kinds.kinds()[draft.kind].drafts_blocks,
-            settling=1
-            if self._pair.has_remote_layers
-            else self._pair.target.captured_after,
-            drafts_on_gpu=draft is not None and draft.is_on_gpu,
+            drafts_blocks=drafts_blocks,
+            settling=settling,
+            drafts_on_gpu=drafts_on_gpu,
         )
 
     def saved_stats(self) -> dict[str, Any]:
@@ -148,7 +154,7 @@ class DrafterFactory:
     def _make_source(
         self, name: str, draft: LoadedDraft | None, inputs: DrafterInputs
     ) -> Drafter | None:
-        """The drafter of a method; of `auto` the loaded draft's, if there is one."""
+        """The drafter of a method; that of `auto` is the loaded draft's, or None."""
         if name == "lookup":
             return self._lookup
         if name != "auto":
@@ -156,27 +162,25 @@ class DrafterFactory:
         return drafters.make(draft.kind, inputs) if draft is not None else None
 
     def _choose(self, answer: PreparedAnswer) -> tuple[str, SpeculationPlan]:
-        """The drafter's name.  Raises UsageError."""
-        name, length = answer.drafting.method, self._length(answer)
+        """The drafter's name, and the plan that is reported. Raises UsageError."""
+        name = answer.drafting.method
+        length = self._length(answer)
         if name in ("off", "none") or length < 1:
-            stuck = (
-                ""
-                if self._pair.max_draft
-                else "the model cannot roll back rejected tokens"
-            )
-            return "none", SpeculationPlan("off", stuck or "turned off")
+            why = "turned off"
+            if not self._pair.max_draft:
+                why = "the model cannot roll back rejected tokens"
+            return "none", SpeculationPlan("off", why)
         if name == "auto":
-            sources = f"{self._draft.description} and " if self._draft else ""
-            return name, SpeculationPlan(
-                "probing", f"{sources}prompt lookup, when it helps"
-            )
+            why = "prompt lookup, when it helps"
+            if self._draft:
+                why = f"{self._draft.description} and {why}"
+            return name, SpeculationPlan("probing", why)
         draft_kinds.check(name, self._draft.kind if self._draft else None)
         if name == "model" and self._draft:
-            name = self._draft.kind  # `model` also selects a head
+            name = self._draft.kind  # `model` also selects a head.
         title = draft_kinds.head_title(name) or name
-        return name, SpeculationPlan(
-            "on", answer.drafting.why or f"max draft tokens {length}, {title}"
-        )
+        why = answer.drafting.why or f"max draft tokens {length}, {title}"
+        return name, SpeculationPlan("on", why)
 
     def _make_controller(
         self,
@@ -230,7 +234,7 @@ class DrafterFactory:
         return max(0, len(prompt) - unread)
 
     def stats(self, answer: PreparedAnswer) -> PairStats:
-        """Those under the answer's verification method and temperature."""
+        """The statistics under the answer's verification method and temperature."""
         key = stats_key(answer.sampling, answer.drafting.verify)
         return self._stats.setdefault(key, PairStats())
 
@@ -238,8 +242,10 @@ class DrafterFactory:
         self, answer: PreparedAnswer, default: int = DEFAULT_DRAFT_LENGTH
     ) -> int:
         """The most draft tokens of a round."""
-        requested = answer.drafting.max_length
-        return min(default if requested is None else requested, self._pair.max_draft)
+        length = answer.drafting.max_length
+        if length is None:
+            length = default
+        return min(length, self._pair.max_draft)
 
     def close(self) -> None:
         for overlap in self._overlaps:

@@ -46,8 +46,8 @@ class LoadedDraft:
     """The draft of a loaded target: its context, and what drafting with it needs."""
 
     def __init__(self, path: Path, load: LoadCommand, target: LlamaContext) -> None:
-        # None if it cannot draft here; a notice says why.
         self.context: AnyContext | None = None
+        """It stays None if the draft cannot be used here; a notice says why."""
         self.head_runner: HeadRunner | BlockHeadRunner | None = None
         """Feeds the target's hidden states to the head, if the draft is one."""
         self.kind = "model"
@@ -56,7 +56,8 @@ class LoadedDraft:
         """What the kind's loader made, for its drafter."""
         self.notices: list[Notice] = []
         self.path = path
-        self._load, self._target = load, target
+        self._load = load
+        self._target = target
         self._scored: tuple[LlamaContext, PrefixCache] | None = None
         self._prompts: PromptBuilder | None = None
         """Renders chats for a draft model that reads them by its own template."""
@@ -88,8 +89,11 @@ class LoadedDraft:
             else:
                 self._open_head(gguf)
         except hidden_states.HeadsUnsupportedError as missing:
-            what = f"This build of llama.cpp cannot run {draft_kinds.head_title(self.kind)} heads"
-            message = f"{what}: it lacks {missing.missing_function}. {self.path.name} is not used."
+            title = draft_kinds.head_title(self.kind)
+            message = (
+                f"This build of llama.cpp cannot run {title} heads: it lacks "
+                f"{missing.missing_function}. {self.path.name} is not used."
+            )
             self.notices.append(Notice("warning", "no-heads", message, missing.hint))
             self.kind = "model"
 
@@ -147,17 +151,18 @@ class LoadedDraft:
         target.set_listener(source, self.head_runner)
 
     def _open_model(self, gguf: Header) -> None:
-        path, target = self.path, Path(self._load.target)
-        verdict = pair_compatibility.check_compatibility(
-            reader.read(target), gguf, path
-        )
+        path = self.path
+        target = Path(self._load.target)
+        header = reader.read(target)
+        verdict = pair_compatibility.check_compatibility(header, gguf, path)
         self._check(verdict)
         kind = draft_kinds.of_verdict(verdict.verdict) or draft_kinds.kinds()["model"]
         self.kind = kind.name
         role = llama_params.draft_role(
             self._load, self._target.n_ctx, kind.n_output_rows
         )
-        self.context = draft = _open_draft_model(path, role, gguf)
+        draft = _open_draft_model(path, role, gguf)
+        self.context = draft
         if kind.loader:
             prepare = extras.load_object(kind.loader)
             prepared: PreparedDraft = prepare(target, self._target, path, draft)
@@ -170,10 +175,11 @@ class LoadedDraft:
             what = "the target itself" if is_target else "larger than its target"
             message = f"The draft model is {what}, so speculation gains nothing."
             hint = "Use a smaller draft model, or none."
-            self.notices.append(
-                Notice("info" if is_target else "warning", "large-draft", message, hint)
-            )
-        # Else it would decode the whole text again after each rejection.
+            notice = Notice("warning", "large-draft", message, hint)
+            if is_target:
+                notice = replace(notice, level="info")
+            self.notices.append(notice)
+        # It would decode the whole text again after each rejection.
         if draft.is_recurrent and not _can_return(draft):
             draft.close()
             self.context = None
@@ -184,9 +190,7 @@ class LoadedDraft:
             self.notices.append(Notice("warning", "draft-no-rollback", message))
 
     def open_scored(self) -> PrefixCache:
-        """The draft model once more, with a row of logits for every token that it
-        reads.
-        """
+        """The draft model once more, with a row of logits for every token it reads."""
         if self._scored is None:
             n_rows = draft_scoring.READ_WIDTH
             role = llama_params.draft_role(self._load, self._target.n_ctx, n_rows)
@@ -200,7 +204,7 @@ class LoadedDraft:
             return None
         try:
             prompt = self._prompts.build_prompt(replace(request, template=None))
-        except LocalspecError:  # no template, or one that refuses this chat
+        except LocalspecError:  # There is no template, or it refuses this chat.
             return None
         return self._prompts.tokenize(prompt)
 
