@@ -5,6 +5,8 @@ like the table: `COMMANDS`, for example, is a tuple of rows of the table in
 `localspec/command_table.py`. The rows are data; the code behind them is named by an
 import path (`module:name`), so that listing the features imports none of it. A folder
 that is deleted takes its rows with it.
+
+docs/architecture.md lists the tables, what a row is and where the core uses it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ COMMANDS = (
     CommandRow(
         "convert",
         "Copy a model to the weight type that this CPU computes fastest.",
-        "models",
-        "localspec.extras.convert.command:command",
+        group="models",
+        path="localspec.extras.convert.command:command",
     ),
 )
 FASTER_COPIES = ("localspec.extras.convert.conversion:choose_faster_copy",)

@@ -6,7 +6,7 @@ COMMANDS = (
     CommandRow(
         "make-draft",
         "Make a draft model from some layers or tokens of a model.",
-        "models",
-        "localspec.extras.make_draft.command:command",
+        group="models",
+        path="localspec.extras.make_draft.command:command",
     ),
 )

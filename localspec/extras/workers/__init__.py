@@ -6,8 +6,8 @@ COMMANDS = (
     CommandRow(
         "worker",
         "Offer this computer's devices to localspec on another one.",
-        "models",
-        "localspec.extras.workers.command:command",
+        group="models",
+        path="localspec.extras.workers.command:command",
     ),
 )
 LOAD_OPTIONS = ("localspec.extras.workers.options:WORKERS",)

@@ -1,0 +1,125 @@
+"""The core works without any one of the extras' folders, and does not know them."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import extras
+from localspec.command_table import CommandRow
+from tests.support.run_command import ROOT
+
+FOLDERS = sorted(path.parent for path in Path(extras.__path__[0]).glob("*/__init__.py"))
+NAMES = [folder.name for folder in FOLDERS]
+TREE = ("localspec", "tests", "scripts", "docs")
+FILES = ("pyproject.toml", "models.yaml", "README.md", "CONTRIBUTING.md")
+PICTURES_OF_ALL_SETTINGS = (
+    "tests/tui/test_app.py::test_picture[home-preferences-80x24]",
+    "tests/tui/test_app.py::test_picture[home-damaged-preferences-80x24]",
+)
+"""They show the settings of the extras too."""
+
+
+def copy_without(name: str, folder: Path) -> Path:
+    """A copy of this tree in which the folders of one extra and its tests are missing."""
+    missing = {ROOT / "localspec/extras" / name, ROOT / "tests/extras" / name}
+
+    def find_left_out(directory: str, names: list[str]) -> set[str]:
+        paths = {each: Path(directory, each) for each in names}
+        left_out = {each for each, path in paths.items() if path in missing}
+        return left_out | {"__pycache__"} | {each for each in names if each[0] == "."}
+
+    copy = folder / "copy"
+    copy.mkdir()
+    for each in TREE:
+        shutil.copytree(ROOT / each, copy / each, ignore=find_left_out)
+    for each in FILES:
+        shutil.copy(ROOT / each, copy / each)
+    return copy
+
+
+def run_in(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def imported_modules(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_an_extra_and_its_tests_import_it(name: str) -> None:
+    own = (ROOT / "localspec/extras" / name, ROOT / "tests/extras" / name)
+    modules = {f"localspec.extras.{name}", f"tests.extras.{name}"}
+    importing = [
+        str(path.relative_to(ROOT))
+        for folder in ("localspec", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+        if not path.is_relative_to(own[0]) and not path.is_relative_to(own[1])
+        if modules & {".".join(m.split(".")[:3]) for m in imported_modules(path)}
+    ]
+
+    assert importing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_its_folder_a_command_is_unknown_and_a_model_answers(
+    name: str, tmp_path: Path
+) -> None:
+    commands: list[CommandRow] = [
+        row
+        for row in extras.rows("COMMANDS")
+        if row.path.startswith(f"localspec.extras.{name}.")
+    ]
+    copy = copy_without(name, tmp_path)
+
+    answer = run_in(
+        copy, "localspec", "run", "demo", "-p", "def f(", "--max-tokens", "4"
+    )
+    shown = run_in(copy, "localspec", "--help")
+
+    assert (answer.returncode, answer.stderr.count("\n") < 5) == (0, True)
+    assert shown.returncode == 0
+    for row in commands:
+        assert row.about not in shown.stdout
+        unknown = run_in(copy, "localspec", row.name)
+        assert unknown.returncode == 2
+        assert f"There is no command '{row.name}'." in unknown.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_core_passes_its_tests_without_the_folder(
+    name: str, tmp_path: Path
+) -> None:
+    copy = copy_without(name, tmp_path)
+    left_out = [f"--deselect={picture}" for picture in PICTURES_OF_ALL_SETTINGS]
+
+    done = run_in(
+        copy,
+        "pytest",
+        "-q",
+        "-n2",
+        "--dist=worksteal",
+        "--ignore=tests/extras/test_removal.py",
+        *left_out,
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:]
