@@ -39,22 +39,25 @@ STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     STOP_SIGNALS.append(signal.SIGHUP)
 
-LOG_LINES_SHOWN, LOG_COLUMNS_SHOWN = 25, 300
-TTY_PERIOD, PLAIN_PERIOD = 0.5, 30.0
-"""Seconds between progress lines, on a terminal and in a log."""
+LOG_LINES_SHOWN = 25
+LOG_COLUMNS_SHOWN = 300
+# Seconds between progress lines, on a terminal and in a log.
+TTY_PERIOD = 0.5
+PLAIN_PERIOD = 30.0
 
 
 class Venv:
     """The paths of a checkout's virtual environment."""
 
     def __init__(self, root: Path, name: str = ".venv") -> None:
-        windows = sys.platform == "win32"
         self.root = root
         self.home = root / name
-        self.python = self.home / ("Scripts/python.exe" if windows else "bin/python")
-        self.packages = (
-            self.home / ("Lib" if windows else f"lib/python{PYTHON}") / "site-packages"
-        )
+        if sys.platform == "win32":
+            self.python = self.home / "Scripts/python.exe"
+            self.packages = self.home / "Lib/site-packages"
+        else:
+            self.python = self.home / "bin/python"
+            self.packages = self.home / f"lib/python{PYTHON}/site-packages"
         self.stamp = self.home / "localspec-ready"
         self.log = self.home / "install.log"
         self.build = self.home / "localspec-backend"
@@ -79,7 +82,7 @@ def python_for(*extras: str, venv: Venv | None = None) -> str:
 
 
 def exec_command(command: list[str]) -> None:
-    """Replaces this process; on Windows runs `command` and exits with its code."""
+    """Replace this process; on Windows run `command` and exit with its code."""
     if sys.platform != "win32":
         os.execv(command[0], command)
     process = subprocess.Popen(command)
@@ -122,7 +125,8 @@ def try_lock(handle: int) -> bool:
 
 def fingerprint(venv: Venv) -> str:
     """Changes with pyproject.toml, the Python version and the checkout's path."""
-    parts = (venv.root / "pyproject.toml").read_bytes(), PYTHON, str(venv.root)
+    project = (venv.root / "pyproject.toml").read_bytes()
+    parts = (project, PYTHON, str(venv.root))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -143,27 +147,27 @@ def write_stamp(venv: Venv, new_fingerprint: str, extras: Iterable[str]) -> None
 
 def is_ready(venv: Venv, extras: Iterable[str]) -> bool:
     installed_fingerprint, installed_extras = read_stamp(venv)
-    if not (
-        installed_fingerprint == fingerprint(venv)
-        and installed_extras.issuperset(extras)
-        and venv.python.exists()
-    ):
+    if installed_fingerprint != fingerprint(venv):
+        return False
+    if not installed_extras.issuperset(extras) or not venv.python.exists():
         return False
     return builds.is_current(builds.read_backend(venv.build))
 
 
 def is_usable(venv: Venv, uv: str | None) -> bool:
-    """False if the .venv must be created again: it is broken or has another Python
-    version.
-    """
-    # pip may be incomplete
-    modules = "sys" if uv else "sys, pip._internal.commands.install"
-    matches = f"sys.prefix != sys.base_prefix and sys.version_info[:2] == {sys.version_info[:2]}"
-    probe = [str(venv.python), "-c", f"import {modules}; sys.exit(not ({matches}))"]
+    """False if the .venv is broken or has another Python: it must be created again."""
+    modules = (
+        "sys" if uv else "sys, pip._internal.commands.install"
+    )  # pip may be broken
+    is_venv = "sys.prefix != sys.base_prefix"
+    has_version = f"sys.version_info[:2] == {sys.version_info[:2]}"
+    code = f"import {modules}; sys.exit(not ({is_venv} and {has_version}))"
+    probe = [str(venv.python), "-c", code]
     try:
-        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+        done = subprocess.run(probe, capture_output=True, check=False)
     except OSError:
         return False
+    return done.returncode == 0
 
 
 # --- Installation.
@@ -171,7 +175,8 @@ def is_usable(venv: Venv, uv: str | None) -> bool:
 
 def install(venv: Venv, required_extras: Iterable[str]) -> None:
     new_fingerprint = fingerprint(venv)
-    extras = sorted({*required_extras, *read_stamp(venv)[1]})
+    _, installed_extras = read_stamp(venv)
+    extras = sorted({*required_extras, *installed_extras})
     uv = shutil.which("uv")
     usable = is_usable(venv, uv)
     compiles = not (usable and (venv.packages / "llama_cpp").is_dir())
@@ -179,10 +184,8 @@ def install(venv: Venv, required_extras: Iterable[str]) -> None:
     build = builds.choose(backend)
     if compiles and build is None:
         require_compiler()
-    say(
-        f"installing into {venv.home}"
-        + (compile_note() if compiles and not build else "")
-    )
+    note = compile_note() if compiles and build is None else ""
+    say(f"installing into {venv.home}{note}")
     venv.stamp.unlink(missing_ok=True)
     if not usable:
         make_venv(venv, uv)
@@ -195,11 +198,10 @@ def install(venv: Venv, required_extras: Iterable[str]) -> None:
 def install_build(
     venv: Venv, uv: str | None, build: builds.LlamaCppBuild, reinstall: bool
 ) -> None:
-    """Installs llama-cpp-python for this GPU first: later, pip accepts any build of it."""
+    """Install llama-cpp-python for this GPU first: later, pip accepts any build of it."""
     release = builds.pinned_release(venv.root / "pyproject.toml")
-    if not reinstall and any(
-        venv.packages.glob(f"llama_cpp_python-{release}*.dist-info")
-    ):
+    is_installed = any(venv.packages.glob(f"llama_cpp_python-{release}*.dist-info"))
+    if is_installed and not reinstall:
         return
 
     def run(command: Sequence[str], environ: Mapping[str, str]) -> bool:
@@ -226,8 +228,11 @@ def make_venv(venv: Venv, uv: str | None) -> None:
     venv.home.mkdir()
     # The base interpreter: this process may run the Python of the .venv just removed.
     base = str(getattr(sys, "_base_executable", sys.executable))
-    with_uv = [uv or "", "venv", "--allow-existing", "--python", base, str(venv.home)]
-    run_logged(venv, with_uv if uv else [base, "-m", "venv", str(venv.home)])
+    home = str(venv.home)
+    if uv:
+        run_logged(venv, [uv, "venv", "--allow-existing", "--python", base, home])
+    else:
+        run_logged(venv, [base, "-m", "venv", home])
 
 
 def install_command(venv: Venv, uv: str | None, extras: Sequence[str]) -> list[str]:
@@ -248,8 +253,9 @@ def pip_options(command: Sequence[str]) -> list[str]:
 
 
 def run_logged(venv: Venv, command: Sequence[str]) -> None:
-    """Runs `command` with its output in the log; on failure shows the log's end and
-    exits.
+    """Run `command` with its output in the log; show the log's end if it fails.
+
+    Raises SystemExit then.
     """
     if call_logged(venv, command):
         for line in log_text(venv.log).splitlines()[-LOG_LINES_SHOWN:]:
@@ -264,12 +270,13 @@ def call_logged(
     phase: str = "",
     core_seconds: int | None = COMPILE_CORE_SECONDS,
 ) -> int:
-    """Runs `command` with its output in the log; returns the exit code.
+    """Run `command` with its output in the log; return its exit code.
 
     `phase` is shown as progress; without it, progress is computed from the log and from
     how long compiling takes (None: not measured).
     """
-    process, pending = None, list[int]()
+    process = None
+    pending: list[int] = []
     with venv.log.open("wb") as log:
         try:
             # Signals are deferred until there is a process to stop.
@@ -330,7 +337,10 @@ def watch(
             line = f"{clock(elapsed)}, {phase}"
             if not phase:
                 line = progress(elapsed, log_text(log), core_seconds)
-            redraw(line) if live else say(line)
+            if live:
+                redraw(line)
+            else:
+                say(line)
         else:
             if live:
                 redraw("")
@@ -356,15 +366,11 @@ def interrupt(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def on_stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handles SIGINT, SIGTERM and SIGHUP; leaves out those ignored already, as under
-    nohup.
-    """
-    handled = [
-        number
-        for number in STOP_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN
-    ]
-    before = {number: signal.signal(number, handler) for number in handled}
+    """Handle SIGINT, SIGTERM and SIGHUP, but not those ignored already, as by nohup."""
+    before = {}
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, handler)
     try:
         yield
     finally:

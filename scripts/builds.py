@@ -38,13 +38,13 @@ Say = Callable[[str], None]
 def choose(
     before: str, environ: Mapping[str, str] = os.environ
 ) -> LlamaCppBuild | None:
-    """The build requested by LOCALSPEC_BACKEND, else `before`, else the best one for
-    the hardware.
+    """The build requested by LOCALSPEC_BACKEND, else `before`, else the hardware's best.
 
-    None if the default installation of the dependencies is enough.
+    It is None if the default installation of the dependencies is enough.
     """
     requested = environ.get(llama_cpp_builds.ENV_VARIABLE, "")
-    before = before if before in llama_cpp_builds.BACKENDS else ""
+    if before not in llama_cpp_builds.BACKENDS:
+        before = ""
     if not requested and any(environ.get(name) for name in USER_BUILD_VARIABLES):
         return None
     try:
@@ -76,13 +76,11 @@ def is_current(installed: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 def pinned_release(project: Path) -> str:
     """The version of llama-cpp-python in pyproject.toml."""
-    requirements = tomllib.loads(project.read_text(encoding="utf-8"))["project"][
-        "dependencies"
-    ]
-    (pinned,) = (
-        r for r in requirements if r.startswith(f"{llama_cpp_builds.PACKAGE}==")
-    )
-    return str(pinned.partition("==")[2]).strip()
+    document = tomllib.loads(project.read_text(encoding="utf-8"))
+    requirements: list[str] = document["project"]["dependencies"]
+    prefix = f"{llama_cpp_builds.PACKAGE}=="
+    (pinned,) = (text for text in requirements if text.startswith(prefix))
+    return pinned.removeprefix(prefix).strip()
 
 
 def install(
@@ -93,42 +91,39 @@ def install(
     say: Say,
     environ: Mapping[str, str] = os.environ,
 ) -> bool:
-    """Installs the prebuilt wheel, or compiles; False if only the default build
-    remains.
+    """Install the prebuilt wheel, or compile; False if only the default build remains.
 
-    `tools`: the .venv's Python, and uv if installed.  The user's CMAKE_ARGS ask for a build from
-    source and are added to those of the backend.
+    `tools`: the .venv's Python, and uv if it is installed. The user's CMAKE_ARGS ask for
+    a build from source and are added to those of the backend.
     """
     python, uv = tools
+    # Naming the package brings those that it imports, without which the check fails.
     libraries = llama_cpp_builds.libraries_command(choice, python, uv)
-    # Naming the package brings those that it imports: the check would fail without
-    # them.
-    checks = (
-        [*libraries, f"{llama_cpp_builds.PACKAGE}=={version}"],
-        [python, "-c", IMPORT_CHECK],
-    )
+    install_libraries = [*libraries, f"{llama_cpp_builds.PACKAGE}=={version}"]
+    check_import = [python, "-c", IMPORT_CHECK]
+
+    def does_load() -> bool:
+        return run(install_libraries, {}) and run(check_import, {})
+
     user_arguments = environ.get("CMAKE_ARGS", "")
     if choice.wheel_index and not user_arguments:
         say(f"{choice.reason}: downloading the build for {title(choice)}")
         wheel = llama_cpp_builds.wheel_command(choice, version, python, uv)
-        if all(run(step, {}) for step in (wheel, *checks)):
+        if run(wheel, {}) and does_load():
             return True
         say("that build is not available or does not load")
-    if problem := find_compile_problem(choice, environ):
+    problem = find_compile_problem(choice, environ)
+    if problem:
         say(f"cannot compile it: {problem}")
         return False
     say(f"compiling llama.cpp for {title(choice)}, {compile_time(choice.core_seconds)}")
     build = llama_cpp_builds.source_command(version, python, uv)
-    arguments = " ".join(filter(None, (choice.cmake, user_arguments)))
-    return run(build, {"CMAKE_ARGS": arguments}) and all(
-        run(check, {}) for check in checks
-    )
+    arguments = f"{choice.cmake} {user_arguments}".strip()
+    return run(build, {"CMAKE_ARGS": arguments}) and does_load()
 
 
 def find_compile_problem(choice: LlamaCppBuild, environ: Mapping[str, str]) -> str:
-    """Why a build from source would fail, as far as files show it; empty if they do
-    not.
-    """
+    """Why a build from source would fail; empty as far as files do not show it."""
     if choice.backend != "cpu" and not choice.can_compile():
         return f"{' or '.join(choice.compilers)} is not installed"
     if choice.required_header is None:
@@ -136,16 +131,14 @@ def find_compile_problem(choice: LlamaCppBuild, environ: Mapping[str, str]) -> s
     name, needed = choice.required_header
     for folder in include_folders(environ):
         header = folder / name
-        if header.is_file():
-            is_current = needed in header.read_text(encoding="utf-8", errors="replace")
-            return (
-                ""
-                if is_current
-                else (
-                    f"{header} is too old: it lacks {needed}. Newer headers may be in any folder: "
-                    "CMAKE_ARGS=-DVulkan_INCLUDE_DIR=FOLDER (docs/gpu.md)"
-                )
-            )
+        if not header.is_file():
+            continue
+        if needed in header.read_text(encoding="utf-8", errors="replace"):
+            return ""
+        return (
+            f"{header} is too old: it lacks {needed}. Newer headers may be in any "
+            "folder: CMAKE_ARGS=-DVulkan_INCLUDE_DIR=FOLDER (docs/gpu.md)"
+        )
     return ""
 
 
@@ -155,9 +148,12 @@ def include_folders(environ: Mapping[str, str]) -> Iterator[Path]:
         name, _, value = argument.partition("=")
         if name.partition(":")[0] == "-DVulkan_INCLUDE_DIR":
             yield Path(value)
-    if sdk := environ.get("VULKAN_SDK"):
-        yield from (Path(sdk) / "include", Path(sdk) / "Include")
-    yield from (Path("/usr/local/include"), Path("/usr/include"))
+    sdk = environ.get("VULKAN_SDK")
+    if sdk:
+        yield Path(sdk) / "include"
+        yield Path(sdk) / "Include"
+    yield Path("/usr/local/include")
+    yield Path("/usr/include")
 
 
 def title(choice: LlamaCppBuild) -> str:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the rules of CONTRIBUTING.md that a program can check: names, docstrings,
-excepts.
+"""Checks the rules of CONTRIBUTING.md that a program can check.
+
+They are about the names of classes, docstrings, and broad excepts.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ NOT_A_NOUN = re.compile(
 """Single words that do not say what an object is."""
 
 
+BROAD_ERRORS = ("Exception", "BaseException")
+
+
 class Problems:
     """Violations found so far, one line each."""
 
@@ -41,7 +45,6 @@ def main() -> int:
 
 
 def find_problems(root: Path) -> list[str]:
-    """Every violation below `root`, one line each."""
     problems = Problems()
     package = read_sources(root, "localspec")
     others = read_sources(root, "scripts") | read_sources(root, "tests")
@@ -73,13 +76,11 @@ def check_class_names(sources: dict[str, str], problems: Problems) -> None:
                 places[node.name.lstrip("_")].append(f"{name}:{node.lineno}")
     for class_name, where in places.items():
         if len(where) > 1:
-            problems.add(
-                where[0], f"class {class_name} exists again: {', '.join(where[1:])}"
-            )
+            others = ", ".join(where[1:])
+            problems.add(where[0], f"class {class_name} exists again: {others}")
         if NOT_A_NOUN.fullmatch(class_name):
-            problems.add(
-                where[0], f"class {class_name}: a noun with its qualifier, please"
-            )
+            what = f"class {class_name}: a noun with its qualifier, please"
+            problems.add(where[0], what)
 
 
 def is_textual_message(node: ast.ClassDef) -> bool:
@@ -92,36 +93,43 @@ def is_textual_message(node: ast.ClassDef) -> bool:
 def check_broad_excepts(
     name: str, text: str, tree: ast.Module, problems: Problems
 ) -> None:
-    """A broad except raises again, or a comment on its line says why it catches
-    everything.
-    """
+    """A broad except raises again, or a comment on its line says why it does not."""
     lines = text.splitlines()
     for node in ast.walk(tree):
-        if not isinstance(node, ast.ExceptHandler):
+        if not isinstance(node, ast.ExceptHandler) or not is_broad(node):
             continue
-        broad = node.type is None or (
-            isinstance(node.type, ast.Name)
-            and node.type.id in ("Exception", "BaseException")
-        )
         raises = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
-        if broad and not raises and "#" not in lines[node.lineno - 1]:
+        has_comment = "#" in lines[node.lineno - 1]
+        if not raises and not has_comment:
             problems.add(f"{name}:{node.lineno}", "a broad except without a reason")
 
 
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    return isinstance(handler.type, ast.Name) and handler.type.id in BROAD_ERRORS
+
+
 def check_docstrings(name: str, text: str, problems: Problems) -> None:
-    """Public classes and their public methods say what they do; overloads and dunders
-    need not.
+    """Public classes and their public methods say what they do.
+
+    Overloads and special methods need not.
     """
     for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
             continue
-        methods = [member for member in node.body if isinstance(member, FUNCTION)]
-        public = [method for method in methods if not method.name.startswith("_")]
-        for member in (node, *(method for method in public if not is_overload(method))):
+        for member in (node, *public_methods(node)):
             if not ast.get_docstring(member):
-                problems.add(
-                    f"{name}:{member.lineno}", f"{member.name} has no docstring"
-                )
+                where = f"{name}:{member.lineno}"
+                problems.add(where, f"{member.name} has no docstring")
+
+
+def public_methods(
+    class_: ast.ClassDef,
+) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    methods = [member for member in class_.body if isinstance(member, FUNCTION)]
+    public = [method for method in methods if not method.name.startswith("_")]
+    return [method for method in public if not is_overload(method)]
 
 
 def is_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -23,25 +23,31 @@ def progress(
 
     `core_seconds`: for compiling; None if not measured.
     """
-    begun, phase = max(
-        (
-            (match.start(), name)
-            for pattern, name in PHASES
-            for match in re.finditer(pattern, text, re.M)
-        ),
-        default=(0, "downloading packages"),
-    )
+    start, phase = find_phase(text)
     if phase != COMPILING:
         return f"{clock(elapsed)}, {phase}"
-    share, remaining = "", 1.0
-    if steps := re.findall(r"^ *\[(\d+)/(\d+)\]", text[begun:], re.M):
+    expected = None if core_seconds is None else estimate_seconds(core_seconds)
+    steps = re.findall(r"^ *\[(\d+)/(\d+)\]", text[start:], re.M)
+    if steps:
         step, count = map(int, steps[-1])
-        share, remaining = f" ({step} of {count})", 1 - step / count
-    if core_seconds is None:
-        return f"{clock(elapsed)}, {phase}{share}"
-    expected = estimate_seconds(core_seconds)
-    total = elapsed + remaining * expected if share else max(expected, elapsed)
-    return f"{clock(elapsed)} of about {clock(total)}, {phase}{share}"
+        phase = f"{phase} ({step} of {count})"
+        if expected is not None:
+            expected = elapsed + (1 - step / count) * expected
+    if expected is None:
+        return f"{clock(elapsed)}, {phase}"
+    return f"{clock(elapsed)} of about {clock(max(expected, elapsed))}, {phase}"
+
+
+def find_phase(text: str) -> tuple[int, str]:
+    """The phase that began last, and where in the log it begins."""
+    last_start = 0
+    last_phase = "downloading packages"
+    for pattern, phase in PHASES:
+        for match in re.finditer(pattern, text, re.M):
+            if match.start() >= last_start:
+                last_start = match.start()
+                last_phase = phase
+    return last_start, last_phase
 
 
 def compile_note() -> str:

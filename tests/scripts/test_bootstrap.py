@@ -27,7 +27,6 @@ HELPERS = ("bootstrap", "builds", "compiler", "progress", "starter")
 MACHINE = ("__init__.py", "llama_cpp_builds.py", "backends.toml")
 KNOWN_BUILDS = (
     "__init__.py",
-    "lazy_dataclass.py",
     *(f"machine/{name}" for name in MACHINE),
 )
 """Files of the package that scripts/run needs before any installation."""

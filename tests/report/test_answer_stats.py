@@ -1,0 +1,95 @@
+"""What is said of an answer: its rounds, its acceptance, its end."""
+
+from localspec.chat.answer import GeneratedAnswer
+from localspec.protocol.events import (
+    FinishReason,
+    GenerationFinished,
+    Round,
+    RoundTimes,
+    Token,
+)
+from localspec.protocol.round_totals import DraftTotals
+from localspec.report import answer_stats
+from localspec.report.answer_stats import AnswerStats
+from localspec.report.lines import plain_text
+
+TIMES = RoundTimes(draft=1.0, verify=19.0, host=1.0)
+DRAFTED = Round(
+    n=3,
+    source="model",
+    reason="why",
+    drafted=2,
+    accepted=1,
+    tokens=(Token(1, " one", "accepted"), Token(2, "two\n", "correction")),
+    ms=TIMES,
+)
+PLAIN = Round(
+    n=0,
+    source=None,
+    reason="",
+    drafted=0,
+    accepted=0,
+    tokens=(Token(1, "one", "plain"),),
+    ms=TIMES,
+)
+
+
+def answer(*rounds: Round, end: FinishReason | None = None) -> GeneratedAnswer:
+    made = GeneratedAnswer()
+    for event in rounds:
+        made.add(event)
+    if end is not None:
+        made.add(GenerationFinished(end))
+    return made
+
+
+def test_a_rate_of_few_draft_tokens_is_not_shown() -> None:
+    few = DraftTotals(drafted=9, accepted=3)
+    enough = DraftTotals(drafted=1200, accepted=600)
+    assert answer_stats.format_acceptance(DraftTotals()) == "–"
+    assert answer_stats.format_acceptance(few) == "3 of 9"
+    assert answer_stats.format_acceptance(enough) == "50 % of 1,200"
+
+
+def test_a_round_is_a_line_with_marks_and_visible_line_ends() -> None:
+    line = plain_text(answer_stats.format_round(DRAFTED))
+    assert line == "    3  model     1/2     21 ms   oneˢ two\\n▔"
+
+
+def test_a_round_without_tokens_is_its_numbers_alone() -> None:
+    empty = Round(0, None, "", 0, 0, (), TIMES)
+    assert plain_text(answer_stats.format_round(empty)) == (
+        "    0  plain             21 ms"
+    )
+
+
+def test_a_round_is_told_in_sentences() -> None:
+    assert answer_stats.describe_round(DRAFTED) == (
+        'Round 3, 21 ms: model drafted 2, 1 accepted: " one". Corrected to "two\\n".'
+    )
+    assert answer_stats.describe_round(PLAIN) == (
+        'Round 0, 21 ms: nothing drafted. Plain "one".'
+    )
+
+
+def test_a_summary_says_how_the_answer_ended() -> None:
+    ended = answer_stats.format_answer_summary(answer(PLAIN, DRAFTED, end="eog"))
+    assert ended.startswith("3 tokens in 2 passes, acceptance rate 1 of 2, ")
+    assert ended.endswith("tok/s. The model ended the answer.")
+    unfinished = answer_stats.format_answer_summary(answer(PLAIN))
+    assert unfinished.endswith("The recording ends here.")
+
+
+def test_the_status_names_what_stopped_the_answer() -> None:
+    full = AnswerStats(answer(PLAIN, end="context"), None, n_ctx=256)
+    assert answer_stats.format_status_line(full).startswith("the context is full · ")
+    assert answer_stats.describe_status(full).startswith("The context is full. ")
+    ordinary = AnswerStats(answer(PLAIN, end="eog"), None, n_ctx=256)
+    assert list(ordinary.list_notable_ends()) == []
+
+
+def test_a_stopped_answer_says_how_long_stopping_took() -> None:
+    stopped = AnswerStats(answer(PLAIN, end="cancelled"), None, 256, stopped_ms=12.4)
+    assert answer_stats.format_status_line(stopped).startswith("stopped in 12 ms · ")
+    spoken = answer_stats.describe_status(stopped)
+    assert spoken.startswith("Stopped in 12 milliseconds. ")
