@@ -18,7 +18,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-
 BACKENDS = ("cpu", "cuda", "rocm", "vulkan", "metal")
 ENV_VARIABLE = "LOCALSPEC_BACKEND"
 
