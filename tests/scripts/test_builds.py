@@ -9,7 +9,6 @@ from pathlib import Path
 import bootstrap
 import builds
 import pytest
-from msgspec.structs import replace
 
 from localspec.machine import llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild, SystemHardware
@@ -88,7 +87,7 @@ def test_the_wheel_its_libraries_and_whether_it_loads() -> None:
 
 def test_without_a_wheel_that_loads_it_is_compiled() -> None:
     shell = Shell("import llama_cpp")
-    compilable = replace(CUDA, compilers=(sys.executable,))
+    compilable = CUDA._replace(compilers=(sys.executable,))
     assert not shell.install(compilable)
     build = shell.ran[3]
     assert "--no-binary" in build
@@ -111,7 +110,7 @@ VULKAN = LlamaCppBuild(
 def test_the_users_cmake_arguments_are_kept_and_ask_for_a_build_from_source() -> None:
     shell = Shell()
     shell.user = {"CMAKE_ARGS": "-DGGML_NATIVE=off"}
-    assert shell.install(replace(VULKAN, required_header=None))
+    assert shell.install(VULKAN._replace(required_header=None))
     assert "--no-binary" in shell.ran[0]
     assert shell.environ[0] == {"CMAKE_ARGS": "-DGGML_VULKAN=on -DGGML_NATIVE=off"}
 
