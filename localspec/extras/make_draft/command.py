@@ -79,7 +79,8 @@ def command(
     layers = _choose_layers(facts, source.name, keep, is_whole=bool(vocab))
     if os.path.exists(out):
         raise UsageError(f"{out.name} exists already.", "Choose another --out.")
-    kept, coverage = list[int](), None
+    kept = list[int]()
+    coverage = None
     if vocab:
         layer_subset.check_vocabulary(facts, source.name)
         kept, coverage = _choose_tokens(model, facts, vocab, texts)

@@ -70,7 +70,8 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     localspec worker --via-ssh gpu-box          on the computer with the chat
     localspec run big-model --workers 127.0.0.1:50052
     """
-    is_open, until_eof = given.pop("is_open"), given.pop("until_eof")
+    is_open = given.pop("is_open")
+    until_eof = given.pop("until_eof")
     settings = WorkerSettings(
         listen, port, given["device"], given["memory"], given["threads"]
     )

@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterable
+from statistics import median
 
 from msgspec import Struct
 
@@ -25,7 +26,8 @@ from localspec.machine import installed_llama_cpp
 from localspec.protocol.json_values import from_json
 from localspec.sanitize import sanitize
 
-_CONNECT_SECONDS, _REPLY_SECONDS = 3.0, 5.0
+_CONNECT_SECONDS = 3.0
+_REPLY_SECONDS = 5.0
 _MAX_REPLY = 64 * 1024
 _N_PINGS = 9
 
@@ -70,9 +72,8 @@ def check(address: WorkerAddress) -> WorkerReport:
             line.settimeout(_REPLY_SECONDS)
             status = _ask_status(line, address)
             _refuse_unusable(status, address)
-            ping = sorted(_time_reply(line, PING) for _ in range(_N_PINGS))[
-                _N_PINGS // 2
-            ]
+            pings = [_time_reply(line, PING) for _ in range(_N_PINGS)]
+            ping = median(pings)
             # The first transfer widens TCP's window.
             transfer = min(
                 _time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2)

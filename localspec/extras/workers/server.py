@@ -39,7 +39,8 @@ from localspec.sanitize import sanitize
 _START_SECONDS = 60.0  # For a child to start: a driver may have to wake a GPU.
 _GREETING_SECONDS = 5.0  # For a connection to say what it is.
 _STATUS_SECONDS = 30.0
-_LEAVING_SECONDS, _REPLACING_SECONDS = 0.5, 4.0
+_LEAVING_SECONDS = 0.5
+_REPLACING_SECONDS = 4.0
 """A worker that is asked waits so long for its client to leave, and for a new child."""
 _HANDOVER_SECONDS = 10.0
 """llama.cpp's client connects once to count the devices, and again to load a model."""
@@ -87,11 +88,15 @@ class WorkerServer:
         library: Path,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._settings, self._library, self._notify = settings, library, notify
+        self._settings = settings
+        self._library = library
+        self._notify = notify
         self._busy = threading.Lock()
         self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._client = ""
-        self._received = self._sent = self._n_round_trips = 0
+        self._received = 0
+        self._sent = 0
+        self._n_round_trips = 0
         self._meter = RequestMeter()
         self._is_asked = False
         """Whether the last bytes were a request's, so that the next answer's end a
@@ -235,7 +240,8 @@ class WorkerServer:
                     self._meter.feed(view[:n])
                 else:
                     self._sent += n
-                    self._n_round_trips += self._is_asked
+                    if self._is_asked:
+                        self._n_round_trips += 1
                 self._is_asked = is_request
                 sink.sendall(view[:n])
         except OSError:

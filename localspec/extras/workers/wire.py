@@ -17,7 +17,8 @@ GREETING = b"LOCALSPEC WORKER 1\n"
 
 Then `PING` and `DATA` measure the line.
 """
-PING, PONG = b"PING\n", b"PONG\n"
+PING = b"PING\n"
+PONG = b"PONG\n"
 DATA_BYTES = 1 << 20
 DATA = b"DATA\n"  # Followed by DATA_BYTES bytes; the answer is PONG.
 HELLO = bytes([14]) + (24).to_bytes(8, "little")
@@ -50,7 +51,9 @@ class WorkerStatus(Struct, frozen=True):
 
 
 _REQUEST_HEADER = 9  # Of llama.cpp's requests: command, and size of the body (8 bytes).
-_SET_TENSOR, _GRAPH_COMPUTE, _GRAPH_RECOMPUTE = 6, 10, 16
+_SET_TENSOR = 6
+_GRAPH_COMPUTE = 10
+_GRAPH_RECOMPUTE = 16
 _TENSOR_BYTES = 320  # A tensor's description, which has its name, is at most so long.
 _LAYER = re.compile(rb"blk\.(\d+)\.")
 
@@ -92,8 +95,10 @@ class RequestMeter:
         return int.from_bytes(self._head[1:_REQUEST_HEADER], "little")
 
     def _count_request(self) -> None:
-        self.n_passes += self._head[0] in (_GRAPH_COMPUTE, _GRAPH_RECOMPUTE)
-        if named := _LAYER.search(self._head, _REQUEST_HEADER):
+        if self._head[0] in (_GRAPH_COMPUTE, _GRAPH_RECOMPUTE):
+            self.n_passes += 1
+        named = _LAYER.search(self._head, _REQUEST_HEADER)
+        if named:
             self.layers.add(int(named[1]))
         self._n_rest = self._n_body - (len(self._head) - _REQUEST_HEADER)
         self._head.clear()
