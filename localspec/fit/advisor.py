@@ -36,11 +36,8 @@ free.
 """
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
-# The second of a context longer than the default.
-_TIGHT_SCORE, _LONG_CTX_SCORE = (
-    0.7,
-    1.05,
-)
+_TIGHT_SCORE = 0.7
+_LONG_CTX_SCORE = 1.05
 # Without swa_full a rollback may change the last bits of later logits.
 _SWA_CUT_SCORE = 0.985
 _EXACT_KV: KvType = "q8_0/f16"
@@ -50,7 +47,8 @@ _EXACT_NOTE = (
     "alike. Products with weights may still differ by width: localspec verify --exact shows it."
 )
 _TYPICAL_DRAFT_SPEEDUP = 1.25  # Speed-up by a draft if the speed is unknown.
-_GPU_BYTES_PER_S, _CPU_BYTES_PER_S = 400e9, 40e9
+_GPU_BYTES_PER_S = 400e9
+_CPU_BYTES_PER_S = 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
 _MIN_REMOTE_GAIN = 1.25
 """Speed-up by other computers, as estimated, that is worth sending them the model at each load.
@@ -220,12 +218,18 @@ class SettingsAdvisor:
             )
             return shorter.verdict not in ("fits", "unknown")
 
-        longest = -(-(fit.load.target_settings.n_ctx or DEFAULT_CTX) // CTX_STEP)
-        return CTX_STEP * bisect(range(1, longest + 1), False, key=is_too_long) or None
+        n_ctx = fit.load.target_settings.n_ctx or DEFAULT_CTX
+        most_steps = -(-n_ctx // CTX_STEP)
+        steps = bisect(range(1, most_steps + 1), False, key=is_too_long)
+        if not steps:
+            return None
+        return steps * CTX_STEP
 
     def list_memory_savings(self, fit: Plan) -> tuple[MemorySaving, ...]:
         """Single changes that save memory: those that fit first, then the fastest."""
-        has_gpu, tightest, savings = bool(self.machine.devices), fit.tightest, []
+        has_gpu = bool(self.machine.devices)
+        tightest = fit.tightest
+        savings = []
         for change, flags, drawback, load in _list_changes(fit.load, has_gpu):
             changed = self.estimate(load)
             needed = {each.device.name: each.needed for each in changed.all_fits}
@@ -243,11 +247,14 @@ class SettingsAdvisor:
         load = with_both_settings(request.load, n_ctx=ctx, kv_type=request.kv or "f16")
         if self.target.has_recurrent_state:
             load = replace(load, draft_max=min(load.draft_max, _RECURRENT_DRAFT_MAX[0]))
-        n_target, n_draft = request.n_gpu_layers, request.draft_n_gpu_layers
-        load = with_settings(load, n_gpu_layers=-1 if n_target is None else n_target)
-        return with_settings(
-            load, "draft", n_gpu_layers=-1 if n_draft is None else n_draft
-        )
+        n_target = request.n_gpu_layers
+        if n_target is None:
+            n_target = ALL_LAYERS
+        n_draft = request.draft_n_gpu_layers
+        if n_draft is None:
+            n_draft = ALL_LAYERS
+        load = with_settings(load, n_gpu_layers=n_target)
+        return with_settings(load, "draft", n_gpu_layers=n_draft)
 
     def can_avoid_layers_in_ram(self, request: SettingsRequest) -> bool:
         """Whether the leanest settings with the draft fit without layers, except
@@ -277,18 +284,16 @@ class SettingsAdvisor:
             return first
         longer = [ctx for ctx in CONTEXT_SIZES if _n_ctx(first.load) < ctx]
         sizes = [(ctx, True) for ctx in longer]
-        sizes += [(longer[-1], False)] * (bool(longer) and self.target.n_swa > 0)
+        if longer and self.target.n_swa > 0:
+            # The shortest of them once more, with its cache cut to the window.
+            sizes.append((longer[-1], False))
         for ctx, swa_full in sizes:
-            if ctx <= self.target.n_ctx_train:
-                load = with_settings(first.load, n_ctx=ctx, swa_full=swa_full)
-                fit = self.estimate(load)
-                share = _LONG_CTX_FREE_SHARE if ctx > _COMFORTABLE_CTX else 0.0
-                used = [each for each in fit.all_fits if each.needed]
-                spare = min(
-                    ((each.headroom or 0) / each.needed for each in used), default=1.0
-                )
-                if fit.verdict == "fits" and spare >= share / (1 - share):
-                    return fit
+            if ctx > self.target.n_ctx_train:
+                continue
+            load = with_settings(first.load, n_ctx=ctx, swa_full=swa_full)
+            plan = self.estimate(load)
+            if plan.verdict == "fits" and _leaves_enough(plan):
+                return plan
         return first
 
     def _candidates(self, request: SettingsRequest) -> Iterator[Plan]:
@@ -302,16 +307,16 @@ class SettingsAdvisor:
             kv_types = [kv for kv in kv_types if not kv.startswith("q")]
         sizes = [settings.n_ctx or DEFAULT_CTX]
         if not request.ctx:
-            longest = min(_COMFORTABLE_CTX, self.target.n_ctx_train) * bool(
-                self.machine.devices
-            )
-            others = (n for n in CONTEXT_SIZES if n <= max(*sizes, longest))
+            longest = sizes[0]
+            if self.machine.devices:
+                trained = self.target.n_ctx_train
+                longest = max(longest, min(_COMFORTABLE_CTX, trained))
+            others = [n for n in CONTEXT_SIZES if n <= longest]
             sizes = sorted({*sizes, *others}, reverse=True)
         # With swa_full, sliding-window layers keep all tokens, which makes rollback
         # exact.
-        caches = list(
-            product(kv_types, (True, False) if self.target.n_swa else (True,))
-        )
+        swa_variants = (True, False) if self.target.n_swa else (True,)
+        caches = list(product(kv_types, swa_variants))
         # In RAM a shorter context than usual frees too little to be worth it.
         shared = [n for n in sizes if n >= _n_ctx(defaults)]
         for draft in self._draft_variants(defaults, request):
@@ -319,14 +324,12 @@ class SettingsAdvisor:
                 load = with_settings(
                     with_both_settings(draft, kv_type=kv), swa_full=swa_full
                 )
-                fits = list(self._whole(load, sizes))
-                yield from fits
-                if (
-                    fits
-                    and fits[-1].verdict == "fits"
-                    and _n_ctx(fits[-1].load) == sizes[0]
-                ):
-                    break  # what costs quality gains nothing
+                whole = list(self._whole(load, sizes))
+                yield from whole
+                if whole:
+                    last = whole[-1]
+                    if last.verdict == "fits" and _n_ctx(last.load) == sizes[0]:
+                        break  # What costs quality gains nothing.
                 if self.machine.devices and request.n_gpu_layers is None:
                     for ctx in shared:
                         yield from self._partly_in_ram(
@@ -349,17 +352,21 @@ class SettingsAdvisor:
         """As requested, with smaller buffers, on the CPU, and none; with fewer rollback
         states.
         """
-        lengths = [defaults.draft_max]
-        if self.target.can_rollback:
-            lengths += [n for n in _RECURRENT_DRAFT_MAX if n < defaults.draft_max]
-        for n in lengths * bool(defaults.draft):
+        lengths = []
+        if defaults.draft:
+            lengths.append(defaults.draft_max)
+            if self.target.can_rollback:
+                shorter = (n for n in _RECURRENT_DRAFT_MAX if n < defaults.draft_max)
+                lengths += shorter
+        for n in lengths:
             load = replace(defaults, draft_max=n)
             yield load
             if self.draft and not self.draft.head_kind:
                 yield with_settings(load, "draft", n_ubatch=_SMALL_UBATCH)
                 if request.draft_n_gpu_layers is None and self.machine.devices:
                     yield with_settings(load, "draft", n_gpu_layers=0)
-        yield (plain := replace(defaults, draft=None))
+        plain = replace(defaults, draft=None)
+        yield plain
         if self.target.can_rollback:
             yield replace(plain, draft_max=0)
 
@@ -376,8 +383,11 @@ class SettingsAdvisor:
             fullest = self._fullest(
                 n_layers, lambda n: with_settings(load, n_gpu_layers=n)
             )
-        if fullest is not None and (fit := self.estimate(fullest)).verdict != "no":
-            yield fit
+        if fullest is None:
+            return
+        plan = self.estimate(fullest)
+        if plan.verdict != "no":
+            yield plan
 
     def _fewest_experts_in_ram(self, load: LoadCommand) -> LoadCommand | None:
         n_layers = range(self.target.n_layer, -1, -1)
@@ -394,12 +404,12 @@ class SettingsAdvisor:
         if len(devices) < 2 or settings.tensor_split or settings.split_mode != "layer":
             return load
         free = [*accumulate(max(1, (d.free or 0) - reserve_bytes(d)) for d in devices)]
-        layers = enumerate(shape.layers)
-        sizes = (
-            each.weights + each.experts * (il >= settings.cpu_moe)
-            for il, each in layers
-        )
-        sums = [*accumulate((*sizes, shape.output_matrix))]
+        sizes = []
+        for il, layer in enumerate(shape.layers):
+            are_experts_here = il >= settings.cpu_moe
+            sizes.append(layer.weights + (layer.experts if are_experts_here else 0))
+        sizes.append(shape.output_matrix)
+        sums = [*accumulate(sizes)]
         ends = (bisect(sums, sums[-1] * each / free[-1]) for each in free)
         shares = tuple(float(end - start) for start, end in pairwise((0, *ends)))
         return with_settings(load, tensor_split=shares)
@@ -424,12 +434,29 @@ class SettingsAdvisor:
         """
         settings = fit.load.target_settings
         wanted_ctx = min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
+        n_ctx = settings.n_ctx or wanted_ctx
         score: float = estimate_tokens_per_second(fit)
         score *= _KV_TYPE_SCORES.get(settings.kv_type, 1.0)
-        score *= min(1.0, (settings.n_ctx or wanted_ctx) / wanted_ctx) ** 0.25
-        score *= _LONG_CTX_SCORE if (settings.n_ctx or 0) > wanted_ctx else 1.0
-        score *= _TIGHT_SCORE if fit.verdict == "tight" else 1.0
-        return score * (1.0 if settings.swa_full else _SWA_CUT_SCORE)
+        score *= min(1.0, n_ctx / wanted_ctx) ** 0.25
+        if n_ctx > wanted_ctx:
+            score *= _LONG_CTX_SCORE
+        if fit.verdict == "tight":
+            score *= _TIGHT_SCORE
+        if not settings.swa_full:
+            score *= _SWA_CUT_SCORE
+        return score
+
+
+def _leaves_enough(plan: Plan) -> bool:
+    """Whether a long context leaves its share of the memory free; a shorter one may fill
+    it.
+    """
+    share = 0.0
+    if _n_ctx(plan.load) > _COMFORTABLE_CTX:
+        share = _LONG_CTX_FREE_SHARE
+    used = [each for each in plan.all_fits if each.needed]
+    spare = min(((each.headroom or 0) / each.needed for each in used), default=1.0)
+    return spare >= share / (1 - share)
 
 
 def estimate_tokens_per_second(fit: Plan) -> float:
