@@ -138,7 +138,8 @@ def python_hint(hint: str) -> str:
 
 
 def _python_option(option: OptionHint) -> str:
-    name, value = option.name, option.value
+    name = option.name
+    value = option.value
     if name in ("anyway", "verbose"):
         return "`detail` of this error" if name == "verbose" else ""
     if value in ("on", "off"):
@@ -167,10 +168,12 @@ def build_answer(
 
     An answer stopped before it began is empty and `cancelled`.
     """
-    finished = generated.finished or GenerationFinished(
-        "cancelled", totals=_empty_totals()
-    )
-    totals, turn = finished.totals, generated.turn
+    finished = generated.finished
+    if finished is None:
+        finished = GenerationFinished("cancelled", totals=_empty_totals())
+    totals = finished.totals
+    turn = generated.turn
+    timings = {"load_ms": round(ready.load_ms, 3), **totals["timings"]}
     return Answer(
         text=turn.answer,
         said=turn.visible_answer(loaded.thinking_markers),
@@ -182,9 +185,7 @@ def build_answer(
         verify=request.verify,
         prompt_tokens=totals["prompt_tokens"],
         reused_tokens=totals["reused_tokens"],
-        timings=cast(
-            AnswerTimings, {"load_ms": round(ready.load_ms, 3), **totals["timings"]}
-        ),
+        timings=cast(AnswerTimings, timings),
         speculation=cast(AnswerSpeculation, totals["speculation"]),
         notices=(*load_notices, *generated.notices),
     )

@@ -128,12 +128,13 @@ def parse_answer_options(
     for (front_end, name), instead in RETIRED.items():
         if front_end == "python" and values.pop(name, None) is not None:
             warnings.warn(f"{name} is ignored here: {instead}.", stacklevel=2)
-    raw, probabilities, seed = (
-        values.pop(name, None) for name in ("raw", "probabilities", "seed")
-    )
+    raw = values.pop("raw", None)
+    probabilities = values.pop("probabilities", None)
+    seed = values.pop("seed", None)
+    if seed is None:
+        seed = secrets.randbits(31)
     settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))
     settings = settings.with_values(values)
-    seed = secrets.randbits(31) if seed is None else seed
     return {
         "settings": settings,
         "seed": seed,
@@ -168,12 +169,9 @@ def check_option(name: str, value: Any) -> Any:
     try:
         return value_type.check(value)
     except (ValueError, TypeError):
-        is_switch = True in value_type.words.values()
-        possible = (
-            "True, False"
-            if is_switch
-            else value_type.possible.removesuffix(", or auto")
-        )
+        possible = value_type.possible.removesuffix(", or auto")
+        if True in value_type.words.values():  # A switch.
+            possible = "True, False"
         raise UsageError(
             f"{name} cannot be {value!r}.", f"Possible: {possible}."
         ) from None
@@ -200,7 +198,6 @@ def expand_signature(options: type) -> Callable[[_Method], _Method]:
 
 
 # --- prompts
-# ------------------------------------------------------------------------------
 
 
 class AnswerRequest(Struct, frozen=True):
@@ -274,7 +271,8 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
     if isinstance(given, ChatMessage):
         return given
     fields = given if isinstance(given, Mapping) else {}
-    role, content = fields.get("role"), fields.get("content")
+    role = fields.get("role")
+    content = fields.get("content")
     if role not in _ROLES or not isinstance(content, str):
         hint = f'Possible: {{"role": …, "content": a text}}, the role one of {", ".join(_ROLES)}.'
         raise UsageError(f"A message cannot be {given!r}.", hint)
@@ -282,7 +280,6 @@ def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
 
 
 # --- models and settings to load
-# ------------------------------------------------------------
 
 
 def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> None:

@@ -78,7 +78,9 @@ class LLM:
         **machine: Unpack[MachineOptions],
     ) -> None:
         given = None if model is None else arguments.to_reference("model", model)
-        self._spec, self._seed, self._template = spec, seed, template
+        self._spec = spec
+        self._seed = seed
+        self._template = template
         arguments.check_pair_arguments(spec, seed, template)
         draft = arguments.to_reference("draft", draft)
         with python_hints():
@@ -100,17 +102,16 @@ class LLM:
         except BaseException:
             self._engine_host.close()
             raise
-        chosen = [
-            Notice("info", "default-model", f"Answering with {self._name}, {why}.")
-        ]
-        notices = (*loading.notices, *self._initial_ready.notices)
-        self.notices: tuple[Notice, ...] = (*(chosen if why else ()), *notices)
+        notices = [*loading.notices, *self._initial_ready.notices]
+        if why:
+            message = f"Answering with {self._name}, {why}."
+            notices.insert(0, Notice("info", "default-model", message))
+        self.notices: tuple[Notice, ...] = tuple(notices)
         """Notices of loading, with `message` and `hint`."""
         # At exit, engine_host closes all engines itself.
         weakref.finalize(self, self._engine_host.end).atexit = False
 
     # --- answers
-    # --------------------------------------------------------------------------
 
     @expand_signature(AnswerOptions)
     def generate(self, prompt: str, **options: Unpack[AnswerOptions]) -> Answer:
@@ -204,7 +205,6 @@ class LLM:
         self._engine_host.stop()
 
     # --- the pair
-    # -------------------------------------------------------------------------
 
     @property
     def ready(self) -> EngineReady:
@@ -233,7 +233,6 @@ class LLM:
         return f"LLM({self._name!r}, model={ready.model!r}, draft={ready.draft!r}, ctx={ctx}{state})"
 
     # --- requests
-    # -------------------------------------------------------------------------
 
     def _request(self, options: AnswerOptions, **prompt: Any) -> AnswerRequest:
         parsed = arguments.parse_answer_options(
@@ -270,7 +269,6 @@ class LLM:
 
 
 # --- answers as jobs
-# ------------------------------------------------------------------------------
 
 
 class PythonJob(EngineJob[_T]):
@@ -314,7 +312,8 @@ class Stream:
     """
 
     def __init__(self, host: EngineHost, job: AnswerJob, owner: object) -> None:
-        self._host, self._job = host, job
+        self._host = host
+        self._job = job
         self._owner = owner
         """Keeps the LLM alive as long as its stream."""
         self._pieces: deque[Piece] = deque()

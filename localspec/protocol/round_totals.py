@@ -122,8 +122,8 @@ class RoundTotals(DraftTotals):
 
     def to_json(self) -> dict[str, Any]:
         """The `speculation` object of `run --json`."""
-        overlap = {"rounds": self.overlapped, "hits": self.overlap_hits}
-        return {
+        host_ms = self.host_ms / self.passes if self.passes else None
+        body: dict[str, Any] = {
             "rounds": self.rounds,
             "drafted": self.drafted,
             "accepted": self.accepted,
@@ -131,11 +131,12 @@ class RoundTotals(DraftTotals):
             "mean_accepted_length": _rounded(self.mean_accepted_length),
             "histogram": list(self.histogram),
             "by_source": self.sources_to_json(),
-            "host_ms_per_round": _rounded(
-                self.host_ms / self.passes if self.passes else None
-            ),
+            "host_ms_per_round": _rounded(host_ms),
             "paused_rounds": self.plain_rounds,
-        } | ({"overlap": overlap} if self.overlapped else {})
+        }
+        if self.overlapped:
+            body["overlap"] = {"rounds": self.overlapped, "hits": self.overlap_hits}
+        return body
 
 
 def _increment(counts: list[int], i: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import itertools
 import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -89,9 +90,8 @@ class AccessRules(Struct, frozen=True):
             key.encode("latin-1") for key in self.keys if max(key, default="") <= "\xff"
         ]
         # A list: every key is compared, however the first ones turn out.
-        return any(
-            [hmac.compare_digest(key, text) for key in keys if key for text in given]
-        )
+        pairs = itertools.product(filter(None, keys), given)
+        return any([hmac.compare_digest(key, text) for key, text in pairs])
 
 
 def is_local(host: str) -> bool:
@@ -134,7 +134,8 @@ class AccessMiddleware:
     """Applies `AccessRules`, and answers the preflight requests of allowed origins."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
-        self._app, self._rules = app, rules
+        self._app = app
+        self._rules = rules
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -143,7 +144,8 @@ class AccessMiddleware:
         received = Headers(scope=scope)
         # Of a header that comes twice, all values: no check sees only one.
         headers = {name: ", ".join(received.getlist(name)) for name in received}
-        origin, cors = headers.get("origin"), {}
+        origin = headers.get("origin")
+        cors = {}
         if origin is not None and self._rules.is_origin_allowed(origin):
             cors = {
                 "Access-Control-Allow-Origin": origin,

@@ -55,7 +55,9 @@ class ApiError(LocalspecError):
         general.
         """
         super().__init__(message)
-        self.status, self.param, self.name = status, param, name
+        self.status = status
+        self.param = param
+        self.name = name
         self.kind = kind or _TYPES.get(status, "invalid_request_error")
         self.headers = headers or {}
         self.details: dict[str, int] = {}  # Further fields of the error object.
@@ -64,7 +66,8 @@ class ApiError(LocalspecError):
         """The error object of Anthropic's API, where the message alone names the field."""
         message = self.message.replace("].function.", "].")  # tools are flat there
         if self.details:  # agents know this error by these words
-            n, n_ctx = self.details["n_prompt_tokens"], self.details["n_ctx"]
+            n = self.details["n_prompt_tokens"]
+            n_ctx = self.details["n_ctx"]
             message = f"prompt is too long: {n} tokens > {n_ctx} maximum. {message}"
         kinds = _TYPES | {
             413: "request_too_large",

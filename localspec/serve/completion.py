@@ -145,8 +145,10 @@ class Choice(AsyncJob[None]):
 
     def _add_part(self, part: AnswerPart, added: AnswerText) -> None:
         if self._tools is None:
-            added.reasoning += part.text if part.is_thinking else ""
-            added.content += "" if part.is_thinking else part.text
+            if part.is_thinking:
+                added.reasoning += part.text
+            else:
+                added.content += part.text
         elif part.is_thinking:
             added.reasoning += self._thinking_calls.feed(part.text)
         else:
@@ -185,8 +187,9 @@ class Choice(AsyncJob[None]):
 def count_prompt(engine: Engine, command: GenerateCommand) -> int:
     """The tokens of a prompt, with the beginning of the answer."""
     n = len(command.prompt_tokens) or engine.count(command.to_count())
-    prefill = command.prefill
-    return n + (len(engine.tokenize(TokenizeCommand(prefill)).tokens) if prefill else 0)
+    if command.prefill:
+        n += len(engine.tokenize(TokenizeCommand(command.prefill)).tokens)
+    return n
 
 
 class Completion:
@@ -207,7 +210,9 @@ class Completion:
         queue: EngineQueue,
         activity: ServerActivity,
     ) -> None:
-        self._model, self._queue, self._activity = model, queue, activity
+        self._model = model
+        self._queue = queue
+        self._activity = activity
         self.options = options
         self._id = f"{self.id_prefix}{uuid4().hex}"
         self._created = int(time.time())
@@ -218,7 +223,6 @@ class Completion:
         self._prompt_param = "prompt"
 
     # --- the JSON of an answer
-    # --------------------------------------------------------------
 
     _whole: Any  # () -> the JSON
     _lines: Any  # () -> an AsyncGenerator of bytes: the stream but for its last line.
@@ -228,7 +232,6 @@ class Completion:
         return to_event(error.to_json())
 
     # --- the request
-    # ------------------------------------------------------------------------
 
     def submit(self, prompts: Sequence[PromptInput], route: str) -> None:
         """Queue all choices.
@@ -317,13 +320,7 @@ class Completion:
             raise self._record_failure(error) from None
         assert self._request is not None
         if self.options.reads_only:  # nothing is left of the answer
-            batch = [
-                replace(event, tail="")
-                if isinstance(event, GenerationFinished)
-                else event
-                for event in batch
-                if not isinstance(event, Round)
-            ]
+            batch = [_drop_text(event) for event in batch if not _has_tokens(event)]
         for event in batch:
             choice.add(event)
             self._request.add(event)
@@ -374,7 +371,6 @@ class Completion:
             self._activity.end(self._request, state, status)
 
     # --- parts of the JSON
-    # ------------------------------------------------------------------
 
     def _chunk_extras(self, choice: Choice, text: AnswerText) -> dict[str, Any]:
         extras: dict[str, Any] = {}
@@ -452,8 +448,11 @@ class Completion:
         drafts were on or off at the end.
         """
         answer = self._choices[-1].answer
-        totals, plan = answer.totals, answer.plan
+        totals = answer.totals
+        plan = answer.plan
         draft_length = self.options.settings.draft_length
+        if draft_length is None:
+            draft_length = DRAFT_MAX
         speculation: dict[str, Any] = {
             "mean_acceptance_length": totals.mean_accepted_length,
             "draft_acceptance_rate": totals.acceptance_rate,
@@ -461,7 +460,7 @@ class Completion:
             "num_spec_steps": totals.rounds,
             "num_accepted_draft_tokens": totals.accepted,
             "num_draft_tokens": totals.drafted,
-            "num_spec_tokens": DRAFT_MAX if draft_length is None else draft_length,
+            "num_spec_tokens": draft_length,
             "num_plain_steps": totals.plain_rounds,
             "by_source": totals.sources_to_json(),
         }
@@ -477,6 +476,16 @@ class Completion:
         }
 
 
+def _has_tokens(event: Event) -> bool:
+    return isinstance(event, Round)
+
+
+def _drop_text(event: Event) -> Event:
+    if isinstance(event, GenerationFinished):
+        return replace(event, tail="")
+    return event
+
+
 def _end_state(error: BaseException | None) -> tuple[RequestState, int]:
     """The state and the status that the log has of a request which this error ended."""
     if error is None:
@@ -489,11 +498,14 @@ def _end_state(error: BaseException | None) -> tuple[RequestState, int]:
 def timings(answer: GeneratedAnswer) -> dict[str, Any]:
     """llama.cpp's `timings`. Before the end they are those of the rounds so far."""
     totals = answer.finished.totals if answer.finished else {}
-    times, rounds, prefill = totals.get("timings", {}), answer.rounds, answer.prefill
+    times = totals.get("timings", {})
+    rounds = answer.rounds
+    prefill = answer.prefill or Prefill(0, 0, 0)
+    first_ms = rounds[0].ms.verify if rounds else 0.0
+    prompt_ms = times.get("prefill_ms", first_ms)
     decode_ms = times.get("decode_ms", sum(each.ms.total for each in rounds[1:]))
-    total = totals.get("prompt_tokens", prefill.total if prefill else 0)
-    reused = totals.get("reused_tokens", prefill.reused if prefill else 0)
-    prompt_ms = times.get("prefill_ms", rounds[0].ms.verify if rounds else 0.0)
+    total = totals.get("prompt_tokens", prefill.total)
+    reused = totals.get("reused_tokens", prefill.reused)
     values: dict[str, Any] = {
         "cache_n": reused,
         **_rates("prompt", total - reused, total - reused, prompt_ms),
@@ -512,10 +524,14 @@ def timings(answer: GeneratedAnswer) -> dict[str, Any]:
 def _rates(name: str, n: int, n_timed: int, ms: float) -> dict[str, Any]:
     """`n_timed` of the n tokens took `ms`: the first one comes with the prompt."""
     ms = round(ms, 3)
-    is_known = n_timed > 0 and ms > 0
+    per_token_ms = 0.0
+    per_second = 0.0
+    if n_timed > 0 and ms > 0:
+        per_token_ms = ms / n_timed
+        per_second = n_timed * 1e3 / ms
     return {
         f"{name}_n": n,
         f"{name}_ms": ms,
-        f"{name}_per_token_ms": ms / n_timed if is_known else 0.0,
-        f"{name}_per_second": n_timed * 1e3 / ms if is_known else 0.0,
+        f"{name}_per_token_ms": per_token_ms,
+        f"{name}_per_second": per_second,
     }

@@ -85,7 +85,8 @@ class ChatCompletion(Completion):
     async def _choice_lines(
         self, index: int, choice: Choice
     ) -> AsyncGenerator[bytes, None]:
-        if (first := self._first_part(index)) is not None:
+        first = self._first_part(index)
+        if first is not None:
             yield self._chunk([_choice_item(index, first)])
         offset = 0
         async for batch, text in self._deltas(choice):
@@ -176,7 +177,8 @@ class TextCompletion(ChatCompletion):
         return {"text": text.content}
 
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
-        return {"text": (self._echoes[index] if self._echoes else "") + text.content}
+        echo = self._echoes[index] if self._echoes else ""
+        return {"text": echo + text.content}
 
     def _score(
         self, tokens: Sequence[Token], n_top: int, offset: int
@@ -224,13 +226,15 @@ class InfillCompletion(Completion):
             [token.id for token in text.tokens] if self.options.return_tokens else []
         )
         piece: dict[str, Any] = {"index": 0, "content": text.content, "tokens": tokens}
-        if (n_top := self.options.n_logprobs) is not None:
+        n_top = self.options.n_logprobs
+        if n_top is not None:
             items = chat_logprobs(text.tokens, n_top)["content"]
             piece["completion_probabilities"] = items
         return piece
 
     def _end_fields(self, choice: Choice) -> dict[str, Any]:
-        finished, settings = choice.answer.finished, self.options.settings
+        finished = choice.answer.finished
+        settings = self.options.settings
         assert finished is not None
         n_predict = 0 if self.options.reads_only else settings.max_tokens
         return {

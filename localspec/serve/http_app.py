@@ -92,11 +92,10 @@ class ApiServer:
                 for route, parse in _APIS.items()
             ),
         ]
-        routes = [
-            Route(path, endpoint, methods=[method])
-            for method, route, endpoint in endpoints
-            for path in {route, route.removeprefix("/v1")}
-        ]
+        routes = []
+        for method, route, endpoint in endpoints:
+            for path in {route, route.removeprefix("/v1")}:
+                routes.append(Route(path, endpoint, methods=[method]))
         handlers: Any = dict.fromkeys((ApiError, HTTPException, Exception), _on_error)
         return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -224,7 +223,6 @@ class ApiServer:
 
 
 # --- requests
-# -----------------------------------------------------------------------------------
 
 
 def _parse_chat(
@@ -258,7 +256,8 @@ def _parse_text(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
     if body.get("echo"):
         if options.n_logprobs is not None:
             raise api_error.unsupported("echo", "with it, logprobs are not available")
-        echoes = [prompt.text for prompt in given for _ in range(options.n)]
+        for prompt in given:
+            echoes += [prompt.text] * options.n
     return partial(TextCompletion, echoes, options), given
 
 
@@ -306,10 +305,8 @@ async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    task, watch = (
-        asyncio.ensure_future(work),
-        asyncio.ensure_future(wait_for_disconnect()),
-    )
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(wait_for_disconnect())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

@@ -97,7 +97,8 @@ class HttpServer:
         self._socket = _bind(options.rules.host, options.port)
         self.port: int = self._socket.getsockname()[1]
         self.activity = ServerActivity(on_end)
-        self._queue, self._owns_host = EngineQueue(host, options.max_waiting), owns_host
+        self._queue = EngineQueue(host, options.max_waiting)
+        self._owns_host = owns_host
         self.api = ApiServer(options.models, self._queue, self.activity, options.rules)
         config = uvicorn.Config(
             self.api.app,
@@ -128,7 +129,9 @@ class HttpServer:
     def url(self) -> str:
         host = self._options.rules.host
         host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        if ":" in host:
+            host = f"[{host}]"
+        return f"http://{host}:{self.port}"
 
     async def serve(
         self, on_ready: Callable[[EngineReady], None] = lambda _: None
@@ -181,7 +184,8 @@ class HttpServer:
     def stop(self) -> None:
         """Begin to end; from any thread, or a signal handler."""
         self._is_stopped = True
-        loop, event = self._loop, self._stop_requested
+        loop = self._loop
+        event = self._stop_requested
         if loop is not None and event is not None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)
@@ -195,7 +199,8 @@ class HttpServer:
 
 class ServerThread:
     def __init__(self, server: HttpServer) -> None:
-        self.url, self.activity = server.url, server.activity
+        self.url = server.url
+        self.activity = server.activity
         self.ready: EngineReady | None = None
         self._server = server
         self._error: BaseException | None = None

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from localspec.protocol.events import Event
+from localspec.protocol.events import Event, Prefill
 from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, invalid
 from localspec.serve.completion import PING
@@ -140,7 +140,6 @@ def _nest_tools(request: MessagesRequest) -> list[dict[str, Any]]:
 
 
 # --- the answer
-# -------------------------------------------------------------------------------
 
 
 class MessageCompletion(ItemCompletion):
@@ -226,21 +225,24 @@ class MessageCompletion(ItemCompletion):
         choice = self._choices[0]
         finished = choice.answer.finished
         assert finished is not None
-        reason, stop = _STOP_REASONS.get(finished.reason, "end_turn"), None
+        reason = _STOP_REASONS.get(finished.reason, "end_turn")
+        stop = None
         if choice.finish_reason == "tool_calls":
             reason = "tool_use"
         elif finished.stop in self.options.settings.stop:
-            reason, stop = "stop_sequence", finished.stop
+            reason = "stop_sequence"
+            stop = finished.stop
         return {"stop_reason": reason, "stop_sequence": stop}
 
     def _message_usage(self) -> dict[str, Any]:
         """Nothing counts as the creation of a cache: all that is read is kept."""
-        prefill, usage = self._choices[0].answer.prefill, self._usage()
+        prefill = self._choices[0].answer.prefill or Prefill(0, 0, 0)
+        usage = self._usage()
         n_thinking = usage["completion_tokens_details"]["reasoning_tokens"]
         return {
-            "input_tokens": prefill.total - prefill.reused if prefill else 0,
+            "input_tokens": prefill.total - prefill.reused,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": prefill.reused if prefill else 0,
+            "cache_read_input_tokens": prefill.reused,
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"thinking_tokens": n_thinking},
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -190,8 +190,9 @@ def join_messages(
             joined += parts
             continue
         texts = [part.content for part in parts if part.content]
-        content = ("" if role == "assistant" else "\n\n").join(texts)
-        calls = tuple(call for part in parts for call in part.tool_calls)
+        separator = "" if role == "assistant" else "\n\n"
+        content = separator.join(texts)
+        calls = tuple(chain.from_iterable(part.tool_calls for part in parts))
         reasoning = "\n\n".join(part.reasoning for part in parts if part.reasoning)
         if role != "assistant" or content or calls:  # thinking alone is no answer
             joined.append(

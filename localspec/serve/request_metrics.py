@@ -40,12 +40,10 @@ class RequestActivity(Struct):
 
     def add(self, event: Event) -> None:
         if isinstance(event, Prefill):
-            self.state, now = "reading", time.monotonic()
-            self.open_answer = (
-                event,
-                self.open_answer[1] if self.open_answer else now,
-                now,
-            )
+            self.state = "reading"
+            now = time.monotonic()
+            began = self.open_answer[1] if self.open_answer else now
+            self.open_answer = (event, began, now)
         elif isinstance(event, Round):
             if self.state == "reading" and self.open_answer is not None:
                 prefill, began, _ = self.open_answer  # this pass read the rest of it
@@ -115,9 +113,10 @@ class ServerActivity:
         """Does nothing for a request that has ended before."""
         if request.ended is not None:
             return
-        request.state, request.status, request.ended = state, status, time.monotonic()
-        # it was stopped: nobody waits for its last event
-        if request.open_answer is not None:
+        request.state = state
+        request.status = status
+        request.ended = time.monotonic()
+        if request.open_answer is not None:  # Stopped: its last event will not come.
             prefill, began, read = request.open_answer
             for sums in (request, self):
                 sums.prompt_tokens += prefill.done
@@ -133,7 +132,8 @@ class ServerActivity:
         """Add an event of any answer to the sums."""
         if isinstance(event, Round):
             self.totals.add(event)
-        elif isinstance(event, GenerationFinished) and (totals := event.totals):
+        elif isinstance(event, GenerationFinished) and event.totals:
+            totals = event.totals
             self.longest = max(self.longest, totals["prompt_tokens"] + totals["tokens"])
             self.prompt_tokens += totals["prompt_tokens"]
             self.reused_tokens += totals["reused_tokens"]
@@ -142,16 +142,12 @@ class ServerActivity:
 
     def metrics(self) -> str:
         """In Prometheus' text format, with the names of llama.cpp."""
-        n_running, totals, decode_seconds = (
-            self.n_processing,
-            self.totals,
-            self.decode_seconds,
-        )
+        n_running = self.n_processing
+        totals = self.totals
+        decode_seconds = self.decode_seconds
         n_read = self.prompt_tokens - self.reused_tokens
-        read_rate, write_rate = (
-            n_read / (self.prompt_seconds or math.inf),
-            self.tokens_per_second,
-        )
+        read_rate = n_read / (self.prompt_seconds or math.inf)
+        write_rate = self.tokens_per_second
         metrics = (
             ("prompt_tokens_total", "Prompt tokens read.", n_read),
             (

@@ -55,7 +55,6 @@ _NAMES = {
 """The names that fields of chat completions have here."""
 
 # --- the request
-# ------------------------------------------------------------------------------
 
 
 def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
@@ -150,7 +149,6 @@ def nest_format(form: TextFormat | None) -> dict[str, Any] | None:
 
 
 # --- the answer
-# -------------------------------------------------------------------------------
 
 
 class ResponseCompletion(ItemCompletion):

@@ -49,7 +49,8 @@ class AnswerTokens:
         """`text` is the visible text of the answer with these tokens."""
         if not text.strip() or text in self._tokens:
             return
-        if not (visible := _tokens_of_end(text, tokens)):
+        visible = _tokens_of_end(text, tokens)
+        if not visible:
             return
         self._tokens[text] = visible
         self._n_tokens += len(visible)
@@ -61,17 +62,19 @@ class AnswerTokens:
         return self._tokens.get(text, ())
 
     def add_to(self, messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
-        return tuple(
-            replace(each, tokens=self.find(each.content))
-            if each.role == "assistant"
-            else each
-            for each in messages
-        )
+        added = []
+        for message in messages:
+            tokens = message.tokens
+            if message.role == "assistant":
+                tokens = self.find(message.content)
+            added.append(replace(message, tokens=tokens))
+        return tuple(added)
 
 
 def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
     """The last tokens, whose text is exactly `text`; none if no token begins there."""
-    length, i = 0, len(tokens)
+    length = 0
+    i = len(tokens)
     while i and length < len(text):
         i -= 1
         length += len(tokens[i].text)
@@ -96,11 +99,15 @@ class ServedModel(Struct, frozen=True):
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
 
     def loaded(self, *, raw: bool = False) -> LoadedModel:
-        drafts = self.ready.draft is not None
+        spec = "auto"
+        reason = ""
+        if self.ready.draft is not None:
+            spec = self.pair.spec
+            reason = self.pair.spec_reason
         return LoadedModel.from_ready(
             self.ready,
-            self.pair.spec if drafts else "auto",
-            self.pair.spec_reason if drafts else "",
+            spec,
+            reason,
             raw=raw,
             template=self.template,
         )
@@ -152,10 +159,19 @@ class ServedModel(Struct, frozen=True):
 
         May ask the engine, so call it in its turn.
         """
-        settings, tools = options.choice_settings(index), options.tools
-        messages, prefill = prompt.messages, ""
-        if messages and messages[-1].role == "assistant":  # the beginning of the answer
-            messages, prefill = messages[:-1], messages[-1].content
+        settings = options.choice_settings(index)
+        messages = prompt.messages
+        prefill = ""
+        if messages and messages[-1].role == "assistant":
+            # The last message is the beginning of the answer.
+            prefill = messages[-1].content
+            messages = messages[:-1]
+        tools = ""
+        answer_prefix = ""
+        if options.tools is not None:
+            tools = options.tools.tools
+            if options.tools.forced is not None:
+                answer_prefix = options.tools.forced.prefix
         if not messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_TEXT_MAX_TOKENS)
         prompt_tokens = prompt.tokens
@@ -184,10 +200,8 @@ class ServedModel(Struct, frozen=True):
             prediction=options.prediction[: _MAX_CHARS_PER_TOKEN * self.n_ctx],
             grammar=options.constraint.grammar,
             json_schema=options.constraint.json_schema,
-            tools=tools.tools if tools is not None else "",
-            answer_prefix=tools.forced.prefix
-            if tools is not None and tools.forced
-            else "",
+            tools=tools,
+            answer_prefix=answer_prefix,
         )
 
     def describe(self, *, is_loaded: bool) -> dict[str, Any]:
@@ -239,7 +253,8 @@ def build_infill_tokens(
     n_suffix = min(
         len(suffix), max(room - len(prefix), int(room * (1 - _PREFIX_SHARE)))
     )
-    prefix, suffix = prefix[-(room - n_suffix) :], suffix[:n_suffix]
+    prefix = prefix[-(room - n_suffix) :]
+    suffix = suffix[:n_suffix]
     files: list[int] = []
     for name, text in reversed(given.files):
         separator = (
