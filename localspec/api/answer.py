@@ -27,9 +27,9 @@ from localspec.protocol.wire import GenerateCommand, VerifyMode
 
 
 class AnswerTimings(TypedDict):
-    """Milliseconds. `tokens_per_second` counts from the first token; None for a single
-    token.
+    """Milliseconds.
 
+    `tokens_per_second` counts from the first token; it is None for a single token.
     `first_token_ms` is None if the answer was stopped before it.
     """
 

@@ -324,10 +324,9 @@ class Stream:
 
     @property
     def answer(self) -> Answer:
-        """Wait for the end and return the whole answer; for a closed stream, the part
-        so far.
+        """Wait for the end and return the whole answer.
 
-        Raises as `LLM.generate`.
+        For a closed stream, it is the part so far.
         """
         return self._job.result()
 

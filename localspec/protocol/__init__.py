@@ -1,3 +1,1 @@
-"""The protocol between the engine process and its parent; imports the standard library
-only.
-"""
+"""The protocol between the engine process and its parent."""

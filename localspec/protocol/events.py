@@ -24,14 +24,17 @@ TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
 SpeculationState = Literal["on", "probing", "paused", "off"]
 Overlap = Literal["", "hit", "miss"]
-"""Whether a draft was continued during the target pass before, and if so, whether what
-was drafted then could be used.
+"""Whether a draft was continued during the target pass before.
+
+`hit`: what was drafted then could be used; `miss`: it could not.
 """
 
 
 class Alternative(Struct, frozen=True):
-    """A token that was not emitted. `p` and `rank` are the target's; `p_draft` is None
-    unless it is the rejected draft token of a draft model.
+    """A token that was not emitted.
+
+    `p` and `rank` are the target's; `p_draft` is None unless it is the rejected draft
+    token of a draft model.
     """
 
     id: int
@@ -73,8 +76,10 @@ class Token(Struct, frozen=True):
 
 
 class RoundTimes(Struct, frozen=True):
-    """Milliseconds of a round: in the draft's llama_decode, in the target's, outside
-    both.
+    """Milliseconds of a round.
+
+    `draft` and `verify` are inside llama_decode of the draft and of the target; `host`
+    is outside both.
     """
 
     draft: float
@@ -112,8 +117,9 @@ class EngineReady(Struct, frozen=True):
 
 
 class Prefill(Struct, frozen=True):
-    """Prompt tokens in the KV cache so far, of how many, and how many of them were
-    reused.
+    """The prompt tokens in the KV cache so far.
+
+    They are `done` of `total`, and `reused` of them were there before.
     """
 
     done: TokenCount
@@ -136,8 +142,9 @@ class SpeculationPlan(Struct, frozen=True):
 
 
 class Round(Struct, frozen=True):
-    """One round of draft, verify, accept and commit; `source` is None if nothing was
-    drafted.
+    """One round of draft, verify, accept and commit.
+
+    `source` is None if nothing was drafted.
     """
 
     n: int
@@ -189,9 +196,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
     "finished": GenerationFinished,
     "dead": EngineExit,
 }
-"""Names on the wire, in --events files and in the history; they do not follow class
-names.
-"""
+"""Names on the wire, in event files and in the history: not the classes' names."""
 _EVENT_NAMES = {kind: name for name, kind in _EVENT_TYPES.items()}
 _quote = json.encoder.encode_basestring_ascii
 _to_compact_json = json.JSONEncoder(separators=(",", ":")).encode

@@ -1,6 +1,4 @@
-"""Totals over rounds: the one accumulator of drafted and accepted tokens, defined as in
-vLLM.
-"""
+"""Totals over rounds: the one sum of drafted and accepted tokens, as vLLM defines it."""
 
 from __future__ import annotations
 

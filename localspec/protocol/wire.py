@@ -40,10 +40,10 @@ DEFAULT_DRAFT_LENGTH = 5
 
 
 class SamplingParams(Struct, frozen=True):
-    """Sampling parameters with llama.cpp's defaults. `top_k` 0 and `repeat_penalty` 1
-    are off.
+    """Sampling parameters with llama.cpp's defaults.
 
-    The penalties count the last `repeat_last_n` tokens, those of the prompt included.
+    `top_k` 0 and `repeat_penalty` 1 are off. The penalties count the last
+    `repeat_last_n` tokens, those of the prompt included.
     """
 
     temperature: Number = 0.8
@@ -264,8 +264,7 @@ class ProbeCommand(Struct, frozen=True):
 
 
 class ReplayCommand(Struct, frozen=True):
-    """Decode an answer with the target alone, without drafting; answered with
-    `ReplayResult`.
+    """Decode an answer with the target alone; answered with `ReplayResult`.
 
     The prompt is `text`; its last batch gives the first token. Each later pass decodes
     `width` tokens, starting with the newest, and emits `emitted` of them. Empties the
@@ -301,17 +300,16 @@ class TokenizeCommand(Struct, frozen=True):
 
 
 class InspectCommand(CountCommand, frozen=True):
-    """Score each token of a finished answer, which stays in memory; `InspectResult`
-    lines.
+    """Score each token of a finished answer; answered with `InspectResult` lines.
+
+    The answer stays in memory.
     """
 
     tokens: tuple[int, ...] = ()
 
 
 class ScoreDraftCommand(Struct, frozen=True):
-    """Compare a draft with the answer `tokens` to `request`; answered with
-    `DraftScore`.
-    """
+    """Compare a draft with the answer `tokens`; answered with `DraftScore`."""
 
     request: GenerateCommand
     tokens: tuple[int, ...]
@@ -343,8 +341,9 @@ class HelloReply(Struct, frozen=True):
 
 
 class HeartbeatReply(Struct, frozen=True):
-    """Sent every second during a command, or while one waits: seconds since the last
-    progress.
+    """Sent every second during a command, or while one waits.
+
+    `stuck` counts the seconds since the last progress.
     """
 
     stuck: float
@@ -407,9 +406,7 @@ class InspectResult(Struct, frozen=True):
 
 
 class DraftScore(Struct, frozen=True):
-    """For each place of an answer, tokens in a draft, and how many of them are
-    accepted.
-    """
+    """For each place of an answer: tokens in a draft, and how many are accepted."""
 
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]

@@ -1,6 +1,4 @@
-"""Errors of the HTTP API: status, OpenAI's error object, and the engine's errors as
-such.
-"""
+"""Errors of the HTTP API: their status and error object; errors of the engine as such."""
 
 from __future__ import annotations
 
@@ -88,8 +86,9 @@ class ApiError(LocalspecError):
 
 
 class ClientLeftError(ApiError):
-    """The client closed the connection, or takes no bytes of its answer: nobody sees
-    this error.
+    """The client closed the connection, or takes no bytes of its answer.
+
+    Nobody sees this error.
     """
 
     def __init__(self) -> None:

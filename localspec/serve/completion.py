@@ -1,6 +1,4 @@
-"""One completion request, from its place in the queue to the last byte, and its
-numbers.
-"""
+"""One completion request, from its place in the queue to its last byte."""
 
 from __future__ import annotations
 
@@ -193,12 +191,11 @@ def count_prompt(engine: Engine, command: GenerateCommand) -> int:
 
 
 class Completion:
-    """Answers one request, in one or several choices. Each API is a subclass, for its
-    JSON.
+    """Answers one request, in one or several choices.
 
-    From `submit` on it holds a place in the queue. Its owner calls `close`, whatever
-    happens: the route, until there is an answer to return, and then the response that
-    streams it.
+    Each API is a subclass, for its JSON. From `submit` on it holds a place in the
+    queue. Its owner calls `close`, whatever happens: the route, until there is an
+    answer to return, and then the response that streams it.
     """
 
     id_prefix: ClassVar[str] = ""
@@ -298,10 +295,10 @@ class Completion:
     async def _deltas(
         self, choice: Choice
     ) -> AsyncGenerator[tuple[list[Event], AnswerText | None], None]:
-        """New events and their text, to the end of a choice; neither after ten silent
-        seconds.
+        """New events and their text, to the end of a choice.
 
-        Raises ApiError if the engine failed, or the server ends.
+        There is neither after ten silent seconds. Raises ApiError if the engine failed, or
+        the server ends.
         """
         has_ended = False
         while not has_ended:
@@ -444,8 +441,9 @@ class Completion:
         }
 
     def _numbers(self) -> dict[str, Any]:
-        """Of the last choice: llama.cpp's `timings`, and vLLM's `metrics` with why
-        drafts were on or off at the end.
+        """The numbers of the last choice: llama.cpp's `timings`, and vLLM's `metrics`.
+
+        The metrics also say why drafts were on or off at the end.
         """
         answer = self._choices[-1].answer
         totals = answer.totals

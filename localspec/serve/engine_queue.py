@@ -86,8 +86,9 @@ class EngineQueue:
         self.host.submit(job)
 
     def record_failure(self, error: Exception) -> ApiError:
-        """The error for the client; after the second one in a row it should not try
-        again.
+        """The error for the client.
+
+        After the second one in a row the client should not try again.
         """
         if self.is_closing:
             return api_error.shutting_down()
@@ -132,9 +133,7 @@ def _host_closed() -> ApiError:
 
 
 class Admission:
-    """A place in the queue, from a request's arrival to the end of its work in the
-    engine.
-    """
+    """A place in the queue, from a request's arrival to the end of its work."""
 
     def __init__(self, queue: EngineQueue) -> None:
         self._queue = queue

@@ -182,8 +182,9 @@ class ApiServer:
     async def _parse(
         self, request: Request, parse: Callable[[ServedModel, dict[str, Any]], T]
     ) -> tuple[ServedModel, T]:
-        """The request for a model; in a thread if it is large, so that others are
-        served.
+        """The request for a model.
+
+        A large one is parsed in a thread, so that others are served meanwhile.
         """
         self._loaded()
         data = await self._bodies.read(request)
@@ -297,8 +298,9 @@ def _piece_to_json(piece: str) -> str | list[int]:
 
 
 async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of the work; if the client leaves, it is cancelled, and
-    ClientLeftError raised.
+    """The result of the work.
+
+    If the client leaves, the work is cancelled, and ClientLeftError raised.
     """
 
     async def wait_for_disconnect() -> None:

@@ -1,6 +1,4 @@
-"""Anthropic's Messages API: a request becomes a chat, its answer becomes content
-blocks.
-"""
+"""Anthropic's Messages API: a request becomes a chat, its answer content blocks."""
 
 from __future__ import annotations
 
@@ -35,8 +33,9 @@ from localspec.serve.responses import nest_format
 
 INPUT = "messages"
 _BILLING = "x-anthropic-billing-header:"
-"""A system block of Claude Code, other in each request: with it, no prompt continues
-another.
+"""A system block of Claude Code that differs in each request.
+
+With it, no prompt would continue another.
 """
 # Of thinking; some clients send back only thinking that has one.
 _SIGNATURE = "localspec"

@@ -15,8 +15,10 @@ ItemKind = Literal["thinking", "text", "call"]
 
 
 class ItemCompletion(Completion):
-    """One answer as items, which change while their events are consumed: each is valid
-    until the next one. Every event of a stream has its type as its name.
+    """One answer as items, which change while their events are consumed.
+
+    Each event is valid until the next one. Every event of a stream has its type as its
+    name.
     """
 
     def __init__(self, *arguments: Any) -> None:

@@ -180,8 +180,9 @@ def parse_message(message: RequestMessage, param: str) -> ChatMessage:
 def join_messages(
     messages: Sequence[ChatMessage], roles: tuple[str, ...]
 ) -> list[ChatMessage]:
-    """Join what a chat has in one message: texts in a row, an answer, its thinking and
-    calls.
+    """Join what a chat has in one message.
+
+    That is texts in a row, or an answer with its thinking and its calls.
     """
     joined: list[ChatMessage] = []
     for role, group in groupby(messages, lambda message: message.role):

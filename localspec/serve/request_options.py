@@ -136,8 +136,9 @@ def parse_text_options(
 def parse_infill_options(
     body: dict[str, Any], defaults: ChatSettings, default_seed: int | None
 ) -> CompletionOptions:
-    """The options of an infill; `n_predict` and `n_probs` have other names in OpenAI's
-    API. Raises ApiError.
+    """The options of an infill. Raises ApiError.
+
+    `n_predict` and `n_probs` have other names in OpenAI's API.
     """
     request = convert_request(InfillRequest, body)
     options = _parse_options(request, body, defaults, default_seed)

@@ -37,8 +37,9 @@ _MAX_CHARS_PER_TOKEN = 64
 
 
 class AnswerTokens:
-    """The tokens of earlier answers by their text, so that the next prompt matches the
-    KV cache.
+    """The tokens of earlier answers by their text.
+
+    With them the next prompt matches the KV cache.
     """
 
     def __init__(self) -> None:
@@ -134,9 +135,7 @@ class ServedModel(Struct, frozen=True):
         return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     def check_prompt(self, prompt: PromptInput) -> None:
-        """Raise ApiError for a prompt that surely does not fit, or a chat without a
-        template.
-        """
+        """Raise ApiError for a prompt that cannot fit, or a chat without a template."""
         if prompt.messages and not self.loaded().has_chat_template:
             message = (
                 f"{self.ready.model} has no chat template: it only completes text. "
