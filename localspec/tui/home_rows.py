@@ -57,8 +57,7 @@ class HomeRow(Struct, frozen=True):
     # A search match within the chat; `description` is its excerpt.
     found: SearchHit | None = None
     hub_search_text: str = ""
-    """Words to search the hub for: only this row sends what was typed to the network.
-    """
+    """Words to search the hub for: only this row sends what was typed to it."""
     is_included: bool = False  # Whether the pair came with localspec.
 
     @property
@@ -83,9 +82,7 @@ class MachineSurvey(Struct, frozen=True):
     # Addresses of other computers that it asks for their devices.
     remote_hosts: tuple[str, ...] = ()
     unused_gpu_hint: str = ""
-    """Names a GPU that this build of llama.cpp cannot use, and the command that fixes
-    it.
-    """
+    """A GPU that this build of llama.cpp cannot use, and the command that fixes it."""
 
 
 def survey_machine() -> MachineSurvey:
@@ -116,97 +113,126 @@ def refine_survey(survey: MachineSurvey) -> MachineSurvey:
     profile = machine_profile.with_remote(local, remote)
     label = _describe_machine(local) or survey.machine_label
     for host in survey.remote_hosts:
-        is_used = host in profile.remote_hosts
-        label += f" · {'with' if is_used else 'without'} {host}"
+        joint = "with" if host in profile.remote_hosts else "without"
+        label += f" · {joint} {host}"
+    catalogue, _ = catalog.load_valid()
+    unused_gpu_hint = ""
     unused = llama_build.find_unused_gpu()
-    hide = f"To hide this: localspec doctor --dismiss {unused.id}" if unused else ""
+    if unused is not None:
+        hide = f"To hide this: localspec doctor --dismiss {unused.id}"
+        unused_gpu_hint = f"{unused.what}. {unused.fix} {hide}"
     return replace(
         survey,
         machine_label=label,
         machine_profile=profile,
-        candidates=suggest_candidates(
-            profile, _DEFAULT_USE, WhatIf(), catalog.load_valid()[0]
-        ),
-        unused_gpu_hint=f"{unused.what}. {unused.fix} {hide}" if unused else "",
+        candidates=suggest_candidates(profile, _DEFAULT_USE, WhatIf(), catalogue),
+        unused_gpu_hint=unused_gpu_hint,
     )
 
 
 def _describe_machine(machine_profile: MachineProfile) -> str:
+    """The first GPU; empty if there is none."""
     if not machine_profile.devices:
         return ""
     gpu, *more = machine_profile.devices
-    is_known = gpu.total is not None and gpu.free is not None
-    memory = f"{gib(gpu.total or 0)}, {gib(gpu.free or 0)} free" if is_known else ""
-    others = f"and {len(more)} more" if more else ""
-    parts = (gpu.description or gpu.name, memory, others, gpu.backend)
-    return sanitize(" · ".join(filter(None, parts)), multiline=False)
+    parts = [gpu.description or gpu.name]
+    if gpu.total is not None and gpu.free is not None:
+        parts.append(f"{gib(gpu.total)}, {gib(gpu.free)} free")
+    if more:
+        parts.append(f"and {len(more)} more")
+    if gpu.backend:
+        parts.append(gpu.backend)
+    return sanitize(" · ".join(parts), multiline=False)
 
 
 def build_sections(
     pair_catalog: Catalog,
     survey: MachineSurvey,
+    *,
     search_text: str,
     chats: HomeSection,
     hub_results: Sequence[HubSearchResult],
-    states: Sequence[DownloadState],
+    downloads: Sequence[DownloadState],
 ) -> list[HomeSection]:
-    """The non-empty sections: all matches of `search_text`; without it, the
-    suggestions.
+    """The sections that have rows.
+
+    With a search text, its matches, those on this computer first; without one, what can
+    be opened, and suggestions.
     """
     ready = _ready_rows(pair_catalog, survey)
-    ready_pairs, listed = (
-        find_ready_pairs(pair_catalog, survey),
-        [row.pair for row in ready],
-    )
-    ready_ids = {catalog.own_id(id_) for id_ in ready_pairs}
+    ready_pairs = find_ready_pairs(pair_catalog, survey)
+    listed = [row.pair for row in ready]
     recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
     shown_pairs = [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
     others = _other_model_rows(survey, shown_pairs)
-    saved_presets = [
-        HomeRow(p.name, p.summary, preset=p.name) for p in presets.load().values()
+    ready_ids = {catalog.own_id(id_) for id_ in ready_pairs}
+    downloadable = [
+        row
+        for row in _downloadable_rows(pair_catalog, survey, search_text)
+        if catalog.own_id(row.name) not in ready_ids
     ]
-    limit = None if search_text else _MAX_LISTED
-    downloadable = _downloadable_rows(pair_catalog, survey, search_text)
-    loads = [HomeRow(state.job.file.path, download=state) for state in states]
-    running = [row for row in loads if row.download and row.download.phase != "done"]
-    active = HomeSection("Downloads", tuple(running))
-    sections = (
-        *(() if search_text else (active,)),  # what is searched comes first
-        HomeSection("Ready to run", _filter_rows(ready, search_text)),
-        chats,
-        HomeSection("Recent", _filter_rows(recent, search_text)[:limit]),
-        HomeSection(
-            "Other models on this computer", _filter_rows(others, search_text)[:limit]
-        ),
-        HomeSection("New chat with a preset", _filter_rows(saved_presets, search_text)),
-        HomeSection(
-            "In the catalogue" if search_text else "Fits this computer, not downloaded",
-            tuple(
-                row for row in downloadable if catalog.own_id(row.name) not in ready_ids
+    running = [_download_row(state) for state in downloads if state.phase != "done"]
+    done = [_download_row(state) for state in downloads if state.phase == "done"]
+
+    def matching(heading: str, rows: Iterable[HomeRow]) -> HomeSection:
+        return HomeSection(heading, _filter_rows(rows, search_text))
+
+    if search_text:
+        sections = [
+            matching("Ready to run", ready),
+            chats,
+            matching("Recent", recent),
+            matching("Other models on this computer", others),
+            matching("New chat with a preset", _preset_rows()),
+            HomeSection("In the catalogue", tuple(downloadable)),
+            HomeSection(
+                "On the hub (network)", tuple(_hub_rows(search_text, hub_results))
             ),
-            "" if search_text else "home.wizard",
-        ),
-        HomeSection("On the hub (network)", tuple(_hub_rows(search_text, hub_results))),
-        HomeSection("Downloaded", tuple(row for row in loads if row not in running)),
-        *((active,) if search_text else ()),
-    )
+            HomeSection("Downloaded", tuple(done)),
+            HomeSection("Downloads", tuple(running)),
+        ]
+    else:
+        sections = [
+            HomeSection("Downloads", tuple(running)),
+            HomeSection("Ready to run", tuple(ready)),
+            chats,
+            HomeSection("Recent", tuple(recent[:_MAX_LISTED])),
+            HomeSection("Other models on this computer", tuple(others[:_MAX_LISTED])),
+            HomeSection("New chat with a preset", tuple(_preset_rows())),
+            HomeSection(
+                "Fits this computer, not downloaded", tuple(downloadable), "home.wizard"
+            ),
+            HomeSection("Downloaded", tuple(done)),
+        ]
     return [section for section in sections if section.rows]
+
+
+def _download_row(state: DownloadState) -> HomeRow:
+    return HomeRow(state.job.file.path, download=state)
+
+
+def _preset_rows() -> list[HomeRow]:
+    return [
+        HomeRow(preset.name, preset.summary, preset=preset.name)
+        for preset in presets.load().values()
+    ]
 
 
 def _hub_rows(
     search_text: str, results: Sequence[HubSearchResult]
 ) -> Iterator[HomeRow]:
     """The results; before there are any, the row that searches."""
-    if search_text and not results:
+    if not results:
         shown = f"“{sanitize(search_text, multiline=False)}”"
         yield HomeRow(
             "Search the hub", shown, note="sends this text", hub_search_text=search_text
         )
     for found in results:
-        name = sanitize(found.repo, multiline=False)
-        downloads = f"{found.downloads:,} downloads" if found.downloads else ""
         yield HomeRow(
-            name, downloads, "gated" if found.gated else "", reference=found.repo
+            name=sanitize(found.repo, multiline=False),
+            description=f"{found.downloads:,} downloads" if found.downloads else "",
+            size="gated" if found.gated else "",
+            reference=found.repo,
         )
 
 
@@ -219,14 +245,18 @@ def row_key_hints(
     if row.download is not None:
         return "" if typing else downloads.download_key_hints(row.download, user_keys)
     if row.chat_id is not None:
-        delete = f"  {key_label('home.remove', user_keys)} delete"
-        return "enter continue" + delete * (not typing)
+        if typing:
+            return "enter continue"
+        return f"enter continue  {key_label('home.remove', user_keys)} delete"
     if row.pair is not None:
-        bench = f"  {key_label('home.bench', user_keys)} bench"
-        return "enter open" + bench * (not typing)
+        if typing:
+            return "enter open"
+        return f"enter open  {key_label('home.bench', user_keys)} bench"
     if row.hub_search_text:
         return "enter search the hub"
-    return "enter new chat" if row.preset else "enter download"
+    if row.preset:
+        return "enter new chat"
+    return "enter download"
 
 
 def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
@@ -242,9 +272,12 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
 
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
     words = search_text.lower().split()
-    return tuple(
-        r for r in rows if all(w in f"{r.name} {r.description}".lower() for w in words)
-    )
+
+    def has_all_words(row: HomeRow) -> bool:
+        text = f"{row.name} {row.description}".lower()
+        return all(word in text for word in words)
+
+    return tuple(row for row in rows if has_all_words(row))
 
 
 def find_ready_pairs(
@@ -253,85 +286,123 @@ def find_ready_pairs(
     """The pairs of the catalogue whose files are all on this computer, by id."""
 
     def find_path(model: CatalogModel) -> Path | None:
-        files = survey.local_models
-        found = (file.path for file in files if model.is_file(file.repo, file.file))
-        return model.path or next(found, None)
+        if model.path is not None:
+            return model.path
+        for local in survey.local_models:
+            if model.is_file(local.repo, local.file):
+                return local.path
+        return None
 
     ready: dict[str, ResolvedPair] = {}
     for pair in model_lookup.ready_pairs(survey.local_models, pair_catalog):
-        target, draft = (
-            find_path(pair.target),
-            find_path(pair.draft) if pair.draft else None,
-        )
+        target = find_path(pair.target)
+        draft = find_path(pair.draft) if pair.draft is not None else None
         if target is not None:
-            about, refs = (pair.spec, pair.why, pair.settings), (pair.id, "auto")
-            ready[pair.id] = ResolvedPair(target, draft, *about, requested_refs=refs)
+            ready[pair.id] = ResolvedPair(
+                target,
+                draft,
+                pair.spec,
+                pair.why,
+                pair.settings,
+                requested_refs=(pair.id, "auto"),
+            )
     return ready
 
 
 def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
-    """The starter first, the bundled model last: one row each, for the first of their
-    pairs.
+    """The starter first, the bundled model last.
+
+    Each of these two has one row, for the first of its pairs.
     """
-    speeds = {c.pair.id: _format_speed(c) for c in survey.candidates}
+    speeds = {each.pair.id: _format_speed(each) for each in survey.candidates}
     starters: dict[str, HomeRow] = {}
     downloaded: list[HomeRow] = []
     bundled: list[HomeRow] = []
     for id_, resolved in find_ready_pairs(pair_catalog, survey).items():
         pair = pair_catalog.pairs[catalog.own_id(id_)]
-        size, note = _format_size(resolved), speeds.get(id_, "")
+        row = HomeRow(
+            name=id_,
+            description=_describe_uses(pair),
+            size=_format_size(resolved),
+            note=speeds.get(id_, ""),
+            pair=resolved,
+        )
         if pair.target.repo is None:
-            about = f"{pair.title} · bundled", size, "shows how speculation works"
-            bundled.append(HomeRow(id_, *about, resolved, is_included=True))
+            bundled.append(
+                replace(
+                    row,
+                    description=f"{pair.title} · bundled",
+                    note="shows how speculation works",
+                    is_included=True,
+                )
+            )
         elif pair.target.package and (pair.draft is None or pair.draft.repo is None):
-            about = pair.title, size, note
-            row = HomeRow(pair.target.title, *about, resolved, is_included=True)
-            starters.setdefault(pair.target.id, row)
+            starter = replace(
+                row,
+                name=pair.target.title,
+                description=pair.title,
+                is_included=True,
+            )
+            starters.setdefault(pair.target.id, starter)
         else:
-            downloaded.append(HomeRow(id_, _describe_uses(pair), size, note, resolved))
+            downloaded.append(row)
     return [*starters.values(), *downloaded, *bundled[:1]]
 
 
 def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     rows = []
     names = _ollama_names(survey)
-    for opened in recent_pairs.load():
-        name = names.get(opened.target)
-        pair = (
-            replace(opened, requested_refs=(name, opened.portable_refs[1]))
-            if name
-            else opened
+    for pair in recent_pairs.load():
+        name = names.get(pair.target)
+        if name:
+            _, draft_ref = pair.portable_refs
+            pair = replace(pair, requested_refs=(name, draft_ref))
+        draft = "prompt lookup, no draft model"
+        if pair.draft is not None:
+            draft = f"+ {pair.draft_name}"
+        rows.append(
+            HomeRow(
+                name=pair.target_name,
+                description=draft,
+                size=_format_size(pair),
+                note=sanitize(str(pair.target.parent), multiline=False),
+                pair=pair,
+            )
         )
-        draft = (
-            f"+ {pair.draft_name}" if pair.draft else "prompt lookup, no draft model"
-        )
-        where = sanitize(str(pair.target.parent), multiline=False)
-        rows.append(HomeRow(pair.target_name, draft, _format_size(pair), where, pair))
     return rows
 
 
 def _ollama_names(survey: MachineSurvey) -> dict[Path, str]:
-    """Names that open Ollama's models, by their files, which are named by their
-    checksums.
-    """
-    models = (model for model in survey.local_models if model.origin == "ollama")
-    return {model.path: model.own_name for model in models if "/" not in model.own_name}
+    """Names that open Ollama's models, by their files, whose names are checksums."""
+    return {
+        model.path: model.own_name
+        for model in survey.local_models
+        if model.origin == "ollama" and "/" not in model.own_name
+    }
 
 
 def _other_model_rows(
     survey: MachineSurvey, listed: Iterable[ResolvedPair]
 ) -> list[HomeRow]:
     """Models on disk that are in no pair of `listed`, such as those of LM Studio."""
-    paths = {path for pair in listed for path in (pair.target, pair.draft)}
-    names, rows = _ollama_names(survey), []
+    listed_paths: set[Path | None] = set()
+    for pair in listed:
+        listed_paths |= {pair.target, pair.draft}
+    names = _ollama_names(survey)
+    rows = []
     for model in survey.local_models:
         is_model = model.origin == "ollama" or reference.is_model(model.file)
-        if is_model and model.path not in paths:
-            name = reference.parse_file_name(model.file.rpartition("/")[2]).stem
-            refs = (names[model.path], "auto") if model.path in names else None
-            pair = ResolvedPair(model.path, None, requested_refs=refs)
-            about = model.repo or ORIGIN_TITLES[model.origin]
-            rows.append(HomeRow(name, about, gib(model.size), pair=pair))
+        if not is_model or model.path in listed_paths:
+            continue
+        refs = (names[model.path], "auto") if model.path in names else None
+        rows.append(
+            HomeRow(
+                name=reference.parse_file_name(model.file.rpartition("/")[2]).stem,
+                description=model.repo or ORIGIN_TITLES[model.origin],
+                size=gib(model.size),
+                pair=ResolvedPair(model.path, None, requested_refs=refs),
+            )
+        )
     return rows
 
 
@@ -371,20 +442,24 @@ def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
 
 
 def _describe_uses(pair: CatalogPair) -> str:
+    parts = [", ".join(pair.use)] if pair.use else []
     head = draft_kinds.head_title(pair.draft_kind)
-    return " · ".join(
-        filter(None, (", ".join(pair.use), f"{head} head" if head else ""))
-    )
+    if head:
+        parts.append(f"{head} head")
+    return " · ".join(parts)
 
 
 def _format_size(pair: ResolvedPair) -> str:
+    """The size of the pair's files; a head may be in the target's file."""
+    files = {file for file in pair.files if file is not None}
     try:
-        return gib(
-            sum(file.stat().st_size for file in {pair.target, pair.draft} if file)
-        )
+        return gib(sum(file.stat().st_size for file in files))
     except OSError:
         return "missing"
 
+
+# --- drawing
+# ----------------------------------------------------------------------------------
 
 MAX_WIDTH = 120  # Cells of a line, as in localspec.tcss.
 _NARROW_WIDTH = 32  # Terminals narrower than this show only names.
@@ -394,12 +469,15 @@ _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 def draw_heading(
     section: HomeSection, width: int, user_keys: Mapping[str, str]
 ) -> Content:
-    hint, id_ = "", section.binding_id
-    if id_:
-        hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
+    heading = Content.styled(f" {section.heading}", "$muted bold")
+    id_ = section.binding_id
+    if not id_:
+        return heading
+    hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
     gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
-    hint = f"{' ' * gap}{hint}" if gap > 2 else ""
-    return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))
+    if gap <= 2:
+        return heading
+    return Content.assemble(heading, (f"{' ' * gap}{hint}", "$muted"))
 
 
 def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
@@ -408,18 +486,41 @@ def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
     if row.download is not None:
         line = downloads.format_download(row.download, width - 6)
         return Content.assemble((pointer, "$accent"), line)
-    name, description = (34, 34) if width >= 110 else (27, 32)
-    if width < 80:  # narrow terminals have no description
-        beside = 18 if width >= _NARROW_WIDTH else 7
-        name, description = max(6, min(26, width - beside)), 0
-    if row.chat_id is not None and description and row.found is None:
-        # a chat's title matters more than its model
-        name, description = name + description - _MODEL_WIDTH, _MODEL_WIDTH
-    note = max(0, width - name - description - 20)
+    columns = _row_columns(row, width)
+    size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""
+    note = fit_to_width(row.note, columns.note) if columns.note > 12 else ""
     return Content.assemble(
         (pointer, "$accent"),
-        f"{fit_to_width(row.name, name)} ",
-        (fit_to_width(row.description, description), "$muted"),
-        f"{row.size:>10}  " if width >= _NARROW_WIDTH else "",
-        (fit_to_width(row.note, note) if note > 12 else "", "$muted"),
+        f"{fit_to_width(row.name, columns.name)} ",
+        (fit_to_width(row.description, columns.description), "$muted"),
+        size,
+        (note, "$muted"),
     )
+
+
+class _RowColumns(Struct, frozen=True):
+    """Widths in cells; the size has 12."""
+
+    name: int
+    description: int
+    note: int
+
+
+def _row_columns(row: HomeRow, width: int) -> _RowColumns:
+    name = 27
+    description = 32
+    if width >= 110:
+        name = 34
+        description = 34
+    elif width < _NARROW_WIDTH:
+        name = max(6, width - 7)
+        description = 0
+    elif width < 80:
+        name = min(26, width - 18)
+        description = 0
+    if row.chat_id is not None and description and row.found is None:
+        # A chat's title matters more than its model.
+        name += description - _MODEL_WIDTH
+        description = _MODEL_WIDTH
+    note = max(0, width - name - description - 20)
+    return _RowColumns(name, description, note)

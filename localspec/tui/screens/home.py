@@ -1,6 +1,4 @@
-"""The home screen: pairs, chats and downloads, their search, and what each of them
-opens.
-"""
+"""The home screen: pairs, chats and downloads, and what each of them opens."""
 
 from __future__ import annotations
 
@@ -26,8 +24,10 @@ from localspec.chat.front_end import PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
+from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog, model_lookup
+from localspec.models.catalog import Catalog
 from localspec.models.gguf import reader
 from localspec.sanitize import sanitize
 from localspec.tui import app_options, downloads, home_rows, saved_chats
@@ -58,7 +58,9 @@ if TYPE_CHECKING:
     from localspec.chat.history import SearchHit
     from localspec.models.hub.cached_file import DownloadJob
 
-_DOWNLOAD_POLL_SECONDS = 0.25  # Seconds between two updates of the download rows.
+_DOWNLOAD_POLL_SECONDS = 0.25  # Between two updates of the download rows.
+_LIKELY_NEXT = ("screens.chat", "dialogs.pull", "dialogs.open_files", "screens.wizard")
+"""What is imported in the background, so that it opens at once."""
 _GETTING_STARTED = (
     "Your models will be listed here. w finds a pair for this computer and downloads it. "
     "o opens a target and a draft model by path: any two GGUF files with the same vocabulary. "
@@ -70,7 +72,9 @@ _NO_MATCH = (
 
 
 class HomeScreen(CenteredLayout, Screen[None]):
-    """Enter opens an installed pair or a chat, or offers to download what is not
+    """Lists what can be opened.
+
+    Enter opens an installed pair or a chat, or offers to download what is not
     installed.
     """
 
@@ -89,8 +93,10 @@ class HomeScreen(CenteredLayout, Screen[None]):
     ) -> None:
         """`survey` is quick; `survey_devices` refines its result and may take a second."""
         super().__init__()
-        self._runner, self._options = runner, options
-        self._survey_models, self._survey_devices = survey, survey_devices
+        self._runner = runner
+        self._options = options
+        self._survey_models = survey
+        self._survey_devices = survey_devices
         self._survey = home_rows.initial_survey()
         self._downloads = downloads or DownloadManager(limit=options.download_limit)
         self._n_finished_downloads = 0  # At the last update.
@@ -98,9 +104,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         """Pairs to open once downloaded, with the wizard's settings for each."""
         self.sessions = ChatSessions(options)
         self._prepared_pairs: dict[ResolvedPair, ResolvedPair] = {}
-        """The pairs of rows that were opened, and what they were opened as: maybe with
-        a head.
-        """
+        """What the pairs of rows were opened as: maybe with a head."""
         self._list = PointerList[HomeRow]("pairs", lambda row: row.key, self._draw_row)
         self._search = SearchField(
             lambda: self.sessions.history, lambda: self._downloads.hub
@@ -148,7 +152,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         elif choice == "chat":
             built_in = catalog.load(paths.catalog_file())
             ready = home_rows.find_ready_pairs(built_in, home_rows.initial_survey())
-            if (pair := ready.get(model_lookup.default_pair_id(built_in))) is not None:
+            pair = ready.get(model_lookup.default_pair_id(built_in))
+            if pair is not None:
                 self._open_chat(pair)
 
     def _show_error(self, error: LocalspecError) -> None:
@@ -169,31 +174,29 @@ class HomeScreen(CenteredLayout, Screen[None]):
             survey = replace(self._survey_models(), remote_hosts=hosts)
             if last.machine_profile is not None and last.remote_hosts == hosts:
                 survey = replace(last, local_models=survey.local_models)
-                # thread-safe: it posts a message
+                # `call_later` is thread-safe: it posts a message.
                 self.call_later(self._survey_done, survey)
                 return
             self.call_later(self._survey_done, survey)
-            for name in (
-                "screens.chat",
-                "dialogs.pull",
-                "dialogs.open_files",
-                "screens.wizard",
-            ):
-                import_module(f"localspec.tui.{name}")  # likely to come next
+            for name in _LIKELY_NEXT:
+                import_module(f"localspec.tui.{name}")
             self.call_later(self._survey_done, self._survey_devices(survey))
 
         threading.Thread(target=work, daemon=True, name="survey").start()
 
     def _survey_done(self, survey: MachineSurvey) -> None:
-        old_hint, self._survey = self._survey.unused_gpu_hint, survey
+        old_hint = self._survey.unused_gpu_hint
+        self._survey = survey
         self.query_one(TitleLine).show_status(survey.machine_label)
         self.fill_list()
-        shows = [
-            getattr(screen, "show_survey", None) for screen in self.app.screen_stack
-        ]
-        for show_survey in (listeners := [show for show in shows if show is not None]):
-            show_survey(survey)
-        if (hint := survey.unused_gpu_hint) and not old_hint and not listeners:
+        is_shown_by_another = False
+        for screen in self.app.screen_stack:
+            show_survey = getattr(screen, "show_survey", None)
+            if show_survey is not None:
+                show_survey(survey)
+                is_shown_by_another = True
+        hint = survey.unused_gpu_hint
+        if hint and not old_hint and not is_shown_by_another:
             self.notify(hint, severity="warning", markup=False, timeout=15)
         self._open_downloaded()
 
@@ -204,47 +207,62 @@ class HomeScreen(CenteredLayout, Screen[None]):
     @on(SearchField.ResultsChanged)
     def fill_list(self) -> None:
         banner = self.query_one("#banner", Static)
-        banner.update(
-            Content(text := app_options.format_settings_banner(self._options))
+        banner_text = app_options.format_settings_banner(self._options)
+        banner.update(Content(banner_text))
+        banner.display = bool(banner_text)
+        sections = home_rows.build_sections(
+            self._load_catalog(),
+            self._survey,
+            search_text=self._search.text,
+            chats=self._chat_section(),
+            hub_results=self._search.hub_results,
+            downloads=self._downloads.states(),
         )
-        banner.display = bool(text)
-        catalogue, error = catalog.load_valid()
-        if error is not None and error.message != self._catalog_error:
-            self._show_error(error)
-        self._catalog_error = error.message if error is not None else ""
-        found = self._search.text, self._chat_section(), self._search.hub_results
-        states = self._downloads.states()
-        sections = home_rows.build_sections(catalogue, self._survey, *found, states)
-        width, keymap = self.app.size.width, self._options.keymap
+        width = self.app.size.width
+        keymap = self._options.keymap
         self._list.set_sections(
             [
-                (home_rows.draw_heading(each, width, keymap), each.rows)
-                for each in sections
+                (home_rows.draw_heading(section, width, keymap), section.rows)
+                for section in sections
             ]
         )
-        # Marks the first hub result after a search; never the search itself unasked.
-        row, results = self._list.highlighted_row, self._search.hub_results
+        self._point_at_hub_result()
+        self._update_hints()
+
+    def _load_catalog(self) -> Catalog:
+        """The catalogue; an error of the user's own part is shown once."""
+        catalogue, error = catalog.load_valid()
+        message = error.message if error is not None else ""
+        if error is not None and message != self._catalog_error:
+            self._show_error(error)
+        self._catalog_error = message
+        return catalogue
+
+    def _point_at_hub_result(self) -> None:
+        """Marks the first hub result after a search; never the search itself unasked."""
+        row = self._list.highlighted_row
+        results = self._search.hub_results
         if row is not None and row.hub_search_text not in ("", self._marked_hub_search):
             self._list.remove_pointer()
         elif self._marked_hub_search and results:
             references = [each.reference for each in self._list.rows]
             self._list.point_at(references.index(results[0].repo))
-        self._update_hints()
 
     def _chat_section(self) -> HomeSection:
         """Recent chats, or the search results while a search text is set."""
         chats = self._options.chats
-        for notice in chats.take_notices() if chats else ():
-            self.notify(
-                problem_text(notice), severity="warning", markup=False, timeout=10
-            )
+        history = None
+        if chats is not None:
+            for notice in chats.take_notices():
+                self.notify(
+                    problem_text(notice), severity="warning", markup=False, timeout=10
+                )
+            # The history is not opened before the first survey, which opens it on its
+            # thread.
+            if self._survey.machine_label and not self._search.text:
+                history = chats.history
         if self._search.text:
             return self._search.chat_results
-        # The history is not opened before the first survey, which opens it on its
-        # thread.
-        history = (
-            chats.history if chats is not None and self._survey.machine_label else None
-        )
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
     def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
@@ -260,30 +278,41 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def _update_hints(self) -> None:
         """Below the list: a download error or a getting-started hint, and the keys."""
         row = self._list.highlighted_row
-        self._marked_hub_search = row.hub_search_text if row else ""
-        error = downloads.download_error(row.download) if row and row.download else ""
+        self._marked_hub_search = row.hub_search_text if row is not None else ""
+        text = ""
+        if row is not None and row.download is not None:
+            text = downloads.download_error(row.download)
+        text = text or self._empty_hint()
         hint = self.query_one("#teach", Static)
-        hint.update(Content(text := error or self._empty_hint()))
+        hint.update(Content(text))
         hint.display = bool(text)
-        # the hint may have shrunk the list
+        # The hint may have shrunk the list.
         self.call_after_refresh(self._list.scroll_to_highlight)
+        keys = filter(None, self._key_hints(row))
+        self.query_one(KeyLine).show_keys("  ".join(keys))
+
+    def _key_hints(self, row: HomeRow | None) -> list[str]:
         keymap = self._options.keymap
-        keys: tuple[str, ...]
         if self._search.has_focus:
-            enter_hint = home_rows.row_key_hints(row, keymap, typing=True)
-            keys = (enter_hint, "↑↓ select", "esc back", format_footer(keymap, "app"))
-        else:
-            labels = {"home.unfilter": "back"} if self._search.display else {}
-            footer = format_footer(keymap, "home", "app", label_overrides=labels)
-            row_hints = home_rows.row_key_hints(row, keymap)
-            keys = (row_hints, footer, home_rows.chat_key_hints(row, keymap))
-        self.query_one(KeyLine).show_keys("  ".join(filter(None, keys)))
+            return [
+                home_rows.row_key_hints(row, keymap, typing=True),
+                "↑↓ select",
+                "esc back",
+                format_footer(keymap, "app"),
+            ]
+        labels = {"home.unfilter": "back"} if self._search.display else {}
+        return [
+            home_rows.row_key_hints(row, keymap),
+            format_footer(keymap, "home", "app", label_overrides=labels),
+            home_rows.chat_key_hints(row, keymap),
+        ]
 
     def _empty_hint(self) -> str:
         """Help for a search without a match, or for a list with few own models."""
         rows = self._list.rows
         if self._search.text:
-            return "" if any(not row.hub_search_text for row in rows) else _NO_MATCH
+            has_match = any(not row.hub_search_text for row in rows)
+            return "" if has_match else _NO_MATCH
         has_own_pairs = any(
             row.pair is not None and not row.is_included for row in rows
         )
@@ -306,7 +335,10 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def action_move_pointer(self, by: int) -> None:
         """The arrows work in the list while the search field has the focus."""
-        (self._list.action_cursor_down if by > 0 else self._list.action_cursor_up)()
+        if by > 0:
+            self._list.action_cursor_down()
+        else:
+            self._list.action_cursor_up()
 
     @on(Input.Submitted, "#filter")
     def _filter_submitted(self) -> None:
@@ -327,28 +359,29 @@ class HomeScreen(CenteredLayout, Screen[None]):
             self._n_finished_downloads = n_finished
             self._start_survey()
         for index, row in enumerate(self._list.rows):
-            if row.download is not None and row.download is not states.get(
-                row.download.job
-            ):
-                self._list.update_row(
-                    index, replace(row, download=states[row.download.job])
-                )
+            if row.download is None:
+                continue
+            state = states[row.download.job]
+            if row.download is not state:
+                self._list.update_row(index, replace(row, download=state))
                 if index == self._list.highlighted_index:
                     self._update_hints()
 
     @property
     def _selected_job(self) -> DownloadJob | None:
         row = self._list.highlighted_row
-        return (
-            row.download.job if row is not None and row.download is not None else None
-        )
+        if row is None or row.download is None:
+            return None
+        return row.download.job
 
     def action_pause(self) -> None:
-        if (job := self._selected_job) is not None:
+        job = self._selected_job
+        if job is not None:
             self._downloads.pause_or_resume(job)
 
     def action_cancel(self) -> None:
-        if (job := self._selected_job) is not None:
+        job = self._selected_job
+        if job is not None:
             self._downloads.queue.cancel(job)
 
     # --- opening
@@ -377,9 +410,9 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _open_with_preset(self, name: str) -> None:
         try:
-            refs = recent_pairs.resolve_default(None, "auto")[:2]
-            pair = replace(launch.resolve_pair(*refs), requested_refs=refs)
-            session = self._find_session(pair)
+            model, draft, _ = recent_pairs.resolve_default(None, "auto")
+            pair = launch.resolve_pair(model, draft)
+            session = self._find_session(replace(pair, requested_refs=(model, draft)))
             session.start_new_chat()
             session.apply_preset(presets.find(name))
         except LocalspecError as error:
@@ -426,9 +459,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.fill_list()
 
     def _resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
-        """A saved chat opens with the pair that it was saved with, without another
-        head.
-        """
+        """Opens a saved chat with its pair as it was saved, without another head."""
         try:
             session = self.sessions.resume_chat(chat_id)
             _check_files(session.pair)
@@ -458,32 +489,40 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def action_chat(self, what: Literal["rename", "export", "pin"]) -> None:
         row = self._list.highlighted_row
-        if row is None or (chat_id := row.chat_id) is None:
+        if row is None or row.chat_id is None:
             return
         if what == "pin":
-            if error := saved_chats.pin_or_unpin(chat_id):
+            error = saved_chats.pin_or_unpin(row.chat_id)
+            if error:
                 self.notify(error, severity="error", markup=False)
             self.fill_list()
         elif what == "rename":
-            choices = PickerChoices("Rename the chat", "a title")
             self._ask(
-                choices, row.name, row.name, partial(self.sessions.rename_chat, chat_id)
+                PickerChoices("Rename the chat", "a title"),
+                current=row.name,
+                initial=row.name,
+                use=partial(self.sessions.rename_chat, row.chat_id),
             )
         else:
             heading = "Export the chat: .md, .html, .json or .txt"
-            choices = PickerChoices(heading, "the path of a new file")
-            name = "-".join(re.findall(r"[\w-]+", row.name.lower()))[:40] or "chat"
+            file_stem = "-".join(re.findall(r"[\w-]+", row.name.lower()))[:40] or "chat"
             self._ask(
-                choices, row.name, f"{name}.md", partial(self._export_chat, chat_id)
+                PickerChoices(heading, "the path of a new file"),
+                current=row.name,
+                initial=f"{file_stem}.md",
+                use=partial(self._export_chat, row.chat_id),
             )
 
     def _ask(
         self,
         choices: PickerChoices,
+        *,
         current: str,
         initial: str,
         use: Callable[[str], None],
     ) -> None:
+        """Asks for a text and uses it."""
+
         def on_dismiss(text: str | None) -> None:
             if text:
                 try:
@@ -495,7 +534,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.app.push_screen(PickerScreen(choices, current, initial), on_dismiss)
 
     def _export_chat(self, chat_id: int, name: str) -> None:
-        if (history := self.sessions.history) is not None:
+        history = self.sessions.history
+        if history is not None:
             path = saved_chats.export_chat(history, chat_id, name)
             self.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
 
@@ -534,9 +574,13 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def action_wizard(self) -> None:
         catalogue, _ = catalog.load_valid()
         profile = self._survey.machine_profile
+
+        def load_machine_profile() -> MachineProfile:
+            return profile if profile is not None else machine_profile.detect()
+
         services = WizardServices(
             catalogue,
-            (lambda: profile) if profile is not None else machine_profile.detect,
+            load_machine_profile,
             home_rows.find_ready_pairs(catalogue, self._survey),
             lambda: self._downloads.hub,
         )
@@ -554,12 +598,14 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.app.post_message(ShowWizard(self._downloads, services, on_dismiss))
 
     def _open_downloaded(self) -> None:
-        """Opens the wizard's pair once downloaded; only notifies if another screen is
-        in front.
+        """Opens the wizard's pair once it is downloaded.
+
+        If another screen is in front, it only notifies.
         """
         if not self._pending_opens:
             return
-        ready = home_rows.find_ready_pairs(catalog.load_valid()[0], self._survey)
+        catalogue, _ = catalog.load_valid()
+        ready = home_rows.find_ready_pairs(catalogue, self._survey)
         for pair_id in self._pending_opens.keys() & ready:
             what_if = self._pending_opens.pop(pair_id)
             if self.app.screen is self:
