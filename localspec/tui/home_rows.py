@@ -352,11 +352,12 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
 def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
     rows = []
     names = _ollama_names(survey)
-    for pair in recent_pairs.load():
-        name = names.get(pair.target)
+    for opened in recent_pairs.load():
+        pair = opened
+        name = names.get(opened.target)
         if name:
-            _, draft_ref = pair.portable_refs
-            pair = replace(pair, requested_refs=(name, draft_ref))
+            _, draft_ref = opened.portable_refs
+            pair = replace(opened, requested_refs=(name, draft_ref))
         draft = "prompt lookup, no draft model"
         if pair.draft is not None:
             draft = f"+ {pair.draft_name}"
