@@ -62,9 +62,7 @@ class GeneratedAnswer:
         self._turn = turn or Turn("")
         self._new_events: list[Event] = []  # Events that are not part of `_turn` yet.
         self._tokens_in_prompt = 0
-        """Tokens of this answer that are part of the prompt: after an overflow it is
-        read again.
-        """
+        """Tokens of this answer that the prompt has: it is read again on an overflow."""
         self._markers = thinking_markers
         self._splitter = make_parser(thinking_markers)
 
@@ -79,7 +77,8 @@ class GeneratedAnswer:
             self.totals.add(event)
             text = "".join(token.text for token in event.tokens)
         elif isinstance(event, Prefill):
-            self.prefill, self._tokens_in_prompt = event, self.totals.tokens
+            self.prefill = event
+            self._tokens_in_prompt = self.totals.tokens
             if not self.rounds:
                 self._splitter = make_parser(self._markers, event.thinking)
         elif isinstance(event, SpeculationPlan):
@@ -87,7 +86,8 @@ class GeneratedAnswer:
         elif isinstance(event, Notice):
             self.notices.append(event)
         elif isinstance(event, GenerationFinished):
-            self.finished, text = event, event.tail
+            self.finished = event
+            text = event.tail
         else:
             self.engine_exit = event
         parts = self._splitter.feed(text)
@@ -117,13 +117,13 @@ class GeneratedAnswer:
 
     @property
     def context_tokens(self) -> int:
+        """Tokens of the prompt and the answer; after the end, as the engine counts."""
         totals = self._final_totals
         if "prompt_tokens" in totals:
-            return int(totals["prompt_tokens"]) + int(
-                totals.get("tokens", self.totals.tokens)
-            )
-        prompt = self.prefill.total if self.prefill else 0
-        return prompt + self.totals.tokens - self._tokens_in_prompt
+            n_answered = int(totals.get("tokens", self.totals.tokens))
+            return int(totals["prompt_tokens"]) + n_answered
+        n_prompt = self.prefill.total if self.prefill is not None else 0
+        return n_prompt + self.totals.tokens - self._tokens_in_prompt
 
     @property
     def tokens_per_second(self) -> float | None:

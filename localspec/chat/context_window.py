@@ -1,8 +1,7 @@
-"""What happens when a chat exceeds its context: drop old turns, summarise them, or
-stop.
+"""What happens when a chat exceeds its context.
 
-This module has no user interface. Its caller passes an `OverflowChooser` that picks the
-policy.
+Old turns are dropped or summarised, or the answer stops. This module has no user
+interface: its caller passes an `OverflowChooser` that picks the policy.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _SUMMARY_PROMPT = (
 
 
 def check_answer(engine: Engine, event: Event, is_stopped: Callable[[], bool]) -> None:
-    """Called after each event of an answer. Raises if the engine has exited.
+    """To call after each event of an answer. Raises if the engine has exited.
 
     Stops the engine again: the first stop may have come before the request.
     """
@@ -115,16 +114,20 @@ class AnswerGenerator:
         is_stopped: Callable[[], bool] = lambda: False,
         stats: SpeculationStats | None = None,
     ) -> None:
-        self._engine, self._conversation, self._options = engine, conversation, options
-        self._choose_policy, self._is_stopped = choose_policy, is_stopped
+        self._engine = engine
+        self._conversation = conversation
+        self._options = options
+        self._choose_policy = choose_policy
+        self._is_stopped = is_stopped
         self._stats = stats or SpeculationStats()
         self._answer = self._stats.answer
         self._older = conversation.turns[:-1]
-        self._n_ctx = n_ctx = options.loaded.n_ctx
+        self._n_ctx = options.loaded.n_ctx
         max_tokens = options.settings.max_tokens or _MIN_ANSWER_TOKENS
-        self._answer_reserve = max(1, min(_MIN_ANSWER_TOKENS, n_ctx // 8, max_tokens))
+        eighth = self._n_ctx // 8
+        self._answer_reserve = max(1, min(_MIN_ANSWER_TOKENS, eighth, max_tokens))
         """Tokens kept free for the answer before its question is sent."""
-        self._summary_limit = max(8, min(_MAX_SUMMARY_TOKENS, n_ctx // 8))
+        self._summary_limit = max(8, min(_MAX_SUMMARY_TOKENS, eighth))
         self.request = self._build_request()  # The last request sent to the engine.
 
     def stream(self) -> Iterator[AnswerDelta]:
@@ -132,16 +135,21 @@ class AnswerGenerator:
 
         Raises PromptTooLongError if the question does not fit, and as `check_answer`.
         """
-        if self._is_stopped() or not (
-            self._has_room() or (yield from self._make_room_for_question())
-        ):
+        if not self._is_stopped() and not self._has_room():
+            yield from self._make_room_for_question()
+        if self._is_stopped():
             yield self._stats.add(GenerationFinished("cancelled"))
             return
-        while (end := (yield from self._generate_until_full())) is not None:
-            if self._is_stopped() or not (
-                yield from self._make_room(self._describe_overflow())
-            ):
-                end = replace(end, reason="cancelled") if self._is_stopped() else end
+        while True:
+            end = yield from self._generate_until_full()
+            if end is None:
+                return
+            has_room = False
+            if not self._is_stopped():
+                has_room = yield from self._make_room(self._describe_overflow())
+            if not has_room:
+                if self._is_stopped():
+                    end = replace(end, reason="cancelled")
                 yield self._stats.add(end)
                 return
 
@@ -153,9 +161,8 @@ class AnswerGenerator:
             options.loaded,
             probabilities=options.probabilities,
         )
-        return replace(
-            request, resumed_tokens=tuple(token.id for token in self._answer.tokens)
-        )
+        written = tuple(token.id for token in self._answer.tokens)
+        return replace(request, resumed_tokens=written)
 
     def _generate_until_full(
         self,
@@ -199,28 +206,36 @@ class AnswerGenerator:
         if not can_drop or len(self._older) == self._dropped_count():
             return True
         try:
-            return self._count_tokens() + self._answer_reserve <= self._n_ctx
-        except (
-            LocalspecError
-        ):  # an engine that has exited reports it as an event of the answer
+            used = self._count_tokens()
+        except LocalspecError:
+            # An engine that has exited reports it as an event of the answer.
             return True
+        return used + self._answer_reserve <= self._n_ctx
 
     def _describe_overflow(self) -> ContextOverflow:
-        turns, used = len(self._older) - self._dropped_count(), self._count_tokens()
-        overflow = ContextOverflow(used, self._n_ctx, turns, bool(self._answer.rounds))
+        overflow = ContextOverflow(
+            used=self._count_tokens(),
+            n_ctx=self._n_ctx,
+            droppable_turns=len(self._older) - self._dropped_count(),
+            mid_answer=bool(self._answer.rounds),
+        )
         if self._options.loaded.has_chat_template:
             return overflow
-        # a summary needs a chat model
+        # A summary needs a chat model.
         return replace(overflow, choices=("drop", "stop"))
 
-    def _make_room_for_question(self) -> Generator[AnswerDelta, None, bool]:
-        """Return False if the user stopped the answer. Raises PromptTooLongError."""
+    def _make_room_for_question(self) -> Iterator[AnswerDelta]:
+        """Raises PromptTooLongError if there is no room, unless the user stopped."""
         overflow = self._describe_overflow()
-        if (yield from self._make_room(overflow)) or self._is_stopped():
-            return not self._is_stopped()
-        what, used = "The conversation exceeds", overflow.used
-        if (alone := self._count_without_earlier_turns()) >= overflow.n_ctx:
-            what, used = "This message alone exceeds", alone
+        has_room = yield from self._make_room(overflow)
+        if has_room or self._is_stopped():
+            return
+        what = "The conversation exceeds"
+        used = overflow.used
+        alone = self._count_without_earlier_turns()
+        if alone >= overflow.n_ctx:
+            what = "This message alone exceeds"
+            used = alone
         raise PromptTooLongError(
             f"{what} the context ({used:,} / {overflow.n_ctx:,} tokens).",
             "Shorten it, or load the model with a larger context.",
@@ -230,24 +245,25 @@ class AnswerGenerator:
         self, overflow: ContextOverflow
     ) -> Generator[AnswerDelta, None, bool]:
         """Apply the overflow policy. Returns whether there is room now."""
-        if (
-            not overflow.droppable_turns
-            or self._count_without_earlier_turns() >= self._n_ctx
-        ):
+        if not overflow.droppable_turns:
+            return False
+        if self._count_without_earlier_turns() >= self._n_ctx:
             return False
         policy = self._options.settings.overflow
-        policy = self._choose_policy(overflow) if policy == "ask" else policy
+        if policy == "ask":
+            policy = self._choose_policy(overflow)
         if policy not in ("drop", "summarise") or self._is_stopped():
             return False
         dropped = None
         if policy == "summarise" and "summarise" in overflow.choices:
-            dropped = self._choose_dropped(
-                spare=self._summary_limit + _SUMMARY_OVERHEAD_TOKENS
-            )
-            dropped = (yield from self._summarise(dropped)) if dropped else None
+            spare = self._summary_limit + _SUMMARY_OVERHEAD_TOKENS
+            to_summarise = self._choose_dropped(spare=spare)
+            if to_summarise is not None:
+                dropped = yield from self._summarise(to_summarise)
             if self._is_stopped():
                 return False
-        dropped = dropped or self._choose_dropped()
+        if dropped is None:
+            dropped = self._choose_dropped()
         if dropped is None:
             return False
         self._conversation.dropped = dropped
@@ -258,9 +274,11 @@ class AnswerGenerator:
         """Choose the fewest turns whose removal frees a quarter of the context.
 
         If a quarter is not possible, the room for an answer or at least one token is
-        enough. Returns None if the question and the answer alone are too long.
+        enough. `spare`: tokens to keep free besides. Returns None if the question and
+        the answer alone are too long.
         """
-        older, first = self._older, self._dropped_count() + 1
+        older = self._older
+        first = self._dropped_count() + 1
         if first > len(older):
             return None
         shortest = self._count_without_earlier_turns() + spare
@@ -274,14 +292,12 @@ class AnswerGenerator:
             return None
 
         def fits_without(n: int) -> bool:
-            return (
-                self._count_tokens(DroppedTurns.from_turns(older[:n])) + spare <= limit
-            )
+            tokens = self._count_tokens(DroppedTurns.from_turns(older[:n]))
+            return tokens + spare <= limit
 
         counts = range(first, len(older))
-        return DroppedTurns.from_turns(
-            older[: first + bisect_left(counts, True, key=fits_without)]
-        )
+        n_dropped = first + bisect_left(counts, True, key=fits_without)
+        return DroppedTurns.from_turns(older[:n_dropped])
 
     def _summarise(
         self, dropped: DroppedTurns
@@ -293,15 +309,11 @@ class AnswerGenerator:
         messages, skipped = self._build_summary_messages(dropped)
         if not messages:
             return None
-        turns = units.count(dropped.turns - self._dropped_count() - skipped, "turn")
-        rest = (
-            f" ({units.count(skipped, 'older turn')} skipped: too long)"
-            if skipped
-            else ""
-        )
-        yield self._stats.add(
-            Notice("info", "context-summarising", f"Summarising {turns} …{rest}")
-        )
+        n_turns = dropped.turns - self._dropped_count() - skipped
+        message = f"Summarising {units.count(n_turns, 'turn')} …"
+        if skipped:
+            message += f" ({units.count(skipped, 'older turn')} skipped: too long)"
+        yield self._stats.add(Notice("info", "context-summarising", message))
         request = replace(
             self.request,
             messages=messages,
@@ -317,22 +329,22 @@ class AnswerGenerator:
         answered = Turn("").with_events(list(self._engine.generate(request)))
         summary = answered.visible_answer(self._options.loaded.thinking_markers).strip()
         summarised = DroppedTurns.from_turns(self._older[: dropped.turns], summary)
-        return (
-            summarised
-            if summary and self._count_tokens(summarised) < self._n_ctx
-            else None
-        )
+        if not summary or self._count_tokens(summarised) >= self._n_ctx:
+            return None
+        return summarised
 
     def _build_summary_messages(
         self, dropped: DroppedTurns
     ) -> tuple[tuple[ChatMessage, ...], int]:
-        """Return the request for a summary, and how many of the oldest turns do not fit
-        in it.
+        """Return the request for a summary.
+
+        Also returns how many of the oldest turns do not fit in it.
         """
         conversation = self._conversation
-        start = first = self._dropped_count()
+        first = self._dropped_count()
         question = _SUMMARY_PROMPT.format(words=self._summary_limit // 2)
         previous = conversation.dropped.summary if first else ""
+        start = first
         while start < dropped.turns:
             turns = self._older[start : dropped.turns]
             messages = build_messages(

@@ -1,6 +1,4 @@
-"""One chat: a tree of turns with one selected path, and the messages that the path
-sends.
-"""
+"""One chat: a tree of turns with one selected path, and the prompt of that path."""
 
 from __future__ import annotations
 
@@ -41,8 +39,7 @@ class Turn(Struct, frozen=True):
     finish_reason: FinishReason | None = None
     """None while the answer is being written, or if it was interrupted."""
     attempt: int = 0
-    """Number of this turn among its siblings; part of the seed, so that answers differ.
-    """
+    """The number among its siblings; part of the seed, so that their answers differ."""
     # The events of the answer, for the token view and the replay.
     events: tuple[Event, ...] = ()
     attachments: tuple[Attachment, ...] = ()
@@ -68,18 +65,19 @@ class Turn(Struct, frozen=True):
 
     @property
     def ends_in_thinking(self) -> bool:
-        ends = (
-            event.totals
-            for event in self.events
-            if isinstance(event, GenerationFinished)
-        )
-        return any(totals.get("thinking", {}).get("open") for totals in ends)
+        for event in self.events:
+            if isinstance(event, GenerationFinished):
+                thinking = event.totals.get("thinking", {})
+                if thinking.get("open"):
+                    return True
+        return False
 
     def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
         return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
 
     def with_events(self, events: Sequence[Event]) -> Turn:
-        text, reason = [self.answer], self.finish_reason
+        text = [self.answer]
+        reason = self.finish_reason
         for event in events:
             if isinstance(event, Round):
                 text += [token.text for token in event.tokens]
@@ -137,7 +135,8 @@ class Conversation:
         head: int | None = None,
     ) -> None:
         """`turns` and `head` restore a saved chat. A turn's parent has a smaller id."""
-        self.seed, self._system = seed, system
+        self.seed = seed
+        self._system = system
         self.system_since = 0
         """The last turn that was asked before the system prompt was set; 0: none."""
         self._turns = {turn.id: turn for turn in turns}
@@ -151,7 +150,8 @@ class Conversation:
     @system.setter
     def system(self, text: str) -> None:
         if text != self._system:
-            self._system, self.system_since = text, max(self._turns, default=0)
+            self._system = text
+            self.system_since = max(self._turns, default=0)
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -178,12 +178,12 @@ class Conversation:
     def format_branch(self, turn_id: int) -> str:
         """`2 of 3` for a turn that has siblings; empty for one without."""
         ids = [branch.id for branch in self.branches(turn_id)]
-        return f"{ids.index(turn_id) + 1} of {len(ids)}" if len(ids) > 1 else ""
+        if len(ids) == 1:
+            return ""
+        return f"{ids.index(turn_id) + 1} of {len(ids)}"
 
     def undone_turns(self) -> tuple[Turn, ...]:
-        """The turns that follow the head, in order: those that `undo` removed from the
-        path.
-        """
+        """The turns after the head, which `undo` removed from the path, in order."""
         return self._children_of(self.head)
 
     def ask(self, question: str, attachments: Sequence[Attachment] = ()) -> Turn:
@@ -211,8 +211,7 @@ class Conversation:
         )
 
     def restart_answer(self) -> Turn:
-        """Clear the last answer. Its seed stays, so that the same text is generated
-        again.
+        """Clear the last answer, which keeps its seed: the same text is generated again.
 
         Raises IndexError if there is no turn.
         """
@@ -224,9 +223,7 @@ class Conversation:
         return self._replace_last(replace(self._path[-1], model=model))
 
     def edit_turn(self, turn_id: int, question: str) -> Turn:
-        """Ask another question in place of a turn, with the same files, as a new
-        branch.
-        """
+        """Ask another question in place of a turn, with its files, as a new branch."""
         turn = self._turns[turn_id]
         return self._append(
             Turn(question, attachments=turn.attachments, parent=turn.parent)
@@ -263,7 +260,9 @@ class Conversation:
         return dict(self._turns), self._path
 
     def restore(self, snapshot: ConversationSnapshot) -> None:
-        self._turns, self._path = dict(snapshot[0]), snapshot[1]
+        turns, path = snapshot
+        self._turns = dict(turns)
+        self._path = path
 
     def _children_of(self, parent: int | None) -> tuple[Turn, ...]:
         return tuple(turn for turn in self.all_turns if turn.parent == parent)
@@ -309,7 +308,8 @@ class Conversation:
 
         `dropped` replaces the conversation's own dropped turns.
         """
-        return build_messages(self.system, *self._select_turns(dropped))
+        summary, turns, last = self._select_turns(dropped)
+        return build_messages(self.system, summary, turns, last)
 
     def prompt_text(self, dropped: DroppedTurns | None = None) -> str:
         """The completion model's prompt: the same turns as one text."""
@@ -322,12 +322,12 @@ class Conversation:
     def _select_turns(
         self, dropped: DroppedTurns | None
     ) -> tuple[str, Sequence[Turn], Turn]:
-        """Return the summary of the dropped turns, the answered turns, and the
-        question.
-        """
+        """The summary of the dropped turns, the answered turns that are sent, the question."""
         *before, last = self._path
-        dropped = self.dropped if dropped is None else dropped
-        dropped = dropped if dropped.is_prefix_of(before) else DroppedTurns()
+        if dropped is None:
+            dropped = self.dropped
+        if not dropped.is_prefix_of(before):
+            dropped = DroppedTurns()
         return dropped.summary, before[dropped.turns :], last
 
 
@@ -358,7 +358,9 @@ def format_question(turn: Turn) -> str:
     for file in turn.attachments:
         fence = max(_FENCE.findall(file.text), default="``") + "`"
         parts.append(f"{file.name}:\n{fence}\n{file.text}\n{fence}")
-    return "\n\n".join([*parts, turn.question] if turn.question else parts)
+    if turn.question:
+        parts.append(turn.question)
+    return "\n\n".join(parts)
 
 
 def _plain_question(turn: Turn) -> str:
@@ -367,5 +369,6 @@ def _plain_question(turn: Turn) -> str:
 
 
 def _join_on_new_line(before: str, more: str) -> str:
-    is_joined = not before or not more or before.endswith("\n")
-    return before + more if is_joined else f"{before}\n{more}"
+    if not before or not more or before.endswith("\n"):
+        return before + more
+    return f"{before}\n{more}"

@@ -46,12 +46,13 @@ def read(path: str | Path) -> list[Event]:
             f"{name} cannot be read: {error.strerror}.", _HINT
         ) from error
     if _last_round(events) < 0:
-        problem = f"{name} contains no answer." if events else f"{name} is empty."
-        if damaged and not events:
+        problem = f"{name} is empty."
+        if events:
+            problem = f"{name} contains no answer."
+        elif damaged:
             lines = _describe_lines(damaged)
-            problem = (
-                f"{name} is not an event file: {lines[0].lower()}{lines[1:]} damaged."
-            )
+            lines = lines[0].lower() + lines[1:]
+            problem = f"{name} is not an event file: {lines} damaged."
         raise UsageError(problem, _HINT)
     if unknown:
         message = (
@@ -73,9 +74,10 @@ def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:
             continue
         if _starts_answer(event, answers[-1], after_overflow):
             answers.append([])
-        after_overflow = (
-            isinstance(event, Notice) and event.code in OVERFLOW_CODES
-        ) or (after_overflow and not isinstance(event, Round))
+        if isinstance(event, Notice) and event.code in OVERFLOW_CODES:
+            after_overflow = True
+        elif isinstance(event, Round):
+            after_overflow = False
         answers[-1].append(event)
     return [tuple(answer) for answer in answers if _last_round(answer) >= 0]
 
@@ -89,14 +91,17 @@ def _starts_answer(event: Event, answer: list[Event], after_overflow: bool) -> b
         return True
     if after_overflow or _last_round(answer) < 0:
         return False
-    return isinstance(event, Prefill) or (
-        isinstance(event, Round) and event.n <= _last_round(answer)
-    )
+    if isinstance(event, Round):
+        return event.n <= _last_round(answer)
+    return isinstance(event, Prefill)
 
 
 def _last_round(answer: list[Event]) -> int:
     """The number of the last round; -1 if there is none."""
-    return next((event.n for event in reversed(answer) if isinstance(event, Round)), -1)
+    for event in reversed(answer):
+        if isinstance(event, Round):
+            return event.n
+    return -1
 
 
 def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
@@ -105,11 +110,14 @@ def _decode_lines(file: BinaryIO) -> tuple[list[Event], list[int], list[int]]:
     damaged: list[int] = []
     unknown: list[int] = []
     number = 0
-    bytes_read = 0
-    # An overlong line is cut, and so counts as damaged.
-    while (line := file.readline(MAX_LINE_BYTES)) and bytes_read < _MAX_BYTES:
+    n_bytes_read = 0
+    while n_bytes_read < _MAX_BYTES:
+        # An overlong line is cut, and so counts as damaged.
+        line = file.readline(MAX_LINE_BYTES)
+        if not line:
+            break
         number += 1
-        bytes_read += len(line)
+        n_bytes_read += len(line)
         if not line.strip():
             continue
         try:

@@ -70,16 +70,22 @@ def snapshot_chat(
 ) -> SavedChat:
     """Wrap a conversation that may not be saved, so that it can be exported."""
     now = datetime.now(UTC).timestamp()
-    listed = ChatListEntry(
-        0, make_title(conversation), pair, len(conversation.turns), now, now
+    entry = ChatListEntry(
+        id=0,
+        title=make_title(conversation),
+        pair=pair,
+        turn_count=len(conversation.turns),
+        created=now,
+        updated=now,
     )
-    return SavedChat(ChatLocation("", 0), listed, conversation, settings)
+    return SavedChat(ChatLocation("", 0), entry, conversation, settings)
 
 
 def render(chat: SavedChat, suffix: str) -> str:
     """Render the format of a file suffix: .json, .html, .md, else plain text."""
     renderers = {".html": render_html, ".md": render_markdown, ".json": render_json}
-    return renderers.get(suffix.lower(), render_text)(chat)
+    render_chat = renderers.get(suffix.lower(), render_text)
+    return render_chat(chat)
 
 
 def save_file(path: Path, text: str, *, overwrite: bool) -> None:
@@ -104,9 +110,8 @@ def render_text(chat: SavedChat) -> str:
 
 def render_markdown(chat: SavedChat) -> str:
     """The selected path, without thinking."""
-    blocks = [
-        f"# A chat with {sanitize(chat.list_entry.pair.name, multiline=False) or 'model'}"
-    ]
+    name = sanitize(chat.list_entry.pair.name, multiline=False) or "model"
+    blocks = [f"# A chat with {name}"]
     for speaker, text in _speeches(chat, "model"):
         blocks += [f"## {speaker}", _close_blocks(text.strip("\n"))]
     turns = chat.conversation.turns
@@ -122,13 +127,13 @@ _HTML_ENDS = {
     "<!": ">",
     **{f"<{tag}": f"</{tag}>" for tag in ("script", "pre", "style", "textarea")},
 }
-"""What ends an HTML block that blank lines do not end (CommonMark 0.31, section 4.6).
-"""
+"""What ends an HTML block that a blank line does not (CommonMark 0.31, section 4.6)."""
 
 
 def _close_blocks(text: str) -> str:
-    """Close the code or HTML block that the text leaves open: it would swallow what
-    follows.
+    """Close the code or HTML block that the text leaves open.
+
+    It would swallow what follows.
     """
     from markdown_it import MarkdownIt  # noqa: PLC0415  only for this format
 
@@ -137,8 +142,10 @@ def _close_blocks(text: str) -> str:
         return f"{text}\n{last.markup}"
     if last.type == "html_block":
         opening = last.content.lstrip().lower()
-        ends = (end for start, end in _HTML_ENDS.items() if opening.startswith(start))
-        return f"{text}\n{next(ends, '')}"
+        for start, end in _HTML_ENDS.items():
+            if opening.startswith(start):
+                return f"{text}\n{end}"
+        return f"{text}\n"
     return text
 
 
@@ -147,25 +154,26 @@ def _speeches(chat: SavedChat, default_name: str) -> Iterator[tuple[str, str]]:
 
     `default_name`: of a model that is unknown.
     """
-    conversation, pair = chat.conversation, chat.list_entry.pair
+    conversation = chat.conversation
+    pair = chat.list_entry.pair
     n_before = _turns_before_system(conversation)
     for n, turn in enumerate(conversation.turns):
         if n == n_before:
             yield "System", sanitize(conversation.system)
-        if question := sanitize(format_question(turn)):
+        question = sanitize(format_question(turn))
+        if question:
             yield "You", question
         name = sanitize(turn.model or pair.name, multiline=False)
         yield name or default_name, sanitize(turn.visible_answer(pair.thinking))
 
 
 def _turns_before_system(conversation: Conversation) -> int | None:
-    """Turns of the path before the first that had the system prompt; None if none had
-    it.
-    """
-    turns = conversation.turns if conversation.system else ()
-    return next(
-        (n for n, turn in enumerate(turns) if turn.id > conversation.system_since), None
-    )
+    """Turns of the path before the system prompt was set; None if no turn had it."""
+    if conversation.system:
+        for n, turn in enumerate(conversation.turns):
+            if turn.id > conversation.system_since:
+                return n
+    return None
 
 
 def list_entry_json(entry: ChatListEntry) -> dict[str, Any]:
@@ -192,14 +200,15 @@ def render_json(chat: SavedChat, *, with_events: bool = False) -> str:
             "settings": to_builtins(chat.settings),
             "path": [turn.id for turn in conversation.turns],
             "turns": [
-                _turn_json(turn, chat, with_events) for turn in conversation.all_turns
+                _turn_json(turn, chat, with_events=with_events)
+                for turn in conversation.all_turns
             ],
         },
     }
     return json.dumps(body) + "\n"
 
 
-def _turn_json(turn: Turn, chat: SavedChat, with_events: bool) -> dict[str, Any]:
+def _turn_json(turn: Turn, chat: SavedChat, *, with_events: bool) -> dict[str, Any]:
     parts = split_thinking(
         turn.answer, chat.list_entry.pair.thinking, turn.starts_in_thinking
     )

@@ -50,9 +50,9 @@ class Preset(Struct, frozen=True):
             for key, value in self.values.items()
             if key != "system"
         ]
-        return sanitize(
-            " · ".join(filter(None, (*texts, self.system))), multiline=False
-        )
+        if self.system:
+            texts.append(self.system)
+        return sanitize(" · ".join(texts), multiline=False)
 
 
 def _apply_value(settings: ChatSettings, key: str, value: object) -> ChatSettings:
@@ -86,12 +86,10 @@ def find(name: str) -> Preset:
     presets = load()
     if name not in presets:
         shown = sanitize(name, multiline=False)[:40]
-        known = (
-            f"Presets: {', '.join(presets)}."
-            if presets
-            else "Save one: /preset save NAME"
-        )
-        raise NotFoundError(f"There is no preset {shown!r}.", known)
+        hint = "Save one: /preset save NAME"
+        if presets:
+            hint = f"Presets: {', '.join(presets)}."
+        raise NotFoundError(f"There is no preset {shown!r}.", hint)
     return presets[name]
 
 
@@ -104,12 +102,17 @@ def save(name: str, system: str, settings: ChatSettings) -> Preset:
         shown = sanitize(name, multiline=False)[:40]
         message = f"A preset cannot be called {shown!r}."
         raise UsageError(message, "Use letters, digits, - and _.")
-    values: dict[str, Any] = {"system": system} if system else {}
+    values: dict[str, Any] = {}
+    if system:
+        values["system"] = system
+    defaults = ChatSettings()
     for option in CHAT_SETTING_FIELDS.values():
         value = settings.get(option)
-        if value != ChatSettings().get(option):
-            is_plain = isinstance(value, bool | int | float)
-            values[option.name] = value if is_plain else option.value_type.format(value)
+        if value == defaults.get(option):
+            continue
+        if not isinstance(value, bool | int | float):
+            value = option.value_type.format(value)
+        values[option.name] = value
     if settings.ctx is not None:
         values["ctx"] = settings.ctx
     toml_file.set_value(f"presets.{name}", values)

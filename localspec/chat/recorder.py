@@ -45,15 +45,19 @@ class ChatRecorder:
         notify: Callable[[Notice], None] = lambda _: None,
     ) -> None:
         """`saved_chat`: continue this chat of the history."""
-        self.conversation, self.pair, self.notify = conversation, pair, notify
-        self.settings = saved_chat.settings if saved_chat else ChatSettings()
+        self.conversation = conversation
+        self.pair = pair
+        self.notify = notify
+        self.settings = ChatSettings()
+        self.title = ""  # As saved, also after a rename.
+        if saved_chat is not None:
+            self.settings = saved_chat.settings
+            self.title = saved_chat.list_entry.title
         self.lock_error: InUseError | None = None
         """Set if the chat is open in another window: then it is read-only here."""
-        self.title = saved_chat.list_entry.title if saved_chat else ""
-        """As saved, also after a rename; empty before the first message."""
-        self._history = (
-            history if history is None or history.write_error is None else None
-        )
+        self._history: ChatHistory | None = None
+        if history is not None and history.write_error is None:
+            self._history = history
         self._location: ChatLocation | None = None
         self._chat_lock: FileLock | None = None
         self._lock = threading.RLock()
@@ -64,11 +68,12 @@ class ChatRecorder:
         # Turns that the next save writes in full.
         self._unsaved_turns: dict[int, Turn] = {}
         self._saved_metadata: ChatMetadata | None = None
-        self._answer: GeneratedAnswer | None = None  # The answer being recorded.
-        # Whether it replaces a saved answer of the same turn.
-        self._replaces_answer = False
-        self._saved_events = self._saved_tokens = 0  # Of that answer.
-        self._saved_at = 0.0
+        # The answer being recorded, and what of it is saved.
+        self._answer: GeneratedAnswer | None = None
+        self._replaces_answer = False  # A saved answer of the same turn.
+        self._n_saved_events = 0
+        self._n_saved_tokens = 0
+        self._saved_at = 0.0  # As `time.monotonic`.
         if saved_chat is not None and self._history is not None:
             self._location = saved_chat.location
             self._saved_lengths = {
@@ -105,8 +110,7 @@ class ChatRecorder:
     def record_question(
         self, thinking_markers: tuple[str, str] | None = None
     ) -> GeneratedAnswer:
-        """Save the last turn, before it is sent and shown. Returns its answer, to be
-        recorded.
+        """Save the last turn before it is sent and shown; returns its empty answer.
 
         Raises InUseError if the chat is open in another window.
         """
@@ -117,7 +121,8 @@ class ChatRecorder:
             self._flush()
             is_saved = turn.id in self._saved_lengths
             answer = GeneratedAnswer(turn, thinking_markers)
-            self._answer, self._replaces_answer = answer, is_saved
+            self._answer = answer
+            self._replaces_answer = is_saved
             self._mark_saved(answer)
             if not is_saved:
                 self._unsaved_turns[turn.id] = turn
@@ -125,17 +130,14 @@ class ChatRecorder:
         return answer
 
     def record_progress(self) -> None:
-        """Put the answer so far into the conversation and the history, if a checkpoint
-        is due.
-        """
+        """Save the answer so far if a checkpoint is due, also to the conversation."""
         with self._lock:
-            answer, now = self._answer, time.monotonic()
+            answer = self._answer
             if answer is None:
                 return
-            n_tokens, seconds = (
-                answer.totals.tokens - self._saved_tokens,
-                now - self._saved_at,
-            )
+            now = time.monotonic()
+            n_tokens = answer.totals.tokens - self._n_saved_tokens
+            seconds = now - self._saved_at
             is_due = n_tokens >= CHECKPOINT_TOKENS or seconds >= CHECKPOINT_SECONDS
             if answer.has_ended or (is_due and now >= self._retry_at):
                 self._save_checkpoint(answer, force=answer.has_ended)
@@ -155,7 +157,8 @@ class ChatRecorder:
                 return
             self._unsaved_turns.pop(turn.id, None)
             self._saved_lengths.pop(turn.id, None)
-            history, location = self._history, self._location
+            history = self._history
+            location = self._location
             if location is None or history is None:
                 return
             if ids:
@@ -164,15 +167,15 @@ class ChatRecorder:
             else:
                 self._release_lock()
                 if self._try_save(lambda: history.remove_chats([location.chat_id])):
-                    self._location = self._saved_metadata = None
-                    self.title = ""
+                    self._forget_saved_chat()
 
     def save_metadata(self) -> None:
         with self._lock:
-            if self._unsaved_turns or (
+            is_changed = (
                 self._location is not None
                 and self._build_metadata() != self._saved_metadata
-            ):
+            )
+            if self._unsaved_turns or is_changed:
                 self._save()
 
     def rename(self, title: str) -> None:
@@ -190,49 +193,54 @@ class ChatRecorder:
 
     def _flush(self, *, force: bool = False) -> None:
         """Save the rest of the current answer and stop recording it."""
-        if (answer := self._answer) is not None:
+        answer = self._answer
+        if answer is not None:
             self._save_checkpoint(answer, force=force)
-            is_unsaved = len(answer.turn.events) > self._saved_events
+            is_unsaved = len(answer.turn.events) > self._n_saved_events
             if is_unsaved and (force or not self._replaces_answer):
                 self._unsaved_turns[answer.turn.id] = answer.turn
         self._answer = None
 
     def _mark_saved(self, answer: GeneratedAnswer) -> None:
-        self._saved_events, self._saved_tokens = (
-            len(answer.turn.events),
-            answer.totals.tokens,
-        )
+        self._n_saved_events = len(answer.turn.events)
+        self._n_saved_tokens = answer.totals.tokens
         self._saved_at = time.monotonic()
 
     def _save_checkpoint(self, answer: GeneratedAnswer, *, force: bool) -> None:
-        turn, events = answer.turn, answer.turn.events[self._saved_events :]
+        """Save what is new in an answer: append its events, or write the whole turn."""
+        turn = answer.turn
+        new_events = turn.events[self._n_saved_events :]
         self.conversation.update_turn(turn)
-        history, location = self._history, self._location
-        if not events or history is None:
+        history = self._history
+        location = self._location
+        if not new_events or history is None:
             self._mark_saved(answer)
-        elif (
-            self._replaces_answer or location is None or turn.id in self._unsaved_turns
-        ):
-            # A restarted answer replaces the saved one only when it is as long.
-            if force or len(turn.answer) >= self._saved_lengths.get(turn.id, 0):
-                self._unsaved_turns[turn.id] = turn
-                if self._save():
-                    self._replaces_answer = False
-                    self._mark_saved(answer)
-        elif self._try_save(lambda: history.append_events(location, turn.id, events)):
-            self._saved_lengths[turn.id] = len(turn.answer)
-            self._mark_saved(answer)
+            return
+        can_append = not self._replaces_answer and turn.id not in self._unsaved_turns
+        if location is not None and can_append:
+            if self._try_save(
+                lambda: history.append_events(location, turn.id, new_events)
+            ):
+                self._saved_lengths[turn.id] = len(turn.answer)
+                self._mark_saved(answer)
+            return
+        # A restarted answer replaces the saved one only when it is as long.
+        if force or len(turn.answer) >= self._saved_lengths.get(turn.id, 0):
+            self._unsaved_turns[turn.id] = turn
+            if self._save():
+                self._replaces_answer = False
+                self._mark_saved(answer)
 
     def _save(self) -> bool:
         """Write the metadata and all unsaved turns. Returns whether that succeeded."""
-        history, location = self._history, self._location
-        if (
-            history is None
-            or self.lock_error is not None
-            or not (location or self._unsaved_turns)
-        ):
+        history = self._history
+        location = self._location
+        if history is None or self.lock_error is not None:
             return False
-        metadata, turns = self._build_metadata(), list(self._unsaved_turns.values())
+        if location is None and not self._unsaved_turns:
+            return False
+        metadata = self._build_metadata()
+        turns = list(self._unsaved_turns.values())
 
         def work() -> None:
             self._location = history.save_chat(location, metadata, turns)
@@ -274,13 +282,17 @@ class ChatRecorder:
     def _save_as_new_chat(self) -> bool:
         if self._location is None:
             return False
-        self._location = self._saved_metadata = None
-        self.title = ""
+        self._forget_saved_chat()
         self._release_lock()
         self._unsaved_turns = {turn.id: turn for turn in self.conversation.all_turns}
         if self._answer is not None:
             self._unsaved_turns[self._answer.turn.id] = self._answer.turn
         return self._save()
+
+    def _forget_saved_chat(self) -> None:
+        self._location = None
+        self._saved_metadata = None
+        self.title = ""
 
     def _acquire_lock(self, history: ChatHistory) -> None:
         """Keep other windows from writing the chat. Raises InUseError."""
@@ -298,15 +310,15 @@ class ChatRecorder:
     def _build_metadata(self) -> ChatMetadata:
         chat = self.conversation
         return ChatMetadata(
-            make_title(chat),
-            chat.seed,
-            chat.system,
-            self.settings,
-            self.pair,
-            chat.head,
-            chat.dropped,
-            len(chat.turns),
-            chat.system_since,
+            title=make_title(chat),
+            seed=chat.seed,
+            system=chat.system,
+            settings=self.settings,
+            pair=self.pair,
+            head=chat.head,
+            dropped=chat.dropped,
+            turn_count=len(chat.turns),
+            system_since=chat.system_since,
         )
 
 

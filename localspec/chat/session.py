@@ -1,5 +1,4 @@
-"""A chat session: a conversation with its settings and history, and the answers of an
-engine.
+"""A chat session: a conversation, its settings and history, and the answers to it.
 
 It has no terminal and starts no thread: a front end starts a turn, iterates
 `stream_answer` with a loaded engine and shows the deltas. Another thread may meanwhile
@@ -15,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import launch
@@ -48,21 +48,20 @@ from localspec.text_decoding import decode_text
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
-# Of usual vocabularies, until an answer has `_MIN_SAMPLE` tokens.
-_BYTES_PER_TOKEN = 4.0
-_MIN_SAMPLE = 32
+_MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
+_BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
+
+
+class _BeforeTurn(Struct, frozen=True):
+    """What a turn that is refused gives back."""
+
+    conversation: ConversationSnapshot
+    pending_attachments: tuple[Attachment, ...]
+    typed_question: str  # Empty if the turn was not typed, such as a regeneration.
 
 
 class ChatSession:
     """One conversation; the engine that answers is attached after each load."""
-
-    _n_examples = 0  # That were suggested.
-    _copy_name = ""  # Of the converted copy that is loaded in place of the target.
-    typed_texts: list[str]  # Messages to recall, sent or not, the latest last.
-    draft = ""  # Typed and not sent when the chat was left.
-    _typed_question = ""
-    _before_turn: tuple[ConversationSnapshot, tuple[Attachment, ...]]
-    previous_pair: ResolvedPair | None = None  # The pair before the last `change_pair`.
 
     def __init__(
         self,
@@ -75,60 +74,70 @@ class ChatSession:
         system: str = "",
     ) -> None:
         """`settings` and `system` are those of a new chat."""
-        self.pair, self._initial_system = pair, system
+        # The pair, and the model that is loaded for it.
+        self.pair = pair
+        self.previous_pair: ResolvedPair | None = None  # Before `change_pair`.
+        self.loaded: LoadedModel | None = None  # None until the first load.
+        self.settings_summary = ""  # What the pair was loaded with, and the reasons.
+        self._copy_name = ""  # Of a converted copy that is loaded for the target.
+        # The conversation and its settings.
+        self._initial_system = system
         self._initial_settings = settings or ChatSettings.from_catalog(
             pair.suggested_settings
         )
         self.settings = self._initial_settings
-        self.conversation = Conversation(
-            random.getrandbits(31) if seed is None else seed, system
-        )
-        model, draft = pair.portable_refs
-        names = ChatPair(model, draft, self.model_name)
+        if seed is None:
+            seed = _random_seed()
+        self.conversation = Conversation(seed, system)
         if saved_chat is not None:
-            self.settings, self.conversation = (
-                saved_chat.settings,
-                saved_chat.conversation,
-            )
-            names = replace(names, thinking=saved_chat.list_entry.pair.thinking)
+            self.settings = saved_chat.settings
+            self.conversation = saved_chat.conversation
+        # What is typed.
+        self.pending_attachments: tuple[Attachment, ...] = ()
+        """Files to send with the next question."""
+        self.draft = ""  # Typed and not sent when the chat was left.
+        self.typed_texts = [
+            turn.question for turn in self.conversation.turns if turn.question
+        ]
+        """Messages to recall, sent or not, the latest last."""
+        self._n_examples = 0  # That were suggested.
+        # Saving.
         self._notices: deque[Notice] = deque()
-        self._shown_template_notices: set[str] = set()
+        model, draft = pair.portable_refs
+        saved_pair = ChatPair(model, draft, self.model_name)
+        if saved_chat is not None:
+            thinking = saved_chat.list_entry.pair.thinking
+            saved_pair = replace(saved_pair, thinking=thinking)
         self.recorder = ChatRecorder(
             self.conversation,
             history,
-            names,
+            saved_pair,
             saved_chat=saved_chat,
             notify=self._notices.append,
         )
         self.saves_new_chats = True
-        self.pending_attachments: tuple[Attachment, ...] = ()
-        """Files to send with the next question."""
-        self.typed_texts = [
-            turn.question for turn in self.conversation.turns if turn.question
-        ]
-        self.stats = SpeculationStats(answer=self._replay_last_answer())
-        self.last_drafter = "auto"  # before speculation was turned off
-        # The loaded pair; None until the first load.
-        self.loaded: LoadedModel | None = None
-        # The settings the pair was loaded with, and the reasons.
-        self.settings_summary = ""
-        self.is_answering = self._stop_requested = False
-        self.withdrawn_question: str | None = None
-        """Set if the last turn was withdrawn: its question, or empty if that was not
-        typed.
-        """
-        self._engine: Engine | None = None  # the one that answers now
-        self._last_request: GenerateCommand | None = None
         self._exported_paths: set[Path] = set()
+        # The answer.
+        self.stats = SpeculationStats(answer=self._replay_last_answer())
+        self.last_drafter = "auto"  # Before speculation was turned off.
+        self.is_answering = False
+        self.withdrawn_question: str | None = None
+        """The question of the last turn if that was withdrawn; empty: it was not typed."""
+        self._before_turn: _BeforeTurn | None = None
+        self._stop_requested = False
+        self._engine: Engine | None = None  # The one that answers now.
+        self._last_request: GenerateCommand | None = None
+        self._shown_template_notices: set[str] = set()
 
     def _replay_last_answer(self, *, with_rounds: bool = True) -> GeneratedAnswer:
         """For the statistics of a chat that is opened again, or by another pair."""
-        last = self.conversation.turns[-1] if self.conversation.turns else Turn("")
+        turns = self.conversation.turns
+        last = turns[-1] if turns else Turn("")
         if not with_rounds:
-            last = replace(
-                last, events=tuple(e for e in last.events if not isinstance(e, Round))
-            )
-        return replay_turn(last, self.thinking_markers)[0]
+            events = [each for each in last.events if not isinstance(each, Round)]
+            last = replace(last, events=tuple(events))
+        answer, _ = replay_turn(last, self.thinking_markers)
+        return answer
 
     # --- reading
     # --------------------------------------------------------------------------
@@ -139,21 +148,18 @@ class ChatSession:
 
     @property
     def example_beginning(self) -> str:
-        """The beginning of a text, of the kind that a text-completion model was made
-        for.
-        """
-        return (
-            "def fibonacci(n):"
-            if _CODE_MODEL.search(self.model_name)
-            else "Once upon a time"
-        )
+        """The beginning of a text, for a text-completion model: code or prose."""
+        if _CODE_MODEL.search(self.model_name):
+            return "def fibonacci(n):"
+        return "Once upon a time"
 
     def next_example(self) -> str:
         """The next example message for a chat that is empty; none in others."""
         if self.conversation.turns or self.loaded is None or self.completes_text:
             return ""
+        example = EXAMPLES[self._n_examples % len(EXAMPLES)]
         self._n_examples += 1
-        return EXAMPLES[(self._n_examples - 1) % len(EXAMPLES)]
+        return example
 
     @property
     def pair_name(self) -> str:
@@ -161,9 +167,7 @@ class ChatSession:
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
-        """Pair, context size and exact mode: if they change, the pair must be loaded
-        again.
-        """
+        """The pair must be loaded again if one of these changes."""
         return self.pair, self.settings.ctx, self.settings.exact
 
     @property
@@ -174,9 +178,7 @@ class ChatSession:
 
     @property
     def thinking_markers(self) -> tuple[str, str] | None:
-        """The start and end markers of the thinking; None: unknown, or the model has
-        none.
-        """
+        """The start and end marker of thinking; None if unknown, or there are none."""
         return self.recorder.pair.thinking
 
     @property
@@ -186,19 +188,21 @@ class ChatSession:
 
     @property
     def next_speculation(self) -> str:
-        """The announcement if the settings turn speculation on or off from the next
-        answer on.
-        """
+        """What to announce if the settings change speculation from the next answer on."""
         last = self._last_request
         if last is None or self.loaded is None or self.stats.plan is None:
             return ""
-        states = {"off": "OFF", "auto": "PAUSED" if self.is_paused else "ON"}
-        state = states.get(self.settings.requested_spec(self.loaded), "ON")
-        return (
-            f"{state} FROM THE NEXT ANSWER"
-            if state != states.get(last.spec, "ON")
-            else ""
-        )
+        state = self._speculation_state(self.settings.requested_spec(self.loaded))
+        if state == self._speculation_state(last.spec):
+            return ""
+        return f"{state} FROM THE NEXT ANSWER"
+
+    def _speculation_state(self, spec: str) -> str:
+        if spec == "off":
+            return "OFF"
+        if spec == "auto" and self.is_paused:
+            return "PAUSED"
+        return "ON"
 
     @property
     def is_paused(self) -> bool:
@@ -216,44 +220,46 @@ class ChatSession:
 
     @property
     def last_answer_text(self) -> str:
-        """The last visible answer of the path, without thinking; empty if there is
-        none.
-        """
-        turns, markers = reversed(self.conversation.turns), self.thinking_markers
-        return next(filter(None, (turn.visible_answer(markers) for turn in turns)), "")
+        """The last answer of the path that has visible text; empty if none has."""
+        for turn in reversed(self.conversation.turns):
+            answer = turn.visible_answer(self.thinking_markers)
+            if answer:
+                return answer
+        return ""
 
     @property
     def completes_text(self) -> bool:
-        """Whether the loaded model has no chat template: its answers continue the
-        questions.
-        """
+        """Whether the loaded model has no chat template, so it continues the question."""
         return self.loaded is not None and not self.loaded.has_chat_template
 
     @property
     def tokens_left(self) -> int | None:
         """Free tokens of the context; None until the model is loaded."""
-        return self.loaded.n_ctx - self.stats.context_tokens if self.loaded else None
+        if self.loaded is None:
+            return None
+        return self.loaded.n_ctx - self.stats.context_tokens
 
     def estimate_tokens(self, text: str) -> int:
-        """The tokens of a message with the pending files, from the bytes per token of
-        the chat.
+        """The tokens of a message with the pending files.
+
+        A token is taken to have as many bytes as those of the last answer, if that has
+        enough tokens to tell.
         """
-        answers = [
-            turn
-            for turn in self.conversation.turns[-1:]
-            if len(turn.tokens) >= _MIN_SAMPLE
-        ]
-        n_bytes = sum(len(turn.answer.encode("utf-8", "replace")) for turn in answers)
-        bytes_per_token = (
-            n_bytes / len(answers[0].tokens) if n_bytes else _BYTES_PER_TOKEN
-        )
+        bytes_per_token = _BYTES_PER_TOKEN
+        for turn in self.conversation.turns[-1:]:
+            n_bytes = _count_bytes(turn.answer)
+            if len(turn.tokens) >= _MIN_SAMPLE and n_bytes:
+                bytes_per_token = n_bytes / len(turn.tokens)
         message = format_question(Turn(text, attachments=self.pending_attachments))
-        return round(len(message.encode("utf-8", "replace")) / bytes_per_token + 0.49)
+        return round(_count_bytes(message) / bytes_per_token + 0.49)
 
     @property
     def n_omitted_turns(self) -> int:
+        """The oldest turns of the path that are not sent to the model."""
         dropped = self.conversation.dropped
-        return dropped.turns if dropped.is_prefix_of(self.conversation.turns) else 0
+        if not dropped.is_prefix_of(self.conversation.turns):
+            return 0
+        return dropped.turns
 
     # --- the engine
     # -----------------------------------------------------------------------
@@ -285,16 +291,17 @@ class ChatSession:
         A draft source that it lacks becomes `auto`.
         """
         self.require_idle()
-        self.previous_pair, self.pair = self.pair, pair
+        self.previous_pair = self.pair
+        self.pair = pair
         self.change_settings(spec=launch.preferred_drafter(pair, self.settings.spec))
         model, draft = pair.portable_refs
         self.recorder.pair = ChatPair(
             model, draft, self.model_name, self.thinking_markers
         )
-        self.loaded, self._last_request = None, None
-        self.stats = SpeculationStats(
-            answer=self._replay_last_answer(with_rounds=False)
-        )
+        self.loaded = None
+        self._last_request = None
+        last_answer = self._replay_last_answer(with_rounds=False)
+        self.stats = SpeculationStats(answer=last_answer)
         self.save_metadata()
 
     def update_costs(self, engine: Engine) -> None:
@@ -315,12 +322,12 @@ class ChatSession:
     def ask(self, question: str) -> None:
         """Start a turn with the pending files.
 
-        Raises InUseError and changes nothing.
+        Raises InUseError, and then changes nothing.
         """
         self._start_turn(
-            lambda: self.conversation.ask(question, self.pending_attachments)
+            lambda: self.conversation.ask(question, self.pending_attachments), question
         )
-        self.pending_attachments, self._typed_question = (), question
+        self.pending_attachments = ()
 
     def regenerate(self) -> None:
         """Start another answer to the last question.
@@ -329,35 +336,35 @@ class ChatSession:
         its seed.
         """
         self.require_turns()
-        again = self.is_interrupted and self.conversation.turns[-1].model in (
-            "",
-            self.model_name,
-        )
-        self._start_turn(
-            self.conversation.restart_answer if again else self.conversation.retry
-        )
+        last_model = self.conversation.turns[-1].model
+        if self.is_interrupted and last_model in ("", self.model_name):
+            self._start_turn(self.conversation.restart_answer)
+        else:
+            self._start_turn(self.conversation.retry)
 
     def edit_last(self, question: str) -> None:
         """Start a turn in place of the last one, with the same files."""
         self.require_turns()
         last = self.conversation.turns[-1].id
-        self._start_turn(lambda: self.conversation.edit_turn(last, question))
-        self._typed_question = question
+        self._start_turn(lambda: self.conversation.edit_turn(last, question), question)
 
-    def _start_turn(self, start: Callable[[], Turn]) -> None:
+    def _start_turn(self, start: Callable[[], Turn], typed_question: str = "") -> None:
         """Save the question before it is shown as sent."""
         self.require_idle()
-        before = self.conversation.take_snapshot()
+        conversation_before = self.conversation.take_snapshot()
         self.recorder.settings = self.settings
         try:
             start()
             answer = self.recorder.record_question(self.thinking_markers)
         except LocalspecError:
-            self.conversation.restore(before)
+            self.conversation.restore(conversation_before)
             raise
-        self._before_turn = before, self.pending_attachments
-        self._typed_question, self.withdrawn_question = "", None
-        self._stop_requested, self.is_answering = False, True
+        self._before_turn = _BeforeTurn(
+            conversation_before, self.pending_attachments, typed_question
+        )
+        self.withdrawn_question = None
+        self._stop_requested = False
+        self.is_answering = True
         self.stats.start_answer(answer)
 
     def return_to(self, turn_id: int) -> str:
@@ -384,9 +391,7 @@ class ChatSession:
         self.branch_changed()
 
     def branch_changed(self) -> None:
-        """To call after the path through the conversation was changed: its figures are
-        shown.
-        """
+        """Show the figures of another path through the conversation, and save it."""
         self.stats.show_answer(self._replay_last_answer())
         self.save_metadata()
 
@@ -421,7 +426,8 @@ class ChatSession:
         because the prompt is too long, the turn is withdrawn: see `withdrawn_question`.
         """
         assert self.loaded is not None
-        answer, self._engine = self.answer, engine
+        answer = self.answer
+        self._engine = engine
         generator = AnswerGenerator(
             engine,
             self.conversation,
@@ -448,8 +454,9 @@ class ChatSession:
             self.finish_answer()
 
     def _is_new(self, event: Event) -> bool:
-        """False for what the template does to every prompt of this chat, once that is
-        shown.
+        """Whether the event is not a notice on the template that was shown before.
+
+        Such a notice comes with every prompt of the chat.
         """
         if not isinstance(event, Notice) or event.code != "template-roles":
             return True
@@ -468,23 +475,31 @@ class ChatSession:
         self.is_answering = False
 
     def _withdraw_turn(self, turn: Turn) -> None:
-        before, self.pending_attachments = self._before_turn
-        self.conversation.restore(before)
+        before = self._before_turn
+        assert before is not None
+        self.pending_attachments = before.pending_attachments
+        self.conversation.restore(before.conversation)
         self.recorder.discard_turn(turn)
         self.stats.show_answer(self._replay_last_answer())
-        self.withdrawn_question = self._typed_question
+        self.withdrawn_question = before.typed_question
 
     def build_inspect_request(self) -> InspectCommand | None:
-        """The request for the last answer's probabilities; None if its tokens have
-        them.
-        """
-        request, turns = self._last_request, self.conversation.turns
-        ids = turns[-1].tokens if turns else ()
-        if request is None or request.probabilities or not ids:
+        """The request for the last answer's probabilities; None if it has them."""
+        request = self._last_request
+        turns = self.conversation.turns
+        if request is None or request.probabilities:
             return None
-        prompt = request.text, request.messages, request.template, request.think
+        if not turns or not turns[-1].tokens:
+            return None
         return InspectCommand(
-            *prompt, request.prior_messages, request.tools, request.effort, ids
+            text=request.text,
+            messages=request.messages,
+            template=request.template,
+            think=request.think,
+            prior_messages=request.prior_messages,
+            tools=request.tools,
+            effort=request.effort,
+            tokens=turns[-1].tokens,
         )
 
     # --- settings, new chats and files
@@ -528,26 +543,27 @@ class ChatSession:
         `private`: it is not saved.
         """
         self.settings = self._initial_settings
-        seed = random.getrandbits(31)
-        self._start_chat(Conversation(seed, self._initial_system), private)
+        conversation = Conversation(_random_seed(), self._initial_system)
+        self._start_chat(conversation, private=private)
 
-    def _start_chat(self, conversation: Conversation, private: bool = False) -> None:
+    def _start_chat(self, conversation: Conversation, *, private: bool = False) -> None:
         self.require_idle()
-        self.recorder.settings, self.conversation = self.settings, conversation
-        private = private or not self.saves_new_chats
-        self.recorder = self.recorder.start_new_chat(conversation, private=private)
+        self.conversation = conversation
+        self.recorder.settings = self.settings
+        self.recorder = self.recorder.start_new_chat(
+            conversation, private=private or not self.saves_new_chats
+        )
         self.pending_attachments = ()
         self.stats = self.stats.for_new_chat()
 
     def attach_file(self, path_text: str) -> tuple[Attachment, str]:
         """Add a text file to the next question.
 
-        Raises LocalspecError if it cannot be read.
+        Returns it, and how it was read if it is not UTF-8. Raises LocalspecError if it
+        cannot be read.
         """
-        name, path = (
-            sanitize(path_text, multiline=False),
-            Path(os.path.expanduser(path_text)),
-        )
+        name = sanitize(path_text, multiline=False)
+        path = Path(os.path.expanduser(path_text))
         try:
             if os.path.exists(path) and not os.path.isfile(path):
                 raise UsageError(
@@ -576,10 +592,10 @@ class ChatSession:
         return attachment, note
 
     def export(self, path_text: str) -> Path:
-        """Write the chat to a file; its suffix selects the format. Raises
-        LocalspecError.
+        """Write the chat to a file, whose suffix selects the format.
 
-        A file is overwritten only if this session has written it.
+        A file is overwritten only if this session has written it. Raises
+        LocalspecError.
         """
         self.require_turns()
         path = Path(os.path.expanduser(path_text)).absolute()
@@ -593,3 +609,11 @@ class ChatSession:
 
     def close(self) -> None:
         self.recorder.close()
+
+
+def _random_seed() -> int:
+    return random.getrandbits(31)
+
+
+def _count_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))

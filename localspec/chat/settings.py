@@ -35,9 +35,7 @@ class ChatSettings(Struct, frozen=True):
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    spec: str = "auto"
-    """`auto`: the catalogue's setting for the pair, else whichever drafter is fastest.
-    """
+    spec: str = "auto"  # `auto`: the catalogue's for the pair, else the fastest.
     draft_length: int | None = None
     verify: VerifyMode = "coupled"
     exact: bool = False
@@ -81,12 +79,14 @@ class ChatSettings(Struct, frozen=True):
         return self.with_values({option.name: value})
 
     def with_values(self, values: Mapping[str, Any]) -> ChatSettings:
-        sampling = {
-            name: value for name, value in values.items() if name in _SAMPLING_NAMES
-        }
-        others = {
-            OPTIONS[name].attribute: values[name] for name in values.keys() - sampling
-        }
+        """Return a copy with these values, by the names of their options."""
+        sampling: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in _SAMPLING_NAMES:
+                sampling[name] = value
+            else:
+                others[OPTIONS[name].attribute] = value
         return replace(self, sampling=replace(self.sampling, **sampling), **others)
 
     def get(self, option: Option) -> Any:
@@ -102,27 +102,28 @@ class ChatSettings(Struct, frozen=True):
         return option.value_type.format(self.get(option))
 
     def find_source(self, name: str, suggested: catalog.PairSettings) -> str:
-        """Where a sampling value is from: its makers, the pair, the default, or the
-        user.
-        """
+        """Who has set a sampling value: its makers, the pair, the default, or the user."""
         if name not in _SAMPLING_NAMES:
             return ""
-        value, makers = getattr(self.sampling, name), suggested.sampling
+        value = getattr(self.sampling, name)
         if name == "temperature" and suggested.temperature is not None:
             return "pair (catalogue)" if value == suggested.temperature else "yours"
-        for thinks in (self.think, None, False):
-            if makers and value == maker_sampling.parameters(makers, thinks=thinks).get(
-                name
-            ):
-                return maker_sampling.source_title(makers, thinks=thinks)
+        makers = suggested.sampling
+        if makers:
+            for thinks in (self.think, None, False):
+                recommended = maker_sampling.parameters(makers, thinks=thinks)
+                if value == recommended.get(name):
+                    return maker_sampling.source_title(makers, thinks=thinks)
         return "default" if value == getattr(SamplingParams(), name) else "yours"
 
     def describe_sampling(self, suggested: catalog.PairSettings) -> str:
         """The values in use, by where they are from."""
         by_source: dict[str, list[str]] = {}
         for option in options.select("request"):
-            name, source = option.name, self.find_source(option.name, suggested)
-            if source and (source != "default" or name in _ALWAYS_DESCRIBED):
+            source = self.find_source(option.name, suggested)
+            if not source:
+                continue
+            if source != "default" or option.name in _ALWAYS_DESCRIBED:
                 value = f"{option.label} {option.value_type.format(self.get(option))}"
                 by_source.setdefault(source, []).append(value)
         return "; ".join(
@@ -164,26 +165,39 @@ class LoadedModel(Struct, frozen=True):
         raw: bool = False,
         template: str | None = None,
     ) -> LoadedModel:
-        n_ctx = int((ready.settings.get("target") or {}).get("n_ctx") or 0)
-        kind = ready.settings.get("draft_kind") or ("model" if ready.draft else None)
-        loaded = cls(n_ctx, spec=spec, spec_reason=spec_reason, draft_kind=kind)
+        target = ready.settings.get("target") or {}
+        draft_kind = ready.settings.get("draft_kind")
+        if not draft_kind and ready.draft:
+            draft_kind = "model"
+        loaded = cls(
+            n_ctx=int(target.get("n_ctx") or 0),
+            spec=spec,
+            spec_reason=spec_reason,
+            draft_kind=draft_kind or None,
+        )
         if raw:
             return loaded
         chat = ready.settings.get("chat") or {}
         start, end = chat.get("thinking") or ("", "")
-        return replace(
+        loaded = replace(
             loaded,
-            template=template or chat.get("template"),
+            template=chat.get("template"),
             thinking_markers=(str(start), str(end)) if start or end else None,
-            thinking_controls=()
-            if template
-            else tuple(chat.get("thinking_controls") or ()),
-            template_override=template,
+            thinking_controls=tuple(chat.get("thinking_controls") or ()),
         )
+        if template:
+            loaded = replace(
+                loaded,
+                template=template,
+                thinking_controls=(),
+                template_override=template,
+            )
+        return loaded
 
     def check(self, name: str, settings: ChatSettings) -> None:
-        """Raise UsageError if the changed setting `name` needs a drafter that the pair
-        lacks.
+        """Check a changed setting.
+
+        Raises UsageError if it needs a drafter that the pair lacks.
         """
         if find_field(name).name == "spec" and self.n_ctx:
             draft_kinds.check(settings.spec, self.draft_kind)
@@ -201,33 +215,48 @@ def build_request(
     probabilities: bool = False,
     seed: int | None = None,
 ) -> GenerateCommand:
-    """Build the engine request for the last turn; its seed is derived unless `seed` is
-    given.
+    """Build the engine request for the last turn.
+
+    Its seed is derived from the conversation's unless `seed` is given.
     """
-    seed = conversation.derive_seed(settings.seed) if seed is None else seed
-    is_chat, messages = loaded.has_chat_template, conversation.messages()
-    max_tokens = settings.max_tokens
-    if max_tokens is None:
-        max_tokens = max(1, loaded.n_ctx) if is_chat else COMPLETION_MAX_TOKENS
-    return GenerateCommand(
-        text="" if is_chat else conversation.prompt_text(),
-        messages=messages if is_chat else (),
-        prior_messages=() if is_chat else messages,
+    if seed is None:
+        seed = conversation.derive_seed(settings.seed)
+    request = GenerateCommand(
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=seed),
-        max_tokens=max_tokens,
         stop=settings.stop,
         verify=settings.verify,
         spec=settings.requested_spec(loaded),
         why=loaded.spec_reason if settings.spec == "auto" else "",
         resumed_tokens=conversation.turns[-1].tokens,
-        think_budget=settings.think_budget if is_chat else None,
         draft_length=settings.draft_length,
-        think=settings.think if is_chat else None,
-        effort=settings.effort if is_chat else "",
         probabilities=probabilities,
         grammar=settings.grammar,
         json_schema=settings.json_schema,
+    )
+    max_tokens = settings.max_tokens
+    if not loaded.has_chat_template:
+        if max_tokens is None:
+            max_tokens = COMPLETION_MAX_TOKENS
+        return replace(
+            request,
+            text=conversation.prompt_text(),
+            prior_messages=conversation.messages(),
+            max_tokens=max_tokens,
+            think_budget=None,
+            think=None,
+            effort="",
+        )
+    if max_tokens is None:
+        max_tokens = max(1, loaded.n_ctx)
+    return replace(
+        request,
+        text="",
+        messages=conversation.messages(),
+        max_tokens=max_tokens,
+        think_budget=settings.think_budget,
+        think=settings.think,
+        effort=settings.effort,
     )
 
 
@@ -242,12 +271,10 @@ def find_field(name: str) -> Option:
     normalized = _normalize_name(name)
     if normalized in CHAT_SETTING_FIELDS:
         return CHAT_SETTING_FIELDS[normalized]
+    hint = f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
     near = difflib.get_close_matches(normalized, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
-    hint = (
-        f"Did you mean {near[0]}?"
-        if near
-        else f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
-    )
+    if near:
+        hint = f"Did you mean {near[0]}?"
     raise UsageError(f"There is no setting called {shorten(name)!r}.", hint)
 
 
@@ -262,14 +289,18 @@ def parse_context_size(text: str) -> int | None:
             f"A context cannot have {shorten(text)!r} tokens.",
             "For example: /ctx 8192, or 16k.",
         )
-    return int(digits[:10]) * (1024 if word.endswith("k") else 1)
+    size = int(digits[:10])
+    if word.endswith("k"):
+        size *= 1024
+    return size
+
+
+_OTHER_NAMES = {"temp": "temperature", "draft_length": "draft_max"}
 
 
 def _normalize_name(name: str) -> str:
     normalized = name.strip().lower().replace("-", "_")
-    return {"temp": "temperature", "draft_length": "draft_max"}.get(
-        normalized, normalized
-    )
+    return _OTHER_NAMES.get(normalized, normalized)
 
 
 def shorten(text: str) -> str:

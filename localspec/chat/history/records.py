@@ -42,9 +42,7 @@ class ChatPair(Struct, frozen=True):
 
 
 class ChatLocation(Struct, frozen=True):
-    """A chat's id with the id of its database: in another database the chat's id is not
-    valid.
-    """
+    """A chat's id, and the id of the database in which it is valid."""
 
     database_id: str
     chat_id: int
@@ -67,9 +65,8 @@ class ChatListEntry(Struct, frozen=True):
     title: str
     pair: ChatPair
     turn_count: int
-    created: (
-        float  # Seconds since 1970. Not used for sorting: the system clock may jump.
-    )
+    # Seconds since 1970. They do not sort chats: the system clock may jump.
+    created: float
     updated: float
 
 
@@ -116,16 +113,21 @@ def _load(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
 
 
 def load_pair(text: object) -> ChatPair:
+    """An invalid value is a pair without a name."""
     pair = _load(ChatPair, _parse_object(text))
-    return (
-        pair if pair is not None and len(pair.thinking or "ab") == 2 else ChatPair("")
-    )
+    if pair is None:
+        return ChatPair("")
+    if pair.thinking and len(pair.thinking) != 2:
+        return ChatPair("")
+    return pair
 
 
 def load_dropped(text: object) -> DroppedTurns:
     """An invalid value drops nothing: then all turns are sent."""
     dropped = _load(DroppedTurns, _parse_object(text))
-    return dropped if dropped is not None and dropped.turns >= 0 else DroppedTurns()
+    if dropped is None or dropped.turns < 0:
+        return DroppedTurns()
+    return dropped
 
 
 def load_attachments(text: object) -> tuple[Attachment, ...]:
@@ -151,9 +153,7 @@ def pack_events(answer_events: Iterable[Event]) -> bytes:
 
 
 def unpack_events(body: Any) -> list[Event]:
-    """Return the events of a checkpoint; none if zlib's checksum shows that it is
-    damaged.
-    """
+    """Return the events of a checkpoint; none if zlib's checksum does not match."""
     reader = zlib.decompressobj()
     try:
         lines = reader.decompress(body, _MAX_CHECKPOINT_BYTES).decode().split("\n")
@@ -174,11 +174,15 @@ def unpack_events(body: Any) -> list[Event]:
 
 def load_list_entry(row: Sequence[Any]) -> ChatListEntry:
     """Raises ValueError if the row is damaged."""
-    id_, title, pair, turns, *times = row
+    id_, title, pair, turns, created, updated = row
     try:
-        created, updated = map(float, times)
         return ChatListEntry(
-            int(id_), str(title), load_pair(pair), int(turns), created, updated
+            id=int(id_),
+            title=str(title),
+            pair=load_pair(pair),
+            turn_count=int(turns),
+            created=float(created),
+            updated=float(updated),
         )
     except (TypeError, OverflowError) as error:
         raise ValueError("a damaged row") from error
@@ -196,21 +200,24 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
     if not isinstance(id_, int) or not isinstance(attempt, int):
         raise ValueError("a damaged row")
     return Turn(
-        str(question),
-        str(answer),
-        reason if reason in get_args(FinishReason) else None,
-        attempt,
-        tuple(answer_events),
-        load_attachments(files),
-        id_,
-        parent if isinstance(parent, int) else None,
-        str(model),
+        question=str(question),
+        answer=str(answer),
+        finish_reason=reason if reason in get_args(FinishReason) else None,
+        attempt=attempt,
+        events=tuple(answer_events),
+        attachments=load_attachments(files),
+        id=id_,
+        parent=parent if isinstance(parent, int) else None,
+        model=str(model),
     )
 
 
 def clear_missing_parents(turns: Iterable[Turn]) -> list[Turn]:
     """Make a valid tree: a turn whose parent is missing becomes a first turn."""
-    by_id: dict[int | None, Turn] = {}
+    by_id: dict[int, Turn] = {}
     for turn in sorted(turns, key=lambda turn: turn.id):
-        by_id[turn.id] = turn if turn.parent in by_id else replace(turn, parent=None)
+        if turn.parent in by_id:
+            by_id[turn.id] = turn
+        else:
+            by_id[turn.id] = replace(turn, parent=None)
     return list(by_id.values())

@@ -28,6 +28,7 @@ from localspec.protocol.events import Event, Notice
 
 # Characters of an excerpt before the match; twice as many follow it.
 _EXCERPT_MARGIN = 60
+_TRIGRAM = 3  # Shorter terms are not in the index.
 
 
 class RemovalResult(Struct, frozen=True):
@@ -57,7 +58,8 @@ class ChatHistory:
         return self._database.write_error
 
     def take_notices(self) -> list[Notice]:
-        notices, self._database.notices = self._database.notices, []
+        notices = self._database.notices
+        self._database.notices = []
         return notices
 
     def close(self) -> None:
@@ -72,16 +74,18 @@ class ChatHistory:
 
     def find_entry(self, chat: int) -> ChatListEntry:
         """Raises NotFoundError."""
-        if entries := self._read_entries("WHERE id = ?", chat):
-            return entries[0]
-        raise _chat_not_found(chat)
+        entries = self._read_entries("WHERE id = ?", chat)
+        if not entries:
+            raise _chat_not_found(chat)
+        return entries[0]
 
     def _read_entries(self, clause: str, value: int) -> list[ChatListEntry]:
         query = f"SELECT {records.LIST_COLUMNS} FROM chats {clause}"
-        entries = []
-        for row in self._database.run_read(
+        rows = self._database.run_read(
             lambda db: db.execute(query, (value,)).fetchall()
-        ):
+        )
+        entries = []
+        for row in rows:
             with suppress(ValueError):  # a damaged row
                 entries.append(records.load_list_entry(row))
         return entries
@@ -91,15 +95,15 @@ class ChatHistory:
 
         Raises NotFoundError if there is none.
         """
-        if entries := self.list_chats(1):
-            return entries[0].id
-        raise NotFoundError("There are no chats yet.", "Start one: localspec run")
+        entries = self.list_chats(1)
+        if not entries:
+            raise NotFoundError("There are no chats yet.", "Start one: localspec run")
+        return entries[0].id
 
     def load_chat(self, chat: int, *, with_events: bool = True) -> SavedChat:
-        """Load a chat with all branches. Without `with_events`, answers have only their
-        text.
+        """Load a chat with all branches.
 
-        Raises NotFoundError.
+        Without `with_events`, answers have only their text. Raises NotFoundError.
         """
         entry = self.find_entry(chat)
 
@@ -109,10 +113,14 @@ class ChatHistory:
             if row is None:
                 raise _chat_not_found(chat)
             seed, system, settings, head, cut = row
-            turns = records.clear_missing_parents(_load_turns(db, chat, with_events))
+            if not isinstance(seed, int):
+                seed = 0
+            turns = records.clear_missing_parents(
+                _load_turns(db, chat, with_events=with_events)
+            )
             ids = {turn.id for turn in turns}
-            head = head if head in ids or head is None else max(ids, default=None)
-            seed = seed if isinstance(seed, int) else 0
+            if head is not None and head not in ids:
+                head = max(ids, default=None)
             conversation = Conversation(seed, str(system), turns, head)
             conversation.dropped = records.load_dropped(cut)
             chat_settings, conversation.system_since = records.load_settings(settings)
@@ -122,8 +130,9 @@ class ChatHistory:
         return self._database.run_read(work)
 
     def search(self, text: str, limit: int = 100) -> Sequence[SearchHit]:
-        """Find titles and then turns that contain all words of `text`, also inside
-        longer words.
+        """Find titles, then turns, that contain all words of `text`.
+
+        A word is also found inside a longer one.
         """
         terms = tuple(text.lower().split())
         if not terms:
@@ -136,9 +145,8 @@ class ChatHistory:
         ]
 
         def work(db: sqlite3.Connection) -> list[tuple[int, int, str]]:
-            return _search_turns(
-                db, self._search_index.find_candidates(db, terms), terms, limit
-            )
+            candidates = self._search_index.find_candidates(db, terms)
+            return _search_turns(db, candidates, terms, limit)
 
         hits += [
             SearchHit(entries[chat], turn, excerpt, terms)
@@ -185,7 +193,6 @@ class ChatHistory:
     def remove_turn(
         self, location: ChatLocation, metadata: ChatMetadata, turn: int
     ) -> None:
-
         def work(db: sqlite3.Connection) -> None:
             chat = _write_chat(db, location, metadata, schema.advance_clock(db))
             _delete_turns(db, "chat = ? AND id = ?", (chat, turn))
@@ -239,9 +246,9 @@ class ChatHistory:
             self._lock_path(chat).parent.mkdir(mode=0o700, exist_ok=True)
             lock = data_files.lock(self._lock_path(chat))
         except OSError:
-            return data_files.FileLock(
-                os.open(os.devnull, os.O_RDONLY), is_exclusive=False
-            )
+            # This disk has no locks.
+            null = os.open(os.devnull, os.O_RDONLY)
+            return data_files.FileLock(null, is_exclusive=False)
         if lock is None:
             raise InUseError(
                 f"Chat {chat} is open in another window.", "Close it there."
@@ -256,22 +263,23 @@ class ChatHistory:
 # ---------------------------------------------
 
 
-def _load_turns(db: sqlite3.Connection, chat: int, with_events: bool) -> list[Turn]:
+def _load_turns(db: sqlite3.Connection, chat: int, *, with_events: bool) -> list[Turn]:
+    query = f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?"
     turns = []
-    for row in db.execute(
-        f"SELECT {records.TURN_COLUMNS} FROM turns WHERE chat = ?", (chat,)
-    ):
-        events: list[Event] | None = None
-        if with_events:
-            bodies = db.execute(
-                "SELECT body FROM events WHERE turn = ? ORDER BY n", row[:1]
-            )
-            events = [
-                event for (body,) in bodies for event in records.unpack_events(body)
-            ]
+    for row in db.execute(query, (chat,)):
+        key = row[0]
+        events = _load_events(db, key) if with_events else None
         with suppress(ValueError):
             turns.append(records.load_turn(row, events))
     return turns
+
+
+def _load_events(db: sqlite3.Connection, key: object) -> list[Event]:
+    query = "SELECT body FROM events WHERE turn = ? ORDER BY n"
+    events = []
+    for (body,) in db.execute(query, (key,)):
+        events += records.unpack_events(body)
+    return events
 
 
 # --- searching
@@ -291,25 +299,21 @@ class SearchIndex:
     def find_candidates(
         self, database: sqlite3.Connection, terms: Sequence[str]
     ) -> list[int] | None:
-        """Return the keys of turns that may match all terms, latest first; None means
-        any turn.
+        """Return the keys of turns that may match all terms, latest first.
+
+        None means any turn.
         """
-        # it has no shorter ones
-        indexed_terms = [term for term in terms if len(term) >= 3]
+        indexed_terms = [term for term in terms if len(term) >= _TRIGRAM]
         if not indexed_terms:
             return None
+        quoted = [term.replace('"', '""') for term in indexed_terms]
+        match = " ".join(f'"{term}"' for term in quoted)
+        query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
-            with closing(
-                sqlite3.connect(self._path, timeout=0.2, isolation_level=None)
-            ) as index:
+            connection = sqlite3.connect(self._path, timeout=0.2, isolation_level=None)
+            with closing(connection) as index:
                 self._update(database, index)
-                match = " ".join(
-                    '"{}"'.format(t.replace('"', '""')) for t in indexed_terms
-                )
-                query = (
-                    "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
-                )
                 return [key for (key,) in index.execute(query, (match,))]
         except sqlite3.OperationalError:  # no FTS5; in use
             return None
@@ -328,9 +332,7 @@ class SearchIndex:
         return not self._path.exists()
 
     def _update(self, database: sqlite3.Connection, index: sqlite3.Connection) -> None:
-        """Index the turns changed since the last search, or all turns of another
-        database.
-        """
+        """Index the turns changed since the last search; all turns of another database."""
         index.execute("PRAGMA synchronous = OFF")
         index.execute("BEGIN IMMEDIATE")
         index.execute("CREATE TABLE IF NOT EXISTS seen (name TEXT, clock INTEGER)")
@@ -340,11 +342,13 @@ class SearchIndex:
         )
         (name,) = database.execute("SELECT name FROM state").fetchone()
         row = index.execute("SELECT clock FROM seen WHERE name = ?", (name,)).fetchone()
-        if row is None:
+        clock = 0
+        if row is not None:
+            clock = row[0]
+        else:
             index.execute("DELETE FROM words")
             index.execute("DELETE FROM seen")
             index.execute("INSERT INTO seen VALUES (?, 0)", (name,))
-        clock = row[0] if row else 0
         query = "SELECT key, question, answer, changed FROM turns WHERE changed > ? ORDER BY changed"
         for key, question, answer, changed in database.execute(query, (clock,)):
             index.execute("DELETE FROM words WHERE rowid = ?", (key,))
@@ -363,9 +367,7 @@ def _contains_all(text: str, terms: Sequence[str]) -> bool:
 def _search_turns(
     db: sqlite3.Connection, keys: list[int] | None, terms: Sequence[str], limit: int
 ) -> list[tuple[int, int, str]]:
-    """Return chat, turn and excerpt of the turns that contain all terms, the latest
-    first.
-    """
+    """Chat, turn and excerpt of the turns that contain all terms, the latest first."""
     query = "SELECT chat, id, question || char(10) || answer FROM turns"
     if keys is None:
         return _excerpts(db.execute(f"{query} ORDER BY key DESC"), terms, limit)
@@ -379,15 +381,23 @@ def _excerpts(
     hits: list[tuple[int, int, str]] = []
     for chat, turn, text in rows:
         if _contains_all(text, terms):
-            at = text.lower().index(terms[0])
-            begin, end = max(0, at - _EXCERPT_MARGIN), at + 2 * _EXCERPT_MARGIN
-            excerpt = " ".join(text[begin:end].split())
-            hits.append(
-                (chat, turn, f"{'…' * (begin > 0)}{excerpt}{'…' * (end < len(text))}")
-            )
+            hits.append((chat, turn, _excerpt(text, terms[0])))
         if len(hits) == limit:
             break
     return hits
+
+
+def _excerpt(text: str, term: str) -> str:
+    """The text around a term, on one line."""
+    at = text.lower().index(term)
+    start = max(0, at - _EXCERPT_MARGIN)
+    end = at + 2 * _EXCERPT_MARGIN
+    excerpt = " ".join(text[start:end].split())
+    if start > 0:
+        excerpt = f"…{excerpt}"
+    if end < len(text):
+        excerpt = f"{excerpt}…"
+    return excerpt
 
 
 # --- writing rows; the caller holds a transaction
@@ -415,17 +425,17 @@ def _write_chat(
 
     An update keeps title, seed and creation time.
     """
+    settings = to_builtins(metadata.settings)
+    settings[records.SYSTEM_SINCE] = metadata.system_since
+    cut = ""
+    if metadata.dropped.turns:
+        cut = json.dumps(to_builtins(metadata.dropped))
     values = {
         "system": records.replace_surrogates(metadata.system),
-        "settings": json.dumps(
-            to_builtins(metadata.settings)
-            | {records.SYSTEM_SINCE: metadata.system_since}
-        ),
+        "settings": json.dumps(settings),
         "pair": json.dumps(to_builtins(metadata.pair)),
         "head": metadata.head,
-        "cut": json.dumps(to_builtins(metadata.dropped))
-        if metadata.dropped.turns
-        else "",
+        "cut": cut,
         "turns": metadata.turn_count,
         "updated": time.time(),
         "touched": clock,
@@ -433,11 +443,10 @@ def _write_chat(
     if location is not None:
         chat = _resolve_chat_id(db, location)
         sets = ", ".join(f"{name} = :{name}" for name in values)
-        if db.execute(
-            f"UPDATE chats SET {sets} WHERE id = :id", values | {"id": chat}
-        ).rowcount:
-            return chat
-        raise _chat_not_found(chat)
+        query = f"UPDATE chats SET {sets} WHERE id = :id"
+        if not db.execute(query, values | {"id": chat}).rowcount:
+            raise _chat_not_found(chat)
+        return chat
     title = records.replace_surrogates(metadata.title)
     added = {"title": title, "seed": metadata.seed, "created": values["updated"]}
     return _insert(db, "chats", values | added)
