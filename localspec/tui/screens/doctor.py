@@ -1,6 +1,4 @@
-"""The diagnostics screen: every finding with an explanation, and a key to fix it if
-possible.
-"""
+"""The diagnostics screen: every finding, its explanation, and a key to fix it."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from itertools import groupby
 from textual import on
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import OptionList
 
@@ -51,16 +50,20 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     ) -> None:
         """`examine` checks one area; it may take seconds."""
         super().__init__()
-        self._runner, self._options, self._examine = runner, options, examine
+        self._runner = runner
+        self._options = options
+        self._examine = examine
         self._list = PointerList[Finding](
-            "findings", lambda each: f"{each.id} {each.what}", self._draw_finding
+            "findings",
+            lambda finding: f"{finding.id} {finding.what}",
+            self._draw_finding,
         )
         self._run_number = 0  # Findings of an earlier run are ignored.
         self._findings: tuple[Finding, ...] = ()
         self._next_area = ""
-        # Of the commands whose output is shown.
+        # The repair whose output is shown, and its result; empty while it runs.
         self._repair_runner: RepairRunner | None = None
-        self._result = ""  # Of these commands; empty while they run.
+        self._result = ""
 
     def compose(self) -> ComposeResult:
         yield TitleLine("Diagnostics")
@@ -92,7 +95,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         if self._repair_runner is not None:  # it changes what is checked
             return
         self._run_number += 1
-        number, areas = self._run_number, tuple(checks.AREAS)
+        number = self._run_number
+        areas = tuple(checks.AREAS)
         self._areas_examined(number, (), areas[0])
 
         def examine_all() -> None:
@@ -108,7 +112,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     ) -> None:
         """All findings so far; `next_area` is empty after the last area."""
         if run_number == self._run_number:
-            self._findings, self._next_area = findings, next_area
+            self._findings = findings
+            self._next_area = next_area
             self._fill_list()
 
     def _fill_list(self) -> None:
@@ -121,61 +126,66 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         worst_first = sorted(
             self._findings, key=lambda finding: order.index(finding.level)
         )
-        groups = groupby(worst_first, lambda each: _HEADINGS[each.level])
-        headed = [
-            (Content.styled(f" {name}", "$muted bold"), list(rows))
-            for name, rows in groups
+        groups = groupby(worst_first, lambda finding: _HEADINGS[finding.level])
+        sections = [
+            (Content.styled(f" {heading}", "$muted bold"), list(rows))
+            for heading, rows in groups
         ]
-        self._list.set_sections(headed)
+        self._list.set_sections(sections)
         if not was_moved and worst_first:
             self._list.point_at(0)
             self._list.scroll_home(animate=False)
         self._update_hints()
 
     def _draw_finding(self, finding: Finding, pointed: bool) -> Content:
-        """Its level sign and text; below it the explanation and the fix unless it is
-        OK.
-        """
+        """Its sign and text; below it the explanation and the fix, unless it is OK."""
         width = min(self.size.width, 112) - 8
         look = LEVELS[finding.level]
         sign_style = role_style(look.role)
         if finding.level in ("error", "warning"):
             sign_style = f"bold {sign_style}"
+        is_ok = finding.level == "ok"
+        style = "$muted" if is_ok else ""
         subject = f"{finding.area}: "
         first_line, *other_lines = wrap_words(f"{subject}{finding.what}", width)
-        style = "$muted" if finding.level == "ok" else ""
-        first = Content.assemble(
-            ("▸" if pointed else " ", "$accent"),
-            (f"{look.sign:<3}", sign_style),
-            (subject, "bold"),
-            (first_line[len(subject) :], style),
-        )
-        rest = [(line, style) for line in other_lines]
-        for text, text_style in (
-            (finding.explanation, "$muted"),
-            (finding.fix, "$accent"),
-        ):
-            if text and finding.level != "ok":
-                rest += [(line, text_style) for line in wrap_words(text, width)]
-        return Content("\n").join(
-            [first, *(Content.styled(f"    {t}", s) for t, s in rest)]
-        )
+        lines = [
+            Content.assemble(
+                ("▸" if pointed else " ", "$accent"),
+                (f"{look.sign:<3}", sign_style),
+                (subject, "bold"),
+                (first_line[len(subject) :], style),
+            )
+        ]
+        lines += [Content.styled(f"    {line}", style) for line in other_lines]
+        if finding.explanation and not is_ok:
+            for line in wrap_words(finding.explanation, width):
+                lines.append(Content.styled(f"    {line}", "$muted"))
+        if finding.fix and not is_ok:
+            for line in wrap_words(finding.fix, width):
+                lines.append(Content.styled(f"    {line}", "$accent"))
+        return Content("\n").join(lines)
 
     @on(OptionList.OptionHighlighted)
     def _update_hints(self) -> None:
-        status = f"checking {self._next_area} …"
-        if self.is_done:
-            status = summarize_problems(self._findings)
-        finding = self.highlighted_finding
-        action = finding.action if finding is not None else None
-        labels = {"doctor.repair": action.name} if action is not None else {}
-        keys = format_footer(self._options.keymap, "doctor", label_overrides=labels)
+        self.query_one(TitleLine).show_status(self._status())
+        self.query_one(KeyLine).show_keys(self._key_hints())
+
+    def _status(self) -> str:
         if self._repair_runner is not None:
-            status = self._result or "Running …"
-            back = key_label("doctor.back", self._options.keymap)
-            keys = f"{back} {'back' if self._result else 'stop'}"
-        self.query_one(TitleLine).show_status(status)
-        self.query_one(KeyLine).show_keys(keys)
+            return self._result or "Running …"
+        if not self.is_done:
+            return f"checking {self._next_area} …"
+        return summarize_problems(self._findings)
+
+    def _key_hints(self) -> str:
+        if self._repair_runner is not None:
+            label = "back" if self._result else "stop"
+            return f"{key_label('doctor.back', self._options.keymap)} {label}"
+        labels = {}
+        finding = self.highlighted_finding
+        if finding is not None and finding.action is not None:
+            labels["doctor.repair"] = finding.action.name
+        return format_footer(self._options.keymap, "doctor", label_overrides=labels)
 
     @on(OptionList.OptionSelected)
     def action_repair(self) -> None:
@@ -187,18 +197,22 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             return
         action = finding.action
         if action is None:
-            text = (
-                f"Fix it by hand: {finding.fix}" if finding.fix else "Nothing to fix."
-            )
+            text = "Nothing to fix."
+            if finding.fix:
+                text = f"Fix it by hand: {finding.fix}"
             self.notify(text, markup=False)
         elif action.commands and self._runner.host is not None:
             text = "The loaded model uses these files. Leave its chat first."
             self.notify(text, severity="warning", markup=False)
         else:
-            sheet = ConfirmScreen(action.question, action.name)
-            self.app.push_screen(
-                sheet, lambda yes: self._repair(action) if yes else None
-            )
+            self._ask_to_repair(action)
+
+    def _ask_to_repair(self, action: RepairAction) -> None:
+        def on_dismiss(confirmed: bool | None) -> None:
+            if confirmed:
+                self._repair(action)
+
+        self.app.push_screen(ConfirmScreen(action.question, action.name), on_dismiss)
 
     def _repair(self, action: RepairAction) -> None:
         """On a thread; the output of commands is shown until a key is pressed."""
@@ -220,20 +234,23 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     def _repair_ended(self, succeeded: bool, text: str) -> None:
         if self._repair_runner is not None:
             self._result = text
-            # a narrow title cannot hold it
+            # Also here, because a narrow title cannot hold it.
             self.query_one(LogView).append_lines([text])
             self._update_hints()
             return
-        self.notify(
-            text, severity="information" if succeeded else "error", markup=False
-        )
+        severity: SeverityLevel = "information" if succeeded else "error"
+        self.notify(text, severity=severity, markup=False)
         self.action_again()
 
     def _show_output(self, shown: bool) -> None:
         log = self.query_one(LogView)
         log.set_lines(())
-        log.display, self._list.display = shown, not shown
-        (log if shown else self._list).focus()
+        log.display = shown
+        self._list.display = not shown
+        if shown:
+            log.focus()
+        else:
+            self._list.focus()
         self._update_hints()
 
     def action_copy(self) -> None:
@@ -251,7 +268,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         if self._repair_runner is None:
             self.dismiss()
         elif self._result:
-            self._repair_runner, self._result = None, ""
+            self._repair_runner = None
+            self._result = ""
             self._show_output(False)
             self.action_again()
         else:

@@ -48,7 +48,8 @@ class LogScreen(ModalScreen[None]):
             yield LogView()
             yield Static("", id="empty", markup=False)
             field = Input(placeholder="find", id="find")
-            field.display, field.cursor_blink = False, False
+            field.display = False
+            field.cursor_blink = False
             yield field
             yield Static("", id="where", markup=False)
             yield KeyLine()
@@ -69,18 +70,17 @@ class LogScreen(ModalScreen[None]):
         self._last_stat = None
         self._tail.following = True
         self._poll_file()
-        parts: list[tuple[str, str] | str] = []
+        names = []
         for name in LOGS:
-            parts += [(name, "bold" if name == self._file_name else "$muted"), "   "]
-        self.query_one("#logs", Static).update(Content.assemble(*parts[:-1]))
+            style = "bold" if name == self._file_name else "$muted"
+            names.append(Content.styled(name, style))
+        self.query_one("#logs", Static).update(Content("   ").join(names))
         path = sanitize(str(self._path), multiline=False)
         self.query_one("#where", Static).update(Content(path))
         self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "log"))
 
     def _poll_file(self) -> None:
-        """Reads the file again if it was replaced or has grown; keeps the scroll
-        position.
-        """
+        """Reads the file again if it was replaced or has grown."""
         try:
             stat = self._path.stat()
             current_stat = (stat.st_ino, stat.st_size)
@@ -90,25 +90,37 @@ class LogScreen(ModalScreen[None]):
             return
         self._last_stat = current_stat
         self._tail.set_lines(_read_tail(self._path))
-        empty = not self._tail.lines
-        self._tail.display, self.query_one("#empty").display = not empty, empty
-        self.query_one("#empty", Static).update(Content(_EMPTY_TEXTS[self._file_name]))
+        is_empty = not self._tail.lines
+        self._tail.display = not is_empty
+        hint = self.query_one("#empty", Static)
+        hint.display = is_empty
+        hint.update(Content(_EMPTY_TEXTS[self._file_name]))
         self._update_counts()
 
     def _update_counts(self, position: int = 0) -> None:
-        tail, search_text = self._tail, self.query_one("#find", Input).value
-        n = len(tail.lines)
-        text = f"{n:,} line{'s' * (n != 1)}" if n else ""
-        if self._last_stat is not None and self._last_stat[1] > _TAIL_BYTES:
-            text += f", the last {_TAIL_BYTES // 1024} KiB"
-        if search_text and tail.matches:
-            text = f"{position or len(tail.matches)} of {len(tail.matches)} matches"
-        elif search_text:
-            text = "no matches"
-        self.query_one("#counts", Static).update(Content(text))
+        """`position`: the number of the match that is shown; 0: the last."""
+        counts = self._describe_lines()
+        n_matches = len(self._tail.matches)
+        if self.query_one("#find", Input).value:
+            counts = "no matches"
+            if n_matches:
+                counts = f"{position or n_matches} of {n_matches} matches"
+        self.query_one("#counts", Static).update(Content(counts))
+
+    def _describe_lines(self) -> str:
+        n_lines = len(self._tail.lines)
+        text = ""
+        if n_lines:
+            text = "1 line" if n_lines == 1 else f"{n_lines:,} lines"
+        if self._last_stat is not None:
+            _, size = self._last_stat
+            if size > _TAIL_BYTES:
+                text += f", the last {_TAIL_BYTES // 1024} KiB"
+        return text
 
     def action_other(self) -> None:
-        self._file_name = LOGS[(LOGS.index(self._file_name) + 1) % len(LOGS)]
+        index = LOGS.index(self._file_name) + 1
+        self._file_name = LOGS[index % len(LOGS)]
         self._show_file()
 
     def action_find(self) -> None:
@@ -132,8 +144,8 @@ class LogScreen(ModalScreen[None]):
         self._tail.follow_end()
 
     def action_copy(self) -> None:
-        if lines := self._tail.lines:
-            copy_text(self.app, "\n".join(lines))
+        if self._tail.lines:
+            copy_text(self.app, "\n".join(self._tail.lines))
         else:
             self.notify("Nothing to copy.", markup=False)
 
@@ -143,7 +155,8 @@ class LogScreen(ModalScreen[None]):
         if not field.display:
             self.dismiss()
             return
-        field.value, field.display = "", False
+        field.value = ""
+        field.display = False
         self.set_focus(self._tail)
         self._tail.follow_end()
 
@@ -157,5 +170,9 @@ def _read_tail(path: Path) -> list[str]:
             text = file.read(_TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
-    lines = sanitize(text).removesuffix("\n").split("\n") if text else []
-    return lines[1:] if size > _TAIL_BYTES else lines
+    if not text:
+        return []
+    lines = sanitize(text).removesuffix("\n").split("\n")
+    if size > _TAIL_BYTES:
+        return lines[1:]
+    return lines

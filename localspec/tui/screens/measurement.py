@@ -1,11 +1,10 @@
-"""The screen of `bench` and `verify`: loads a pair, measures it, shows the command's
-report.
-"""
+"""The screen of `bench` and `verify`: loads a pair, measures it, shows the report."""
 
 from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from typing import Literal
 
 from textual import on
@@ -48,15 +47,25 @@ _INTROS = {
     "answers are repeated without drafting, at temperature 0 and with a seed, and sampled tokens "
     "are tested against the model's own probabilities.",
 }
-_TOKENS = 64  # Tokens of one answer; the same as in `localspec bench`.
+# The same as in `localspec bench`.
+_TEMPERATURES = (0.0, 0.8)
+_TOKENS = 64  # Of one answer.
 
 MeasurementPhase = Literal["loading", "ready", "running", "stopping", "done", "failed"]
 
 
 def make_benchmark(pair_name: str, pair: ResolvedPair) -> Benchmark:
     """As `localspec bench` without options."""
-    runs = tuple(workloads.load()), (0.0, 0.8), _TOKENS
-    return Benchmark(BenchRequest(pair_name, *runs, pair.spec, pair.spec_reason))
+    return Benchmark(
+        BenchRequest(
+            pair_name,
+            tuple(workloads.load()),
+            _TEMPERATURES,
+            _TOKENS,
+            pair.spec,
+            pair.spec_reason,
+        )
+    )
 
 
 def make_measurement(
@@ -83,8 +92,10 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     ) -> None:
         super().__init__()
         self.measurement = measurement
-        self._pair_name, self._pair = pair_name, pair
-        self._runner, self._options = runner, options
+        self._pair_name = pair_name
+        self._pair = pair
+        self._runner = runner
+        self._options = options
         self.phase: MeasurementPhase = "loading"
         self.error: LocalspecError | None = None
         self._stop_event = threading.Event()
@@ -109,10 +120,10 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def _load(self) -> None:
         """An engine that is already loaded for this pair is reused."""
-        self.phase, self.error = "loading", None
-        self._runner.load(
-            self._options.build_load_request(self._pair), self.post_message
-        )
+        self.phase = "loading"
+        self.error = None
+        request = self._options.build_load_request(self._pair)
+        self._runner.load(request, self.post_message)
         self.draw()
 
     @on(EngineLoadEvent)
@@ -133,7 +144,9 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
     @on(EngineLoadFailed)
     def _fail(self, failure: EngineLoadFailed) -> None:
         """Closes the engine, whose state is unknown: the next start loads it again."""
-        self.phase, self.error, self._start_after_load = "failed", failure.error, False
+        self.phase = "failed"
+        self.error = failure.error
+        self._start_after_load = False
         self._runner.close()
         self.draw()
 
@@ -143,7 +156,9 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         if engine is None:  # closed by the chat that shares it
             self._load()
             return
-        self.phase, self.error, self._scrolled_by_user = "running", None, False
+        self.phase = "running"
+        self.error = None
+        self._scrolled_by_user = False
         self._progress_text = ""
         self._stop_event.clear()
         self._runner.run(lambda: self._work(engine))
@@ -165,79 +180,86 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
 
     def _run_ended(self, error: LocalspecError | None) -> None:
         self.phase = "done"
-        self._progress_text = (
-            self.measurement.summary + ", stopped" * self._stop_event.is_set()
-        )
+        self._progress_text = self.measurement.summary
+        if self._stop_event.is_set():
+            self._progress_text += ", stopped"
         if error is not None:
             self._fail(EngineLoadFailed(error))
         self.draw()
 
     def draw(self) -> None:
         self._is_draw_pending = False
-        lines: list[Content] = []
-        if self.error is not None:
-            bar = "▌ "
-            width = min(self.size.width, 120) - len(bar) - 3  # padding and scrollbar
-            parts = (
-                (self.error.message, "bold $error"),
-                (screen_hint(self.error.hint), ""),
-            )
-            lines += [
-                Content.assemble((bar, "$error"), (line, style))
-                for text, style in parts
-                for line in (wrap_words(text, width) if text else ())
-            ]
-            lines.append(Content(""))
-        if self.measurement.has_begun:
-            lines += map(to_content, format_measurement(self.measurement))
-        else:
-            engine = self._runner.engine
-            status = self.measurement.format_estimate(
-                engine.measured if engine else None
-            )
-            if self.phase == "loading":
-                status = f"Loading the pair …{' Starts when loaded.' * self._start_after_load}"
-            intro = Content.styled(_INTROS[self.measurement.heading], "$muted")
-            lines += [intro, Content(""), Content(status)]
+        lines = [*self._error_lines(), *self._report_lines()]
         self.query_one("#content", Static).update(Content("\n").join(lines))
         if not self._scrolled_by_user:
-            is_at_end = (
-                self.phase == "done" and not self.measurement.begins_with_verdict
-            )
-            findings = self.query_one("#findings")
-            follow = self.phase in ("running", "stopping") or is_at_end
-            scroll = findings.scroll_end if follow else findings.scroll_home
-            self.call_after_refresh(scroll, animate=False)
+            self._scroll()
         status = "stopping" if self.phase == "stopping" else self._progress_text
         self.query_one(TitleLine).show_status(sanitize(status, multiline=False))
         self._show_keys()
-        # only then is it known whether it scrolls
+        # Only then is it known whether it scrolls.
         self.call_after_refresh(self._show_keys)
+
+    def _error_lines(self) -> Iterator[Content]:
+        if self.error is None:
+            return
+        bar = "▌ "
+        width = min(self.size.width, 120) - len(bar) - 3  # padding and scrollbar
+        for line in wrap_words(self.error.message, width):
+            yield Content.assemble((bar, "$error"), (line, "bold $error"))
+        hint = screen_hint(self.error.hint)
+        if hint:
+            for line in wrap_words(hint, width):
+                yield Content.assemble((bar, "$error"), line)
+        yield Content("")
+
+    def _report_lines(self) -> list[Content]:
+        """The report so far, or what will be measured."""
+        if self.measurement.has_begun:
+            return [to_content(line) for line in format_measurement(self.measurement)]
+        if self.phase == "loading":
+            status = "Loading the pair …"
+            if self._start_after_load:
+                status += " Starts when loaded."
+        else:
+            engine = self._runner.engine
+            costs = engine.measured if engine is not None else None
+            status = self.measurement.format_estimate(costs)
+        intro = Content.styled(_INTROS[self.measurement.heading], "$muted")
+        return [intro, Content(""), Content(status)]
+
+    def _scroll(self) -> None:
+        """To the end while it grows, and to the verdict at last."""
+        has_verdict_at_end = not self.measurement.begins_with_verdict
+        findings = self.query_one("#findings")
+        if self.phase in ("running", "stopping") or (
+            self.phase == "done" and has_verdict_at_end
+        ):
+            self.call_after_refresh(findings.scroll_end, animate=False)
+        else:
+            self.call_after_refresh(findings.scroll_home, animate=False)
 
     def _show_keys(self) -> None:
         if self.is_attached:  # else it was left meanwhile
             self.query_one(KeyLine).show_keys(self._key_hints())
 
     def _key_hints(self) -> str:
-        enter_hints = {"ready": "start", "done": "run again", "failed": "reload"}
-        enter_hints["loading"] = "cancel start" if self._start_after_load else "start"
-        has_ended, findings = (
-            self.phase in ("done", "failed"),
-            self.query_one("#findings"),
-        )
-        scroll_hint = "scroll" if has_ended and findings.max_scroll_y > 0 else ""
-        can_copy = has_ended and self.measurement.has_results
+        start_hints = {"ready": "start", "done": "run again", "failed": "reload"}
+        start_hints["loading"] = "cancel start" if self._start_after_load else "start"
+        back_hints = {"running": "stop", "stopping": "leave now"}
         labels = {
-            "measuring.start": enter_hints.get(self.phase, ""),
-            "measuring.copy": "copy" if can_copy else "",
-            "measuring.document": "copy JSON" if can_copy else "",
-            "measuring.up": scroll_hint,
-            "measuring.down": scroll_hint,
-            "measuring.back": {"running": "stop", "stopping": "leave now"}.get(
-                self.phase, "back"
-            ),
-            **({"app.log": "log", "app.quit": ""} if self.phase == "failed" else {}),
+            "measuring.start": start_hints.get(self.phase, ""),
+            "measuring.back": back_hints.get(self.phase, "back"),
         }
+        has_ended = self.phase in ("done", "failed")
+        if not has_ended or not self.measurement.has_results:
+            labels |= {"measuring.copy": "", "measuring.document": ""}
+        else:
+            labels |= {"measuring.copy": "copy", "measuring.document": "copy JSON"}
+        can_scroll = self.query_one("#findings").max_scroll_y > 0
+        scroll_hint = "scroll" if has_ended and can_scroll else ""
+        labels |= {"measuring.up": scroll_hint, "measuring.down": scroll_hint}
+        if self.phase == "failed":
+            labels |= {"app.log": "log", "app.quit": ""}
         return format_footer(
             self._options.keymap, "measuring", "app", label_overrides=labels
         )

@@ -62,8 +62,9 @@ class PreferenceCycle(Static, can_focus=True):
 
     def render(self) -> Content:
         value = self._setting.option.display(self._setting.current)
-        is_editable = self.has_focus and not self._setting.is_overridden
-        return Content(f"‹ {value} ›" if is_editable else value)
+        if self.has_focus and not self._setting.is_overridden:
+            value = f"‹ {value} ›"
+        return Content(value)
 
     def action_turn(self, by: int) -> None:
         if self._setting.is_overridden:
@@ -71,9 +72,8 @@ class PreferenceCycle(Static, can_focus=True):
         option = self._setting.option
         words = list(option.value_type.all_words())
         index = words.index(option.value_type.format(self._setting.current))
-        self.post_message(
-            PreferenceChanged(option.key, words[(index + by) % len(words)])
-        )
+        word = words[(index + by) % len(words)]
+        self.post_message(PreferenceChanged(option.key, word))
 
 
 class PreferenceInput(Input):
@@ -117,8 +117,11 @@ class PreferenceRow(Horizontal):
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(classes="preference")
         self.setting = setting
-        is_text = not setting.option.value_type.words and not setting.is_overridden
-        self.field = PreferenceInput(setting) if is_text else PreferenceCycle(setting)
+        self.field: PreferenceInput | PreferenceCycle
+        if setting.option.value_type.words or setting.is_overridden:
+            self.field = PreferenceCycle(setting)
+        else:
+            self.field = PreferenceInput(setting)
 
     def compose(self) -> ComposeResult:
         yield Label(self.setting.option.label, markup=False)
@@ -142,9 +145,7 @@ def read_config(options: AppOptions) -> EffectiveConfig:
 
 
 class PreferencesScreen(CenteredLayout, Screen[None]):
-    """Valid values are saved at once; invalid ones are explained at the bottom and not
-    saved.
-    """
+    """Valid values are saved at once; invalid ones are explained at the bottom."""
 
     BINDINGS = [  # noqa: RUF012
         *bindings_for("preferences"),
@@ -157,7 +158,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         self, options: AppOptions, apply_config: Callable[[EffectiveConfig], None]
     ) -> None:
         super().__init__()
-        self._options, self._apply_config = options, apply_config
+        self._options = options
+        self._apply_config = apply_config
         self._view = read_config(options)
         # By key: why the value in its field is invalid.
         self._value_errors: dict[str, str] = {}
@@ -189,7 +191,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         self._update_help()
 
     def reload_config(self) -> None:
-        """Call after the file was changed here, by another screen or in an editor."""
+        """To call after the file was changed here, by another screen or in an editor."""
         self._view = read_config(self._options)
         self._apply_config(self._view)
         for row in self.query(PreferenceRow):
@@ -200,48 +202,47 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         errors = self.query_one("#trouble", Static)
         errors.update(Content("\n".join(self._options.settings_errors)))
         errors.display = bool(self._options.settings_errors)
-        n = len(self._options.keymap)
-        self.query_one(PreferenceLink).update(
-            Content(f"{n} changed" if n else "default")
-        )
+        n_changed = len(self._options.keymap)
+        keys = f"{n_changed} changed" if n_changed else "default"
+        self.query_one(PreferenceLink).update(Content(keys))
         self._update_help()
 
     def _update_help(self) -> None:
         """Help or error of the focused setting, and its line in the file."""
         setting = self._focused_value
-        key = setting.option.key if setting else "keys"
+        key = "keys"
+        help_text = _KEYS_HELP
+        config_line = "[keys]"
+        if setting is not None:
+            key = setting.option.key
+            help_text = _help_text(setting)
+            config_line = _config_line(setting)
         error = self._value_errors.get(key) or next(
             iter(self._value_errors.values()), ""
         )
         help_line = self.query_one("#help-line", Static)
-        help_line.update(
-            Content(error or (_help_text(setting) if setting else _KEYS_HELP))
-        )
+        help_line.update(Content(error or help_text))
         help_line.set_class(bool(error), "-wrong")
         width = min(self.size.width - 4, 100)
-        line = _config_line(setting) if setting else "[keys]"
-        path, room = (
-            sanitize(str(self._view.file.path), multiline=False),
-            width - len(line) - 3,
-        )
-        if len(path) > room:  # its end
-            path = f"…{path[1 - room :]}" if room > 12 else ""
-        self.query_one("#where", Static).update(
-            Content(f"{line}{path.rjust(width - len(line))}")
-        )
+        path = _fit_path(str(self._view.file.path), width - len(config_line) - 3)
+        where = config_line + path.rjust(width - len(config_line))
+        self.query_one("#where", Static).update(Content(where))
         keys = (self._change_hint(), format_footer(self._options.keymap, "preferences"))
         self.query_one(KeyLine).show_keys("  ".join(filter(None, keys)))
 
     def _change_hint(self) -> str:
-        """The keys that change the focused value; in a text field the arrows move the
-        cursor.
+        """The keys that change the focused value.
+
+        In a text field the arrows move the cursor.
         """
         if isinstance(self.focused, PreferenceInput):
             return "enter save"
         if isinstance(self.focused, PreferenceLink):
             return "enter edit"
         setting = self._focused_value
-        return "" if setting is not None and setting.is_overridden else "←→ change"
+        if setting is not None and setting.is_overridden:
+            return ""
+        return "←→ change"
 
     @property
     def _focused_value(self) -> EffectiveSetting | None:
@@ -252,11 +253,11 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
     @on(Input.Changed)
     def _check_input(self, event: Input.Changed) -> None:
-        option, text = SETTINGS[event.input.name or ""], event.value
+        option = SETTINGS[event.input.name or ""]
         self._value_errors.pop(option.key, None)
         try:
-            if text.strip():
-                option.value_type.parse(text)
+            if event.value.strip():
+                option.value_type.parse(event.value)
         except (ValueError, UsageError):
             self._value_errors[option.key] = (
                 f"{option.key} must be {option.value_type.expects}."
@@ -270,17 +271,16 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
     @on(PreferenceChanged)
     def _save_value(self, message: PreferenceChanged) -> None:
-        key, text = message.key, message.text.strip()
+        key = message.key
+        text = message.text.strip()
         try:
-            toml_file.set_value(
-                key, toml_file.parse_value(SETTINGS[key], text) if text else None
-            )
+            value = toml_file.parse_value(SETTINGS[key], text) if text else None
+            toml_file.set_value(key, value)
         except LocalspecError as error:
-            # shown at the top already
+            # The hint of a damaged file is shown at the top already.
             hint = error.hint if not self._view.file.error else ""
-            self._value_errors[key] = sanitize(
-                f"{error.message} {hint}", multiline=False
-            )
+            reason = sanitize(f"{error.message} {hint}", multiline=False)
+            self._value_errors[key] = reason
             self._update_help()
         else:
             self._value_errors.pop(key, None)
@@ -289,13 +289,14 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             field.set_class(field.name in self._value_errors, "-wrong")
 
     def action_reset(self) -> None:
-        if (setting := self._focused_value) is not None:
-            option = setting.option
-            self._save_value(PreferenceChanged(option.key, ""))
-            if isinstance(self.focused, PreferenceInput):
-                self.focused.value = option.value_type.format(
-                    self._view.get(option.key)
-                )
+        setting = self._focused_value
+        if setting is None:
+            return
+        option = setting.option
+        self._save_value(PreferenceChanged(option.key, ""))
+        if isinstance(self.focused, PreferenceInput):
+            default = self._view.get(option.key)
+            self.focused.value = option.value_type.format(default)
 
     def action_edit(self) -> None:
         """Opens the file in the user's editor.
@@ -327,13 +328,28 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
 
 def _help_text(setting: EffectiveSetting) -> str:
-    about, effect = setting.option.help, setting.option.setting.takes_effect
-    if not setting.is_overridden:
-        return f"{about} Changes take effect {effect}." if effect else about
-    source = (
-        "option is given" if setting.origin == "command line" else "variable is set"
-    )
-    return f"{about} {setting.origin_text} overrides the file while the {source}."
+    help_text = setting.option.help
+    if setting.is_overridden:
+        source = "variable is set"
+        if setting.origin == "command line":
+            source = "option is given"
+        return (
+            f"{help_text} {setting.origin_text} overrides the file while the {source}."
+        )
+    effect = setting.option.setting.takes_effect
+    if effect:
+        return f"{help_text} Changes take effect {effect}."
+    return help_text
+
+
+def _fit_path(path: str, width: int) -> str:
+    """The path, or its end; empty if there is little room."""
+    path = sanitize(path, multiline=False)
+    if len(path) <= width:
+        return path
+    if width <= 12:
+        return ""
+    return f"…{path[1 - width :]}"
 
 
 def _config_line(setting: EffectiveSetting) -> str:

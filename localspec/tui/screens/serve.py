@@ -1,6 +1,4 @@
-"""The live board of `localspec serve`: its requests, and what speculation does for
-them.
-"""
+"""The live board of `localspec serve`: its requests, and what speculation gives."""
 
 from __future__ import annotations
 
@@ -37,7 +35,8 @@ class ServeScreen(Screen[None]):
 
     def __init__(self, server: ServerThread, options: AppOptions) -> None:
         super().__init__()
-        self._server, self._options = server, options
+        self._server = server
+        self._options = options
 
     def compose(self) -> ComposeResult:
         yield TitleLine("Server")
@@ -58,9 +57,8 @@ class ServeScreen(Screen[None]):
         if not self._server.is_running:
             self._server_ended()
             return
-        self.query_one("#totals", Static).update(
-            Content("\n".join(format_totals(self._server)))
-        )
+        totals = format_totals(self._server)
+        self.query_one("#totals", Static).update(Content("\n".join(totals)))
         rows = format_requests(self._server.activity, self._server.url)
         self.query_one("#rows", Static).update(Content("\n".join(rows)))
 
@@ -94,42 +92,59 @@ class SharedServeScreen(ServeScreen):
 
 
 def format_totals(server: ServerThread) -> list[str]:
-    ready, activity = server.ready, server.activity
-    if ready is None:
+    activity = server.activity
+    if server.ready is None:
         return ["Loading the model. Until then, requests get status 503."]
-    running = tuple(activity.running)
     totals = activity.totals
-    n_answering = sum(request.state != "queued" for request in running)
-    finished = activity.finished_by_state
-    counts = [f"{n_answering} answering", f"{len(running) - n_answering} waiting"]
-    counts += [
-        f"{finished[state]} {state}" for state in ("done", "cancelled", "failed")
-    ]
-    reused = (
-        activity.reused_tokens / activity.prompt_tokens
-        if activity.prompt_tokens
-        else None
-    )
-    prompts = f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused"
     lines = [
-        _format_model(ready),
-        "   ".join(counts),
-        f"{prompts}   tokens {totals.tokens:,}   {token_rate(activity.tokens_per_second)}",
+        _format_model(server.ready),
+        _format_request_counts(activity),
+        _format_tokens(activity),
         _format_speculation(totals),
     ]
     if len(totals.by_source) > 1:
-        sources = totals.by_source.items()
-        parts = (f"{name} {n.accepted:,} of {n.drafted:,}" for name, n in sources)
-        lines.append(f"accepted by draft source: {', '.join(parts)}")
+        sources = [
+            f"{name} {source.accepted:,} of {source.drafted:,}"
+            for name, source in totals.by_source.items()
+        ]
+        lines.append(f"accepted by draft source: {', '.join(sources)}")
     return lines
 
 
+def _format_request_counts(activity: ServerActivity) -> str:
+    running = tuple(activity.running)
+    n_waiting = sum(request.state == "queued" for request in running)
+    finished = activity.finished_by_state
+    counts = (
+        f"{len(running) - n_waiting} answering",
+        f"{n_waiting} waiting",
+        f"{finished['done']} done",
+        f"{finished['cancelled']} cancelled",
+        f"{finished['failed']} failed",
+    )
+    return "   ".join(counts)
+
+
+def _format_tokens(activity: ServerActivity) -> str:
+    reused = None
+    if activity.prompt_tokens:
+        reused = activity.reused_tokens / activity.prompt_tokens
+    parts = (
+        f"prompt tokens {activity.prompt_tokens:,}, {percent(reused)} reused",
+        f"tokens {activity.totals.tokens:,}",
+        token_rate(activity.tokens_per_second),
+    )
+    return "   ".join(parts)
+
+
 def _format_model(ready: EngineReady) -> str:
-    parts = [sanitize(ready.model, multiline=False)]
+    name = sanitize(ready.model, multiline=False)
     if ready.draft:
-        parts[0] += f" with {sanitize(ready.draft, multiline=False)}"
-    parts.append(f"context {(ready.settings.get('target') or {}).get('n_ctx', 0):,}")
-    if memory := ready.memory.get("used") or ready.memory.get("predicted"):
+        name += f" with {sanitize(ready.draft, multiline=False)}"
+    target = ready.settings.get("target") or {}
+    parts = [name, f"context {target.get('n_ctx', 0):,}"]
+    memory = ready.memory.get("used") or ready.memory.get("predicted")
+    if memory:
         parts.append(gib(memory))
     return "   ".join(parts)
 
@@ -160,26 +175,35 @@ def format_requests(activity: ServerActivity, url: str) -> list[str]:
 
 
 def _cells(request: RequestActivity) -> tuple[str, ...]:
-    prompt, accepted, totals = "", "", request.totals
+    """One for each of `_HEADINGS`."""
+    totals = request.totals
+    route = "text"
+    if "chat" in request.route or "responses" in request.route:
+        route = "chat"
+    prompt = ""
     if request.prompt_tokens:
         n_read = request.prompt_tokens - request.reused_tokens
         prompt = f"{short_count(request.reused_tokens)} + {short_count(n_read)}"
+    speed = ""
+    if request.tokens_per_second is not None:
+        speed = token_rate(request.tokens_per_second)
+    accepted = ""
     if totals.drafted >= MIN_DRAFTED:
         accepted = f"{percent(totals.acceptance_rate)} of {short_count(totals.drafted)}"
     elif totals.drafted:
         accepted = f"{totals.accepted} of {totals.drafted}"
-    rate = request.tokens_per_second
+    time = f"{request.seconds:.1f} s"
+    if request.seconds >= 10:
+        time = duration(request.seconds)
     return (
         f"{request.number}",
-        "chat" if "chat" in request.route or "responses" in request.route else "text",
+        route,
         request.state,
         prompt,
         f"{totals.tokens:,}" if totals.tokens else "",
-        "" if rate is None else token_rate(rate),
+        speed,
         accepted,
-        duration(request.seconds)
-        if request.seconds >= 10
-        else f"{request.seconds:.1f} s",
+        time,
     )
 
 

@@ -1,6 +1,4 @@
-"""The wizard: finds a pair for this computer in three steps: use case, shortlist,
-details.
-"""
+"""The wizard: finds a pair for this computer by use case, shortlist and details."""
 
 from __future__ import annotations
 
@@ -62,11 +60,17 @@ Python's default is 0.005 s.
 """
 _STEP_WIDGETS = {1: ("uses",), 2: ("shortlist", "columns"), 3: ("card",)}
 """Visible in each step; the first has the keyboard."""
-_STEP_ACTIONS: Mapping[str, tuple[int, ...]] = {
+_STEPS_OF_ACTION: Mapping[str, tuple[int, ...]] = {
     "use": (1,),
-    **dict.fromkeys(("take", "other_draft", "other_target"), (3,)),
-    **dict.fromkeys(("turn", "dial", "settings", "card"), (2, 3)),
+    "turn": (2, 3),
+    "dial": (2, 3),
+    "settings": (2, 3),
+    "card": (2, 3),
+    "take": (3,),
+    "other_draft": (3,),
+    "other_target": (3,),
 }
+"""The others are available in every step."""
 
 
 class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
@@ -86,7 +90,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         services: WizardServices,
     ) -> None:
         super().__init__()
-        self._runner, self._options, self._downloads = runner, options, downloads
+        self._runner = runner
+        self._options = options
+        self._downloads = downloads
         self._services = services
         self.step = 1
         self.what_if = WhatIf()
@@ -96,7 +102,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._estimates = EstimateCache()
         self._details = PairDetails(services, self._estimates)
         self._list = PointerList[Candidate](
-            "shortlist", lambda c: c.pair.id, self._candidate_line
+            "shortlist", lambda candidate: candidate.pair.id, self._candidate_line
         )
         self._listed_for: tuple[str, WhatIf] | None = None
         """Use case and dials of the shortlist that is shown."""
@@ -108,8 +114,10 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def compose(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
-        numbered = enumerate(what_if.USE_CASES, 1)
-        uses = [Option(what_if.use_case_line(n, use), id=use) for n, use in numbered]
+        uses = [
+            Option(what_if.use_case_line(number, use), id=use)
+            for number, use in enumerate(what_if.USE_CASES, 1)
+        ]
         yield OptionList(*uses, id="uses", compact=True, markup=False)
         yield Static("", id="columns", markup=False)
         yield self._list
@@ -120,7 +128,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def on_mount(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        # a second, while the user reads step 1
+        # It takes a second, in which the user reads step 1.
         self._shortlist_worker.submit(self._preload)
         self._go_to_step(1)
 
@@ -139,12 +147,13 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _go_to_step(self, step: int) -> None:
         self.step = step
-        for widgets in _STEP_WIDGETS.values():
-            for name in widgets:
-                self.query_one(f"#{name}", Widget).display = name in _STEP_WIDGETS[step]
+        visible = _STEP_WIDGETS[step]
+        for names in _STEP_WIDGETS.values():
+            for name in names:
+                self.query_one(f"#{name}", Widget).display = name in visible
         if step == 2:
             self._refresh_estimates()
-        self.set_focus(self.query_one(f"#{_STEP_WIDGETS[step][0]}", Widget))
+        self.set_focus(self.query_one(f"#{visible[0]}", Widget))
         self.draw()
 
     @on(OptionList.OptionSelected, "#uses")
@@ -158,7 +167,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     @on(OptionList.OptionSelected, "#shortlist")
     def _candidate_selected(self) -> None:
-        if (candidate := self._list.highlighted_row) is not None:
+        candidate = self._list.highlighted_row
+        if candidate is not None:
             self._open_details(candidate)
             self._go_to_step(3)
 
@@ -169,14 +179,16 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             self._go_to_step(self.step - 1)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.step in _STEP_ACTIONS.get(action, (1, 2, 3))
+        return self.step in _STEPS_OF_ACTION.get(action, (1, 2, 3))
 
     # --- the shortlist
     # --------------------------------------------------------------------
 
     def _request_shortlist(self) -> None:
         """Computes the shortlist for the current use case and dials, on a thread."""
-        use_case, what_if = key = self._use_case, self.what_if
+        use_case = self._use_case
+        what_if = self.what_if
+        key = (use_case, what_if)
         if key == self._listed_for:
             return
 
@@ -201,9 +213,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.draw()
 
     def _estimate(self, candidate: Candidate) -> Candidate:
-        """Adds a fit for the current dials; no change until this computer has been
-        probed.
-        """
+        """Adds a fit for the current dials, once this computer has been probed."""
         profile = self._profiles.get_loaded(self.what_if.gpu)
         if profile is None:
             return candidate
@@ -212,23 +222,26 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         )
 
     def _refresh_estimates(self) -> None:
-        """Applies cached estimates to all rows; schedules the others if the list is
-        visible.
+        """Applies cached estimates to all rows.
+
+        Schedules the others if the list is visible.
         """
         for index, row in enumerate(self._list.rows):
-            cached = self._estimates.get(row, self._use_case, self.what_if)
-            self._list.update_row(
-                index, cached or replace(row, fit=None, no_fit_reason="")
-            )
+            estimated = self._estimates.get(row, self._use_case, self.what_if)
+            if estimated is None:
+                estimated = replace(row, fit=None, no_fit_reason="")
+            self._list.update_row(index, estimated)
         if self.step == 2:
-            if (pointed := self._list.highlighted_index) is not None:
+            pointed = self._list.highlighted_index
+            if pointed is not None:
                 self._list.update_row(pointed, self._estimate(self._list.rows[pointed]))
             set_reliable_timer(self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some)
 
     def _estimate_some(self) -> None:
         """Estimates rows, the selected one first, until the time budget is spent."""
         deadline = time.monotonic() + _ESTIMATE_BUDGET_SECONDS
-        start, n_rows = self._list.highlighted_index or 0, len(self._list.rows)
+        start = self._list.highlighted_index or 0
+        n_rows = len(self._list.rows)
         for index in (*range(start, n_rows), *range(start)):
             row = self._list.rows[index]
             if row.fit is not None or row.no_fit_reason:
@@ -280,11 +293,14 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
                 self._dial = "gpu"
                 self._set_what_if(replace(self.what_if, gpu=gpus[name]))
 
-        heading, examples = "Estimate for another GPU", "4060, 7900 xtx, M4 Pro"
-        choices = PickerChoices(heading, examples, lambda: names, takes_text=False)
-        self.app.push_screen(
-            PickerScreen(choices, what_if.gpu_name(self.what_if.gpu)), on_dismiss
+        choices = PickerChoices(
+            heading="Estimate for another GPU",
+            placeholder="4060, 7900 xtx, M4 Pro",
+            load=lambda: names,
+            takes_text=False,
         )
+        dialog = PickerScreen(choices, what_if.gpu_name(self.what_if.gpu))
+        self.app.push_screen(dialog, on_dismiss)
 
     # --- details of a pair
     # ----------------------------------------------------------------
@@ -299,9 +315,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         def work() -> None:
             headers = self._services.read_headers(pair)
             comparison = compare_headers(headers) if headers is not None else None
-            self.call_later(
-                self._headers_read, pair, comparison, self._services.free_disk()
-            )
+            free_disk = self._services.free_disk()
+            self.call_later(self._headers_read, pair, comparison, free_disk)
 
         self._header_worker.submit(work)
 
@@ -324,19 +339,16 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _confirm_fit(self) -> None:
         """Replaces the estimate by a fit computed by llama.cpp, on a thread."""
-        profile, key = (
-            self._profiles.get_loaded(self.what_if.gpu),
-            (self._use_case, self.what_if),
-        )
+        profile = self._profiles.get_loaded(self.what_if.gpu)
         candidate = self._details.candidate
-        if (
-            self.step != 3
-            or profile is None
-            or candidate is None
-            or (fit := candidate.fit) is None
-        ):
+        if self.step != 3 or profile is None:
             return
-        if (headers := self._details.take_unconfirmed(*key)) is None:
+        if candidate is None or candidate.fit is None:
+            return
+        fit = candidate.fit
+        key = (self._use_case, self.what_if)
+        headers = self._details.take_unconfirmed(*key)
+        if headers is None:
             return
 
         def work() -> None:
@@ -354,14 +366,16 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             self.draw()
 
     def action_other_draft(self) -> None:
-        if (pair := self._details.next_draft()) is not None:
+        pair = self._details.next_draft()
+        if pair is not None:
             self._show_pair(pair)
         else:
             text = "The catalogue has no other draft model for this target."
             self.notify(text, markup=False, timeout=2)
 
     def action_other_target(self) -> None:
-        if (pair := self._details.next_target(self._list.rows)) is not None:
+        pair = self._details.next_target(self._list.rows)
+        if pair is not None:
             self._show_pair(pair)
 
     def _show_pair(self, pair: CatalogPair) -> None:
@@ -374,7 +388,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         if self._details.candidate is None:
             return
         pair = self._details.candidate.pair
-        if (resolved := self._services.ready_pairs.get(pair.id)) is not None:
+        resolved = self._services.ready_pairs.get(pair.id)
+        if resolved is not None:
             self.dismiss(WizardResult(self.what_if, resolved, pair))
             return
 
@@ -408,21 +423,25 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         columns.update(shortlist.heading_line(self._list_width))
         columns.display = self.step == 2 and bool(self._list.rows)
         if self.step == 3 and self._details.candidate is not None:
-            lines = pair_details.render_page(
-                self._details.build_page(self._details.candidate, self._use_case),
-                max(40, min(self.size.width - 5, 116)),  # one column for a scrollbar
-                self.size.height - (4 if self.size.height >= 20 else 2),
-            )
-            self.query_one("#page", Static).update(Content("\n").join(lines))
+            self._draw_page(self._details.candidate)
         self._draw_reasons()
         keys = what_if.key_hints(self.step, self._take_hint, self._options.keymap)
         self.query_one(KeyLine).show_keys(keys)
 
+    def _draw_page(self, candidate: Candidate) -> None:
+        page = self._details.build_page(candidate, self._use_case)
+        width = max(40, min(self.size.width - 5, 116))  # one column for a scrollbar
+        height = self.size.height - 2
+        if self.size.height >= 20:
+            height -= 2
+        lines = pair_details.render_page(page, width, height)
+        self.query_one("#page", Static).update(Content("\n").join(lines))
+
     def _draw_header(self) -> None:
         width = self.size.width - 4
-        candidate = (
-            self._details.candidate if self.step == 3 else self._list.highlighted_row
-        )
+        candidate = self._list.highlighted_row
+        if self.step == 3:
+            candidate = self._details.candidate
         fit = candidate.fit if candidate is not None else None
         header = what_if.step_header(self.step, self.what_if, self._dial, fit, width)
         self.query_one("#head", Static).update(header)
@@ -445,13 +464,16 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         """Below the list: why the selected pair is listed, or that the list is empty."""
         lines: list[Content] = []
         if self.step == 2 and not self._list.rows:
-            is_done = self._listed_for == (self._use_case, self.what_if)
-            text = what_if.NO_CANDIDATE_TEXT if is_done else what_if.SEARCHING_TEXT
+            text = what_if.SEARCHING_TEXT
+            if self._listed_for == (self._use_case, self.what_if):
+                text = what_if.NO_CANDIDATE_TEXT
             lines = [Content.styled(text, "$muted")]
         elif self.step == 2:
-            max_lines = (
-                4 if self.size.height >= 30 else 3 if self.size.height >= 20 else 1
-            )
+            max_lines = 1
+            if self.size.height >= 30:
+                max_lines = 4
+            elif self.size.height >= 20:
+                max_lines = 3
             width = min(self.size.width - 6, 110)
             lines = shortlist.reason_lines(self._list.highlighted_row, width, max_lines)
         about = self.query_one("#about", Static)
@@ -466,6 +488,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             return "enter download"
         if candidate.pair.id in self._services.ready_pairs:
             return "enter chat"
-        download = f"enter download{' both' if candidate.pair.draft else ''}"
-        fits = candidate.fit is None or candidate.fit.verdict != "no"
-        return f"{download} and chat" if fits else download
+        hint = "enter download"
+        if candidate.pair.draft:
+            hint += " both"
+        if candidate.fit is None or candidate.fit.verdict != "no":
+            hint += " and chat"
+        return hint
