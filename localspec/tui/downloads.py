@@ -28,15 +28,17 @@ _UNFINISHED_FILE = "downloads.json"
 
 
 class DownloadManager:
-    """Creates the hub client and the queue on first use; partial files stay for
-    resuming.
+    """Creates the hub client and the queue on first use.
+
+    Partial files stay, so that a download can be resumed.
     """
 
     def __init__(
         self, hub: HubClient | None = None, limit: float | None = None
     ) -> None:
         """`limit`: bytes per second of all downloads together."""
-        self._limit, self._hub = limit, hub
+        self._limit = limit
+        self._hub = hub
         self._queue: DownloadQueue | None = None
         self._saved_jobs: list[dict[str, Any]] = []
 
@@ -64,9 +66,10 @@ class DownloadManager:
             self._queue.set_rate_limit(limit)
         if self._hub is not None:
             self._hub.offline = offline
-        for state in self.states() if offline else ():
-            if state.phase in ("loading", "waiting"):
-                self.queue.pause(state.job)
+        if offline:
+            for state in self.states():
+                if state.phase in ("loading", "waiting"):
+                    self.queue.pause(state.job)
 
     def add(self, jobs: Iterable[DownloadJob]) -> None:
         for job in jobs:
@@ -96,7 +99,9 @@ class DownloadManager:
         """
         states = self.states()
         jobs = [
-            to_builtins(s.job) for s in states if s.phase not in ("done", "cancelled")
+            to_builtins(state.job)
+            for state in states
+            if state.phase not in ("done", "cancelled")
         ]
         if states and jobs != self._saved_jobs:
             self._saved_jobs = jobs
@@ -117,35 +122,48 @@ class DownloadManager:
 
 
 def format_download(state: DownloadState, width: int) -> Content:
-    """One line of `width` cells: name, bar, percentage, bytes, speed, time left; or the
-    error.
+    """One line of `width` cells: name, bar, percentage, bytes, speed and time left.
+
+    A failed download has its error instead.
     """
-    names, bars = (32, 16) if width >= 100 else (26, 12) if width >= 70 else (20, 8)
-    if width < 50:
-        names, bars = max(6, width - 24), 6 if width >= 30 else 0
+    name_width, bar_width = _download_columns(width)
     file = state.job.file.path.rpartition("/")[2].removesuffix(".gguf")
-    start = f"{fit_to_width(sanitize(file, multiline=False), names)}  "
-    phase = state.phase
+    name = f"{fit_to_width(sanitize(file, multiline=False), name_width)}  "
     size = state.job.file.size
-    if phase == "done":
+    if state.phase == "done":
         verified = ("✓ verified", "$success")
-        return Content.assemble(start, verified, (f"  {gb(size)}", "$muted"))
-    if phase == "failed" and state.error is not None:
+        return Content.assemble(name, verified, (f"  {gb(size)}", "$muted"))
+    if state.phase == "failed" and state.error is not None:
         message = f"✗ {sanitize(state.error.message, multiline=False)}"
-        message = fit_to_width(message, width - names - 2)
-        return Content.assemble(start, (message, "$error"))
+        message = fit_to_width(message, width - name_width - 2)
+        return Content.assemble(name, (message, "$error"))
     share = state.done_bytes / size if size else 0.0
-    bar = draw_bar(share, bars)
-    rest = "·" * (bars - len(bar))
-    shown = f"  {100 * share:3.0f} %  {_format_progress(state, width)}"
-    return Content.assemble(start, (bar, "$accent"), (rest, "$muted"), shown)
+    bar = draw_bar(share, bar_width)
+    rest = "·" * (bar_width - len(bar))
+    progress = f"  {100 * share:3.0f} %  {_format_progress(state, width)}"
+    return Content.assemble(name, (bar, "$accent"), (rest, "$muted"), progress)
+
+
+def _download_columns(width: int) -> tuple[int, int]:
+    """The cells for the name and for the bar."""
+    if width >= 100:
+        return 32, 16
+    if width >= 70:
+        return 26, 12
+    if width >= 50:
+        return 20, 8
+    if width >= 30:
+        return width - 24, 6
+    return max(6, width - 24), 0
 
 
 def _format_progress(state: DownloadState, width: int) -> str:
     parts = []
     if width >= 100:
-        done = f"{gb(state.done_bytes)} of " if state.done_bytes else ""
-        parts.append(f"{done}{gb(state.job.file.size)}".rjust(18))
+        size = gb(state.job.file.size)
+        if state.done_bytes:
+            size = f"{gb(state.done_bytes)} of {size}"
+        parts.append(size.rjust(18))
     if state.note or state.phase != "loading":
         return "  ".join([*parts, state.note or state.phase])
     if state.rate and width >= 70:
@@ -156,20 +174,19 @@ def _format_progress(state: DownloadState, width: int) -> str:
 
 
 def download_key_hints(state: DownloadState, user_keys: Mapping[str, str]) -> str:
-    phase = state.phase
-    if phase == "done":
+    if state.phase == "done":
         return ""
     labels = {"paused": "resume", "cancelled": "resume", "failed": "try again"}
-    hint = f"{key_label('home.pause', user_keys)} {labels.get(phase, 'pause')}"
-    cancel = f"  {key_label('home.cancel', user_keys)} cancel"
-    return hint if phase in ("failed", "cancelled") else hint + cancel
+    label = labels.get(state.phase, "pause")
+    hint = f"{key_label('home.pause', user_keys)} {label}"
+    if state.phase not in ("failed", "cancelled"):
+        hint += f"  {key_label('home.cancel', user_keys)} cancel"
+    return hint
 
 
 def download_error(state: DownloadState) -> str:
     """Message and hint of a failed download; else empty."""
     error = state.error
-    return (
-        sanitize(f"{error.message} {error.hint}", multiline=False)
-        if error is not None
-        else ""
-    )
+    if error is None:
+        return ""
+    return sanitize(f"{error.message} {error.hint}", multiline=False)

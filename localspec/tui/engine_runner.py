@@ -40,7 +40,9 @@ class LoadJob(EngineJob[Engine]):
 
     def __init__(self, runner: EngineRunner, post: PostMessage) -> None:
         super().__init__(lambda engine: engine)
-        self._runner, self._post, self._host = runner, post, runner.host
+        self._runner = runner
+        self._post = post
+        self._host = runner.host
 
     def notify(self, event: Event) -> None:
         self._post(EngineLoadEvent(event))
@@ -55,8 +57,8 @@ class LoadJob(EngineJob[Engine]):
             self._post(EngineLoaded(self.result()))
             return
         self._runner.close_host()
-        # a file was removed between the check and the load
         if isinstance(error, OSError):
+            # A file was removed between the check and the load.
             what = f"A file cannot be read: {error.strerror}."
             error = StorageError(what, "Check that it exists.")
         if not isinstance(error, LocalspecError):
@@ -77,19 +79,20 @@ class EngineRunner:
         self._request: SettingsRequest | None = None
         self._closing_host: EngineHost | None = None
         self._closing: threading.Thread | None = None
+        # The answer or inspection in progress; an answer has a session.
         self._job: EngineJob[AnswerEnded] | EngineJob[None] | None = None
-        # Of the answer; None if that was an inspection.
         self._session: ChatSession | None = None
         self._overflow_request: OverflowRequest | None = None
         """The last one posted by the answer's thread."""
 
     @property
     def engine(self) -> Engine | None:
-        return self.host.engine if self.host is not None else None
+        if self.host is None:
+            return None
+        return self.host.engine
 
     def load(self, request: SettingsRequest, post: PostMessage) -> None:
-        """Posts `EngineLoaded` or `EngineLoadFailed`, and `EngineLoadEvent`s before
-        that.
+        """Posts `EngineLoadEvent`s, then `EngineLoaded` or `EngineLoadFailed`.
 
         If the same request is loaded already, posts `EngineLoaded` at once.
         """
@@ -99,7 +102,8 @@ class EngineRunner:
         if self.server is not None and not self.server.can_serve(request):
             self.stop_server()
         self.close_host()
-        self._request, self._job = request, None
+        self._request = request
+        self._job = None
         self.host = EngineHost(
             request,
             probe=True,
@@ -114,8 +118,9 @@ class EngineRunner:
     def start_answer(
         self, session: ChatSession, post: PostMessage, *, probabilities: bool = False
     ) -> None:
-        """Answers the turn that was begun; posts `DeltasReady` when `take_deltas` has
-        something.
+        """Answers the turn that was started.
+
+        Posts `DeltasReady` when `take_deltas` has something.
         """
         host = self.host
         assert host is not None, "no pair is loaded"
@@ -124,7 +129,8 @@ class EngineRunner:
             post(EngineLoadEvent(Notice("info", "turn", text)))
 
         def choose_policy(full: ContextOverflow) -> OverflowPolicy:
-            self._overflow_request = request = OverflowRequest(full)
+            request = OverflowRequest(full)
+            self._overflow_request = request
             if not post(request):
                 return "stop"
             host.run_others(request.is_answered)
@@ -146,19 +152,19 @@ class EngineRunner:
                 self.close_host()
             return AnswerEnded(error, engine_died)
 
-        self._session = session
-        self._job = job = EngineJob(write)
+        job = EngineJob(write)
         job.on_update = lambda: post(DeltasReady())
+        self._job = job
+        self._session = session
         host.submit(job)
 
     def take_deltas(self) -> tuple[list[AnswerDelta], AnswerEnded | None]:
-        """The deltas since the last call, and the end of the answer if it came after
-        them.
-        """
+        """The deltas since the last call, and the end of the answer if it has ended."""
         job = self._job
         if job is None:
             return [], None
-        is_done, deltas = job.is_done, job.take()
+        is_done = job.is_done  # Before the deltas are taken: none may follow them.
+        deltas = job.take()
         if not is_done:
             return deltas, None
         self._job = None
@@ -181,27 +187,27 @@ class EngineRunner:
             else:
                 post(AnswerInspected(scores))
 
+        job = EngineJob(work)
+        self._job = job
         self._session = None
-        self._job = job = EngineJob(work)
         self.host.submit(job)
 
     def run(self, work: Callable[[], None]) -> None:
-        """Runs work with the engine on its thread; the server's requests wait
-        meanwhile.
-        """
+        """Runs work with the engine on its thread; the server's requests wait."""
         assert self.host is not None, "no pair is loaded"
         self.host.submit(EngineJob(lambda _: work()))
 
     def stop_answer(self) -> None:
-        """One that waits for its turn ends at once: stopped, it does not use the
-        engine.
-        """
-        job, host = self._job, self.host
+        """Stops the answer or the inspection."""
+        job = self._job
+        host = self.host
         if job is None or host is None:
             return
         if self._session is not None:
             self._session.stop()
         if host.engine is not None and host.withdraw(job):
+            # It waits for its turn. Stopped, it does not use the engine, so it may run
+            # here, and end at once.
             job.stop_requested = True
             job.run(host.engine)
             job.finish()
@@ -210,13 +216,16 @@ class EngineRunner:
 
     @property
     def server_note(self) -> str:
-        return f"serving :{self.server.port}" if self.server is not None else ""
+        """For a title; empty without a server."""
+        if self.server is None:
+            return ""
+        return f"serving :{self.server.port}"
 
     def stop_server(self) -> None:
         """Does not wait."""
-        server, self.server = self.server, None
-        if server is not None:
-            server.stop()
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
 
     def close(self, wait: float = 0.0) -> None:
         """Closes the engine, also while it loads, on a thread; it may take a second.
@@ -232,14 +241,14 @@ class EngineRunner:
 
     def close_host(self) -> None:
         """Does not wait."""
-        host, self.host = self.host, None
-        if host is not None:
-            host.end()  # so that a load that has no engine process yet creates none
-            self._closing_host = host
-            self._closing = threading.Thread(
-                target=host.close, daemon=True, name="close"
-            )
-            self._closing.start()
+        host = self.host
+        if host is None:
+            return
+        self.host = None
+        host.end()  # so that a load that has no engine process yet creates none
+        self._closing_host = host
+        self._closing = threading.Thread(target=host.close, daemon=True, name="close")
+        self._closing.start()
 
 
 class SharedServer:
@@ -268,10 +277,8 @@ class SharedServer:
             self._server = listen(http_server.DEFAULT_PORT)
         except UsageError:  # the port is in use
             self._server = listen(0)
-        self.set_host, self.set_ready = (
-            self._server.set_host,
-            self._server.api.set_ready,
-        )
+        self.set_host = self._server.set_host
+        self.set_ready = self._server.api.set_ready
         self.thread = http_server.ServerThread(self._server)
 
     @property
@@ -279,9 +286,10 @@ class SharedServer:
         return self._server.port
 
     def can_serve(self, request: SettingsRequest) -> bool:
-        files = self._pair.target, self._pair.draft
-        names = [str(path) if path else None for path in files]
-        return [request.load.target, request.load.draft] == names
+        """Whether the request loads the pair that is served."""
+        draft = str(self._pair.draft) if self._pair.draft is not None else None
+        load = request.load
+        return load.target == str(self._pair.target) and load.draft == draft
 
     def stop(self) -> None:
         """Does not wait."""
@@ -332,9 +340,7 @@ class OverflowRequest(Message):
 
 @dataclass(eq=False)
 class AnswerInspected(Message):
-    """Probabilities of the last answer's tokens; only of the first ones, if it was
-    stopped.
-    """
+    """Probabilities of the last answer's tokens; if stopped, of the first ones."""
 
     token_logprobs: tuple[TokenScore, ...]
     error: LocalspecError | None = None

@@ -1,6 +1,4 @@
-"""The command palette: every key, slash command, setting and theme, found by ordinary
-words.
-"""
+"""The command palette: every key, slash command, setting and theme."""
 
 from __future__ import annotations
 
@@ -73,13 +71,20 @@ class PaletteEntry(Struct, frozen=True):
 
     def score(self, query: str, fuzzy_score: float) -> float:
         """Words of the title count most, then those of the rest, then letters in order."""
-        texts = (1.0, self.title), (0.7, f"{self.title} {self.help} {self.words}")
-        typed = query.lower().split()
-        for score, text in texts:
-            words = text.lower().replace(":", " ").split()
-            if all(any(word.startswith(begun) for word in words) for begun in typed):
-                return score
+        if _begins_words(query, self.title):
+            return 1.0
+        if _begins_words(query, f"{self.title} {self.help} {self.words}"):
+            return 0.7
         return min(fuzzy_score, 1.0) / 2
+
+
+def _begins_words(query: str, text: str) -> bool:
+    """Whether each word of the query is the beginning of a word of the text."""
+    words = text.lower().replace(":", " ").split()
+    for typed in query.lower().split():
+        if not any(word.startswith(typed) for word in words):
+            return False
+    return True
 
 
 class ActionProvider(Provider):
@@ -117,12 +122,12 @@ class ActionProvider(Provider):
         for key in KEY_BINDINGS:
             if key.context in ("app", *contexts) and key.id != "app.palette":
                 node = app if key.context == "app" else self.screen
-                run = partial(app.run_action, key.action, default_namespace=node)
-                label, words = (
-                    key_label(key.id, app.options.keymap),
-                    _SYNONYMS.get(key.id, ""),
+                yield PaletteEntry(
+                    title=key.description,
+                    help=key_label(key.id, app.options.keymap),
+                    words=_SYNONYMS.get(key.id, ""),
+                    run=partial(app.run_action, key.action, default_namespace=node),
                 )
-                yield PaletteEntry(key.description, label, words, run)
 
 
 def _chat_entries(screen: ChatScreen) -> Iterator[PaletteEntry]:
@@ -133,9 +138,13 @@ def _chat_entries(screen: ChatScreen) -> Iterator[PaletteEntry]:
         yield PaletteEntry(f"Setting: {field.label}", key, field.name, run)
     for command in COMMANDS:
         if command.name not in _SAME_AS_KEY:
-            words = f"{command.name} {' '.join(command.aliases)} {_SYNONYMS.get(command.name, '')}"
-            run_slash = partial(_run_slash, screen, command)
-            yield PaletteEntry(command.help, command.usage, words, run_slash)
+            synonyms = _SYNONYMS.get(command.name, "")
+            yield PaletteEntry(
+                title=command.help,
+                help=command.usage,
+                words=" ".join([command.name, *command.aliases, synonyms]),
+                run=partial(_run_slash, screen, command),
+            )
 
 
 def _run_slash(screen: ChatScreen, command: SlashCommand) -> None:

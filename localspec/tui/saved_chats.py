@@ -30,9 +30,7 @@ MAX_RECENT = 5
 _PINNED_FILE = "pinned.json"
 _MAX_MATCHES = 20
 _MAX_TURNS_WITH_TOKENS = 40
-"""Above this number of turns, a chat is opened without its tokens: they take seconds to
-load.
-"""
+"""A longer chat is opened without its tokens, which take seconds to load."""
 _MIN_SEARCH_LENGTH = 2  # Chats are not searched for fewer characters.
 
 
@@ -55,22 +53,26 @@ class SavedChats:
         with self._lock:
             if not self._is_opened:
                 self._is_opened = True
-                try:
-                    self._history = ChatHistory.open()
-                except LocalspecError as failure:
-                    error: LocalspecError | None = failure
-                else:
-                    error = self._history.write_error
-                    self._notices += self._history.take_notices()
-                if error is not None:
-                    text = f"Chats are not saved: {error.message}"
-                    self._notices.append(
-                        Notice("warning", "not-saved", text, error.hint)
-                    )
+                self._open()
             return self._history
 
+    def _open(self) -> None:
+        """Leaves a notice if chats cannot be saved."""
+        error: LocalspecError | None
+        try:
+            self._history = ChatHistory.open()
+        except LocalspecError as failure:
+            error = failure
+        else:
+            error = self._history.write_error
+            self._notices += self._history.take_notices()
+        if error is not None:
+            text = f"Chats are not saved: {error.message}"
+            self._notices.append(Notice("warning", "not-saved", text, error.hint))
+
     def take_notices(self) -> list[Notice]:
-        notices, self._notices = self._notices, []
+        notices = self._notices
+        self._notices = []
         return notices
 
     def close(self) -> None:
@@ -94,7 +96,9 @@ class ChatSessions:
 
     @property
     def history(self) -> ChatHistory | None:
-        return self._options.chats.history if self._options.chats else None
+        if self._options.chats is None:
+            return None
+        return self._options.chats.history
 
     def for_pair(self, pair: ResolvedPair) -> ChatSession:
         """The open chat that used the pair last, or a new one."""
@@ -126,26 +130,25 @@ class ChatSessions:
         return None
 
     def _find_equal(self, pair: ResolvedPair) -> ChatSession | None:
-        return next(
-            (session for session in self._sessions if session.pair == pair), None
-        )
+        for session in self._sessions:
+            if session.pair == pair:
+                return session
+        return None
 
     def _find_open(self, chat_id: int) -> ChatSession | None:
-        found = (each for each in self._sessions if each.recorder.chat_id == chat_id)
-        return next(found, None)
+        for session in self._sessions:
+            if session.recorder.chat_id == chat_id:
+                return session
+        return None
 
     def _put_first(self, session: ChatSession) -> None:
-        self._sessions = [
-            session,
-            *(other for other in self._sessions if other is not session),
-        ]
+        others = [other for other in self._sessions if other is not session]
+        self._sessions = [session, *others]
 
     def _new_settings(self, pair: ResolvedPair) -> ChatSettings:
         """The settings of a new chat: the pair's, with the user's preferences."""
-        options, settings = (
-            self._options,
-            ChatSettings.from_catalog(pair.suggested_settings),
-        )
+        options = self._options
+        settings = ChatSettings.from_catalog(pair.suggested_settings)
         sampling = settings.sampling
         if options.temperature is not None:
             sampling = replace(sampling, temperature=options.temperature)
@@ -170,44 +173,53 @@ class ChatSessions:
         """
         assert self.history is not None, "a saved chat comes from the history"
         entry = self.history.find_entry(chat_id)
-        if (session := self._find_open(chat_id)) is not None:
+        session = self._find_open(chat_id)
+        if session is not None:
             session.recorder.title = entry.title  # it may have been renamed
             self._put_first(session)
             return session
         with_events = entry.turn_count <= _MAX_TURNS_WITH_TOKENS
         saved = self.history.load_chat(chat_id, with_events=with_events)
-        pair = saved.list_entry.pair
-        resolved = launch.resolve_pair(pair.model, pair.draft)
-        refs = launch.make_portable_refs(pair.model, pair.draft)
-        resolved = replace(resolved, requested_refs=refs)
+        model = saved.list_entry.pair.model
+        draft = saved.list_entry.pair.draft
+        pair = replace(
+            launch.resolve_pair(model, draft),
+            requested_refs=launch.make_portable_refs(model, draft),
+        )
         session = ChatSession(
-            resolved,
+            pair,
             history=self.history,
             saved_chat=saved,
-            settings=self._new_settings(resolved),
+            settings=self._new_settings(pair),
         )
         session.draft = self._drafts.pop(chat_id, "")
-        previous = self._find_equal(resolved)
+        previous = self._find_equal(pair)
         if previous is not None:
-            previous.close()
-            self._sessions.remove(previous)
-            if previous.recorder.chat_id is not None:
-                self._drafts[previous.recorder.chat_id] = previous.draft
-            elif previous.draft:  # a new chat: nothing else leads back to it
-                session.typed_texts.append(previous.draft)
+            self._replace(previous, session)
         self._put_first(session)
         return session
 
+    def _replace(self, previous: ChatSession, session: ChatSession) -> None:
+        """Closes the chat that used the pair last; what was typed in it is kept."""
+        previous.close()
+        self._sessions.remove(previous)
+        if previous.recorder.chat_id is not None:
+            self._drafts[previous.recorder.chat_id] = previous.draft
+        elif previous.draft:  # a new chat: nothing else leads back to it
+            session.typed_texts.append(previous.draft)
+
     def rename_chat(self, chat_id: int, title: str) -> None:
         """Raises NotFoundError."""
-        if (session := self._find_open(chat_id)) is not None:
+        session = self._find_open(chat_id)
+        if session is not None:
             session.recorder.rename(title)
         elif self.history is not None:
             self.history.rename_chat(chat_id, title)
 
     def delete_chat(self, chat_id: int) -> None:
         """Raises InUseError if another window has the chat open."""
-        if (session := self._find_open(chat_id)) is not None:
+        session = self._find_open(chat_id)
+        if session is not None:
             session.close()
             self._sessions.remove(session)
         if self.history is not None:
@@ -221,32 +233,37 @@ class ChatSessions:
 
 
 def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
+    """The pinned chats, then those that were used last."""
     rows: list[HomeRow] = []
     if history is not None:
         with suppress(LocalspecError):  # reported when it is opened or written
-            top: list[ChatListEntry] = []
-            for id_ in _load_pinned():
-                with suppress(NotFoundError):  # deleted
-                    top.append(history.find_entry(id_))
-            chats = history.list_chats(MAX_RECENT + len(top))
-            rest = [chat for chat in chats if chat not in top][:MAX_RECENT]
-            rows = [
-                _chat_row(chat, now, is_pinned=chat in top) for chat in (*top, *rest)
-            ]
+            pinned = _find_pinned(history)
+            chats = history.list_chats(MAX_RECENT + len(pinned))
+            others = [chat for chat in chats if chat not in pinned][:MAX_RECENT]
+            rows += [_chat_row(chat, now, is_pinned=True) for chat in pinned]
+            rows += [_chat_row(chat, now) for chat in others]
     return HomeSection("Recent chats", tuple(rows))
 
 
-def _load_pinned() -> list[int]:
+def _find_pinned(history: ChatHistory) -> list[ChatListEntry]:
+    pinned = []
+    for chat_id in _load_pinned_ids():
+        with suppress(NotFoundError):  # deleted
+            pinned.append(history.find_entry(chat_id))
+    return pinned
+
+
+def _load_pinned_ids() -> list[int]:
     return data_files.read_json(_PINNED_FILE, list[int]) or []
 
 
 def pin_or_unpin(chat_id: int) -> str:
     """Returns why it cannot be saved; empty if it was."""
-    pinned = _load_pinned()
-    ids = [id_ for id_ in pinned if id_ != chat_id]
-    if data_files.write_json(
-        _PINNED_FILE, ids if chat_id in pinned else [*ids, chat_id]
-    ):
+    before = _load_pinned_ids()
+    pinned = [id_ for id_ in before if id_ != chat_id]
+    if chat_id not in before:
+        pinned.append(chat_id)
+    if data_files.write_json(_PINNED_FILE, pinned):
         return ""
     path = sanitize(str(paths.data_dir() / _PINNED_FILE), multiline=False)
     return f"Not saved: {path} cannot be written."
@@ -264,16 +281,15 @@ def search_section(
     history: ChatHistory, search_text: str, now: datetime
 ) -> HomeSection:
     """One row per chat with a match.  The first search takes a second."""
-    first: dict[int, SearchHit] = {}
+    first_hits: dict[int, SearchHit] = {}
     if len(search_text) >= _MIN_SEARCH_LENGTH:
         with suppress(LocalspecError):
             for hit in history.search(search_text, _MAX_MATCHES):
-                first.setdefault(hit.list_entry.id, hit)
-    hits = first.values()
-    rows = (
-        _chat_row(hit.list_entry, now, hit if hit.turn is not None else None)
-        for hit in hits
-    )
+                first_hits.setdefault(hit.list_entry.id, hit)
+    rows = []
+    for hit in first_hits.values():
+        is_in_title = hit.turn is None
+        rows.append(_chat_row(hit.list_entry, now, None if is_in_title else hit))
     return HomeSection("In your chats", tuple(rows))
 
 
@@ -284,13 +300,15 @@ def _chat_row(
     *,
     is_pinned: bool = False,
 ) -> HomeRow:
-    title = sanitize(chat.title, multiline=False) or "(untitled)"
-    description = sanitize(found.excerpt if found else chat.pair.name, multiline=False)
+    description = chat.pair.name if found is None else found.excerpt
+    note = format_day(chat.updated, now)
+    if is_pinned:
+        note = f"pinned · {note}"
     return HomeRow(
-        title,
-        description,
-        count(chat.turn_count, "turn"),
-        f"{'pinned · ' * is_pinned}{format_day(chat.updated, now)}",
+        name=sanitize(chat.title, multiline=False) or "(untitled)",
+        description=sanitize(description, multiline=False),
+        size=count(chat.turn_count, "turn"),
+        note=note,
         chat_id=chat.id,
         is_pinned=is_pinned,
         found=found,
@@ -308,4 +326,6 @@ def format_day(timestamp: float, now: datetime) -> str:
         return f"today {then:%H:%M}"
     if days == 1:
         return "yesterday"
-    return f"{then:%A}" if 1 < days < 7 else f"{then:%Y-%m-%d}"
+    if 1 < days < 7:
+        return f"{then:%A}"
+    return f"{then:%Y-%m-%d}"

@@ -1,5 +1,4 @@
-"""When work runs: a one-shot timer that cannot be lost, the pace of frames, a
-background worker.
+"""When work runs: a reliable one-shot timer, the pace of frames, a background worker.
 
 Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the
 event loop is busy between two lines of `Timer._run`, the callback never runs, and a
@@ -20,10 +19,10 @@ from textual.message_pump import MessagePump
 def set_reliable_timer(
     pump: MessagePump, seconds: float, callback: Callable[[], Any]
 ) -> asyncio.TimerHandle:
-    """Calls `callback` between two messages of `pump`, after `seconds` or soon after
-    that.
+    """Calls `callback` between two messages of `pump`, after `seconds` or soon after.
 
-    Call it in the app's event loop; the handle cancels it.  Does nothing if the pump has closed.
+    To call in the app's event loop; the handle cancels it. Does nothing if the pump has
+    closed.
     """
 
     def on_due() -> None:
@@ -48,7 +47,8 @@ class FramePacer:
     def __init__(
         self, min_seconds: float = FRAME_SECONDS, max_seconds: float = MAX_FRAME_SECONDS
     ) -> None:
-        self._min_seconds, self._max_seconds = min_seconds, max_seconds
+        self._min_seconds = min_seconds
+        self._max_seconds = max_seconds
         self._last_frame = 0.0
         self._frame_seconds = min_seconds
         self._cpu_seconds = 0.0
@@ -63,11 +63,11 @@ class FramePacer:
     def _run_frame(self, draw: Callable[[], None]) -> None:
         """The cost of the last redraw sets the delay of the next."""
         self._last_frame = time.monotonic()
-        before, self._cpu_seconds = self._cpu_seconds, time.thread_time()
-        drawing_seconds = (self._cpu_seconds - before) / MAX_DRAWING_SHARE
-        self._frame_seconds = min(
-            self._max_seconds, max(self._min_seconds, drawing_seconds)
-        )
+        cpu_seconds = time.thread_time()
+        drawing_seconds = cpu_seconds - self._cpu_seconds
+        self._cpu_seconds = cpu_seconds
+        frame_seconds = max(self._min_seconds, drawing_seconds / MAX_DRAWING_SHARE)
+        self._frame_seconds = min(self._max_seconds, frame_seconds)
         draw()
 
 
@@ -94,7 +94,8 @@ class LatestOnlyWorker:
     def _run(self) -> None:
         while True:
             with self._lock:
-                job, self._next_job = self._next_job, None
+                job = self._next_job
+                self._next_job = None
                 if job is None:
                     self._busy = False
                     return

@@ -1,6 +1,4 @@
-"""The small dialogs: a confirmation, the choice of a name, and what to do with a full
-context.
-"""
+"""The small dialogs: a confirmation, a name, and what to do with a full context."""
 
 from __future__ import annotations
 
@@ -33,7 +31,8 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def __init__(self, question: str, yes_label: str) -> None:
         super().__init__()
-        self._question, self._yes_label = question, yes_label
+        self._question = question
+        self._yes_label = yes_label
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -59,7 +58,9 @@ class PickerScreen(ModalScreen[str | None]):
     def __init__(self, choices: PickerChoices, current: str, initial: str = "") -> None:
         """`current`: what is to be replaced; `initial`: text to edit."""
         super().__init__()
-        self._choices, self._current, self._initial = choices, current, initial
+        self._choices = choices
+        self._current = current
+        self._initial = initial
         self._rows: Sequence[tuple[str, str]] = ()
         self._names: list[str] = []  # Those listed now.
 
@@ -94,10 +95,16 @@ class PickerScreen(ModalScreen[str | None]):
             shown = sanitize(name, multiline=False)
             line = Content.assemble(f" {shown}", (f"  {description}", "$muted"))
             option_list.add_option(Option(line))
-        is_listed = self._current in self._names and not words
-        first = self._names.index(self._current) if is_listed else 0
-        option_list.highlighted = first if rows else None
+        option_list.highlighted = self._index_to_mark(is_searching=bool(words))
         self.call_after_refresh(option_list.scroll_to_highlight)
+
+    def _index_to_mark(self, *, is_searching: bool) -> int | None:
+        """The current choice, until something is typed; then the first match."""
+        if not self._names:
+            return None
+        if not is_searching and self._current in self._names:
+            return self._names.index(self._current)
+        return 0
 
     def action_go(self, by: int) -> None:
         option_list = self.query_one(OptionList)
@@ -160,9 +167,8 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
 
     @property
     def _highlighted_overflow(self) -> OverflowPolicy:
-        return self._full.choices[
-            self.query_one("#choices", OptionList).highlighted or 0
-        ]
+        option_list = self.query_one("#choices", OptionList)
+        return self._full.choices[option_list.highlighted or 0]
 
     @on(OptionList.OptionSelected)
     def _choose_once(self) -> None:

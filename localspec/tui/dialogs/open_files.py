@@ -1,6 +1,4 @@
-"""The dialog that opens models by path: a target and an optional, compatible draft
-model.
-"""
+"""The dialog that opens models by path: a target, and a draft model if wanted."""
 
 from __future__ import annotations
 
@@ -49,31 +47,35 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
     ) -> None:
         """`machine_profile`: without it, no fit is estimated."""
         super().__init__()
-        self._runner, self._options = runner, options
+        self._runner = runner
+        self._options = options
         self._machine_profile = machine_profile
         self._choice: ResolvedPair | None = None
 
     def compose(self) -> ComposeResult:
-        fields = (
-            ("target", "Target model", "/path/to/big.gguf"),
-            (
-                "draft",
-                "Draft model: a smaller one of the same family",
-                "empty: prompt lookup, no draft model",
-            ),
-        )
-        keys = "enter complete the path, then next   esc back"
-        suggester = _PathSuggester(use_cache=False, case_sensitive=True)
         with Vertical(id="sheet"):
             yield Static("Open model files", classes="heading", markup=False)
-            for name, label, placeholder in fields:
-                yield Static(label, classes="label", markup=False)
-                field = Input(placeholder=placeholder, id=name, suggester=suggester)
-                field.cursor_blink = False
-                yield field
-                yield Static("", id=f"{name}-verdict", classes="verdict", markup=False)
+            yield from self._compose_field(
+                "target", label="Target model", placeholder="/path/to/big.gguf"
+            )
+            yield from self._compose_field(
+                "draft",
+                label="Draft model: a smaller one of the same family",
+                placeholder="empty: prompt lookup, no draft model",
+            )
             yield Static("", id="fit-verdict", classes="verdict", markup=False)
+            keys = "enter complete the path, then next   esc back"
             yield Static(keys, classes="hint", markup=False)
+
+    def _compose_field(
+        self, name: str, *, label: str, placeholder: str
+    ) -> ComposeResult:
+        yield Static(label, classes="label", markup=False)
+        suggester = _PathSuggester(use_cache=False, case_sensitive=True)
+        field = Input(placeholder=placeholder, id=name, suggester=suggester)
+        field.cursor_blink = False
+        yield field
+        yield Static("", id=f"{name}-verdict", classes="verdict", markup=False)
 
     @on(Input.Submitted, "#target")
     def _target_submitted(self, event: Input.Submitted) -> None:
@@ -82,32 +84,36 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             self._estimate_fit()
 
     def _is_complete(self, field: Input) -> bool:
-        """Takes the completion of a path that is no file; False: a folder, to be
-        continued.
+        """Takes the completion of a path that is no file.
+
+        Returns False if that is a folder, to be continued.
         """
         typed = field.value.strip()
-        is_file = os.path.isfile(os.path.expanduser(paths.parse_typed_path(typed)))
-        if typed and not is_file and (found := complete_path(typed)):
-            field.value = found
-            field.cursor_position = len(found)
-            return not found.endswith("/")
-        return True
+        if not typed or os.path.isfile(
+            os.path.expanduser(paths.parse_typed_path(typed))
+        ):
+            return True
+        completed = complete_path(typed)
+        if completed is None:
+            return True
+        field.value = completed
+        field.cursor_position = len(completed)
+        return not completed.endswith("/")
 
     @on(Input.Changed)
     def _estimate_fit(self) -> None:
         """On a thread: memory and speed of the files entered so far."""
-        files, profile = self._typed_files, self._machine_profile
-        are_files = bool(files[0]) and all(
-            os.path.isfile(file) for file in files if file
-        )
+        files = self._typed_files
+        target, draft = files
+        profile = self._machine_profile
+        are_files = os.path.isfile(target) and (not draft or os.path.isfile(draft))
         if profile is None or not are_files:
             self._show_fit(files, "")
             return
 
         def work() -> None:
-            self.call_later(
-                self._show_fit, files, describe_fit(*files, profile, self._options)
-            )
+            text = describe_fit(target, draft, profile, self._options)
+            self.call_later(self._show_fit, files, text)
 
         threading.Thread(target=work, daemon=True, name="fit").start()
 
@@ -120,13 +126,10 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     @on(Input.Submitted, "#draft")
     def _draft_submitted(self, event: Input.Submitted) -> None:
-        """Loads the pair: llama.cpp decides whether the draft can speculate for the
-        target.
-        """
-        if not self._is_complete(event.input):
+        """Loads the pair: llama.cpp decides whether the draft suits the target."""
+        if not self._is_complete(event.input) or not self._check_file("target"):
             return
-        draft = event.input.value.strip()
-        if not self._check_file("target") or (draft and not self._check_file("draft")):
+        if event.input.value.strip() and not self._check_file("draft"):
             return
         try:
             target, draft = self._typed_files
@@ -138,18 +141,16 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             self._dismiss_with(self._choice)
             return
         self._show_verdict("draft", "checking compatibility …", "")
-        self._runner.load(
-            self._options.build_load_request(self._choice), self.post_message
-        )
+        request = self._options.build_load_request(self._choice)
+        self._runner.load(request, self.post_message)
 
     @on(EngineLoaded)
     def _engine_ready(self, message: EngineLoaded) -> None:
-        notices = [
-            n for n in message.engine.ready.notices if n.code == "draft-no-rollback"
-        ]
-        if notices:
-            self._show_verdict("draft", notices[0].message, "$warning")
-        elif self._choice is not None:
+        for notice in message.engine.ready.notices:
+            if notice.code == "draft-no-rollback":
+                self._show_verdict("draft", notice.message, "$warning")
+                return
+        if self._choice is not None:
             self._dismiss_with(self._choice)
 
     @on(EngineLoadFailed)
@@ -180,9 +181,11 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         return True
 
     def _typed_path(self, name: str) -> str:
-        """Always a path, never a pair's name."""
+        """Always a path, never a pair's name; empty if nothing is typed."""
         typed = paths.parse_typed_path(self.query_one(f"#{name}", Input).value)
-        return str(Path(os.path.expanduser(typed)).absolute()) if typed else ""
+        if not typed:
+            return ""
+        return str(Path(os.path.expanduser(typed)).absolute())
 
     @property
     def _typed_files(self) -> tuple[str, str]:

@@ -1,6 +1,4 @@
-"""The download dialog: files, sizes, licences and compatibility, before anything is
-downloaded.
-"""
+"""The download dialog: files, sizes, licences and compatibility of what is chosen."""
 
 from __future__ import annotations
 
@@ -53,7 +51,8 @@ class PullScreen(ModalScreen[bool]):
     ) -> None:
         """`start_at_once` downloads without asking, unless the plan has warnings."""
         super().__init__()
-        self._reference, self._start_at_once = reference, start_at_once
+        self._reference = reference
+        self._start_at_once = start_at_once
         self._downloads = downloads
         self._plan: PullPlan | None = None
         self._stop: CancelToken | None = None
@@ -110,42 +109,46 @@ class PullScreen(ModalScreen[bool]):
             else:
                 self._plan = message.plan
         if error is not None:
-            # shown with the pair already
+            # The lines of the pair have the message of an incompatible one.
             if not isinstance(error, IncompatiblePairError):
                 message_text = sanitize(error.message, multiline=False)
                 lines.append(Content.styled(f"✗ {message_text}", "bold $error"))
             lines.append(Content(sanitize(error.hint, multiline=False)))
         self.query_one("#plan", Static).update(Content("\n").join(lines))
-        enter_hint = ""
+        keys = "esc back"
         if self._plan is not None:
-            enter_hint = (
-                f"enter {'download' if self._plan.missing_bytes else 'verify'}   "
-            )
-        self.query_one(".hint", Static).update(f"{enter_hint}esc back")
-        if self._start_at_once and (plan := self._plan) is not None:
-            has_notes = any(model.notes or model.gated for model in plan.models)
-            if not has_notes and not any(match.warnings for match in plan.pairs):
-                self._add_files(verify=False)
+            verb = "download" if self._plan.missing_bytes else "verify"
+            keys = f"enter {verb}   {keys}"
+        self.query_one(".hint", Static).update(keys)
+        plan = self._plan
+        if self._start_at_once and plan is not None and not _has_warnings(plan):
+            self._add_files(verify=False)
 
     def action_download(self) -> None:
         """Where all is there, in the hub's cache: verify it again."""
         if self._plan is not None:
             self._add_files(verify=not self._plan.missing_bytes)
 
-    def _add_files(self, verify: bool) -> None:
+    def _add_files(self, *, verify: bool) -> None:
         assert self._plan is not None
-        files = [file for model in self._plan.models for file in model.files]
-        self._downloads.add(
-            file.job
-            for file in files
-            if file.path is None or (verify and file.origin == "hub")
-        )
+        jobs = []
+        for model in self._plan.models:
+            for file in model.files:
+                if file.path is None or (verify and file.origin == "hub"):
+                    jobs.append(file.job)
+        self._downloads.add(jobs)
         self.dismiss(True)
 
     def action_leave(self) -> None:
         if self._stop is not None:
             self._stop.cancel()
         self.dismiss(False)
+
+
+def _has_warnings(plan: PullPlan) -> bool:
+    if any(model.notes or model.gated for model in plan.models):
+        return True
+    return any(match.warnings for match in plan.pairs)
 
 
 def _plan_lines(plan: PullPlan) -> Iterator[Content]:
@@ -169,8 +172,10 @@ def _model_lines(model: PlannedModel) -> Iterator[Content]:
     yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
     location = f"{model.repo} · {model.file}" if model.repo else model.file
     yield Content.styled(f"  {sanitize(location, multiline=False)}", "$muted")
-    gated = ["gated: accept the terms on the model's page first"] if model.gated else []
-    for note in (*model.notes, *gated):
+    notes = list(model.notes)
+    if model.gated:
+        notes.append("gated: accept the terms on the model's page first")
+    for note in notes:
         yield Content.styled(f"  {sanitize(note, multiline=False)}", "$warning")
 
 

@@ -47,8 +47,10 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def __init__(
         self, conversation: Conversation, markers: tuple[str, str] | None
     ) -> None:
+        """`markers`: those of thinking, which is not shown."""
         super().__init__()
-        self._conversation, self._markers = conversation, markers
+        self._conversation = conversation
+        self._markers = markers
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -89,7 +91,8 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         is_current = number < len(self._conversation.turns)
         question = " ".join(sanitize(turn.question).split()) or "(continued)"
         if not is_current:
-            branch, question = "→ redo", f"undone: {question}"
+            branch = "→ redo"
+            question = f"undone: {question}"
         width = max(10, self._list.size.width - 16)
         question = fit_to_width(question, width)
         style = "" if is_current else "$muted"
@@ -110,7 +113,8 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         self.query_one("#answer", Static).update(Content(answer))
 
     def action_branch(self, by: int) -> None:
-        rows, index = self._listed_turns(), self._highlighted_index
+        rows = self._listed_turns()
+        index = self._highlighted_index
         if not rows:
             return
         turn = rows[index]
@@ -130,14 +134,19 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         self.action_choose("edit")
 
     def action_copy(self) -> None:
-        for turn in self._listed_turns()[self._highlighted_index :][:1]:
-            if text := turn.visible_answer(self._markers):
-                copy_text(self.app, text)
-                return
-        self.notify("No answer.", markup=False)
+        rows = self._listed_turns()
+        index = self._highlighted_index
+        answer = ""
+        if index < len(rows):
+            answer = rows[index].visible_answer(self._markers)
+        if answer:
+            copy_text(self.app, answer)
+        else:
+            self.notify("No answer.", markup=False)
 
     def action_choose(self, action: Literal["edit", "again"]) -> None:
-        rows, index = self._listed_turns(), self._highlighted_index
+        rows = self._listed_turns()
+        index = self._highlighted_index
         if not rows:
             return
         if index >= len(self._conversation.turns):

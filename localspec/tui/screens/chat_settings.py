@@ -33,7 +33,8 @@ class ChatSettingsScreen(ModalScreen[None]):
     def __init__(self, session: ChatSession, first_field: str = "") -> None:
         """`first_field`: the name of the setting that gets the focus."""
         super().__init__()
-        self._session, self._first_field = session, first_field
+        self._session = session
+        self._first_field = first_field
         self._error = ""  # Why the value that was typed last is invalid.
 
     def compose(self) -> ComposeResult:
@@ -94,12 +95,14 @@ class ChatSettingsScreen(ModalScreen[None]):
         return ""
 
     def _apply_value(self, field: Widget | None) -> bool:
-        """Applies a field's value; an invalid one is replaced by the old one, and
-        explained.
+        """Applies a field's value; returns False if it is invalid.
+
+        Then the old value comes back, and the error is shown.
         """
         if not isinstance(field, Input):
             return True
-        name, self._error = field.name or "", self._find_error(field)
+        name = field.name or ""
+        self._error = self._find_error(field)
         if not self._error:
             self._session.settings = self._session.with_setting(name, field.value)
         with field.prevent(Input.Changed):
@@ -135,15 +138,22 @@ class ChatSettingsScreen(ModalScreen[None]):
 
     def action_go(self, by: int) -> None:
         """Moves between fields, unless the value of this one is invalid."""
-        if self._apply_value(self.focused):
-            (self.focus_next if by > 0 else self.focus_previous)()
+        if not self._apply_value(self.focused):
+            return
+        if by > 0:
+            self.focus_next()
+        else:
+            self.focus_previous()
 
     def action_go_vertically(self, by: int) -> None:
         """Between the lines of the system prompt first."""
         field = self.focused
         if isinstance(field, TextArea):
             before = field.cursor_location
-            (field.action_cursor_down if by > 0 else field.action_cursor_up)()
+            if by > 0:
+                field.action_cursor_down()
+            else:
+                field.action_cursor_up()
             if field.cursor_location != before:
                 return
         self.action_go(by)

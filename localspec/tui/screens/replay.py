@@ -32,7 +32,8 @@ class ReplayScreen(Screen[None]):
     ) -> None:
         """`prompt` stands directly before the first token."""
         super().__init__()
-        self._rounds, self._options = rounds, options
+        self._rounds = rounds
+        self._options = options
         self._n_shown = 0
         self._is_playing = False
         self._token_text = TokenText(prompt)
@@ -66,9 +67,8 @@ class ReplayScreen(Screen[None]):
         if n_rounds < self._n_shown:
             token_text.clear()
             self._n_shown = 0
-        token_text.extend(
-            [t for r in self._rounds[self._n_shown : n_rounds] for t in r.tokens]
-        )
+        for round_ in self._rounds[self._n_shown : n_rounds]:
+            token_text.extend(round_.tokens)
         self._n_shown = n_rounds
         last = self._rounds[n_rounds - 1]
         token_text.cursor = len(token_text.tokens) - 1
@@ -98,7 +98,10 @@ class ReplayScreen(Screen[None]):
         if self._n_shown == len(self._rounds) and not self._is_playing:
             self._show_rounds(1)
         self._is_playing = not self._is_playing
-        (self._timer.resume if self._is_playing else self._timer.pause)()
+        if self._is_playing:
+            self._timer.resume()
+        else:
+            self._timer.pause()
 
     def action_first(self) -> None:
         self._show_rounds(1)

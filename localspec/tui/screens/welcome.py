@@ -42,7 +42,8 @@ class WelcomeScreen(Screen[FirstChoice | None]):
     ) -> None:
         """`load_survey` returns what is known so far."""
         super().__init__()
-        self._options, self._survey = options, load_survey()
+        self._options = options
+        self._survey = load_survey()
         catalogue = catalog.load(paths.catalog_file())
         pair = catalogue.pairs.get(model_lookup.default_pair_id(catalogue))
         self._first_choice = ("the demo", "installed: see speculation at work")
@@ -66,12 +67,13 @@ class WelcomeScreen(Screen[FirstChoice | None]):
             self._draw()
 
     def _draw(self) -> None:
-        lines = [_SURVEY_RUNNING, "", ""]
+        first = _SURVEY_RUNNING
+        others = ["", ""]
         if self._survey.machine_profile is not None:
-            lines = list(_capability_lines(self._survey))
-        muted = [Content.styled(line, "$muted") for line in lines[1:]]
+            first, *others = _capability_lines(self._survey)
+        muted = [Content.styled(line, "$muted") for line in others]
         self.query_one("#can", Static).update(
-            Content("\n").join([Content(lines[0]), *muted])
+            Content("\n").join([Content(first), *muted])
         )
         rows = (
             ("welcome.demo", *self._first_choice),
@@ -102,22 +104,33 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
     """Always three lines, so that the layout does not move."""
     assert survey.machine_profile is not None
     yield _hardware_line(survey.machine_profile)
-    listed = (each for each in survey.candidates if each.pair.target.repo is not None)
-    best = next(listed, None)
+    best = _best_downloadable(survey)
     if best is None:
         yield "Little memory is free: only the demo and very small models will run."
     else:
-        billions = (best.pair.target.parameters or 0) / 1e9
-        size = f"models of about {billions:.0f} billion parameters"
-        if not billions:  # the catalogue has no parameter count
-            size = f"models of about {gib(best.total_bytes)}"
-        elif billions < 2:
-            size = "small models"
-        yield f"Runs {size}: {pair_text.format_pair_name(best.pair)}"
+        yield f"Runs {_size_text(best)}: {pair_text.format_pair_name(best.pair)}"
     if survey.unused_gpu_hint:
         yield "This llama.cpp build cannot use your GPU: f9 fixes that."
+    elif best is not None:
+        yield _speed_text(best)
     else:
-        yield _speed_text(best) if best is not None else ""
+        yield ""
+
+
+def _best_downloadable(survey: MachineSurvey) -> Candidate | None:
+    for candidate in survey.candidates:
+        if candidate.pair.target.repo is not None:
+            return candidate
+    return None
+
+
+def _size_text(best: Candidate) -> str:
+    if not best.pair.target.parameters:  # the catalogue does not have it
+        return f"models of about {gib(best.total_bytes)}"
+    billions = best.pair.target.parameters / 1e9
+    if billions < 2:
+        return "small models"
+    return f"models of about {billions:.0f} billion parameters"
 
 
 def _hardware_line(machine_profile: MachineProfile) -> str:
@@ -129,18 +142,17 @@ def _hardware_line(machine_profile: MachineProfile) -> str:
     first = sanitize(gpus[0].description or gpus[0].name, multiline=False)
     if len(gpus) == 1:
         return f"{first}, {_memory_text(gpus)}"
-    mixed = {device.description for device in gpus} != {gpus[0].description}
-    name = f"{first} and {len(gpus) - 1} more" if mixed else f"{len(gpus)} × {first}"
+    name = f"{len(gpus)} × {first}"
+    if len({device.description for device in gpus}) > 1:
+        name = f"{first} and {len(gpus) - 1} more"
     return f"{name}, together {_memory_text(gpus)}"
 
 
 def _memory_text(gpus: list[Device]) -> str:
     if any(gpu.total is None or gpu.free is None for gpu in gpus):
         return "memory unknown"
-    total, free = (
-        sum(gpu.total or 0 for gpu in gpus),
-        sum(gpu.free or 0 for gpu in gpus),
-    )
+    total = sum(gpu.total or 0 for gpu in gpus)
+    free = sum(gpu.free or 0 for gpu in gpus)
     return f"{gib(total)}, {gib(free)} free"
 
 
@@ -148,13 +160,11 @@ def _speed_text(best: Candidate) -> str:
     speed = best.fit.speed if best.fit is not None else None
     if speed is None or speed.plain is None or speed.speculative is None:
         return "Its speed is known after the first run."
+    text = f"Estimated speed: {pair_text.format_speed(speed.speculative)}"
     speedup = pair_text.find_speedup(speed, _USE_CASE)
-    gain = (
-        f", {pair_text.format_speedup(speedup)} plain"
-        if speedup and speedup[1] > 1.05
-        else ""
-    )
-    return f"Estimated speed: {pair_text.format_speed(speed.speculative)}{gain}"
+    if speedup and speedup[1] > 1.05:
+        text += f", {pair_text.format_speedup(speedup)} plain"
+    return text
 
 
 _WELCOMED_FILE = "welcomed"

@@ -17,8 +17,7 @@ from localspec.sanitize import sanitize
 from localspec.tui.text.wrapping import WrappedText
 
 StyleMap = Mapping[str, Style]
-"""Styles by the names of the widget's component classes: `muted`, `role`, `accepted`, …
-"""
+"""Styles by the names of the widget's component classes: `muted`, `role`, …"""
 
 
 class TextBlock(Protocol):
@@ -36,7 +35,9 @@ class Paragraph:
     def __init__(
         self, text: str = "", style: str = "text", line_prefix: str = ""
     ) -> None:
-        self._text, self._style, self._line_prefix = text, style, line_prefix
+        self._text = text
+        self._style = style
+        self._line_prefix = line_prefix
         self._wrapped: WrappedText | None = None
         self._width = 0
 
@@ -56,17 +57,18 @@ class Paragraph:
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"
         text = "".join(run.text for run in self._wrapped.lines[y])
-        prefix = (
-            [Segment(self._line_prefix, styles["error"])] if self._line_prefix else []
-        )
-        return [*prefix, Segment(text, styles[self._style])]
+        segments = [Segment(text, styles[self._style])]
+        if self._line_prefix:
+            segments.insert(0, Segment(self._line_prefix, styles["error"]))
+        return segments
 
 
 class KeyHints:
     """Key hints, muted; lines break between two hints, never within one."""
 
     def __init__(self, hints: Sequence[str], line_prefix: str = "") -> None:
-        self._hints, self._line_prefix = hints, line_prefix
+        self._hints = hints
+        self._line_prefix = line_prefix
         self._lines: list[str] = []
 
     def height(self, width: int) -> int:
@@ -98,7 +100,8 @@ class BlockStack:
         self._tops: list[int] = [0]
 
     def height(self, width: int) -> int:
-        self._tops = list(accumulate((p.height(width) for p in self.blocks), initial=0))
+        heights = (block.height(width) for block in self.blocks)
+        self._tops = list(accumulate(heights, initial=0))
         return self._tops[-1]
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
@@ -122,9 +125,7 @@ TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
 
 
 class TokenText:
-    """A prompt and the tokens generated after it, optionally styled by class, with a
-    cursor.
-    """
+    """A prompt and the tokens after it, with a cursor, and styled by class if wanted."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = sanitize(prefix)
@@ -154,8 +155,9 @@ class TokenText:
         self._tail = sanitize(tail)
         self._wrapped = None
 
-    def set_marking(self, show_classes: bool, show_marks: bool) -> None:
-        self.show_classes, self.show_marks = show_classes, show_marks
+    def set_marking(self, *, show_classes: bool, show_marks: bool) -> None:
+        self.show_classes = show_classes
+        self.show_marks = show_marks
         self._wrapped = None
 
     def clear(self) -> None:
@@ -164,9 +166,9 @@ class TokenText:
 
     def line_of(self, token: int) -> int:
         """The first line of a token, at the width of the last `height`."""
-        return (
-            self._wrapped.start_lines.get(token, 0) if self._wrapped is not None else 0
-        )
+        if self._wrapped is None:
+            return 0
+        return self._wrapped.start_lines.get(token, 0)
 
     def _token_label(self, token: Token) -> str:
         if self.show_classes and self.show_marks:
@@ -175,7 +177,8 @@ class TokenText:
 
     def height(self, width: int) -> int:
         if self._wrapped is None or self._width != width:
-            self._width, self._wrapped = width, WrappedText(width)
+            self._width = width
+            self._wrapped = WrappedText(width)
             if self._prefix:
                 self._wrapped.append(self._prefix, PREFIX_OWNER)
             for index, token in enumerate(self.tokens):
@@ -183,7 +186,9 @@ class TokenText:
             if self._tail:
                 self._wrapped.append(self._tail, len(self.tokens))
         lines = self._wrapped.lines
-        return len(lines) - (len(lines) > 1 and not lines[-1])
+        if len(lines) > 1 and not lines[-1]:
+            return len(lines) - 1  # The text ends with a line feed.
+        return len(lines)
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"
@@ -197,6 +202,9 @@ class TokenText:
             return styles["prefix"]
         if owner >= len(self.tokens):
             return styles["text"]
-        kind = self.tokens[owner].kind
-        style = styles[kind] if self.show_classes else styles["text"]
-        return style + Style(reverse=True) if owner == self.cursor else style
+        style = styles["text"]
+        if self.show_classes:
+            style = styles[self.tokens[owner].kind]
+        if owner == self.cursor:
+            style += Style(reverse=True)
+        return style

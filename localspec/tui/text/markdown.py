@@ -1,8 +1,7 @@
-"""Streaming Markdown: finished blocks are rendered once, the last block again at each
-change.
+"""Markdown that grows: finished blocks are rendered once, the last at each change.
 
-Rich renders the blocks.  Every letter and digit is shown: a block of which Rich would drop one is
-plain text.  Links show their addresses as text and cannot be clicked.
+Rich renders the blocks. Every letter and digit is shown: a block of which Rich would
+drop one is plain text. Links show their addresses as text and cannot be clicked.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _COLOURED_LANGUAGES = {
     "python3", "rb", "rs", "ruby", "rust", "sh", "shell", "sql", "swift", "toml", "ts",
     "typescript", "xml", "yaml", "yml", "zsh",
 }  # fmt: skip
-"""Those of Pygments' lexers of which no single match takes long: see the tests."""
+"""Pygments' lexers of which no single match takes long: see the tests."""
 _MAX_COLOURED_CHARACTERS = 10_000
-_MAX_COLOURING_SECONDS = 0.25  # Of CPU time, of which a usual text takes a tenth.
+_MAX_COLOURING_SECONDS = 0.25  # Of CPU time; a usual text takes a tenth.
 _MAX_REDRAWN_CHARACTERS = 4_000
 """Of a longer open block only the end is rendered again at each change."""
-# counted anew
+# Rich numbers the items of a list itself.
 _LIST_NUMBER = re.compile(r"^(?:[\s>*+-]|\d+[.)]\s)*\d+[.)](?=\s|$)", re.M)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 # Punctuation may be Markdown's, or shown otherwise.
@@ -58,9 +57,9 @@ CodeBlocksBefore = tuple[int, int]
 
 
 class _BoundedLexer(Lexer):  # type: ignore[misc]
-    """What another lexer finds in a limited time; the rest is plain.
+    """Colours what another lexer finds in a limited time; the rest is plain.
 
-    Some take quadratic time.
+    Some lexers take quadratic time.
     """
 
     def __init__(self, language: str) -> None:
@@ -68,10 +67,10 @@ class _BoundedLexer(Lexer):  # type: ignore[misc]
         self._lexer = get_lexer_by_name(language, stripnl=False)
 
     def get_tokens_unprocessed(self, text: str) -> Iterator[tuple[int, Any, str]]:
-        until = time.thread_time() + _MAX_COLOURING_SECONDS
+        deadline = time.thread_time() + _MAX_COLOURING_SECONDS
         for start, kind, part in self._lexer.get_tokens_unprocessed(text):
             yield start, kind, part
-            if time.thread_time() > until:
+            if time.thread_time() > deadline:
                 end = start + len(part)
                 yield end, TextToken, text[end:]
                 return
@@ -122,15 +121,19 @@ class _RichMarkdown(Markdown):
         *,
         coloured: bool,
     ) -> None:
-        self._look, self._turn_id, self.n_code_blocks = look, *before
+        self._look = look
+        self._turn_id, self.n_code_blocks = before
         self._coloured = coloured
         super().__init__("", code_theme=look.code_theme, hyperlinks=False)
         self.parsed = MARKDOWN_PARSER.parse(source)
 
     def find_lexer(self, token: Token) -> str:
         language = token.info.strip().partition(" ")[0].lower()
-        can_colour = self._coloured and len(token.content) <= _MAX_COLOURED_CHARACTERS
-        return language if can_colour and language in _COLOURED_LANGUAGES else "text"
+        if not self._coloured or language not in _COLOURED_LANGUAGES:
+            return "text"
+        if len(token.content) > _MAX_COLOURED_CHARACTERS:
+            return "text"
+        return language
 
     def next_label(self, info: str) -> Text:
         self.n_code_blocks += 1
@@ -181,23 +184,28 @@ def _render_block(
     *,
     coloured: bool = False,
 ) -> tuple[list[SegmentLine], int]:
-    """The lines without blank ones around them; the number of code blocks up to its
-    end.
+    """The lines without blank ones around them.
+
+    Also returns the number of code blocks of the answer up to the end of this block.
     """
     console = _build_console(look)
     text = _RichMarkdown(source, look, before, coloured=coloured)
     lines = console.render_lines(text, console.options.update(width=width), pad=False)
     if not _has_every_letter(source, lines):
         lines = _render_plain(source, width, look)
-    plain = [
-        [Segment(s.text, _without_background(s.style)) for s in line] for line in lines
-    ]
-    filled = [n for n, line in enumerate(plain) if any(s.text.strip() for s in line)]
-    return plain[filled[0] : filled[-1] + 1] if filled else [], text.n_code_blocks
+    lines = [_clear_background(line) for line in lines]
+    filled = [number for number, line in enumerate(lines) if _line_text(line).strip()]
+    if not filled:
+        return [], text.n_code_blocks
+    return lines[filled[0] : filled[-1] + 1], text.n_code_blocks
+
+
+def _line_text(line: SegmentLine) -> str:
+    return "".join(segment.text for segment in line)
 
 
 def _has_every_letter(source: str, lines: list[SegmentLine]) -> bool:
-    shown = "".join(segment.text for line in lines for segment in line)
+    shown = "".join(_line_text(line) for line in lines)
     letters = Counter(_MARKUP.sub("", _LIST_NUMBER.sub("", source)))
     return not letters - Counter(shown)
 
@@ -208,6 +216,12 @@ def _render_plain(text: str, width: int, look: MarkdownStyle) -> list[SegmentLin
     return console.render_lines(
         Text(text.rstrip("\n").expandtabs(4)), options, pad=False
     )
+
+
+def _clear_background(line: SegmentLine) -> SegmentLine:
+    return [
+        Segment(segment.text, _without_background(segment.style)) for segment in line
+    ]
 
 
 @lru_cache(maxsize=1024)
@@ -228,27 +242,32 @@ class UncolouredBlock(Struct, frozen=True):
     n_lines: int
 
     def render(self) -> list[SegmentLine]:
-        look = self.source, self.width, self.style, self.blocks_before
-        return _render_block(*look, coloured=True)[0]
+        lines, _ = _render_block(
+            self.source, self.width, self.style, self.blocks_before, coloured=True
+        )
+        return lines
 
 
 class MarkdownText:
     """Markdown that grows at the end; the text must be sanitized."""
 
     def __init__(self, style: MarkdownStyle, turn_id: int = 0) -> None:
-        self._style, self._turn_id = style, turn_id
+        self._style = style
+        self._turn_id = turn_id
+        self._width = 0
+        # The finished blocks, and their lines at `_width`.
         self._finished_blocks: list[str] = []
-        self._tail = ""  # The last block, which may still change.
-        self._lines: list[SegmentLine] = []  # The finished blocks at `_width`.
+        self._lines: list[SegmentLine] = []
         self._n_rendered = 0  # Number of finished blocks in `_lines`.
         self._n_code_blocks = 0  # In `_lines`.
+        self._uncoloured: list[UncolouredBlock] = []
+        # The last block, which may still change, and its lines.
+        self._tail = ""
+        self._n_parsed = 0  # Characters of `_tail` that were parsed to find its end.
         self._open_lines: list[SegmentLine] | None = None
-        # Of the first `_n_kept` characters of `_tail`.
+        # The lines of the first `_n_kept` characters of `_tail`.
         self._kept_lines: list[SegmentLine] = []
         self._n_kept = 0
-        self._n_parsed = 0  # Characters of `_tail` that were parsed to find its end.
-        self._uncoloured: list[UncolouredBlock] = []
-        self._width = 0
 
     def write(self, text: str) -> None:
         self._tail += text
@@ -265,7 +284,8 @@ class MarkdownText:
         """The last block is complete, too."""
         if self._tail.strip():
             self._finished_blocks.append(self._tail)
-        self._tail, self._open_lines, self._kept_lines, self._n_kept = "", None, [], 0
+        self._tail = ""
+        self._discard_open_lines()
 
     def _finish_blocks(self) -> None:
         """Moves all blocks but the last from the tail to the finished blocks.
@@ -273,20 +293,14 @@ class MarkdownText:
         Only whole lines count: an incomplete "1" may become the next item of a list.
         """
         lines = self._tail.split("\n")
-        whole = lines[:-1]
-        parsed = MARKDOWN_PARSER.parse("\n".join([*whole, ""]))
-        tokens = [token for token in parsed if not token.level and token.map]
-        starts = [token.map[0] for token in tokens if token.map]
-        is_fence = bool(tokens) and tokens[-1].type == "fence"
-        if is_fence and _unclosed_fence_info("\n".join(whole[starts[-1] :])) is None:
-            starts.append((tokens[-1].map or [0, 0])[1])  # whatever follows
+        starts = _find_block_starts(lines[:-1])
         if starts and starts[-1] > 0:
             edges = [0, *sorted(set(starts))[1:]]
-            self._finished_blocks += [
-                "\n".join(lines[a:b]) + "\n" for a, b in pairwise(edges)
-            ]
+            for start, end in pairwise(edges):
+                self._finished_blocks.append("\n".join(lines[start:end]) + "\n")
             self._tail = "\n".join(lines[starts[-1] :])
-            self._kept_lines, self._n_kept = [], 0
+            self._kept_lines = []
+            self._n_kept = 0
         self._n_parsed = len(self._tail)
 
     def restyle(self, style: MarkdownStyle) -> None:
@@ -294,42 +308,56 @@ class MarkdownText:
         self._discard_rendered()
 
     def _discard_rendered(self) -> None:
-        self._lines, self._n_rendered, self._n_code_blocks, self._open_lines = (
-            [],
-            0,
-            0,
-            None,
-        )
-        self._kept_lines, self._n_kept, self._uncoloured = [], 0, []
+        self._lines = []
+        self._n_rendered = 0
+        self._n_code_blocks = 0
+        self._uncoloured = []
+        self._discard_open_lines()
+
+    def _discard_open_lines(self) -> None:
+        self._open_lines = None
+        self._kept_lines = []
+        self._n_kept = 0
 
     def height(self, width: int) -> int:
         if width != self._width:
             self._width = width
             self._discard_rendered()
         for source in self._finished_blocks[self._n_rendered :]:
-            before = self._turn_id, self._n_code_blocks
-            lines, self._n_code_blocks = _render_block(
-                source, width, self._style, before
-            )
-            first = len(self._lines) + bool(self._lines and lines)
-            self._lines += self._with_blank_line(lines)
-            if self._n_code_blocks > before[1]:
-                block = UncolouredBlock(
-                    source, width, self._style, before, first, len(lines)
-                )
-                self._uncoloured.append(block)
+            self._render_finished_block(source)
         self._n_rendered = len(self._finished_blocks)
         if self._open_lines is None:
             lines = self._render_open_block() if self._tail.strip() else []
             self._open_lines = self._with_blank_line(lines)
         return len(self._lines) + len(self._open_lines)
 
+    def _render_finished_block(self, source: str) -> None:
+        """Appends its lines; if it has code, that is coloured later."""
+        n_code_blocks_before = self._n_code_blocks
+        before = (self._turn_id, n_code_blocks_before)
+        lines, self._n_code_blocks = _render_block(
+            source, self._width, self._style, before
+        )
+        self._lines += self._with_blank_line(lines)
+        if self._n_code_blocks > n_code_blocks_before:
+            self._uncoloured.append(
+                UncolouredBlock(
+                    source,
+                    self._width,
+                    self._style,
+                    before,
+                    first_line=len(self._lines) - len(lines),
+                    n_lines=len(lines),
+                )
+            )
+
     def _with_blank_line(self, lines: list[SegmentLine]) -> list[SegmentLine]:
         return [[], *lines] if self._lines and lines else lines
 
     def take_uncoloured(self) -> list[UncolouredBlock]:
         """The blocks that have become ready to be coloured since the last call."""
-        blocks, self._uncoloured = self._uncoloured, []
+        blocks = self._uncoloured
+        self._uncoloured = []
         return blocks
 
     def colour(self, block: UncolouredBlock, lines: list[SegmentLine]) -> None:
@@ -339,38 +367,67 @@ class MarkdownText:
             self._lines[block.first_line : block.first_line + block.n_lines] = lines
 
     def _render_open_block(self) -> list[SegmentLine]:
+        """The lines of a long block are kept up to its last word; the end is rendered."""
         if len(self._tail) - self._n_kept > _MAX_REDRAWN_CHARACTERS:
             start = self._n_kept
             end = max(self._tail.rfind("\n", start), self._tail.rfind(" ", start)) + 1
-            self._kept_lines += self._render_open_part(start, max(start, end))
-            self._n_kept = max(start, end)
-        return [
-            *self._kept_lines,
-            *self._render_open_part(self._n_kept, len(self._tail)),
-        ]
+            if end > start:
+                self._kept_lines += self._render_open_part(start, end)
+                self._n_kept = end
+        open_lines = self._render_open_part(self._n_kept, len(self._tail))
+        return [*self._kept_lines, *open_lines]
 
     def _render_open_part(self, start: int, end: int) -> list[SegmentLine]:
-        """An open code fence has no syntax colours, and rows far below a table's head
-        are plain.
+        """A part of the tail; rows far below a table's head are plain."""
+        text = self._tail[start:end]
+        info = _unclosed_fence_info(self._tail)
+        if info is not None:
+            return self._render_open_code(text, info, has_label=start == 0)
+        if start > 0 and text.lstrip().startswith("|"):
+            return _render_plain(text, self._width, self._style)
+        before = (self._turn_id, self._n_code_blocks)
+        lines, _ = _render_block(text, self._width, self._style, before)
+        return lines
+
+    def _render_open_code(
+        self, text: str, info: str, *, has_label: bool
+    ) -> list[SegmentLine]:
+        """Code whose fence is still open: without syntax colours.
+
+        `has_label`: the text begins with the fence.
         """
-        text, look, width = self._tail[start:end], self._style, self._width
-        if (info := _unclosed_fence_info(self._tail)) is not None:
-            lines: list[SegmentLine] = []
-            if not start:
-                text = text.lstrip("\n").partition("\n")[2]
-                label = _code_label(self._turn_id, self._n_code_blocks + 1, info, look)
-                lines.append(list(label.render(_build_console(look))))
-            code = _render_plain(text, width - 4, look) if text.strip("\n") else []
-            return lines + [[Segment("  "), *line] for line in code]
-        if start and text.lstrip().startswith("|"):
-            return _render_plain(text, width, look)
-        return _render_block(text, width, look, (self._turn_id, self._n_code_blocks))[0]
+        lines: list[SegmentLine] = []
+        if has_label:
+            _, _, text = text.lstrip("\n").partition("\n")
+            number = self._n_code_blocks + 1
+            label = _code_label(self._turn_id, number, info, self._style)
+            lines.append(list(label.render(_build_console(self._style))))
+        if text.strip("\n"):
+            for line in _render_plain(text, self._width - 4, self._style):
+                lines.append([Segment("  "), *line])
+        return lines
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._open_lines is not None, "call height() first"
         if y < len(self._lines):
             return self._lines[y]
         return self._open_lines[y - len(self._lines)]
+
+
+def _find_block_starts(lines: Sequence[str]) -> list[int]:
+    """The first line of each block; after a closed code fence also that of the next."""
+    parsed = MARKDOWN_PARSER.parse("\n".join([*lines, ""]))
+    starts = []
+    last_end = 0
+    is_fence = False
+    for token in parsed:
+        if token.level == 0 and token.map:
+            start, last_end = token.map
+            starts.append(start)
+            is_fence = token.type == "fence"
+    if is_fence and _unclosed_fence_info("\n".join(lines[starts[-1] :])) is None:
+        starts.append(last_end)
+    return starts
 
 
 def _unclosed_fence_info(text: str) -> str | None:

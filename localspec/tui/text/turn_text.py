@@ -221,7 +221,7 @@ class TurnText:
 
     def show_tokens(self, shown: bool, show_marks: bool) -> None:
         self._token_view = shown
-        self.token_text.set_marking(shown, show_marks)
+        self.token_text.set_marking(show_classes=shown, show_marks=show_marks)
         self._arrange_blocks()
 
     def set_thinking_unfolded(self, unfolded: bool) -> None:

@@ -22,8 +22,9 @@ def fit_to_width(text: str, width: int) -> str:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Sanitized lines, at least one; hyphens are no breaks, so that commands stay
-    whole.
+    """Sanitized lines, at least one.
+
+    They do not break at hyphens, so that commands stay whole.
     """
     text = sanitize(text, multiline=False)
     return wrap(text, max(10, width), break_on_hyphens=False) or [""]
@@ -60,9 +61,10 @@ class WrappedText:
                 self._start_line()
             elif part.isspace():
                 available = self.width - self._line_width
-                # spaces beyond the edge are dropped
+                # Spaces beyond the edge are dropped.
                 self._append_run(part[:available], owner)
-                self._word_start, self._word_width = len(self.lines[-1]), 0
+                self._word_start = len(self.lines[-1])
+                self._word_width = 0
             else:
                 self._append_letters(part, owner)
         if not text:
@@ -88,19 +90,24 @@ class WrappedText:
         self._word_width += size
 
     def _carry_word_over(self) -> None:
-        word = self.lines[-1][self._word_start :]
-        del self.lines[-1][self._word_start :]
-        width, last = self._word_width, len(self.lines)
-        owners_before = {run.owner for run in self.lines[-1]}
+        """Moves the current word, which does not fit, to a new line.
+
+        Owners whose text began with the word now begin on the new line.
+        """
+        line = self.lines[-1]
+        word = line[self._word_start :]
+        width = self._word_width
+        del line[self._word_start :]
+        line_number = len(self.lines) - 1
+        owners_before = {run.owner for run in line}
         self._start_line()
         for run in word:
-            if (
-                self.start_lines.get(run.owner) == last - 1
-                and run.owner not in owners_before
-            ):
-                self.start_lines[run.owner] = last
+            began_here = self.start_lines.get(run.owner) == line_number
+            if began_here and run.owner not in owners_before:
+                self.start_lines[run.owner] = line_number + 1
         self.lines[-1] = word
-        self._line_width = self._word_width = width
+        self._line_width = width
+        self._word_width = width
 
     def _append_run(self, text: str, owner: int) -> None:
         self._record_start(owner)
@@ -113,11 +120,15 @@ class WrappedText:
 
     def _start_line(self) -> None:
         self.lines.append([])
-        self._line_width = self._word_start = self._word_width = 0
+        self._line_width = 0
+        self._word_start = 0
+        self._word_width = 0
 
 
 def _longest_prefix(text: str, cells: int) -> str:
     if text.isascii():
         return text[:cells]
-    end = len(set_cell_size(text, cells).rstrip(" ")) if cells else 0
+    if not cells:
+        return ""
+    end = len(set_cell_size(text, cells).rstrip(" "))
     return text[:end]

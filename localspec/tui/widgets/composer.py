@@ -36,9 +36,9 @@ _MAX_WRAPPED_CHARACTERS = 50_000
 
 
 class CompletionList(OptionList, can_focus=False):
-    """What a command can be completed to; hidden without one.
+    """What a command can be completed to; hidden if there is nothing.
 
-    The field passes its keys on.
+    The message field passes its keys on.
     """
 
     def __init__(self, take: Callable[[str], None]) -> None:
@@ -53,9 +53,11 @@ class CompletionList(OptionList, can_focus=False):
     def show_for(self, typed: str) -> None:
         if typed == self._completed_text:
             return
-        self._completed_text, self._is_chosen = typed, False
-        lines = tab_completion.complete(typed)[:_MAX_LISTED]
-        self._choices = [] if lines == [typed] else lines
+        self._completed_text = typed
+        self._is_chosen = False
+        self._choices = tab_completion.complete(typed)[:_MAX_LISTED]
+        if self._choices == [typed]:
+            self._choices = []
         self.display = bool(self._choices)
         self.clear_options()
         for line in self._choices:
@@ -71,9 +73,12 @@ class CompletionList(OptionList, can_focus=False):
             return False
         if key == "escape":
             self.display = False  # until the text changes
-        elif key in ("up", "down"):
+        elif key == "up":
             self._is_chosen = True
-            (self.action_cursor_up if key == "up" else self.action_cursor_down)()
+            self.action_cursor_up()
+        elif key == "down":
+            self._is_chosen = True
+            self.action_cursor_down()
         elif key == "tab" or (
             key == "enter" and (self._is_chosen or not self._is_whole(typed))
         ):
@@ -94,7 +99,9 @@ class CompletionList(OptionList, can_focus=False):
 
     def _take(self, index: int) -> None:
         line = self._choices[index]
-        self._take_line(f"{line} " if tab_completion.takes_argument(line) else line)
+        if tab_completion.takes_argument(line):
+            line += " "
+        self._take_line(line)
 
 
 class MessageComposer(TextArea):
@@ -105,11 +112,10 @@ class MessageComposer(TextArea):
         text: str
 
     def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
-        """Earlier texts of the session are recalled; those that leave the field are
-        added.
-        """
+        """Up recalls the session's earlier texts; those that leave the field join them."""
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
-        self._keymap, self._session = keymap, session
+        self._keymap = keymap
+        self._session = session
         self.cursor_blink = False
         self.completions = CompletionList(self.replace_text)
         """Belongs above this field; the screen places it."""
@@ -152,15 +158,17 @@ class MessageComposer(TextArea):
 
     def show_size(self) -> None:
         """The size of the message and its files, against what is left of the context."""
-        session = self._session
-        is_command = slash_commands.parse(self.text) is not None or self.text == "/"
-        text = "" if is_command else self.text
-        size, left = session.estimate_tokens(text), session.tokens_left
-        label, style = "", ""
-        if size and left is not None:
-            style = self.app.theme_variables["warning"] if size > left else ""
-            tokens = f"{short_count(size)} token{'s' * (size != 1)}"
-            label = f"about {tokens}, {short_count(max(0, left))} left"
+        text = self.text
+        if text == "/" or slash_commands.parse(text) is not None:
+            text = ""  # A command is not sent to the model.
+        size = self._session.estimate_tokens(text)
+        left = self._session.tokens_left
+        if not size or left is None:
+            self.border_subtitle = ""
+            return
+        tokens = "1 token" if size == 1 else f"{short_count(size)} tokens"
+        label = f"about {tokens}, {short_count(max(0, left))} left"
+        style = self.app.theme_variables["warning"] if size > left else ""
         self.border_subtitle = Content.styled(label, style)
 
     def _remember_text(self) -> None:
@@ -179,9 +187,7 @@ class MessageComposer(TextArea):
         self.replace_text(text)
 
     def replace_text(self, text: str) -> None:
-        """Replaces all text and moves the cursor to the end; undo brings the old one
-        back.
-        """
+        """Replaces all text, which can be undone, and moves the cursor to the end."""
         self._update_soft_wrap(len(text))
         self.history.checkpoint()
         self.replace(text, self.document.start, self.document.end)
@@ -211,12 +217,8 @@ class MessageComposer(TextArea):
             path.unlink(missing_ok=True)
 
     def action_cursor_up(self, select: bool = False) -> None:
-        if (
-            not select
-            and self._can_recall
-            and self.cursor_at_first_line
-            and self._recall_index > 0
-        ):
+        can_recall = not select and self._can_recall and self.cursor_at_first_line
+        if can_recall and self._recall_index > 0:
             self._recall(self._recall_index - 1)
         else:
             super().action_cursor_up(select)
@@ -230,17 +232,16 @@ class MessageComposer(TextArea):
 
     @property
     def _can_recall(self) -> bool:
-        """Whether up and down go through the history: only if no typed text would be
-        lost.
-        """
+        """Whether up and down recall texts: only if no typed text would be lost."""
         recalled = self._typed_texts[self._recall_index : self._recall_index + 1]
         return self.text in ("", self._loaded_text, *recalled)
 
     def _recall(self, index: int) -> None:
         self._recall_index = index
-        self.replace_text(
-            self._typed_texts[index] if index < len(self._typed_texts) else ""
-        )
+        text = ""
+        if index < len(self._typed_texts):
+            text = self._typed_texts[index]
+        self.replace_text(text)
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()
@@ -261,8 +262,10 @@ def _clean_typed(text: str) -> str:
 
     Direction controls are sent as typed; the screen has none.
     """
-    pieces = _DIRECTION_CONTROLS.split(text)
-    return "".join(p if n % 2 else sanitize(p) for n, p in enumerate(pieces))
+    pieces = _DIRECTION_CONTROLS.split(text)  # Every second one is a control.
+    for index in range(0, len(pieces), 2):
+        pieces[index] = sanitize(pieces[index])
+    return "".join(pieces)
 
 
 class AttachedFiles(Static):

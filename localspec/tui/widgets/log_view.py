@@ -47,10 +47,16 @@ class LogView(FollowingView, can_focus=True):
         self._update_size()
 
     def _wrap_lines(self, first: int = 0) -> Iterator[tuple[int, int, int]]:
+        """The rows of the lines from the index `first` on."""
         width = self._width
-        for number, line in enumerate(self.lines[first:] if width > 0 else (), first):
-            start, is_short = 0, len(line) <= width and cell_len(line) <= width
-            for piece in [line] if is_short else chop_cells(line, width):
+        if width <= 0:
+            return
+        for number, line in enumerate(self.lines[first:], first):
+            pieces = [line]
+            if len(line) > width or cell_len(line) > width:
+                pieces = chop_cells(line, width)
+            start = 0
+            for piece in pieces:
                 yield number, start, start + len(piece)
                 start += len(piece)
 
@@ -73,10 +79,12 @@ class LogView(FollowingView, can_focus=True):
             self.follow_end()
 
     def find_text(self, search_text: str) -> int:
-        """Shows the last matching line, ignoring case; returns the number of matching
-        lines.
+        """Shows the last line that matches, ignoring case.
+
+        Returns the number of lines that match.
         """
-        self._search_text, self._match_index = search_text, -1
+        self._search_text = search_text
+        self._match_index = -1
         self._update_matches()
         self.go_to_match(-1)
         self.refresh()
@@ -86,41 +94,45 @@ class LogView(FollowingView, can_focus=True):
         if not self._search_text and not self.matches:
             return  # a streamed log must not be searched at each line
         current = self._current_match_line()
-        lower = self._search_text.lower()
-        self.matches = [
-            n for n, line in enumerate(self.lines) if lower and lower in line.lower()
-        ]
-        self._match_index = (
-            self.matches.index(current) if current in self.matches else -1
-        )
+        self.matches = []
+        searched = self._search_text.lower()
+        if searched:
+            for number, line in enumerate(self.lines):
+                if searched in line.lower():
+                    self.matches.append(number)
+        self._match_index = -1
+        if current in self.matches:
+            self._match_index = self.matches.index(current)
 
     def _current_match_line(self) -> int:
         """Index of the line with the current match; -1: none."""
-        return (
-            self.matches[self._match_index]
-            if 0 <= self._match_index < len(self.matches)
-            else -1
-        )
+        if not 0 <= self._match_index < len(self.matches):
+            return -1
+        return self.matches[self._match_index]
 
     def go_to_match(self, by: int) -> int:
-        """Moves by `by` matches, wrapping around; returns the match number from 1, 0:
-        no match.
+        """Moves by `by` matches, wrapping around.
+
+        Returns the number of the match, from 1; 0: there is none.
         """
         if not self.matches:
             return 0
-        start = (
-            len(self.matches) if self._match_index < 0 and by < 0 else self._match_index
-        )
+        start = self._match_index
+        if start < 0 and by < 0:
+            start = len(self.matches)
         self._match_index = (start + by) % len(self.matches)
-        number = self.matches[self._match_index]
-        row = next(
-            (y for y, (n, _, _) in enumerate(self._wrapped_rows) if n == number), 0
-        )
+        row = self._first_row_of(self.matches[self._match_index])
         self.following = False
         middle = max(0, row - self.size.height // 2)
         self.scroll_to(y=middle, animate=False, immediate=True, force=True)
         self.refresh()
         return self._match_index + 1
+
+    def _first_row_of(self, line_number: int) -> int:
+        for row, (number, _, _) in enumerate(self._wrapped_rows):
+            if number == line_number:
+                return row
+        return 0
 
     def render_line(self, y: int) -> Strip:
         row = y + round(self.scroll_y)
@@ -137,12 +149,14 @@ class LogView(FollowingView, can_focus=True):
     def _highlight_matches(
         self, number: int, start: int, end: int, plain: Style
     ) -> Iterator[Segment]:
-        line, position = self.lines[number], start
+        line = self.lines[number]
+        position = start
         suffix = "here" if self._current_match_line() == number else "found"
         highlight = self.get_component_rich_style(f"log-view--{suffix}")
         pattern = re.escape(self._search_text) or r"\Z"
         for match in re.finditer(pattern, line, re.I):
-            left, right = max(start, match.start()), min(end, match.end())
+            left = max(start, match.start())
+            right = min(end, match.end())
             if left < right:
                 yield Segment(line[position:left], plain)
                 yield Segment(line[left:right], highlight)

@@ -13,9 +13,8 @@ from textual.widgets.option_list import Option
 
 RowT = TypeVar("RowT")
 
-
 _MIN_WIDTH = 8
-NO_ROW = -1
+_NO_ROW = -1
 
 
 class PointerList(OptionList, Generic[RowT]):
@@ -48,12 +47,16 @@ class PointerList(OptionList, Generic[RowT]):
 
         None: no heading; `spaced`: with blank lines between sections.
         """
-        pointed_key = (
-            self._key(row) if (row := self.highlighted_row) is not None else None
-        )
-        self.rows = [row for _, rows in sections for row in rows]
-        keys = [self._key(row) for row in self.rows]
-        self._pointed_index = keys.index(pointed_key) if pointed_key in keys else 0
+        pointed_row = self.highlighted_row
+        self.rows = []
+        for _, rows in sections:
+            self.rows += rows
+        self._pointed_index = 0
+        if pointed_row is not None:
+            keys = [self._key(row) for row in self.rows]
+            pointed_key = self._key(pointed_row)
+            if pointed_key in keys:
+                self._pointed_index = keys.index(pointed_key)
         options: list[Option] = []
         index = 0
         for heading, rows in sections:
@@ -72,7 +75,9 @@ class PointerList(OptionList, Generic[RowT]):
     @property
     def highlighted_index(self) -> int | None:
         option = self.highlighted_option
-        return int(option.id) if option is not None and option.id else None
+        if option is None or not option.id:
+            return None
+        return int(option.id)
 
     @property
     def highlighted_row(self) -> RowT | None:
@@ -89,7 +94,8 @@ class PointerList(OptionList, Generic[RowT]):
     def remove_pointer(self) -> None:
         """No row is marked until the user moves to one."""
         self.highlighted = None
-        previous, self._pointed_index = self._pointed_index, NO_ROW
+        previous = self._pointed_index
+        self._pointed_index = _NO_ROW
         if 0 <= previous < len(self.rows):
             self._redraw(previous)
 
@@ -99,11 +105,9 @@ class PointerList(OptionList, Generic[RowT]):
 
     @on(OptionList.OptionHighlighted)
     def _move_pointer(self) -> None:
-        index = self.highlighted_index
-        previous, self._pointed_index = (
-            self._pointed_index,
-            NO_ROW if index is None else index,
-        )
+        previous = self._pointed_index
+        current = self.highlighted_index
+        self._pointed_index = _NO_ROW if current is None else current
         for index in {previous, self._pointed_index}:
             if 0 <= index < len(self.rows):
                 self._redraw(index)

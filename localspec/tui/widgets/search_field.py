@@ -1,5 +1,6 @@
-"""The search field of Home: searches the saved chats while one types, and the hub on
-request.
+"""The search field of Home.
+
+It searches the saved chats while one types, and the hub on request.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ class SearchField(Input):
         self, history: Callable[[], ChatHistory | None], hub: Callable[[], HubClient]
     ) -> None:
         super().__init__(placeholder="a model, a use, or words of a chat", id="filter")
-        self.display = self.cursor_blink = False
-        self._history, self._hub = history, hub
+        self.display = False
+        self.cursor_blink = False
+        self._history = history
+        self._hub = hub
         self._worker = LatestOnlyWorker("chats")
         self.chat_results = HomeSection("In your chats", ())
         self.hub_results: tuple[HubSearchResult, ...] = ()
@@ -57,14 +60,16 @@ class SearchField(Input):
         self.screen.set_focus(self)  # at once: the next letters may follow immediately
 
     def close_field(self) -> None:
-        self.value, self.display = "", False
+        self.value = ""
+        self.display = False
 
     @on(Input.Changed)
     def _search_chats(self) -> None:
         """On a thread, with its own database connection."""
         self.hub_results = ()
         self.chat_results = replace(self.chat_results, rows=())
-        text, history = self.text, self._history()
+        text = self.text
+        history = self._history()
         if history is None:
             return
 

@@ -39,13 +39,14 @@ _MIN_URL_PART = 6
 
 
 def find_url(text: str, part: str) -> str:
-    """The address in a text that a part of it, as on one line of the screen, belongs
-    to.
-    """
+    """The address in a text that a part of it belongs to, such as one on one line."""
     part = part.strip("<>()[]\"'`.,;:!?")
     if len(part) < _MIN_URL_PART:
         return ""
-    return next((url for url in _URL.findall(text) if part in url), "")
+    for url in _URL.findall(text):
+        if part in url:
+            return str(url)
+    return ""
 
 
 class Transcript(TextView, can_focus=False):
@@ -144,20 +145,21 @@ class Transcript(TextView, can_focus=False):
 
     def show_match(self, found: SearchHit) -> None:
         """Scrolls to the first line of the turn that has one of the words."""
-        turn = next((turn for turn in self.turns if turn.turn_id == found.turn), None)
-        if turn is not None:
-            top = self._blocks.top_of(turn)
-            lines = self.plain_text.lower().split("\n")[
-                top : top + turn.height(self._width)
-            ]
-            hits = [
-                n
-                for n, line in enumerate(lines)
-                if any(word in line for word in found.terms)
-            ]
-            self.scroll_to(
-                y=max(0, top + hits[0] - 2 if hits else top), animate=False, force=True
-            )
+        for turn in self.turns:
+            if turn.turn_id == found.turn:
+                line = self._find_line(turn, found.terms)
+                self.scroll_to(y=max(0, line), animate=False, force=True)
+                return
+
+    def _find_line(self, turn: TurnText, terms: Sequence[str]) -> int:
+        """Two lines above the first with one of the terms, else the top of the turn."""
+        top = self._blocks.top_of(turn)
+        bottom = top + turn.height(self._width)
+        lines = self.plain_text.lower().split("\n")
+        for number, line in enumerate(lines[top:bottom], top):
+            if any(term in line for term in terms):
+                return number - 2
+        return top
 
     def set_note(self, text: str) -> None:
         self.turns[-1].set_note(text)
@@ -178,13 +180,11 @@ class Transcript(TextView, can_focus=False):
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Shows an error below the turns; `keys`: hints of what to do."""
         bar = "▌ "
-        parts = (error.message, "error"), (screen_hint(error.hint), "text")
-        self._error_blocks = [BlankLine()]
-        self._error_blocks += [
-            Paragraph(sanitize(text, multiline=False), style, bar)
-            for text, style in parts
-            if text
-        ]
+        message = sanitize(error.message, multiline=False)
+        hint = sanitize(screen_hint(error.hint), multiline=False)
+        self._error_blocks = [BlankLine(), Paragraph(message, "error", bar)]
+        if hint:
+            self._error_blocks.append(Paragraph(hint, "text", bar))
         self._error_blocks.append(KeyHints(keys, bar))
         self._rebuild_blocks()
         self.follow_end()
@@ -224,18 +224,15 @@ class Transcript(TextView, can_focus=False):
     def on_click(self, event: events.Click) -> None:
         """Opens the address that is clicked, also if it is broken over several lines."""
         line = self.render_line(event.y).text
-        words = (
-            word
-            for word in re.finditer(r"\S+", line)
-            if word.start() <= event.x < word.end()
-        )
-        for word in words:
-            for turn in self.turns:
-                url = find_url(f"{turn.question}\n{turn.token_text.answer}", word[0])
-                if url:
-                    self.app.open_url(url)
-                    self.notify(f"Opening {url}", markup=False)
-                    return
+        word = _word_at(line, event.x)
+        if not word:
+            return
+        for turn in self.turns:
+            url = find_url(f"{turn.question}\n{turn.token_text.answer}", word)
+            if url:
+                self.app.open_url(url)
+                self.notify(f"Opening {url}", markup=False)
+                return
 
     # --- the cursor
     # -----------------------------------------------------------------------
@@ -264,16 +261,18 @@ class Transcript(TextView, can_focus=False):
         self.post_message(self.TokenSelected(None, None))
 
     def _move_cursor(self, turn_index: int, token_index: int) -> None:
-        """Moves to a token of a turn (-1: its last); does nothing if there is no such
-        turn.
-        """
-        turn = self.turns[turn_index] if 0 <= turn_index < len(self.turns) else None
-        if turn is None or not (tokens := turn.token_text.tokens):
+        """Moves to a token of a turn (-1: its last), if there is such a turn."""
+        if not 0 <= turn_index < len(self.turns):
+            return
+        turn = self.turns[turn_index]
+        tokens = turn.token_text.tokens
+        if not tokens:
             return
         if self._cursor_turn is not None:
             self.turns[self._cursor_turn].token_text.cursor = None
         position = token_index % len(tokens)
-        self._cursor_turn, turn.token_text.cursor = turn_index, position
+        self._cursor_turn = turn_index
+        turn.token_text.cursor = position
         self.reveal_line(self._blocks.top_of(turn) + turn.line_of(position))
         self.refresh()
         self.post_message(self.TokenSelected(tokens[position], turn.round_of(position)))
@@ -283,7 +282,8 @@ class Transcript(TextView, can_focus=False):
         if not self.turns:
             return
         self.turns[-1].set_logprobs(token_logprobs)
-        if (index := self._cursor_turn) is not None:
+        index = self._cursor_turn
+        if index is not None:
             self._move_cursor(index, self.turns[index].token_text.cursor or 0)
 
     def action_walk(self, by: int) -> None:
@@ -305,11 +305,16 @@ class Transcript(TextView, can_focus=False):
             return
         turn = self.turns[self._cursor_turn]
         cursor = turn.token_text.cursor or 0
-        ends = accumulate((len(r.tokens) for r in turn.rounds), initial=0)
-        starts = [start for start in ends if start < len(turn.token_text.tokens)]
-        index = (
-            bisect_left(starts, cursor) - 1 if by < 0 else bisect_right(starts, cursor)
-        )
+        lengths = (len(round_.tokens) for round_ in turn.rounds)
+        starts = [
+            start
+            for start in accumulate(lengths, initial=0)
+            if start < len(turn.token_text.tokens)
+        ]
+        if by < 0:
+            index = bisect_left(starts, cursor) - 1
+        else:
+            index = bisect_right(starts, cursor)
         if 0 <= index < len(starts):
             self._move_cursor(self._cursor_turn, starts[index])
         else:
@@ -324,15 +329,21 @@ class Transcript(TextView, can_focus=False):
         self._restyle_turns()
 
     def on_blur(self) -> None:
-        """With another field, for example after a click or f6, the keys are those of
-        typing.
-        """
+        """Leaves the token view's keys if another field is focused, as by f6."""
         if self.is_cursor_active and self.screen.focused not in (None, self):
             self.action_leave()
 
     def action_leave(self) -> None:
         self.deactivate_cursor()
         self.post_message(self.TokenViewLeft())
+
+
+def _word_at(line: str, x: int) -> str:
+    """The word at column `x`; empty if there is a space."""
+    for word in re.finditer(r"\S+", line):
+        if word.start() <= x < word.end():
+            return word[0]
+    return ""
 
 
 _LOADING_HINT = "Loading the model. You can already type."
@@ -358,12 +369,12 @@ class EmptyChatHint(Static):
     def draw(self, session: ChatSession) -> None:
         if not self.display:
             return
-        loaded, hint, tasks = session.loaded, _LOADING_HINT, ""
-        if loaded is not None and loaded.has_chat_template:
-            hint, tasks = _CHAT_HINT, _CHAT_EXAMPLES
-        elif loaded is not None:
-            hint = _COMPLETION_HINT.format(example=session.example_beginning)
         # The examples are last: a short terminal cuts off what is below.
-        self.update(
-            Content("\n\n".join(filter(None, (hint, session.settings_summary, tasks))))
-        )
+        if session.loaded is None:
+            parts = [_LOADING_HINT, session.settings_summary]
+        elif session.loaded.has_chat_template:
+            parts = [_CHAT_HINT, session.settings_summary, _CHAT_EXAMPLES]
+        else:
+            hint = _COMPLETION_HINT.format(example=session.example_beginning)
+            parts = [hint, session.settings_summary]
+        self.update(Content("\n\n".join(filter(None, parts))))
