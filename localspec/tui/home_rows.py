@@ -470,15 +470,22 @@ _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 def draw_heading(
     section: HomeSection, width: int, user_keys: Mapping[str, str]
 ) -> Content:
-    heading = Content.styled(f" {section.heading}", "$muted bold")
+    hint = _heading_hint(section, width, user_keys)
+    return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))
+
+
+def _heading_hint(
+    section: HomeSection, width: int, user_keys: Mapping[str, str]
+) -> str:
+    """The key of a section, at the right edge; empty if there is no room."""
     id_ = section.binding_id
     if not id_:
-        return heading
+        return ""
     hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
     gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
     if gap <= 2:
-        return heading
-    return Content.assemble(heading, (f"{' ' * gap}{hint}", "$muted"))
+        return ""
+    return f"{' ' * gap}{hint}"
 
 
 def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
