@@ -477,11 +477,11 @@ def draw_heading(
 def _heading_hint(
     section: HomeSection, width: int, user_keys: Mapping[str, str]
 ) -> str:
-    """The key of a section, at the right edge; empty if there is no room."""
+    """The key of a section, if it has one, at the right edge; empty without room."""
+    hint = ""
     id_ = section.binding_id
-    if not id_:
-        return ""
-    hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
+    if id_:
+        hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
     gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
     if gap <= 2:
         return ""
