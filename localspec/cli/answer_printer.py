@@ -147,11 +147,14 @@ class ChatAnswerPrinter:
         mark_tokens: bool = False,
         show_thinking: bool = False,
     ) -> None:
-        self._style, self._name = style, name
-        self._mark_tokens, self._show_thinking = mark_tokens, show_thinking
+        self._style = style
+        self._name = name
+        self._mark_tokens = mark_tokens
+        self._show_thinking = show_thinking
         self._thinking: list[str] = []
         self._thinking_folded = False  # Whether the line `thinking …` is not ended yet.
-        self._started = self._answer_started = False
+        self._started = False  # Whether the name was printed.
+        self._answer_started = False  # Whether something visible was.
         self._at_line_start = True
         self._progress_width = 0  # Characters of the progress line on the screen.
 

@@ -27,7 +27,8 @@ def list_command(as_json: bool) -> None:
     Includes the models of LM Studio, Ollama and llama.cpp, and those in --models-dir.
     """
     models = inventory.list_models()
-    pairs, leftovers = model_lookup.ready_pairs(models), inventory.find_leftovers()
+    pairs = model_lookup.ready_pairs(models)
+    leftovers = inventory.find_leftovers()
     names = {
         model.path: model_lookup.shortest_reference(model, models) for model in models
     }
@@ -144,16 +145,16 @@ def _find_models(request: ModelRequest) -> list[LocalModel]:
 
 
 def _find_installed(model: ResolvedModel) -> LocalModel | None:
-    if (path := model.path) is None:
+    if model.path is None:
         return model.find_local()
-    models = inventory.list_models()
-    return next((local for local in models if path in (local.path, *local.parts)), None)
+    for local in inventory.list_models():
+        if model.path in (local.path, *local.parts):
+            return local
+    return None
 
 
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
-    """Id of an installed pair with another target that uses this draft model; empty if
-    none.
-    """
+    """Id of an installed pair with another target that uses this draft, else empty."""
     for pair in model_lookup.ready_pairs(inventory.list_models()):
         is_other = catalog.own_id(pair.target.id) != catalog.own_id(request.target.name)
         if is_other and pair.draft and pair.draft.id == draft.id:

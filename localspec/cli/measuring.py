@@ -62,10 +62,11 @@ def bench_command(pair: str | None, **given: Any) -> int:
     """
     chosen = workloads.load(given["workload"])
     pair, resolved = _resolve_pair(pair, given)
+    temperatures = dict.fromkeys((0.0, given["temperature"]))
     request = BenchRequest(
         pair,
         tuple(chosen),
-        tuple(dict.fromkeys((0.0, given["temperature"]))),
+        tuple(temperatures),
         given["max_tokens"],
         resolved.spec,
         resolved.spec_reason,

@@ -97,10 +97,10 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
         return
     model = request.target.catalog_model
     pairs = catalog.pairs_for(catalog.load(), model) if model else ()
-    if (
-        pair := next((pair for pair in pairs if pair.draft_kind == "model"), None)
-    ) is not None:
-        echo(f"Faster with a draft model: localspec pull {pair.id}", err=True)
+    with_draft_model = [pair for pair in pairs if pair.draft_kind == "model"]
+    if with_draft_model:
+        pair_id = with_draft_model[0].id
+        echo(f"Faster with a draft model: localspec pull {pair_id}", err=True)
     for line in format_sidecar_heads(item):
         echo(f"In the same repository: {line}", err=True)
 

@@ -101,7 +101,8 @@ def command(model: str | None, **given: Any) -> int:
 def _warn_unused_gpu() -> None:
     from localspec.doctor import llama_build  # noqa: PLC0415  late: only for a terminal
 
-    if (finding := llama_build.find_unused_gpu()) is not None:
+    finding = llama_build.find_unused_gpu()
+    if finding is not None:
         terminal.notify(f"{finding.what}.", finding.fix)
         terminal.echo(
             f"  Hide this notice: localspec doctor --dismiss {finding.id}", err=True
@@ -242,9 +243,7 @@ def _read_prompt(given: str | None, *, quiet: bool) -> str:
 
 
 def _is_piped(stdin: TextIO | None) -> bool:
-    """Whether someone writes to standard input: a pipe, a file or a socket, not a
-    device.
-    """
+    """Whether someone writes to standard input: a pipe, a file or a socket."""
     try:
         mode = os.fstat(stdin.fileno()).st_mode if stdin is not None else 0
     except (OSError, ValueError):  # closed, or no file at all
@@ -287,12 +286,10 @@ def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSet
 
 def _open_events_file(path: str | None) -> AbstractContextManager[TextIO | None]:
     """Open FILE of --events before loading, so that a wrong path fails at once."""
+    if not path:
+        return nullcontext()
     try:
-        return (
-            Path(path).open("w", buffering=1, encoding="utf-8")
-            if path
-            else nullcontext()
-        )
+        return Path(path).open("w", buffering=1, encoding="utf-8")
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}."
         raise StorageError(what, "Give --events a writable path.") from error
@@ -333,9 +330,12 @@ def _resolve_pair(
     is_chat: bool,
 ) -> tuple[str, str]:
     """The named pair; else the saved chat's, else as `recent_pairs.resolve_default`."""
-    pair, draft = saved_chat.list_entry.pair if saved_chat else None, given["draft"]
-    if model is None and pair is not None and pair.model:
-        return pair.model, pair.draft if draft == "auto" else draft
+    draft = given["draft"]
+    if model is None and saved_chat is not None and saved_chat.list_entry.pair.model:
+        saved_pair = saved_chat.list_entry.pair
+        if draft == "auto":
+            draft = saved_pair.draft
+        return saved_pair.model, draft
     model, draft, why = recent_pairs.resolve_default(model, draft)
     if why and not (is_chat or given["quiet"]):  # a chat names its model
         terminal.notify(f"Answering with {model}, {why}.")
@@ -352,23 +352,30 @@ def _create_session(
 
     Raises InUseError if another window has the chat open.
     """
-    history, seed = _open_history(given), given["seed"]
     session = ChatSession(
-        pair, seed, history, saved_chat, settings=settings, system=given["system"]
+        pair,
+        given["seed"],
+        _open_history(given),
+        saved_chat,
+        settings=settings,
+        system=given["system"],
     )
     if session.recorder.lock_error is not None:
         raise session.recorder.lock_error
     if saved_chat is not None:
-        merged = _merge_settings(saved_chat.settings, settings)
-        session.settings = settings if given["preset"] else merged
+        if given["preset"]:
+            session.settings = settings
+        else:
+            session.settings = _merge_settings(saved_chat.settings, settings)
         if given["system"]:
             session.conversation.system = given["system"]
     return session
 
 
 def _open_history(given: dict[str, Any]) -> ChatHistory | None:
-    """The history to save in; None for a private chat, or with a warning if it cannot
-    be opened.
+    """The history to save in; None for a private chat.
+
+    Also None, with a warning, if it cannot be opened.
     """
     if given["private"] or not config.load().get("chats.keep"):
         return None
@@ -389,25 +396,27 @@ def _merge_settings(
     saved_settings: ChatSettings, given_settings: ChatSettings
 ) -> ChatSettings:
     """The settings of the saved chat, overridden by options given on the command line."""
-    source_of = click.get_current_context().get_parameter_source
-    given = [
-        name
-        for name in ANSWER_OPTIONS
-        if source_of(name) is ParameterSource.COMMANDLINE
-    ]
-    values = {name: given_settings.get(ANSWER_OPTIONS[name]) for name in given}
+    context = click.get_current_context()
+    values = {
+        name: given_settings.get(option)
+        for name, option in ANSWER_OPTIONS.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
     return saved_settings.with_values(values)
 
 
 def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
-    entry, turns = chat.list_entry, chat.conversation.turns
+    entry = chat.list_entry
+    turns = chat.conversation.turns
     yield f"Chat {entry.id}, {count(len(turns), 'turn')}: {entry.title}"
     if len(turns) > _RECAP_TURNS:
         yield "Last turns:" if plain else "…"
     for turn in turns[-_RECAP_TURNS:]:
-        name = turn.model or entry.pair.name or "Answer"
-        prefixes = ("You: ", f"{name}: ") if plain else ("> ", "")
-        yield from _format_turn(turn, chat, *prefixes)
+        if plain:
+            name = turn.model or entry.pair.name or "Answer"
+            yield from _format_turn(turn, chat, "You: ", f"{name}: ")
+        else:
+            yield from _format_turn(turn, chat, "> ", "")
     if turns and turns[-1].finish_reason is None:
         yield "The last answer was interrupted. Press Enter or type /retry to generate it again."
 

@@ -99,20 +99,26 @@ def command(models: tuple[str, ...], **given: Any) -> int:
     Of several models, each is loaded when a request names it.
     The options of sampling and speculation apply where a request leaves them open.
 
-    \b localspec serve qwen3-8b+qwen3-0.6b --port 8080 curl
-    http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
+    \b
+    localspec serve qwen3-8b+qwen3-0.6b --port 8080
+    curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
-    http_server, rules = import_http_server(), _make_rules(given)
+    http_server = import_http_server()
+    rules = _make_rules(given)
     served, requests = _resolve_models(models, given)
     server_options = http_server.ServerOptions(
         tuple(served), rules, given["port"], given["queue"]
     )
+    first_request = next(iter(requests.values()))
+    host = EngineHost(first_request, probe=True)
     idle_seconds = 60 * given["idle"] if given["idle"] else None
-    host = EngineHost(next(iter(requests.values())), probe=True)
     host.add_pairs(requests, given["keep"], idle_seconds)
     has_board = _has_board(given)
-    log = RequestLog(given["log_format"] or ("none" if has_board else "text"))
+    log_format = given["log_format"]
+    if log_format is None:
+        log_format = "none" if has_board else "text"
+    log = RequestLog(log_format)
     server = http_server.HttpServer(server_options, host, log.write)
     if has_board:
         return _run_board(http_server.ServerThread(server))
@@ -126,8 +132,9 @@ def command(models: tuple[str, ...], **given: Any) -> int:
 def _resolve_models(
     models: tuple[str, ...], given: dict[str, Any]
 ) -> tuple[list[ServedModel], dict[str, SettingsRequest]]:
-    """What is served, the first of it loaded at the start, and how each is loaded, by
-    its name.
+    """What is served, and how each model is loaded, by its name.
+
+    The first is loaded at the start.
     """
     is_one = len(models) < 2 and not given["installed"]
     if not is_one and (given["alias"] or given["draft"] != "auto"):
@@ -146,16 +153,17 @@ def _resolve_models(
         stem = sanitize(pair.target.stem, multiline=False)
         name = given["alias"] or (stem if is_one else str(word or stem))
         served.append(_to_served(name, pair, given, requests))
-    for word, _ in model_lookup.list_installed() if given["installed"] else ():
-        # clients get no paths
-        name = Path(word).stem if Path(word).is_absolute() else word
-        try:
-            if name not in requests:
-                served.append(
-                    _to_served(name, launch.resolve_pair(word, "auto"), given, requests)
-                )
-        except LocalspecError as error:
-            terminal.notify(f"{word} is not served: {error.message}")
+    if given["installed"]:
+        for word, _ in model_lookup.list_installed():
+            # Clients get no paths.
+            name = Path(word).stem if Path(word).is_absolute() else word
+            if name in requests:
+                continue
+            try:
+                pair = launch.resolve_pair(word, "auto")
+                served.append(_to_served(name, pair, given, requests))
+            except LocalspecError as error:
+                terminal.notify(f"{word} is not served: {error.message}")
     return served, requests
 
 
@@ -169,8 +177,9 @@ def _to_served(
     values = given | {"spec": options.resolve_drafter(pair, given["spec"])}
     settings = options.build_settings(pair, values)
     requests[name] = options.build_load_request(pair, values)
-    more = {"seed": given["seed"], "template": given["template"]}
-    served: ServedModel = import_http_server().ServedModel(name, pair, settings, **more)
+    served: ServedModel = import_http_server().ServedModel(
+        name, pair, settings, seed=given["seed"], template=given["template"]
+    )
     return served
 
 
@@ -256,9 +265,7 @@ def _read_keys(path: str | None) -> tuple[str, ...]:
 
 
 class RequestLog:
-    """One line per request on standard error: numbers only, no texts, paths or
-    addresses.
-    """
+    """One line per request on standard error: no texts, paths or addresses."""
 
     def __init__(self, form: str) -> None:
         self._form = form
@@ -266,9 +273,10 @@ class RequestLog:
     def write(self, request: RequestActivity) -> None:
         if self._form == "none":
             return
-        line = (
-            json.dumps(_describe(request)) if self._form == "json" else _format(request)
-        )
+        if self._form == "json":
+            line = json.dumps(_describe(request))
+        else:
+            line = _format(request)
         try:
             print(line, file=sys.stderr, flush=True)
         except OSError:  # nobody reads the log any more
@@ -302,8 +310,8 @@ def _format(request: RequestActivity) -> str:
         f"{request.prompt_tokens:,} prompt tokens ({request.reused_tokens:,} reused)",
         f"{request.totals.tokens:,} tokens",
     ]
-    if (rate := request.tokens_per_second) is not None:
-        parts.append(f"{rate:.1f} tok/s")
+    if request.tokens_per_second is not None:
+        parts.append(f"{request.tokens_per_second:.1f} tok/s")
     if request.totals.drafted:
         parts.append(
             f"acceptance {request.totals.accepted} of {request.totals.drafted}"

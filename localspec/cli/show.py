@@ -72,9 +72,8 @@ def _resolve_details(
     files: list[RepoFile] = []
     if isinstance(source, HubReference) and source.tag is None and source.file is None:
         with suppress(OfflineError):
-            files = _join_split_files(
-                planner.repo_info(source.repo, source.revision).files
-            )
+            repo = planner.repo_info(source.repo, source.revision)
+            files = _join_split_files(repo.files)
     return items, files
 
 
@@ -83,7 +82,8 @@ def _plan_item(planner: PullPlanner, model: ResolvedModel) -> PlannedModel:
     try:
         return planner.plan_model(model)
     except OfflineError:
-        if (entry := model.catalog_model) is None:
+        entry = model.catalog_model
+        if entry is None:
             raise
         return PlannedModel(model, entry.file, entry.size, repo=entry.repo)
 
@@ -94,9 +94,8 @@ def _join_split_files(files: Sequence[RepoFile]) -> list[RepoFile]:
     for file in reference.list_models(files):
         with suppress(NotFoundError):  # some of its parts are missing
             parts = reference.choose_files(files, file=file.path)
-            models.append(
-                RepoFile(file.path, sum(part.size for part in parts), file.digest)
-            )
+            size = sum(part.size for part in parts)
+            models.append(RepoFile(file.path, size, file.digest))
     return models
 
 
@@ -223,8 +222,13 @@ def _catalog_facts(model: CatalogModel | None) -> Iterator[Fact]:
 def _pair_ids(model: CatalogModel | None) -> list[str]:
     if model is None:
         return []
-    pairs, id_ = catalog.load().pairs.values(), catalog.own_id(model.id)
-    return [p.id for p in pairs if id_ in (p.target.id, p.draft.id if p.draft else "")]
+    id_ = catalog.own_id(model.id)
+    ids = []
+    for pair in catalog.load().pairs.values():
+        draft_id = pair.draft.id if pair.draft is not None else ""
+        if id_ in (pair.target.id, draft_id):
+            ids.append(pair.id)
+    return ids
 
 
 def _item_to_json(item: PlannedModel) -> dict[str, Any]:

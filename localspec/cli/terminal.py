@@ -117,7 +117,9 @@ class ProgressLine:
         self, *, quiet: bool, interval: float, prefix: str = "localspec: "
     ) -> None:
         """If stderr is not a terminal: seconds between two lines, and how they begin."""
-        self._quiet, self._interval, self._prefix = quiet, interval, prefix
+        self._quiet = quiet
+        self._interval = interval
+        self._prefix = prefix
         self._redraws = global_options.can_redraw()
         self._is_shown = False
         self._last_write = time.monotonic()
@@ -128,14 +130,13 @@ class ProgressLine:
         is_due = self._redraws or is_step or now - self._last_write > self._interval
         if self._quiet or not is_due:
             return
-        self._last_write, self._is_shown = now, True
+        self._last_write = now
+        self._is_shown = True
         if not self._redraws:
             echo(f"{self._prefix}{text}", err=True)
             return
-        line, width = (
-            sanitize(text, multiline=False),
-            shutil.get_terminal_size().columns - 1,
-        )
+        line = sanitize(text, multiline=False)
+        width = shutil.get_terminal_size().columns - 1
         if len(line) > width:  # a wrapped line cannot be redrawn
             line = f"…{line[-(width - 1) :]}"
         echo_styled(f"\r\x1b[K{line}", err=True, newline=False)
@@ -151,11 +152,10 @@ class Interrupt:
 
     @property
     def elapsed_ms(self) -> float | None:
-        return (
-            None
-            if self.pressed_at is None
-            else (time.monotonic() - self.pressed_at) * 1e3
-        )
+        """Milliseconds since Ctrl+C; None if it was not pressed."""
+        if self.pressed_at is None:
+            return None
+        return (time.monotonic() - self.pressed_at) * 1e3
 
 
 @contextmanager
