@@ -1,4 +1,4 @@
-"""models.yaml: what it holds, a person's own file over it, and what a damaged one says."""
+"""models.yaml is read, overridden by the user's own file, and refused if damaged."""
 
 import itertools
 import os
@@ -38,7 +38,7 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "models.yaml"
 
 
-def test_our_own_catalogue_is_sound(own: Path) -> None:
+def test_the_shipped_catalogue_is_consistent(own: Path) -> None:
     known = catalog.load()
     assert len(known.models) > 80
     assert len(known.pairs) > 75
@@ -61,7 +61,7 @@ def test_our_own_catalogue_is_sound(own: Path) -> None:
         assert not model.use or model.id in drafted, f"{model.id} has a use and no pair"
 
 
-def test_an_entry(tmp_path: Path) -> None:
+def test_an_entry_has_its_values_and_a_pair_its_target_s(tmp_path: Path) -> None:
     text = f"""
 models:{MODEL}    active: 3300000000
     context: 4096
@@ -91,7 +91,7 @@ pairs:
     assert pair.settings == PairSettings(draft_max=8, temperature=0.7)
 
 
-def test_a_shape(tmp_path: Path) -> None:
+def test_an_entry_has_the_shape_of_its_model(tmp_path: Path) -> None:
     text = SHAPED.replace("tied: true", "tied: true, full_layers: [1, 3]")
     model = catalog.load(
         written(tmp_path, text.replace("a.gguf", "a-Q4_K_M.gguf"))
@@ -116,7 +116,7 @@ def test_a_shape(tmp_path: Path) -> None:
     assert pair.size == 1000
 
 
-def test_a_file_of_ones_own_adds_replaces_and_hides(own: Path) -> None:
+def test_the_user_s_file_adds_replaces_and_hides_entries(own: Path) -> None:
     written(
         own.parent,
         f"""
@@ -140,7 +140,7 @@ pairs:
     assert "small+qwen3-0.6b" in known.pairs
 
 
-def test_what_has_changed_is_read_again(own: Path) -> None:
+def test_a_file_that_has_changed_is_read_again(own: Path) -> None:
     assert "small" not in catalog.load().models
     written(own.parent, BOTH)
     assert "small" in catalog.load().models
@@ -272,7 +272,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("text", "reason"), DAMAGE, ids=itertools.count())
-def test_a_damaged_catalogue_is_one_sentence(
+def test_a_damaged_catalogue_is_an_error_of_one_line(
     tmp_path: Path, text: str, reason: str
 ) -> None:
     with pytest.raises(UsageError, match=r"models\.yaml is damaged: ") as failure:
@@ -283,7 +283,7 @@ def test_a_damaged_catalogue_is_one_sentence(
     assert len(failure.value.message) < 500
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "models.yaml"
     with pytest.raises(UsageError, match="cannot be read"):
         catalog.load(path)
@@ -296,7 +296,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         catalog.load(path)
 
 
-def test_found_by_id_or_by_a_part_that_only_one_has(own: Path) -> None:
+def test_an_entry_is_found_by_its_id_or_by_a_part_that_only_one_has(own: Path) -> None:
     known = catalog.load()
     found = catalog.find(known, "Qwen3-8B")
     assert isinstance(found, CatalogModel)
@@ -317,7 +317,7 @@ QUANTISED = (
 )
 
 
-def test_a_model_in_several_quantisations(tmp_path: Path) -> None:
+def test_a_model_has_an_entry_for_each_quantisation(tmp_path: Path) -> None:
     known = catalog.load(
         written(tmp_path, f"models:{QUANTISED}pairs:\n  - target: small\n")
     )

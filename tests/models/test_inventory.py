@@ -70,7 +70,7 @@ def only() -> LocalModel:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_the_hubs_cache(home: Path, links: bool) -> None:
+def test_a_file_of_the_hubs_cache_is_listed(home: Path, links: bool) -> None:
     path = cached(home, "sub/m-Q8_0.gguf", links=links)
     stored = only()
     assert stored.path == path
@@ -86,7 +86,7 @@ def test_the_hubs_cache(home: Path, links: bool) -> None:
     assert stored.removable is True
 
 
-def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
+def test_a_model_is_found_by_commit_branch_or_repository(home: Path) -> None:
     cached(home, commit=B, body=BODY + b"old")
     path = cached(home, commit=A)
     for revision in (None, A, "main"):
@@ -103,7 +103,7 @@ def test_found_by_commit_branch_or_anyhow(home: Path) -> None:
     assert inventory.find(REPO, file="../m.gguf") is None
 
 
-def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
+def test_splits_are_one_model_when_all_are_there(home: Path) -> None:
     for n in (2, 1):
         cached(home, f"m-{n:05}-of-00003.gguf", body=BODY + bytes([n]))
     assert inventory.list_models() == ()
@@ -121,7 +121,7 @@ def test_parts_are_one_model_when_all_are_there(home: Path) -> None:
     assert inventory.list_models() == ()
 
 
-def test_verified_until_it_is_touched(home: Path) -> None:
+def test_a_file_is_verified_until_it_is_modified(home: Path) -> None:
     path = cached(home)
     read: list[int] = []
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_a_file_that_two_commits_share_is_one_model(home: Path) -> None:
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
-def test_a_blob_of_another_name_stays(home: Path) -> None:
+def test_a_blob_with_another_name_is_not_removed(home: Path) -> None:
     cached(home, commit=A)
     kept = cached(home, "other.gguf", commit=B)
     first = next(one for one in inventory.iter_files() if one.revision == A)
@@ -177,7 +177,7 @@ def test_finished_splits_of_an_unfinished_model_are_leftovers(home: Path) -> Non
     assert not (home / "hub" / "models--user--name-GGUF").exists()
 
 
-def test_nothing_is_removed_by_where_a_link_leads(home: Path) -> None:
+def test_removing_follows_no_link(home: Path) -> None:
     outside = put(home / "models--user--name-GGUF" / "blobs" / SHA)
     path = cached(home)
     stored = only()
@@ -187,7 +187,7 @@ def test_nothing_is_removed_by_where_a_link_leads(home: Path) -> None:
     assert outside.exists()
 
 
-def test_what_downloads_left_behind(home: Path) -> None:
+def test_partial_files_and_unused_blobs_are_leftovers(home: Path) -> None:
     cached(home)
     blobs = home / "hub" / "models--user--name-GGUF" / "blobs"
     ours = put(blobs / (SHA + hub_cache.PARTIAL_SUFFIX))
@@ -217,7 +217,7 @@ def test_a_link_in_the_models_folder_is_followed_and_removed_alone(home: Path) -
     assert real.exists()
 
 
-def test_lm_studio(home: Path) -> None:
+def test_the_models_of_lm_studio_are_listed_but_not_removed(home: Path) -> None:
     put(home / ".lmstudio" / "models" / "user" / "name" / "m.gguf")
     put(home / "big" / "a" / "b" / "c.gguf")
     settings = {"downloadsFolder": str(home / "big")}
@@ -247,8 +247,7 @@ def layer(digest: str = f"sha256:{SHA}", size: object = len(BODY)) -> dict[str, 
     }
 
 
-def test_ollama(home: Path) -> None:
-    """Its own name opens a model."""
+def test_a_model_of_ollama_opens_by_the_name_it_has_there(home: Path) -> None:
     blob = put(home / "ollama" / "blobs" / f"sha256-{SHA}")
     other = {
         "mediaType": "application/vnd.ollama.image.license",
@@ -273,14 +272,21 @@ def test_ollama(home: Path) -> None:
         model_lookup.resolve("llama3.2:1b")
 
 
-def test_a_manifest_that_lies_shows_nothing(home: Path) -> None:
+def test_a_wrong_manifest_lists_nothing(home: Path) -> None:
     put(home / "ollama" / "blobs" / f"sha256-{SHA}")
-    lies: tuple[object, ...] = (
-        None, "text", [None, {}], [layer("sha256:../../../../etc/passwd")],
-        [layer(f"sha256:{SHA.upper()}")], [layer(f"sha256:{SHA}\n")], [layer(f"sha256:{'c' * 64}")],
-        [layer(size=1)], [layer(size="23")], [{**layer(), "digest": 3}],
-    )  # fmt: skip
-    for layers in lies:
+    wrong_layers: tuple[object, ...] = (
+        None,
+        "text",
+        [None, {}],
+        [layer("sha256:../../../../etc/passwd")],
+        [layer(f"sha256:{SHA.upper()}")],
+        [layer(f"sha256:{SHA}\n")],
+        [layer(f"sha256:{'c' * 64}")],
+        [layer(size=1)],
+        [layer(size="23")],
+        [{**layer(), "digest": 3}],
+    )
+    for layers in wrong_layers:
         manifest(home, "registry.ollama.ai/library/m/latest", layers)
         assert inventory.list_models() == (), layers
     for body in (b"", b"{", b"[" * 100_000, b"\xff", b" " * 2_000_000, b"[]"):
@@ -297,7 +303,9 @@ def test_ollamas_blobs_and_manifests_lead_nowhere_else(home: Path) -> None:
     assert inventory.list_models() == ()
 
 
-def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_of_llama_cpp_are_listed_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(home / ".cache" / "llama.cpp" / "m.gguf")
     assert only().origin == "llama.cpp"
     assert only().file == "m.gguf"
@@ -314,7 +322,7 @@ def test_llama_cpp(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "where", [f"hub/models--user--name-GGUF/snapshots/{A}", "models"]
 )
-def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
+def test_a_file_that_is_no_model_is_not_listed(home: Path, where: str) -> None:
     top = home / where
     put(top / "empty.gguf", b"")
     put(top / "page.gguf", b"<html>")
@@ -330,12 +338,12 @@ def test_what_is_no_model_is_passed_over(home: Path, where: str) -> None:
     assert inventory.list_models() == ()
 
 
-def test_hidden_places_go(
+def test_a_folder_that_may_not_be_entered_is_skipped(
     home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As the folder of Ollama's service, which only its own user may enter.
+    """Like the folder of Ollama's service, which only its own user may enter.
 
-    Root may enter that: the name here is one that every system refuses.
+    Root may enter that, so the name here is one that every system refuses.
     """
     refused = home / ("a" * 300) / "models"
     cached(home)
@@ -368,15 +376,19 @@ def test_a_folder_of_models_on_another_disk_is_listed_and_removed(
     assert model_lookup.resolve("user/name").target.require_path() == only().path
 
 
-def test_the_cache_is_where_the_library_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.find_spec("huggingface_hub.constants")
     assert spec is not None
     assert spec.loader is not None
     monkeypatch.delenv("HF_HUB_CACHE")
     environments: tuple[dict[str, str], ...] = (
-        {}, {"HF_HUB_CACHE": "~/a"}, {"HUGGINGFACE_HUB_CACHE": "$HOME/b"}, {"HF_HOME": "~/c"},
-        {"XDG_CACHE_HOME": "/d"}, {"HF_HUB_CACHE": "/a", "HF_HOME": "/c"},
-    )  # fmt: skip
+        {},
+        {"HF_HUB_CACHE": "~/a"},
+        {"HUGGINGFACE_HUB_CACHE": "$HOME/b"},
+        {"HF_HOME": "~/c"},
+        {"XDG_CACHE_HOME": "/d"},
+        {"HF_HUB_CACHE": "/a", "HF_HOME": "/c"},
+    )
     for chosen in environments:
         with monkeypatch.context() as patch:
             for name, value in chosen.items():
@@ -391,7 +403,7 @@ def packaged(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return packagefile.install(tmp_path / "packages", zoo["chatty"], monkeypatch)
 
 
-def test_the_file_is_found_under_its_catalogue_id(packaged: Path) -> None:
+def test_a_file_of_a_package_is_found_by_its_catalogue_id(packaged: Path) -> None:
     (model,) = inventory.list_packaged()
     assert model.path == packaged
     assert model.origin == "package"
@@ -404,7 +416,7 @@ def test_the_file_is_found_under_its_catalogue_id(packaged: Path) -> None:
 
 
 @pytest.mark.parametrize("reason", ["switched off", "another version", "another size"])
-def test_the_demo_remains_the_default(
+def test_the_demo_is_the_default_without_the_package_s_file(
     reason: str, zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = "0.1.1" if reason == "another version" else packagefile.VERSION
@@ -419,7 +431,7 @@ def test_the_demo_remains_the_default(
     assert model_lookup.default_pair_id() == "demo"
 
 
-def test_it_is_verified_once_and_again_when_it_changes(packaged: Path) -> None:
+def test_a_file_of_a_package_is_verified_again_when_it_changes(packaged: Path) -> None:
     assert not inventory.list_packaged()[0].verified
     inventory.verify_packaged(packaged)
     assert inventory.list_packaged()[0].verified
@@ -430,7 +442,7 @@ def test_it_is_verified_once_and_again_when_it_changes(packaged: Path) -> None:
         inventory.verify_packaged(packaged)
 
 
-def test_a_run_without_a_model_opens_it_and_imports_none_of_its_code(
+def test_a_run_without_a_model_opens_the_package_s_file_without_its_code(
     packaged: Path,
 ) -> None:
     for words in (

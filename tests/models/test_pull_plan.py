@@ -14,11 +14,13 @@ from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import download_file
 from localspec.models.local_files import inventory
 from localspec.models.model_lookup import ModelRequest
+from localspec.models.pull_plan import PlannedModel
 from tests.support.fake_hub import API, BODY, FakeHub, Fault
 from tests.support.zoo import Zoo
 
 REPO = "org/Tiny-GGUF"
 FILE = "Tiny-Q8_0.gguf"
+DRAFT_FILE = "Draft-Q4_K_M.gguf"
 
 
 @pytest.fixture
@@ -26,26 +28,40 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     with FakeHub() as hub:
         hub.add(REPO, FILE, zoo["target"].read_bytes())
-        hub.add(REPO, "Draft-Q4_K_M.gguf", zoo["cousin"].read_bytes())
+        hub.add(REPO, DRAFT_FILE, zoo["cousin"].read_bytes())
         yield hub
 
 
-def model(**known: object) -> ModelRequest:
+def make_request(**known: object) -> ModelRequest:
+    """The model as a catalogue entry that knows these of its fields."""
     entry = replace(CatalogModel("tiny", "Tiny", REPO, FILE), **known)
     return ModelRequest("tiny", model_lookup.from_catalog(entry))
 
 
-def test_one_listing_and_one_header_a_model(hub: FakeHub) -> None:
-    pair = ModelRequest(
-        "p", model().target, model_lookup.resolve(f"{REPO}:Q4_K_M").target
-    )
-    found = pull_plan.build(HubClient(hub.url), [pair, model()])
-    assert [item.file for item in found.models] == [FILE, "Draft-Q4_K_M.gguf"]
-    assert found.missing_bytes == found.size > 0
-    (match,) = found.pairs
-    assert match.compatibility.is_compatible
-    assert len([seen for seen in hub.requests if seen.kind == API]) == 1
-    assert len([seen for seen in hub.requests if seen.kind == BODY]) == 2
+def plan_model(client: HubClient, request: ModelRequest) -> PlannedModel:
+    (model,) = pull_plan.build(client, [request]).models
+    return model
+
+
+def pull(client: HubClient, model: PlannedModel) -> Path:
+    """Downloads a model of one file."""
+    (file,) = model.files
+    return download_file(client, file.job)
+
+
+def test_a_plan_takes_one_listing_of_files_and_one_header_a_model(hub: FakeHub) -> None:
+    draft = model_lookup.resolve(f"{REPO}:Q4_K_M")
+    pair = ModelRequest("p", make_request().target, draft.target)
+
+    plan = pull_plan.build(HubClient(hub.url), [pair, make_request()])
+
+    assert [model.file for model in plan.models] == [FILE, DRAFT_FILE]
+    assert plan.missing_bytes == plan.size > 0
+    (planned_pair,) = plan.pairs
+    assert planned_pair.compatibility.is_compatible
+    kinds = [request.kind for request in hub.requests]
+    assert kinds.count(API) == 1
+    assert kinds.count(BODY) == 2
 
 
 @pytest.mark.parametrize("spelling", ["ORG/tiny-gguf", "former/Name-GGUF"])
@@ -54,32 +70,46 @@ def test_another_spelling_or_a_former_name_is_the_same_model(
 ) -> None:
     hub.names["former/Name-GGUF"] = REPO
     client = HubClient(hub.url)
-    (item,) = pull_plan.build(client, [model()]).models
-    path = download_file(client, item.files[0].job)
+    path = pull(client, plan_model(client, make_request()))
     request = model_lookup.resolve(f"{spelling}:Q8_0")
-    (again,) = pull_plan.build(client, [request]).models
-    assert again.repo == REPO
-    assert again.path == path
-    assert again.missing_bytes == 0
-    is_case = spelling.lower() == REPO.lower()
-    assert request.target.find_path() == (path if is_case else None), "without the hub"
-    assert [m.repo for m in inventory.list_models()] == [REPO]
+
+    model = plan_model(client, request)
+
+    assert model.repo == REPO
+    assert model.path == path
+    assert model.missing_bytes == 0
+    assert [local.repo for local in inventory.list_models()] == [REPO]
+
+
+def test_without_the_hub_another_spelling_is_known_but_no_former_name(
+    hub: FakeHub,
+) -> None:
+    hub.names["former/Name-GGUF"] = REPO
+    client = HubClient(hub.url)
+    path = pull(client, plan_model(client, make_request()))
+
+    other_spelling = model_lookup.resolve("ORG/tiny-gguf:Q8_0")
+    former_name = model_lookup.resolve("former/Name-GGUF:Q8_0")
+
+    assert other_spelling.target.find_path() == path
+    assert former_name.target.find_path() is None
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_an_expired_token_keeps_nobody_from_a_model_that_is_here(
+def test_an_expired_token_does_not_block_a_model_that_is_here(
     hub: FakeHub, status: int
 ) -> None:
     client = HubClient(hub.url)
-    path = download_file(
-        client, pull_plan.build(client, [model()]).models[0].files[0].job
-    )
+    path = pull(client, plan_model(client, make_request()))
     hub.always[API] = Fault("status", status=status)
-    (item,) = pull_plan.build(client, [model()]).models
-    assert (item.path, item.missing_bytes) == (path, 0)
-    assert str(status) in item.notes[0]
+
+    model = plan_model(client, make_request())
+
+    assert model.path == path
+    assert model.missing_bytes == 0
+    assert str(status) in model.notes[0]
     with pytest.raises(AccessDeniedError, match=str(status)):
-        pull_plan.build(client, [model_lookup.resolve(f"{REPO}:Q4_K_M")])
+        plan_model(client, model_lookup.resolve(f"{REPO}:Q4_K_M"))
 
 
 def test_a_file_that_is_not_listed_is_not_planned_as_present(
@@ -88,43 +118,52 @@ def test_a_file_that_is_not_listed_is_not_planned_as_present(
     """Property: whatever a link leads to, `list` and `pull` agree."""
     client = HubClient(hub.url)
     request = model_lookup.resolve(f"{REPO}:Q8_0")
-    (item,) = pull_plan.build(client, [request]).models
-    path = download_file(client, item.files[0].job)
+    model = plan_model(client, request)
+    path = pull(client, model)
     outside = tmp_path / "outside.gguf"
     shutil.copy(path, outside)
     path.unlink()
     path.symlink_to(outside)
-    path.parents[2].joinpath("blobs", item.files[0].job.file.digest).unlink()
-    (again,) = pull_plan.build(client, [request]).models
+    blobs = path.parents[2] / "blobs"
+    blobs.joinpath(model.files[0].job.file.digest).unlink()
+
+    again = plan_model(client, request)
+
     assert inventory.list_models() == ()
     assert again.path is None
     assert request.target.find_path() is None
 
 
-def test_too_little_room_is_said_first(hub: FakeHub) -> None:
-    found = pull_plan.build(HubClient(hub.url), [model()])
-    found.check()
+def test_a_disk_that_is_too_small_is_reported_before_the_download(hub: FakeHub) -> None:
+    plan = pull_plan.build(HubClient(hub.url), [make_request()])
+    plan.check()
+
     with pytest.raises(StorageError, match="MB free"):
-        replace(found, free_bytes=100).check()
+        replace(plan, free_bytes=100).check()
 
 
-def test_another_file_than_the_catalogue_is_sure_of(hub: FakeHub) -> None:
+def test_a_file_with_another_checksum_than_the_catalogue_s_is_refused(
+    hub: FakeHub,
+) -> None:
     with pytest.raises(ChecksumError, match="differs from the catalogue"):
-        pull_plan.build(HubClient(hub.url), [model(sha256="0" * 64)])
-    (item,) = pull_plan.build(HubClient(hub.url), [model(bytes=7)]).models
-    assert "replaced since" in item.notes[0]
+        plan_model(HubClient(hub.url), make_request(sha256="0" * 64))
 
 
-def test_what_came_already_is_counted(hub: FakeHub, tmp_path: Path) -> None:
-    digest = hub.repos[REPO][FILE].sha256
-    part = (
-        tmp_path
-        / "hub"
-        / "models--org--Tiny-GGUF"
-        / "blobs"
-        / f"{digest}.localspec.part"
-    )
-    part.parent.mkdir(parents=True)
-    part.write_bytes(hub.repos[REPO][FILE].data[:1000])
-    found = pull_plan.build(HubClient(hub.url), [model()])
-    assert found.missing_bytes == found.size - 1000
+def test_a_file_of_another_size_than_the_catalogue_s_has_a_note(hub: FakeHub) -> None:
+    model = plan_model(HubClient(hub.url), make_request(bytes=7))
+
+    assert "replaced since" in model.notes[0]
+
+
+def test_the_bytes_of_a_partial_file_are_not_missing(
+    hub: FakeHub, tmp_path: Path
+) -> None:
+    file = hub.repos[REPO][FILE]
+    blobs = tmp_path / "hub" / "models--org--Tiny-GGUF" / "blobs"
+    blobs.mkdir(parents=True)
+    partial = blobs / f"{file.sha256}.localspec.part"
+    partial.write_bytes(file.data[:1000])
+
+    plan = pull_plan.build(HubClient(hub.url), [make_request()])
+
+    assert plan.missing_bytes == plan.size - 1000
