@@ -90,7 +90,9 @@ class CatalogShape(Struct, frozen=True, kw_only=True):
 
     @property
     def key_dim(self) -> int:
-        return self.head_dim or (self.embd // self.heads if self.heads else 0)
+        if self.head_dim or not self.heads:
+            return self.head_dim
+        return self.embd // self.heads
 
     def layer_kind(self, layer: int) -> str:
         """As in `pattern`; a layer with a window is "w"."""

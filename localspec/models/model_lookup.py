@@ -61,7 +61,9 @@ class ResolvedModel(Struct, frozen=True):
         source = self.source
         if isinstance(source, Path):
             return None
-        return inventory.find(source.repo, source.tag, source.file, source.revision)
+        return inventory.find(
+            source.repo, tag=source.tag, file=source.file, revision=source.revision
+        )
 
     def find_path(self) -> Path | None:
         """The file to open, or None if it must be downloaded.

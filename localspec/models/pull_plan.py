@@ -58,8 +58,10 @@ class PlannedModel(Struct, frozen=True):
 
     @property
     def licence(self) -> str | None:
+        if self.repo_licence:
+            return self.repo_licence
         entry = self.resolved.catalog_model
-        return self.repo_licence or (entry.licence if entry else None)
+        return entry.licence if entry else None
 
     @property
     def missing_bytes(self) -> int:
@@ -302,7 +304,7 @@ def _plan_file(job: DownloadJob) -> PlannedFile:
     cached = CachedFile(hub_cache.cache_root(), job)
     # The blob may be here with another commit's name.
     for path in (cached.pointer_path, cached.blob_path):
-        if hub_cache.has_file(cached.cache, job.repo, path, file.size):
+        if hub_cache.has_file(cached.cache, job.repo, path=path, size=file.size):
             return PlannedFile(job, file.size, path=path, origin="hub")
     if os.path.isfile(cached.partial_path):
         present = cached.partial_path.stat().st_size

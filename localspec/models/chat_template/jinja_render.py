@@ -80,7 +80,12 @@ def render(
                 options[variable] = enable_thinking
         chat = _render_with_role_changes(source, messages, options)
         generation_prompt = _find_generation_prompt(source, chat, options)
-        return RenderResult(chat.text, chat.notices, name, generation_prompt)
+        return RenderResult(
+            chat.text,
+            notices=chat.notices,
+            template=name,
+            generation_prompt=generation_prompt,
+        )
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
     except MemoryError:

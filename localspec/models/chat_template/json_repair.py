@@ -8,17 +8,22 @@ from math import isfinite
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')
 _HEX = re.compile(r"\\u[0-9a-fA-F]*")
-_HIGH, _LOW = range(0xD800, 0xDC00), range(0xDC00, 0xE000)  # Surrogates.
+_HIGH_SURROGATES = range(0xD800, 0xDC00)
+_LOW_SURROGATES = range(0xDC00, 0xE000)
 _LOW_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]{0,2})?)?)?)?")
+"""The beginning of the escape of a low surrogate."""
 _SPACES = re.compile(r"\s+")
-# Of `_SPACES`: what JSON does not know as space.
 _OTHER_SPACE = re.compile(r"[^ \t\r\n]")
+"""A character of `_SPACES` that is no space in JSON."""
 _WORD = re.compile(r'[^\s,:{}\[\]"]+')
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _CONSTANTS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
 _CONSTANTS |= dict.fromkeys(("NaN", "Infinity", "-Infinity"), "null")
 _CONSTANTS |= {word: word for word in ("true", "false", "null")}
-_MAX_WORD = 4000  # Python reads no number of more digits.
+_MAX_WORD = 4000
+"""Python reads no number of more digits."""
+_REPLACEMENT = "\\ufffd"
+"""Stands for a lone surrogate."""
 
 
 class JsonRepairer:
@@ -46,15 +51,18 @@ class JsonRepairer:
         i = 0
         parts = []
         while i < len(text) and not self.is_complete:
-            part, end = (
-                self._read_string(text, i) if self._in_string else self._read(text, i)
-            )
-            if end == i:  # more text decides
+            read = self._read_string if self._in_string else self._read
+            part, end = read(text, i)
+            if end == i:  # More text is needed to decide.
                 break
             parts.append(part)
             i = end
-        self._pending = "" if self.is_complete else text[i:]
-        return "".join(parts), text[i:] if self.is_complete else ""
+        rest = text[i:]
+        if self.is_complete:
+            self._pending = ""
+            return "".join(parts), rest
+        self._pending = rest
+        return "".join(parts), ""
 
     def close(self) -> str:
         """What is missing to the whole."""
@@ -69,55 +77,50 @@ class JsonRepairer:
             text += self._close()
         return text
 
-    # --- in a string: JSON, and the index after what it stands for
-    # ------------------------------
+    # --- in a string: each returns JSON, and the index after what it stands for
 
     def _read_string(self, text: str, i: int) -> tuple[str, int]:
         if plain := _PLAIN.match(text, i):
             return plain[0], plain.end()
-        if text[i] == "\\":
+        character = text[i]
+        if character == "\\":
             return self._read_escape(text, i)
-        if text[i] != '"':
-            return "\\ufffd" if text[i] >= "\ud800" else json.dumps(text[i])[
-                1:-1
-            ], i + 1
-        self._end_item()
-        return '"', i + 1
+        if character == '"':
+            self._end_item()
+            return '"', i + 1
+        if character >= "\ud800":  # A lone surrogate.
+            return _REPLACEMENT, i + 1
+        escaped = json.dumps(character)[1:-1]
+        return escaped, i + 1
 
     def _read_escape(self, text: str, i: int) -> tuple[str, int]:
         escape = text[i : i + 6]
-        digits = _HEX.match(escape)
         if escape[1:2] in tuple('"\\/bfnrt'):
             return escape[:2], i + 2
-        is_begun = escape in ("\\", "\\u") or (
-            digits and digits.end() == len(escape) < 6
-        )
-        if is_begun and i + len(escape) == len(text):
+        if len(escape) == 6 and _HEX.fullmatch(escape):
+            return self._read_code(int(escape[2:], 16), text, i)
+        is_at_end = i + len(escape) == len(text)
+        if is_at_end and (escape == "\\" or _HEX.fullmatch(escape)):
             return "", i
-        if not digits or digits.end() < 6:
-            return "\\\\", i + 1  # it is a backslash
-        return self._read_code(int(escape[2:], 16), text, i)
+        return "\\\\", i + 1  # It is a backslash.
 
     def _read_code(self, code: int, text: str, i: int) -> tuple[str, int]:
+        """An escape of four digits; with its low surrogate, if it is a high one."""
         escape = text[i : i + 6]
-        low = text[i + 6 : i + 12]
-        if (
-            code in _HIGH
-            and _HEX.fullmatch(low)
-            and len(low) == 6
-            and int(low[2:], 16) in _LOW
-        ):
-            return escape + low, i + 12
-        if (
-            code in _HIGH
-            and i + 6 + len(low) == len(text)
-            and _LOW_BEGUN.fullmatch(low)
-        ):
-            return "", i
-        return "\\ufffd" if code in _HIGH or code in _LOW else escape, i + 6
+        if code in _LOW_SURROGATES:
+            return _REPLACEMENT, i + 6
+        if code not in _HIGH_SURROGATES:
+            return escape, i + 6
 
-    # --- outside of strings
-    # ---------------------------------------------------------------------
+        low = text[i + 6 : i + 12]
+        if _is_low_surrogate(low):
+            return escape + low, i + 12
+        is_at_end = i + 6 + len(low) == len(text)
+        if is_at_end and _LOW_BEGUN.fullmatch(low):
+            return "", i
+        return _REPLACEMENT, i + 6
+
+    # --- outside of strings: the same
 
     def _read(self, text: str, i: int) -> tuple[str, int]:
         if word := _WORD.match(text, i):
@@ -167,12 +170,13 @@ class JsonRepairer:
 
     def _add_word(self, word: str) -> str:
         text = self._begin_item(is_text=True)
-        is_key = self._next == "key"
-        is_number = len(word) < _MAX_WORD and _NUMBER.fullmatch(word) is not None
-        is_number = is_number and ("e" not in word.lower() or isfinite(float(word)))
-        known = None if is_key else word if is_number else _CONSTANTS.get(word)
+        as_json = None
+        if self._next != "key":
+            as_json = word if _is_number(word) else _CONSTANTS.get(word)
+        if as_json is None:
+            as_json = json.dumps(word.encode("utf-8", "replace").decode())
         self._end_item()
-        return text + (known or json.dumps(word.encode("utf-8", "replace").decode()))
+        return f"{text}{as_json}"
 
     def _begin_item(self, *, is_text: bool) -> str:
         """What separates it from the item before."""
@@ -208,3 +212,17 @@ class JsonRepairer:
         self._next = "value"
         self._end_item()
         return text + closer
+
+
+def _is_low_surrogate(escape: str) -> bool:
+    if len(escape) < 6 or not _HEX.fullmatch(escape):
+        return False
+    return int(escape[2:], 16) in _LOW_SURROGATES
+
+
+def _is_number(word: str) -> bool:
+    """Whether JSON has it as a finite number, and Python reads it."""
+    if len(word) >= _MAX_WORD or not _NUMBER.fullmatch(word):
+        return False
+    has_exponent = "e" in word.lower()
+    return not has_exponent or isfinite(float(word))

@@ -132,7 +132,9 @@ class CachedFile(Struct, frozen=True):
         present = self.partial_path.stat().st_size if self.partial_path.exists() else 0
         needed = max(0, file.size - present)
         free = hub_cache.free_bytes(self.partial_path.parent)
-        hub_cache.check_free_space(file.path, needed, free, self.cache)
+        hub_cache.check_free_space(
+            file.path, needed=needed, free=free, cache=self.cache
+        )
         if file.size < _FAT32_LIMIT:
             return
         # FAT32 refuses the length at once; other file systems set it without writing.

@@ -146,9 +146,9 @@ class HubClient:
         received = bytearray()  # Kept from attempt to attempt.
         return retry(
             lambda: self._fetch_header(location, received, token),
-            token,
-            self.retry_policy,
-            self.on_wait,
+            cancel=token,
+            policy=self.retry_policy,
+            on_wait=self.on_wait,
         )
 
     @contextmanager
@@ -262,7 +262,9 @@ class HubClient:
             except (*_WRONG_FORM, RecursionError) as error:
                 raise not_a_hub_error(self.endpoint) from error
 
-        return retry(fetch, token, self.retry_policy, self.on_wait)
+        return retry(
+            fetch, cancel=token, policy=self.retry_policy, on_wait=self.on_wait
+        )
 
     def _fetch_header(
         self, location: HubLocation, received: bytearray, cancel: CancelToken

@@ -141,7 +141,9 @@ class ResponseStream:
             # The hub makes a new link at the next request.
             raise RetryableError("The link to the file has expired.")
         request = self._request
-        raise error_for_status(status, headers, request.endpoint, request.repo)
+        raise error_for_status(
+            status, headers, endpoint=request.endpoint, repo=request.repo
+        )
 
     # --- on the reader thread
 

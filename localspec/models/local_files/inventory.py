@@ -77,8 +77,10 @@ def _iter_all_places(record: ChecksumRecord) -> Iterator[LocalModel]:
     yield from hub_cache.iter_files(hub_cache.cache_root(), record)
     folder = models_folder()
     if folder is not None:
-        yield from iter_folder(folder, 5, record, "folder")
-    yield from iter_folder(converted_folder(), 1, record, "converted")
+        yield from iter_folder(folder, depth=5, record=record, origin="folder")
+    yield from iter_folder(
+        converted_folder(), depth=1, record=record, origin="converted"
+    )
     yield from list_packaged()
     yield from _iter_other_apps(record)
     yield from _iter_opened(record)
@@ -338,7 +340,8 @@ def add_opened(pair: OpenedPair) -> None:
     earlier = [old for old in load_opened() if old != pair]
     body = []
     for target, draft in (pair, *earlier):
-        body.append({"target": str(target), "draft": str(draft) if draft else None})
+        draft_name = str(draft) if draft else None
+        body.append({"target": str(target), "draft": draft_name})
     data_files.write_json(_RECENT_FILE, body[:_MAX_OPENED])
 
 
@@ -359,12 +362,12 @@ _OLLAMA_DIGEST = re.compile("sha256:([0-9a-f]{64})")
 
 def _iter_other_apps(record: ChecksumRecord) -> Iterator[LocalModel]:
     for folder in lmstudio_folders():
-        yield from iter_folder(folder, 4, record, "lmstudio")
+        yield from iter_folder(folder, depth=4, record=record, origin="lmstudio")
     for folder in ollama_folders():
         yield from _ollama_models(folder, record)
     for folder in llama_cpp_folders():
         yield from hub_cache.iter_files(folder, record, "llama.cpp")
-        yield from iter_folder(folder, 0, record, "llama.cpp")
+        yield from iter_folder(folder, depth=0, record=record, origin="llama.cpp")
 
 
 def iter_folder(
