@@ -32,9 +32,10 @@ from localspec.fit.placement import (
     LayerPlacement,
     Placements,
 )
-from localspec.fit.shape import GATED_ATTENTION, LayerShape, ModelShape
+from localspec.fit.shape import LayerShape, ModelShape
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
+from localspec.models.gguf.architectures import GATED_ATTENTION
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import LoadCommand
 

@@ -18,7 +18,6 @@ from localspec import draft_kinds
 from localspec.errors import LocalspecError, NotFoundError
 from localspec.fit import shape
 from localspec.fit.shape import (
-    GATED_ATTENTION,
     LayerShape,
     ModelShape,
     attention_width,
@@ -30,7 +29,11 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import reader
-from localspec.models.gguf.architectures import ASSISTANT
+from localspec.models.gguf.architectures import (
+    ASSISTANT,
+    GATED_ATTENTION,
+    WITHOUT_GATED_FF,
+)
 from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 
@@ -214,7 +217,6 @@ _MXFP4_BITS = 4.25
 _NARROW_BITS = 8.5
 """Of Q8_0, in place of Q6_K if the rows are no multiple of its blocks."""
 _BLOCK = 256
-_WITHOUT_GATE = ("nemotron_h", "nemotron_h_moe", "apertus")  # Two matrices, not three.
 _PEAK = 1.4  # The largest matrices of a mixture (Q6_K), relative to its average.
 
 
@@ -417,7 +419,7 @@ def _read_layer(shape: CatalogShape, il: int) -> LayerShape:
     n_matrices = 3  # Gate, up and down.
     if is_fused:  # Its product is copied in two parts.
         n_matrices = 4
-    elif shape.architecture in _WITHOUT_GATE:
+    elif shape.architecture in WITHOUT_GATED_FF:
         n_matrices = 2
     n_ff_weights = min(3, n_matrices) * ff
     expert_ff = shape.expert_ff or shape.ff

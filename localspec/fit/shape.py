@@ -17,7 +17,14 @@ from localspec import draft_kinds
 from localspec.errors import ModelFileError
 from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
-from localspec.models.gguf.architectures import ASSISTANT, HYBRID, RECURRENT, ROLLBACK
+from localspec.models.gguf.architectures import (
+    ASSISTANT,
+    GATED_ATTENTION,
+    HYBRID,
+    RECURRENT,
+    ROLLBACK,
+    WINDOWS,
+)
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import TensorInfo
 
@@ -38,21 +45,6 @@ _ENCODER_TENSORS = (
     "a.",
 )
 _ON_CPU = (*_TABLES, *_ENCODER_TENSORS)
-_SWA_PATTERNS = {
-    "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False), "gemma4": (6, False),
-    "gpt-oss": (2, False), "cohere2": (4, False), "cohere2moe": (4, True), "afmoe": (4, False),
-    "exaone4": (4, False), "exaone-moe": (4, False), "llama4": (4, False), "mellum": (4, False),
-    "muse-glimmer": (4, False), "olmo2": (4, False), "plamo3": (8, False), "laguna": (4, True),
-    "smallthinker": (4, True), "granite_swa": (0, False), "maple": (0, False), "mimo2": (0, False),
-    "spark2_5": (0, False), "step35": (0, False), "dots3note": (0, False), "dflash": (0, False),
-}  # fmt: skip
-"""Architectures with sliding windows: (n, dense_first).  One layer of every n has full attention,
-the first of them or the last.  n is 0 if the file contains the pattern, which always takes
-precedence.  Source: llama.cpp, src/models/*.cpp.
-"""
-_DEFAULT_N_SWA = {"gemma2": 4096, "llama4": 8192, "smallthinker": 4096}
-GATED_ATTENTION = ("qwen35", "qwen35moe", "qwen3next")
-"""Their queries come with a gate of the same width."""
 _X86_TYPES = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")
 _REPACKED_TYPES = {
     **dict.fromkeys(("x86_64", "amd64"), _X86_TYPES),
@@ -418,9 +410,10 @@ def _n_shared_kv(header: Header) -> int:
 
 
 def _n_swa(header: Header) -> int:
-    if header.architecture not in (*_SWA_PATTERNS, "lfm2", "lfm2moe"):
+    window = WINDOWS.get(header.architecture)
+    if window is None and header.architecture not in ("lfm2", "lfm2moe"):
         return 0
-    default = _DEFAULT_N_SWA.get(header.architecture, 0)
+    default = window.default_size if window else 0
     return header.hparam("attention.sliding_window", default)
 
 
@@ -434,12 +427,13 @@ def _is_swa(header: Header, il: int) -> bool:
         return il < len(pattern) and bool(pattern[il])
     if il >= header.n_layer - header.hparam("nextn_predict_layers"):
         return False
-    n, is_dense_first = _SWA_PATTERNS[header.architecture]
+    window = WINDOWS[header.architecture]
+    n = window.every
     if isinstance(pattern, int):
         n = pattern
     if n == 0:
         return True
-    full_layer = 0 if is_dense_first else n - 1
+    full_layer = 0 if window.is_dense_first else n - 1
     return il % n != full_layer
 
 

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from localspec.errors import StorageError, UsageError
-from localspec.models.gguf import parser, reader, tokenizer, trimmed_vocabulary, writer
+from localspec.models.gguf import (
+    architectures,
+    parser,
+    reader,
+    tokenizer,
+    trimmed_vocabulary,
+    writer,
+)
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import (
     ARRAY,
@@ -118,11 +125,11 @@ def check_vocabulary(header: Header, name: str) -> None:
         raise UsageError(
             f"The vocabulary of {name} is trimmed already.", "Use its source."
         )
-    if header.architecture not in trimmed_vocabulary.ARCHITECTURES:
+    if header.architecture not in architectures.TRIMMING_VOCABULARY:
         what = (
             f"The vocabulary of {sanitize(header.architecture, multiline=False)} models"
         )
-        tried = ", ".join(sorted(trimmed_vocabulary.ARCHITECTURES))
+        tried = ", ".join(sorted(architectures.TRIMMING_VOCABULARY))
         raise UsageError(f"{what} cannot be trimmed.", f"Those of these can: {tried}")
 
 

@@ -1,88 +1,236 @@
-"""The model architectures of the pinned llama.cpp, by memory type and features.
+"""The model architectures of the pinned llama.cpp: one table of what each has.
 
-From src/llama-arch.cpp: LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
-llm_arch_supports_rs_rollback.
+From src/llama-arch.cpp (LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
+llm_arch_supports_rs_rollback) and src/models/*.cpp. An architecture that is in no table
+here is unknown; to support another one, add its row. The sets below are its columns.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from msgspec import Struct
 
 
 def name_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-RECURRENT = name_set("mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7")
-"""Recurrent state only: rejected tokens cannot be removed."""
-HYBRID = name_set(
-    "jamba falcon-h1 plamo2 granitehybrid lfm2 lfm2moe nemotron_h nemotron_h_moe qwen3next "
-    "kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 qwen35moe qwen4exp deepseek4 minimax-01"
+class Window(Struct, frozen=True):
+    """Sliding-window attention: which layers have it.
+
+    With `every` 6, layers 0 to 4 have a window and layer 5 attends to the whole text;
+    with `is_dense_first` it is layer 0 that does.
+    """
+
+    every: int = 0
+    """One layer of so many has full attention; 0: the file says it for each layer. What
+    a file says always takes precedence.
+    """
+    is_dense_first: bool = False
+    """Whether the first of them has it, not the last."""
+    default_size: int = 0
+    """Tokens, if the file does not say."""
+
+
+class Architecture(Struct, frozen=True, kw_only=True):
+    """A decoder of text, or a head that drafts for one."""
+
+    role: Literal["text", "head"] = "text"
+    """A head reads the target's hidden states; it is no model by itself."""
+    memory: Literal["attention", "recurrent", "hybrid"] = "attention"
+    """`recurrent`: a state from which rejected tokens cannot be removed; `hybrid`: such
+    layers mixed with attention.
+    """
+    rolls_back: bool = False
+    """Whether a hybrid has checkpoints of its recurrent state, for rollback."""
+    window: Window | None = None
+    flags_windows: bool = False
+    """Whether the file must flag at least one layer as one with a window."""
+    hidden_states: Literal["", "inputs", "with the last"] = ""
+    """Whether its graph exposes the layers' inputs (t_layer_inp), and perhaps the last
+    layer's output as layer n_layer; llama.cpp aborts for others.
+
+    qwen4exp is left out: its inputs are several times wider than llama.cpp assumes.
+    """
+    mtp: Literal["", "one", "several"] = ""
+    """Whether llama.cpp can run its MTP layer, or several that draft one after the
+    other; with several layers the others abort.
+    """
+    has_assistant: bool = False
+    """Whether a head of its own architecture reads its last output, like MTP does."""
+    has_gated_attention: bool = False
+    """Whether queries come with a gate of the same width."""
+    has_gated_ff: bool = True
+    """Whether the feed-forward part has three matrices, not two."""
+    can_trim_vocabulary: bool = False
+    """Tried with `make-draft --vocab`; others may use a token's id for more than its
+    embedding.
+    """
+
+
+ASSISTANT = "gemma4-assistant"
+_PLAIN = name_set(
+    "arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm "
+    "codeshell cogvlm command-r dbrx deci deepseek deepseek2-ocr dots1 ernie4_5 "
+    "ernie4_5-moe exaone falcon gemma glm4 gpt2 gptj gptneox granitemoe "
+    "graniteswitch grok grovemoe hrm_text hunyuan-moe hy_v4 internlm2 jais jais2 "
+    "maincoder minicpm minicpm3 minimax-m3 mistral3 mistral4 mpt nemotron olmo "
+    "olmoe openelm orion paddleocr pangu-embedded phi2 phimoe plamo plm qwen "
+    "qwen2moe qwen2vl qwen3vl qwen3vlmoe refact seed_oss smollm3 stablelm starcoder "
+    "starcoder2 talkie xverse "
 )
-"""Attention and recurrent layers mixed."""
-ROLLBACK = name_set(
-    "kimi-k3 qwen35 qwen35moe qwen4exp deepseek4 glm5-next nemotron_h nemotron_h_moe lfm2 "
-    "lfm2moe bailingmoe3"
-)
-"""Hybrid ones with checkpoints of the recurrent state for rollback."""
-DIFFUSION = name_set("dream llada llada-moe rnd1")  # Not autoregressive.
+"""Attention in every layer, and nothing that drafting could use."""
+ARCHITECTURES: Mapping[str, Architecture] = {
+    **dict.fromkeys(_PLAIN, Architecture()),
+    "afmoe": Architecture(window=Window(every=4)),
+    "apertus": Architecture(has_gated_ff=False),
+    "cohere2": Architecture(window=Window(every=4)),
+    "cohere2moe": Architecture(window=Window(every=4, is_dense_first=True), mtp="one"),
+    "deepseek2": Architecture(mtp="one"),
+    "deepseek32": Architecture(mtp="one"),
+    "dots3note": Architecture(window=Window(), flags_windows=True),
+    "exaone-moe": Architecture(window=Window(every=4)),
+    "exaone4": Architecture(window=Window(every=4)),
+    "gemma2": Architecture(
+        window=Window(every=2, default_size=4096), can_trim_vocabulary=True
+    ),
+    "gemma3": Architecture(window=Window(every=6), can_trim_vocabulary=True),
+    "gemma3n": Architecture(window=Window(every=5)),
+    "gemma4": Architecture(
+        window=Window(every=6),
+        flags_windows=True,
+        hidden_states="inputs",
+        has_assistant=True,
+    ),
+    "glm-dsa": Architecture(mtp="one"),
+    "glm4moe": Architecture(mtp="one"),
+    "gpt-oss": Architecture(window=Window(every=2), hidden_states="inputs"),
+    "granite": Architecture(can_trim_vocabulary=True),
+    "granite_swa": Architecture(window=Window(), flags_windows=True),
+    "hunyuan-dense": Architecture(hidden_states="inputs"),
+    "hunyuan_vl": Architecture(hidden_states="inputs"),
+    "hy_v3": Architecture(mtp="several"),
+    "laguna": Architecture(window=Window(every=4, is_dense_first=True)),
+    "llama": Architecture(hidden_states="inputs", can_trim_vocabulary=True),
+    "llama4": Architecture(window=Window(every=4, default_size=8192)),
+    "maple": Architecture(window=Window(), flags_windows=True),
+    "mellum": Architecture(window=Window(every=4)),
+    "mimo2": Architecture(
+        window=Window(),
+        flags_windows=True,
+        hidden_states="with the last",
+        mtp="several",
+    ),
+    "minimax-m2": Architecture(hidden_states="inputs"),
+    "muse-glimmer": Architecture(window=Window(every=4), hidden_states="inputs"),
+    "nanbeige": Architecture(hidden_states="inputs"),
+    "olmo2": Architecture(window=Window(every=4)),
+    "phi3": Architecture(can_trim_vocabulary=True),
+    "plamo3": Architecture(window=Window(every=8)),
+    "qwen2": Architecture(can_trim_vocabulary=True),
+    "qwen3": Architecture(hidden_states="inputs", can_trim_vocabulary=True),
+    "qwen3moe": Architecture(hidden_states="inputs"),
+    "smallthinker": Architecture(
+        window=Window(every=4, is_dense_first=True, default_size=4096)
+    ),
+    "spark2_5": Architecture(window=Window(), flags_windows=True),
+    "step35": Architecture(window=Window(), flags_windows=True, mtp="several"),
+    "bailingmoe3": Architecture(
+        memory="hybrid", rolls_back=True, hidden_states="inputs", mtp="one"
+    ),
+    "deepseek4": Architecture(
+        memory="hybrid", rolls_back=True, hidden_states="with the last"
+    ),
+    "falcon-h1": Architecture(memory="hybrid"),
+    "glm5-next": Architecture(memory="hybrid", rolls_back=True, mtp="one"),
+    "granitehybrid": Architecture(memory="hybrid"),
+    "jamba": Architecture(memory="hybrid"),
+    "kimi-k3": Architecture(memory="hybrid", rolls_back=True),
+    "kimi-linear": Architecture(memory="hybrid"),
+    "lfm2": Architecture(memory="hybrid", rolls_back=True, hidden_states="inputs"),
+    "lfm2moe": Architecture(memory="hybrid", rolls_back=True, hidden_states="inputs"),
+    "minimax-01": Architecture(memory="hybrid", hidden_states="inputs"),
+    "nemotron_h": Architecture(
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="with the last",
+        has_gated_ff=False,
+    ),
+    "nemotron_h_moe": Architecture(
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="with the last",
+        mtp="one",
+        has_gated_ff=False,
+    ),
+    "plamo2": Architecture(memory="hybrid"),
+    "qwen35": Architecture(
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="inputs",
+        mtp="one",
+        has_gated_attention=True,
+    ),
+    "qwen35moe": Architecture(
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="inputs",
+        mtp="one",
+        has_gated_attention=True,
+    ),
+    "qwen3next": Architecture(
+        memory="hybrid", hidden_states="inputs", mtp="one", has_gated_attention=True
+    ),
+    "qwen4exp": Architecture(memory="hybrid", rolls_back=True),
+    "arwkv7": Architecture(memory="recurrent"),
+    "mamba": Architecture(memory="recurrent"),
+    "mamba2": Architecture(memory="recurrent"),
+    "rwkv6": Architecture(memory="recurrent"),
+    "rwkv6qwen2": Architecture(memory="recurrent"),
+    "rwkv7": Architecture(memory="recurrent"),
+    "dflash": Architecture(role="head", window=Window(), flags_windows=True),
+    "eagle3": Architecture(role="head"),
+    "gemma4-assistant": Architecture(role="head", flags_windows=True),
+}
+DIFFUSION = name_set("dream llada llada-moe rnd1 ")
+"""Not autoregressive."""
 ENCODERS = name_set(
-    "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
-    "t5encoder gemma-embedding llama-embed"
+    "bert eurobert gemma-embedding jina-bert-v2 jina-bert-v3 llama-embed "
+    "modern-bert neo-bert nomic-bert nomic-bert-moe t5encoder "
 )
 """They output vectors, not text."""
-ASSISTANT = "gemma4-assistant"
-DRAFT_HEADS = name_set(f"eagle3 dflash {ASSISTANT}")
-"""Heads that read the target's hidden states; not models by themselves."""
-EXPOSING_HIDDEN_STATES = name_set(
-    "llama qwen3 qwen3moe gpt-oss gemma4 qwen35 qwen35moe qwen3next lfm2 lfm2moe mimo2 nemotron_h "
-    "nemotron_h_moe minimax-01 minimax-m2 hunyuan_vl hunyuan-dense muse-glimmer nanbeige "
-    "bailingmoe3 deepseek4"
-)
-"""Architectures whose graphs expose the layers' inputs (t_layer_inp); llama.cpp aborts
-for others.
-
-qwen4exp is left out: its inputs are several times wider than llama.cpp assumes.
-"""
-EXPOSING_LAST_LAYER_OUTPUT = name_set("mimo2 nemotron_h nemotron_h_moe deepseek4")
-"""Of these, the ones that also expose the last layer's output, as layer n_layer."""
-SUPPORTING_MTP = name_set(
-    "mimo2 qwen35 qwen35moe qwen3next glm4moe deepseek2 deepseek32 hy_v3 step35 bailingmoe3 "
-    "nemotron_h_moe cohere2moe glm-dsa glm5-next"
-)
-"""Architectures whose MTP layer llama.cpp can run."""
-CHAINING_MTP = name_set("mimo2 step35 hy_v3")
-"""Of these, the ones with which several MTP layers draft one after the other; the
-others abort.
-"""
-EXPOSING_FINAL_STATE = SUPPORTING_MTP | {"gemma4"}
-"""Architectures that expose the last layer's output (t_h_nextn), which an MTP head
-reads.
-"""
-OTHER_NON_TEXT = name_set("clip wavtokenizer-dec qwen3tts pockettts t5")
+OTHER_NON_TEXT = name_set("clip pockettts qwen3tts t5 wavtokenizer-dec")
 """Known to llama.cpp, but not decoder-only text models."""
-# Some are unknown to llama.cpp.
-SPEECH = name_set("whisper wavtokenizer-dec qwen3tts pockettts")
+SPEECH = name_set("pockettts qwen3tts wavtokenizer-dec whisper")
+"""Some are unknown to llama.cpp."""
 IMAGE_GENERATORS = name_set(
-    "flux sd1 sdxl sd3 aura hidream cosmos ltxv hyvid wan lumina2 qwen_image"
+    "aura cosmos flux hidream hyvid ltxv lumina2 qwen_image sd1 sd3 sdxl wan "
 )
 """Published as GGUF for other programs."""
-ATTENTION_ONLY = name_set(
-    "llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bloom "
-    "stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 phi3 phimoe "
-    "plamo plamo3 codeshell orion internlm2 minicpm minicpm3 gemma gemma2 gemma3 gemma3n gemma4 "
-    "starcoder2 maple xverse command-r cohere2 cohere2moe dbrx olmo olmo2 olmoe muse-glimmer "
-    "openelm arctic deepseek deepseek2 deepseek2-ocr deepseek32 chatglm glm4 glm4moe glm-dsa "
-    "bitnet jais jais2 nemotron exaone exaone4 exaone-moe granite granitemoe graniteswitch "
-    "granite_swa chameleon plm bailingmoe bailingmoe2 dots1 dots3note arcee afmoe laguna "
-    "ernie4_5 ernie4_5-moe hunyuan-moe hunyuan-dense hunyuan_vl hy_v3 hy_v4 smollm3 gpt-oss "
-    "smallthinker seed_oss grovemoe apertus hrm_text minimax-m2 minimax-m3 cogvlm pangu-embedded "
-    "mistral3 mistral4 paddleocr mimo2 step35 spark2_5 maincoder talkie mellum nanbeige"
-)
-KNOWN = (
-    ATTENTION_ONLY
-    | RECURRENT
-    | HYBRID
-    | DIFFUSION
-    | ENCODERS
-    | DRAFT_HEADS
-    | OTHER_NON_TEXT
-)
+KNOWN = frozenset(ARCHITECTURES) | DIFFUSION | ENCODERS | OTHER_NON_TEXT
+
+
+def _select(has: Callable[[Architecture], bool]) -> frozenset[str]:
+    return frozenset(name for name, row in ARCHITECTURES.items() if has(row))
+
+
+DRAFT_HEADS = _select(lambda row: row.role == "head")
+ATTENTION_ONLY = _select(lambda row: row.memory == "attention") - DRAFT_HEADS
+RECURRENT = _select(lambda row: row.memory == "recurrent")
+HYBRID = _select(lambda row: row.memory == "hybrid")
+ROLLBACK = _select(lambda row: row.rolls_back)
+EXPOSING_HIDDEN_STATES = _select(lambda row: row.hidden_states != "")
+EXPOSING_LAST_LAYER_OUTPUT = _select(lambda row: row.hidden_states == "with the last")
+SUPPORTING_MTP = _select(lambda row: row.mtp != "")
+CHAINING_MTP = _select(lambda row: row.mtp == "several")
+EXPOSING_FINAL_STATE = SUPPORTING_MTP | _select(lambda row: row.has_assistant)
+"""Those that expose the last layer's output (t_h_nextn), which an MTP head reads."""
+FLAGGING_WINDOWS = _select(lambda row: row.flags_windows)
+TRIMMING_VOCABULARY = _select(lambda row: row.can_trim_vocabulary)
+WINDOWS: Mapping[str, Window] = {
+    name: row.window for name, row in ARCHITECTURES.items() if row.window is not None
+}
+GATED_ATTENTION = _select(lambda row: row.has_gated_attention)
+WITHOUT_GATED_FF = _select(lambda row: not row.has_gated_ff)

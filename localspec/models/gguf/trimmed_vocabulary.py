@@ -12,15 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from localspec.models.gguf.architectures import name_set
 from localspec.models.gguf.parser import GgufContents, InvalidGgufError
 from localspec.models.gguf.tokenizer import TokenizerMetadata
 
 if TYPE_CHECKING:
     from localspec.models.gguf.header import Header
 
-ARCHITECTURES = name_set("llama qwen2 qwen3 gemma2 gemma3 phi3 granite")
-"""Tried; others may use a token's id for more than its embedding."""
 ROW_TENSORS = ("token_embd.weight", "output.weight", "output.bias")
 """The tensors with a row for each token."""
 # Unknown, control and unused, in tokenizer.ggml.token_type.

@@ -37,10 +37,6 @@ _OTHER_MAGICS = (
     (b"<html", "is a web page: the download went to a login or error page"),
 )
 _RAW_PART = re.compile(r"(.+)\.part\d+of(\d+)")
-_PER_LAYER_SLIDING_WINDOW = architectures.name_set(
-    "dflash dots3note gemma4 gemma4-assistant granite_swa maple mimo2 spark2_5 step35"
-)
-"""Architectures with a sliding window flag per layer; at least one must be set."""
 
 
 def check_types(contents: GgufContents, architecture: str) -> None:
@@ -70,7 +66,7 @@ def check_hparams(header: Header) -> None:
     key = "attention.sliding_window_pattern"
     layers = header.keys.get(f"{header.architecture}.{key}")
     if (
-        header.architecture in _PER_LAYER_SLIDING_WINDOW
+        header.architecture in architectures.FLAGGING_WINDOWS
         and header.hparam("attention.sliding_window") != 0
         and isinstance(layers, tuple)
         and not any(layers)

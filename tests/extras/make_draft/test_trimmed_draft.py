@@ -16,7 +16,7 @@ from localspec.extras.make_draft import layer_subset
 from localspec.llama.context import LlamaContext
 from localspec.llama.trimmed_draft import TrimmedDraftContext
 from localspec.machine.llama_params import ModelRole
-from localspec.models.gguf import reader, trimmed_vocabulary
+from localspec.models.gguf import architectures, reader, trimmed_vocabulary
 from tests.support import head_targets, tinygguf
 from tests.support.sessions import SETTINGS, loaded, say, say_like_plain
 from tests.support.tinygguf import Model
@@ -36,7 +36,7 @@ def trimmed(source: Path) -> Path:
 
 
 MODELS = {
-    **{name: name for name in sorted(trimmed_vocabulary.ARCHITECTURES)},
+    **{name: name for name in sorted(architectures.TRIMMING_VOCABULARY)},
     "tied": "",
     "F32": "",
     "Q4_0": "",
@@ -44,7 +44,7 @@ MODELS = {
 
 
 def _model(name: str) -> Model:
-    if name in trimmed_vocabulary.ARCHITECTURES:
+    if name in architectures.TRIMMING_VOCABULARY:
         model = head_targets.target(name)
         if name == "gemma2":  # always tied
             del model.tensors["output.weight"]
