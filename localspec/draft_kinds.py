@@ -206,9 +206,9 @@ HEADS = tuple(kind for kind in BUILT_IN if kind.is_head)
 def kinds() -> Mapping[str, DraftKind]:
     """Localspec's own kinds by name: those of the core, then those of `extras/`.
 
-    A function, because the folders of `extras/` import this file for their rows.
+    A function, because the rows of `extras/` import this file.
     """
-    return {kind.name: kind for kind in (*BUILT_IN, *extras.rows("DRAFT_KINDS"))}
+    return {kind.name: kind for kind in (*BUILT_IN, *extras.load("DRAFT_KINDS"))}
 
 
 def methods() -> tuple[str, ...]:

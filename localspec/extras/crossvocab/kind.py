@@ -1,0 +1,17 @@
+"""The row of drafting across vocabularies in the registry of kinds of draft."""
+
+from localspec.draft_kinds import DraftKind
+
+KIND = DraftKind(
+    name="crossvocab",
+    title="model with another vocabulary",
+    factory="localspec.extras.crossvocab.drafter:make",
+    needs="other-vocabulary",
+    panel_word="draft (text)",
+    pairing="localspec.extras.crossvocab.pairing:check",
+    verdict="cross-vocabulary",
+    verdict_title="another vocabulary",
+    loader="localspec.extras.crossvocab.loading:prepare",
+    # Its last token and the one before, which token healing compares.
+    n_output_rows=2,
+)
