@@ -97,6 +97,8 @@ class DraftKind(Struct, frozen=True, kw_only=True):
     @property
     def noun(self) -> str:
         """It in a sentence: an EAGLE-3 head."""
+        if self.needs == "model":
+            return "a model"
         what = f"{self.title} head" if self.is_head else self.title
         return f"{self.article} {what}"
 
