@@ -14,9 +14,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from localspec import extras
 from localspec.errors import DrafterPackageError, Hint, UsageError
@@ -32,7 +30,7 @@ DraftNeeds = Literal["nothing", "model", "head", "other-vocabulary"]
 AcceptanceRange = tuple[float, float]
 
 
-class TypicalAcceptance(Struct, frozen=True):
+class TypicalAcceptance(NamedTuple):
     """Acceptance rates at temperature 0 by use, from a poor to a good match."""
 
     chat: AcceptanceRange
@@ -41,7 +39,7 @@ class TypicalAcceptance(Struct, frozen=True):
     documents: AcceptanceRange
 
 
-class DraftKind(Struct, frozen=True, kw_only=True):
+class DraftKind(NamedTuple):
     name: str
     """What `--spec`, JSON, the history and the catalogue call it."""
     title: str
@@ -222,7 +220,7 @@ def methods() -> tuple[str, ...]:
 # ------------------------------------------------------------------------------
 
 
-class InstalledDrafter(Struct, frozen=True):
+class InstalledDrafter(NamedTuple):
     """An entry point of the group `localspec.drafters`: its package is not imported yet."""
 
     name: str
@@ -264,9 +262,7 @@ def _package_error(drafter: str, package: str, problem: str) -> DrafterPackageEr
 
 
 def _with_package(row: DraftKind, package: str) -> DraftKind:
-    from msgspec.structs import replace  # noqa: PLC0415  only with such a package
-
-    return replace(row, package=package)
+    return row._replace(package=package)
 
 
 @functools.cache

@@ -7,9 +7,7 @@ The terminal (`cli/terminal.py`) turns a role into ANSI colours, the app
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
-
-from msgspec import Struct
+from typing import Literal, NamedTuple
 
 from localspec.sanitize import sanitize
 
@@ -38,7 +36,9 @@ Role = Literal[
 ]
 
 
-class Span(Struct, frozen=True):
+class Span(NamedTuple):
+    """A named tuple, because `--help` uses it and need not import msgspec."""
+
     text: str
     role: Role = "text"
 

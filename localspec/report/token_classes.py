@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from localspec.report.lines import Line, Span
 from localspec.sanitize import sanitize
@@ -15,7 +13,7 @@ if TYPE_CHECKING:  # the commands that mark no token start without the events
 TextAttribute = Literal["bold", "italic", "underline", "underline2", "overline"]
 
 
-class TokenClassLook(Struct, frozen=True):
+class TokenClassLook(NamedTuple):
     """What distinguishes a class beside the colour of its role.
 
     Attributes and marks tell the classes apart where there is no colour.
