@@ -44,7 +44,6 @@ PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 # --- models
-# -----------------------------------------------------------------------------
 
 
 class FakeModel:
@@ -125,7 +124,8 @@ class StubbornModel(HistoryModel):
     """Its memory can only be emptied, not truncated."""
 
     def truncate(self, n_past: int) -> None:
-        super().truncate(n_past if n_past == self.n_past else 0)
+        is_no_change = n_past == self.n_past
+        super().truncate(n_past if is_no_change else 0)
 
 
 class BranchingModel(HistoryModel):
@@ -209,9 +209,9 @@ class CheckpointModel(HistoryModel):
 
     def truncate(self, n_past: int) -> None:
         self.checkpoints = [mark for mark in self.checkpoints if mark <= n_past]
-        super().truncate(
-            n_past if n_past == self.n_past else max(self.checkpoints, default=0)
-        )
+        if n_past != self.n_past:
+            n_past = max(self.checkpoints, default=0)
+        super().truncate(n_past)
 
 
 def table(seed: int, n_vocab: int = N_VOCAB, *, scale: float = 2.0) -> Logits:
@@ -229,7 +229,6 @@ def _history_row(seed: int, n_vocab: int, past: tuple[int, ...]) -> Logits:
 
 
 # --- drafters
-# ---------------------------------------------------------------------------
 
 
 class RandomDrafter:
@@ -307,7 +306,6 @@ def model_drafter(
 
 
 # --- grammars
-# ---------------------------------------------------------------------------
 
 
 class ToyGrammar:
@@ -345,7 +343,6 @@ class ToyGrammar:
 
 
 # --- running the loop
-# -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -444,7 +441,6 @@ def plain(
 
 
 # --- draws
-# ------------------------------------------------------------------------------
 
 Outcome = tuple[int, ...]
 

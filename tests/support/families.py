@@ -169,8 +169,9 @@ FAMILIES: dict[str, Family] = {
 
 def header(name: str, *, small: bool = False) -> Header:
     """Of a family's file, without its vocabulary."""
-    one = FAMILIES[name]
-    return synthetic_header.build(one.small if small else one.full, one.quantisation)
+    family = FAMILIES[name]
+    shape = family.small if small else family.full
+    return synthetic_header.build(shape, family.quantisation)
 
 
 def write_ghost(shape: CatalogShape | Header, quantisation: str, path: Path) -> Header:

@@ -97,16 +97,15 @@ class Terminal:
                 self.type(b"\x1b[?2026;2$y")
 
     def stop_reading(self) -> None:
-        """Until what is written waits for somebody who reads it."""
+        """Returns when the terminal's buffer is full, so that the process waits."""
         self._reads.clear()
         until = time.monotonic() + TIMEOUT
         last = -1
-        same = 0
-        while same < 20 and time.monotonic() < until:
-            waiting = struct.unpack(
-                "i", fcntl.ioctl(self._ours, termios.FIONREAD, bytes(4))
-            )[0]
-            same = same + 1 if waiting == last and waiting else 0
+        n_same = 0
+        while n_same < 20 and time.monotonic() < until:
+            buffered = fcntl.ioctl(self._ours, termios.FIONREAD, bytes(4))
+            (waiting,) = struct.unpack("i", buffered)
+            n_same = n_same + 1 if waiting and waiting == last else 0
             last = waiting
             time.sleep(0.02)
 
@@ -116,7 +115,11 @@ class Terminal:
         with self._came:
             while True:
                 end = self._whole()
-                if found() if callable(found) else found in text(self.seen[since:end]):
+                if callable(found):
+                    is_found = bool(found())
+                else:
+                    is_found = found in text(self.seen[since:end])
+                if is_found:
                     return end
                 self._came.wait(0.05)
                 if time.monotonic() > until:
@@ -126,14 +129,14 @@ class Terminal:
 
     def _whole(self) -> int:
         """The end of the last whole frame; without synchronized output, of everything."""
-        return (
-            self.seen.rfind(FRAME_END) + len(FRAME_END)
-            if self._answers
-            else len(self.seen)
-        )
+        if not self._answers:
+            return len(self.seen)
+        return self.seen.rfind(FRAME_END) + len(FRAME_END)
 
     def type(self, keys: bytes | str) -> None:
-        os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
+        if isinstance(keys, str):
+            keys = keys.encode()
+        os.write(self._ours, keys)
 
     def resize(self, columns: int, rows: int) -> None:
         """The kernel sends SIGWINCH."""
@@ -169,15 +172,24 @@ class Terminal:
 
     def assert_whole(self) -> None:
         """The terminal is restored: screen, cursor, modes and settings."""
-        modes = (b"1000", b"1003", b"1006", b"1004", b"2004")  # mouse, focus, paste
-        for mode, off, on in (
-            (b"1049", b"l", b"h"),
-            (b"25", b"h", b"l"),
-            *((m, b"l", b"h") for m in modes),
-        ):
-            last = [self.seen.rfind(b"\x1b[?" + mode + end) for end in (off, on)]
-            assert last[0] > last[1] or (mode in modes and last[0] == last[1]), mode
+        is_screen_left = self._last_mode(b"1049l") > self._last_mode(b"1049h")
+        assert is_screen_left
+        is_cursor_shown = self._last_mode(b"25h") > self._last_mode(b"25l")
+        assert is_cursor_shown
+        for mode in (
+            b"1000",
+            b"1003",
+            b"1006",
+            b"1004",
+            b"2004",
+        ):  # mouse, focus, paste
+            # Both are -1 if the mode was never set.
+            assert self._last_mode(mode + b"l") >= self._last_mode(mode + b"h"), mode
         assert self.settings()[:4] == self.cooked[:4]
+
+    def _last_mode(self, mode: bytes) -> int:
+        """Where the output last sets (h) or resets (l) a mode; -1 if nowhere."""
+        return self.seen.rfind(b"\x1b[?" + mode)
 
 
 def text(seen: bytes) -> str:

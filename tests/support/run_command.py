@@ -21,17 +21,19 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60
 """Seconds; for a machine that does much else besides."""
 
-_QUIET = {
+_DROPPED_VARIABLES = {
     "NO_COLOR",
     "FORCE_COLOR",
     "PYTHONIOENCODING",
     "PYTHONUTF8",
     "LOCALSPEC_DEBUG",
-} | {
-    "COLUMNS",  # test runners set them, and a terminal's own size would not count
+    # Test runners set these two, and a terminal's own size would not count.
+    "COLUMNS",
     "LINES",
 }
 _SGR = re.compile(rb"\x1b\[[0-9;]*m")
+_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that change the direction of text."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,13 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in _QUIET}
-    return (
-        kept | {"PYTHONPATH": str(ROOT), "GGML_NO_BACKTRACE": "1"} | dict(changes or {})
-    )
+    variables = dict(os.environ)
+    for name in _DROPPED_VARIABLES:
+        variables.pop(name, None)
+    variables["PYTHONPATH"] = str(ROOT)
+    variables["GGML_NO_BACKTRACE"] = "1"
+    variables.update(changes or {})
+    return variables
 
 
 def been_here(data: Path) -> None:
@@ -140,11 +145,7 @@ def harmful(seen: bytes, *, colour: bool = False) -> list[str]:
 
     Line ends and tabs are allowed, and with `colour` our colours.
     """
-    text = (_SGR.sub(b"", seen) if colour else seen).replace(b"\r\n", b"\n").decode()
-    return [
-        repr(character)
-        for character in text
-        if (character < " " and character not in "\n\t")
-        or "\x7f" <= character <= "\x9f"
-        or character in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-    ]
+    if colour:
+        seen = _SGR.sub(b"", seen)
+    text = seen.replace(b"\r\n", b"\n").decode()
+    return [repr(character) for character in text if _HARMFUL.match(character)]

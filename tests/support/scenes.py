@@ -135,26 +135,42 @@ class Still(DownloadManager):
 
 
 def _state(
-    name: str, phase: DownloadPhase, done: float, total: float, **more: Any
+    name: str, phase: DownloadPhase, *, done: float, total: float, **more: Any
 ) -> DownloadState:
+    """`done` and `total` are in GB."""
     repo = f"someone/{name.rpartition('-')[0]}-GGUF"
     job = DownloadJob(repo, COMMIT, RepoFile(f"{name}.gguf", int(total * 1e9)))
     return DownloadState(job, phase, int(done * 1e9), **more)
 
 
 STATES = (
-    _state("Qwen3-8B-Q4_K_M", DownloadPhase.LOADING, 3.1, 5.0, rate=11.4e6, eta=167.0),
-    _state("Qwen3-0.6B-Q8_0", DownloadPhase.PAUSED, 0.2, 0.6),
-    _state("大規模言語モデル-七十億-Q4_K_M", DownloadPhase.VERIFYING, 4.4, 4.4),
     _state(
-        "Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M", DownloadPhase.WAITING, 0.0, 14.3
+        "Qwen3-8B-Q4_K_M",
+        DownloadPhase.LOADING,
+        done=3.1,
+        total=5.0,
+        rate=11.4e6,
+        eta=167.0,
     ),
-    _state("Llama-3.2-1B-Q8_0", DownloadPhase.DONE, 1.3, 1.3),
+    _state("Qwen3-0.6B-Q8_0", DownloadPhase.PAUSED, done=0.2, total=0.6),
+    _state(
+        "大規模言語モデル-七十億-Q4_K_M",
+        DownloadPhase.VERIFYING,
+        done=4.4,
+        total=4.4,
+    ),
+    _state(
+        "Mistral-Small-3.2-24B-Instruct-2506-Q4_K_M",
+        DownloadPhase.WAITING,
+        done=0.0,
+        total=14.3,
+    ),
+    _state("Llama-3.2-1B-Q8_0", DownloadPhase.DONE, done=1.3, total=1.3),
     _state(
         "Gemma-3-12B-Q4_K_M",
         DownloadPhase.FAILED,
-        1.0,
-        7.3,
+        done=1.0,
+        total=7.3,
         error=errors.AccessDeniedError(
             "The hub denies access to someone/Gemma-3-12B-GGUF.",
             "Open https://huggingface.co/someone/Gemma-3-12B-GGUF and agree to its terms.",

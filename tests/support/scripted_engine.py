@@ -57,7 +57,8 @@ def ready(
     *, chats: bool = True, thinking: tuple[str, str] | None = None, **more: Any
 ) -> EngineReady:
     """A loaded pair: a chat model with its own template, or one that completes text."""
-    chat = {"template": "own" if chats else None, "thinking": thinking}
+    template = "own" if chats else None
+    chat = {"template": template, "thinking": thinking}
     settings = {"target": {"n_ctx": 8192}, "chat": chat}
     body: dict[str, Any] = {"notices": ()} | more
     return EngineReady(
@@ -88,28 +89,42 @@ def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
     The others end alternately in a correction and a bonus token.
     """
     waiting: list[str] = []
+    wanted = 1
     n = 0
     for word in words:
         waiting.append(word)
-        if len(waiting) == (1 if n == 0 else width):
+        if len(waiting) == wanted:
             yield _round(n, waiting)
             waiting = []
-            n = n + 1
+            wanted = width
+            n += 1
     if waiting:
         yield _round(n, waiting)
 
 
 def _round(n: int, words: Sequence[str]) -> Round:
-    kinds: list[TokenClass] = ["accepted"] * len(words)
-    corrected = n % 2 == 1
-    kinds[-1] = "plain" if n == 0 else "correction" if corrected else "bonus"
-    tokens = tuple(
-        token(word, kind, n) for word, kind in zip(words, kinds, strict=True)
-    )
     accepted = len(words) - 1
-    drafted = accepted + (2 if n and corrected else 0)
-    source = ("model", "lookup", "model+lookup")[n % 3] if drafted else None
-    return Round(n, source, "", drafted, accepted, tokens, RoundTimes(1.0, 20.0, 0.5))
+    drafted = accepted
+    last_kind: TokenClass = "bonus"
+    if n == 0:
+        last_kind = "plain"
+    elif n % 2 == 1:
+        last_kind = "correction"
+        drafted += 2
+    tokens = [token(word, "accepted", n) for word in words[:-1]]
+    tokens.append(token(words[-1], last_kind, n))
+    source = None
+    if drafted:
+        source = ("model", "lookup", "model+lookup")[n % 3]
+    return Round(
+        n,
+        source,
+        reason="",
+        drafted=drafted,
+        accepted=accepted,
+        tokens=tuple(tokens),
+        ms=RoundTimes(1.0, 20.0, 0.5),
+    )
 
 
 def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as the event calls it

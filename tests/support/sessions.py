@@ -56,9 +56,8 @@ class Said:
 def loaded(
     target: Path, draft: Path | None = None, settings: ContextSettings = SETTINGS
 ) -> Iterator[Session]:
-    session = Session(
-        LoadCommand(str(target), str(draft) if draft else None, settings, settings)
-    )
+    draft_name = str(draft) if draft else None
+    session = Session(LoadCommand(str(target), draft_name, settings, settings))
     try:
         yield session
     finally:

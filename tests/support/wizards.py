@@ -86,9 +86,15 @@ class Price(Struct, frozen=True):
 
 
 PRICES = {
-    "qwen3-8b+qwen3-0.6b": Price(4.7, 0.6, 1.3, 0.4, (38, 44), (2.0, 2.4)),
-    "qwen3-8b+qwen3-1.7b": Price(4.7, 1.7, 1.9, 0.5, (38, 44), (1.4, 1.7)),
-    "phi-4+lookup": Price(8.4, 0, 1.6, 0.5, (29, 33), (1.0, 1.1)),
+    "qwen3-8b+qwen3-0.6b": Price(
+        target=4.7, draft=0.6, kv=1.3, work=0.4, plain=(38, 44), gain=(2.0, 2.4)
+    ),
+    "qwen3-8b+qwen3-1.7b": Price(
+        target=4.7, draft=1.7, kv=1.9, work=0.5, plain=(38, 44), gain=(1.4, 1.7)
+    ),
+    "phi-4+lookup": Price(
+        target=8.4, draft=0, kv=1.6, work=0.5, plain=(29, 33), gain=(1.0, 1.1)
+    ),
 }
 
 
@@ -120,7 +126,8 @@ def fit(price: Price, place: MachineProfile = PLACE) -> Plan:
 
 
 def speed(price: Price) -> SpeedEstimate:
-    (low, high), (least, most) = price.plain, price.gain
+    low, high = price.plain
+    least, most = price.gain
     drafted = (low * least, high * most)
     ways = {
         name: WorkloadSpeed((max(1.0, least + more), max(1.0, most + more)), drafted)

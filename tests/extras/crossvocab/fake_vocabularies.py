@@ -32,9 +32,13 @@ def vocabulary(pieces: Sequence[str]) -> SpelledVocabulary:
     def tokenize(text: bytes) -> list[int]:
         ids = []
         while text:
-            ends = [end for end in range(len(text), 0, -1) if text[:end] in tokens.ids]
-            ids += [tokens.ids[text[: ends[0]]]] if ends else []
-            text = text[ends[0] if ends else 1 :]
+            matches = [n for n in range(1, len(text) + 1) if text[:n] in tokens.ids]
+            if matches:
+                longest = max(matches)
+                ids.append(tokens.ids[text[:longest]])
+                text = text[longest:]
+            else:
+                text = text[1:]
         return ids
 
     return SpelledVocabulary(tokens, tokenize, (), silent)
@@ -73,7 +77,7 @@ class PermutedModel(FakeModel):
         self._theirs = np.array(["abcdef".index(letter) for letter in PERMUTED])
 
     def row(self, past: Sequence[int]) -> Logits:
-        row: Logits = self._model.row([int(self._theirs[token]) for token in past])[
-            self._theirs
-        ]
+        their_past = [int(self._theirs[token]) for token in past]
+        their_row = self._model.row(their_past)
+        row: Logits = their_row[self._theirs]
         return row
