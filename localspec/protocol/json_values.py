@@ -18,6 +18,7 @@ Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 _PLACE = re.compile(r" - at (`key` in )?`\$(.*)`$")
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.(\w+)")
 _ANY_KEY = "..."
+_NOT_A_CHOICE = "Invalid enum value"
 _MAX_PROBLEM_CHARS = 200  # A problem may quote a name of any length.
 
 
@@ -104,7 +105,49 @@ def _explain(message: str, body: Any, kind: Any, strict: bool) -> JsonError:
         else:
             steps.append(_find_key(body, steps, is_right))
     value = _find_key(body, steps, is_right) if place[1] else _get(body, steps)
+    if problem.startswith(_NOT_A_CHOICE):
+        choices = _find_choices(kind, steps)
+        if choices:
+            problem = f"Expected one of {', '.join(map(repr, choices))}, got"
+            return JsonError(_join_steps(steps), f"{problem} {reprlib.repr(value)}")
     return JsonError(_join_steps(steps), _add_value(problem, value))
+
+
+def _find_choices(kind: Any, steps: Sequence[str | int]) -> list[str | int]:
+    """The words that a type allows at a place of its document, as it declares them.
+
+    Empty if several types are possible on the way there.
+    """
+    from msgspec import inspect  # noqa: PLC0415  only for an error; it takes 5 ms
+
+    info: Any = inspect.type_info(kind)
+    for step in steps:
+        info = _without_null(info)
+        if isinstance(info, inspect.StructType | inspect.TypedDictType):
+            by_name = {field.encode_name: field.type for field in info.fields}
+            info = by_name.get(str(step))
+        elif isinstance(info, inspect.DictType):
+            info = info.value_type
+        elif isinstance(info, inspect.TupleType):
+            info = info.item_types[int(step)]
+        elif isinstance(info, inspect.VarTupleType | inspect.ListType):
+            info = info.item_type
+        else:
+            return []
+    info = _without_null(info)
+    return list(info.values) if isinstance(info, inspect.LiteralType) else []
+
+
+def _without_null(info: Any) -> Any:
+    """The type that may also be null, and what constrains it, without both."""
+    from msgspec import inspect  # noqa: PLC0415  as above
+
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    if not isinstance(info, inspect.UnionType):
+        return info
+    types = [each for each in info.types if not isinstance(each, inspect.NoneType)]
+    return types[0] if len(types) == 1 else info
 
 
 def _add_value(problem: str, value: Any) -> str:

@@ -71,7 +71,7 @@ def test_machines_and_models_that_make_no_sense() -> None:
     options: Any
     for options, words in [
         ({"ctx": 0}, "ctx cannot be 0"),
-        ({"spec": "eagle3"}, "does not support 'eagle3': its draft is a draft model"),
+        ({"spec": "eagle3"}, "does not support 'eagle3': its draft is a model"),
         ({"spec": "mtp", "draft": "none"}, "'mtp' needs a draft model"),
         ({"split": ["a"]}, "split cannot be"),
         ({"template": "nonsense"}, "Unknown chat template"),

@@ -16,6 +16,7 @@ from localspec.protocol.wire import CommandReply, EngineCommand
 
 class Leaf(Struct, frozen=True):
     size: int
+    colour: Literal["red", "blue"] | None = None
 
 
 class Sample(Struct, frozen=True):
@@ -75,7 +76,7 @@ def test_a_lone_surrogate_and_nan_are_read() -> None:
         ("ratio", "0.5", "ratio: Expected `int | float`, got `str`: '0.5'"),
         ("ratio", True, "ratio: Expected `int | float`, got `bool`: True"),
         ("is_on", 1, "is_on: Expected `bool`, got `int`: 1"),
-        ("kind", "c", "kind: Invalid enum value 'c'"),
+        ("kind", "c", "kind: Expected one of 'a', 'b', got 'c'"),
         ("kind", ["a"], "kind: Expected `str`, got `array`: ['a']"),
         ("limit", 2.0, "limit: Expected `int | null`, got `float`: 2.0"),
         ("limit", True, "limit: Expected `int | null`, got `bool`: True"),
@@ -108,6 +109,24 @@ def test_a_value_of_another_type_is_named(
         from_json(Sample, {"name": "x"} | {name: value})
 
     assert str(error.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"leaf": {"size": 1, "colour": "x"}}, "leaf"),
+        ({"leaves": [{"size": 1}, {"size": 1, "colour": "x"}]}, "leaves[1]"),
+        ({"tables": {"a": {"b": {"size": 1, "colour": "x"}}}}, "tables.a.b"),
+    ],
+)
+def test_the_possible_words_are_named_at_any_depth(
+    body: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(JsonError) as error:
+        from_json(Sample, {"name": "x"} | body)
+
+    expected = f"{place}.colour: Expected one of 'blue', 'red', got 'x'"
+    assert str(error.value) == expected
 
 
 def test_a_number_that_no_float_holds_is_refused() -> None:
