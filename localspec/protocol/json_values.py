@@ -153,7 +153,9 @@ def _without_null(info: Any) -> Any:
 def _add_value(problem: str, value: Any) -> str:
     problem = problem[:_MAX_PROBLEM_CHARS]
     shown = reprlib.repr(value)  # Short, whatever its size and depth.
-    return problem if shown in problem else f"{problem}: {shown}"
+    if isinstance(value, str) and shown in problem:
+        return problem
+    return f"{problem}: {shown}"
 
 
 def _find_key(

@@ -121,7 +121,7 @@ def test_a_damaged_file_stops_commands_and_is_never_written(file: Path) -> None:
     for verb in (("version",), ("completion", "bash"), ("config", "path")):
         assert localspec(*verb).code == 0
     done = localspec("doctor", "--fix", "-y")
-    assert done.code == 1 and f"x {where}" in done.text and file.read_text() == before
+    assert done.code == 1 and f"✗ {where}" in done.text and file.read_text() == before
 
 
 def test_unknown_keys_are_said_and_stop_nothing(file: Path) -> None:
