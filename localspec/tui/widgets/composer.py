@@ -164,7 +164,7 @@ class MessageComposer(TextArea):
         size = self._session.estimate_tokens(text)
         left = self._session.tokens_left
         if not size or left is None:
-            self.border_subtitle = ""
+            self.border_subtitle = Content("")
             return
         tokens = "1 token" if size == 1 else f"{short_count(size)} tokens"
         label = f"about {tokens}, {short_count(max(0, left))} left"
