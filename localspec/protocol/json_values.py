@@ -113,7 +113,7 @@ def _explain(message: str, body: Any, kind: Any, strict: bool) -> JsonError:
     return JsonError(_join_steps(steps), _add_value(problem, value))
 
 
-def _find_choices(kind: Any, steps: Sequence[str | int]) -> list[str | int]:
+def _find_choices(kind: Any, steps: Sequence[str | int]) -> tuple[object, ...]:
     """The words that a type allows at a place of its document, as it declares them.
 
     Empty if several types are possible on the way there.
@@ -133,9 +133,9 @@ def _find_choices(kind: Any, steps: Sequence[str | int]) -> list[str | int]:
         elif isinstance(info, inspect.VarTupleType | inspect.ListType):
             info = info.item_type
         else:
-            return []
+            return ()
     info = _without_null(info)
-    return list(info.values) if isinstance(info, inspect.LiteralType) else []
+    return info.values if isinstance(info, inspect.LiteralType) else ()
 
 
 def _without_null(info: Any) -> Any:
