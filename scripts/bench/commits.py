@@ -6,7 +6,7 @@
 documents  the JSON and the text of every command that can run offline.
 texts      greedy and seeded answers of the models that are on this computer.
 chats      the saved chats of a scripted linear chat, row by row.
-start      `--help`, the painted Home, and `run -p` of one token: ratio new to old.
+start      `--help`, the app's first screen, and `run -p` of one token: ratio new to old.
 speed      tokens/s of plain decoding and of `auto`: ratio new to old.
 
 What differs between two runs of the old commit (a time, free memory) is not compared.
@@ -290,17 +290,17 @@ def compare_starts(old: Checkout, new: Checkout, repeats: int) -> None:
     commands: dict[str, Callable[[Checkout], float]] = {
         "--help": lambda checkout: time_command(checkout, ("--help",)),
         "run -p, one token": lambda checkout: time_command(checkout, (*one_token, "1")),
-        "Home": time_home,
+        "the app": time_app,
     }
     for name, measure in commands.items():
         report_ratio(f"start of {name}", "s", old, new, measure, repeats)
 
 
-def time_home(checkout: Checkout) -> float:
-    """Seconds from the start of the process to the painted Home."""
+def time_app(checkout: Checkout) -> float:
+    """Seconds from the start of the process to the painted first screen."""
     os.environ.update(checkout.environment)
     with Terminal("-P", "-m", "localspec", folder=str(checkout.data)) as screen:
-        return screen.wait_for("Ready to run") - screen.began
+        return screen.wait_for("SmolLM2") - screen.began
 
 
 def compare_speeds(old: Checkout, new: Checkout, repeats: int) -> None:
