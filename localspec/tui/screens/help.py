@@ -34,31 +34,31 @@ KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
 GLOSSARY: dict[str, str] = {
     "Target": "the model you chat with. It decides every token of the answer.",
     "Draft model": (
-        "a small model that proposes the next tokens for the target. It needs the same "
-        "vocabulary. What it proposes are draft tokens."
+        "a small model that proposes the next tokens for the target, the draft tokens. It "
+        "usually has the same vocabulary."
     ),
     "Head": (
-        "a draft model in miniature that reads the target's hidden states instead of the text "
-        "(EAGLE-3, MTP, DFlash, DSpark)."
+        "a very small draft model for one target. It reads the target's hidden states instead "
+        "of the text (EAGLE-3, MTP, DFlash, DSpark)."
     ),
     "Prompt lookup": (
-        "draft tokens without a draft model: what followed the same words earlier in the text "
+        "draft tokens without a draft model. What followed the same words earlier in the text "
         "is proposed again."
     ),
     "Acceptance rate": (
-        "accepted draft tokens divided by all draft tokens. A rejected one costs time and "
+        "accepted draft tokens divided by all draft tokens. A rejected token costs time and "
         "never changes the text."
     ),
     "Tokens per pass": (
-        "the tokens that one pass of the target gives on average. Plain decoding gives 1."
+        "how many tokens one pass of the target gives on average. Plain decoding gives 1."
     ),
     "Verification method": (
         "the rule by which draft tokens are accepted or rejected (coupled, rejection, block, "
         "match)."
     ),
     "Lossless": (
-        "speculation does not change what the target writes: the same probabilities, and at "
-        "temperature 0 the same tokens, up to rounding."
+        "speculation does not change what the target writes. The probabilities are the same, "
+        "and at temperature 0 the tokens, up to rounding."
     ),
     "Context": (
         "the tokens that the model can read at once: system prompt, earlier turns, and the answer."
