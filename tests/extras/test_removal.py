@@ -104,6 +104,9 @@ def test_without_its_folder_a_command_is_unknown_and_a_model_answers(
 
 
 @pytest.mark.long
+@pytest.mark.skipif(
+    not os.environ.get("LOCALSPEC_TEST_BULK"), reason="a whole suite for each folder"
+)
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_core_passes_its_tests_without_the_folder(
