@@ -266,7 +266,7 @@ async def test_f5_finishes(
     is_back: bool, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the demo would be faster here
-    monkeypatch.setattr(advisor, "_MIN_WORKER_GAIN", 1e-9)
+    monkeypatch.setattr(advisor, "_MIN_REMOTE_GAIN", 1e-9)
     demo = ResolvedPair(DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf", "model")
     session, runner = ChatSession(demo), EngineRunner()
     session.change_settings(max_tokens=300)
