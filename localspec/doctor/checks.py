@@ -34,7 +34,7 @@ from localspec.machine.cpu_and_ram import choose_n_threads, read_cpu_cores
 from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
-from localspec.machine.memory_probe import ProbeError
+from localspec.machine.memory_probe import LlamaCppInfo, ProbeError
 from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
@@ -59,11 +59,6 @@ _FAST_FEATURES = ("AVX2", "FMA", "F16C", "AVX512", "DOTPROD")
 
 They count if the CPU has them and the installed build does not use them.
 """
-_MIN_FREE_MEMORY = 2 << 30
-_NO_DEVICE_FIX = (
-    "Check the driver (nvidia-smi, rocminfo or vulkaninfo --summary), and that "
-    f"{', '.join(device_detection.VISIBLE_DEVICES_VARIABLES)} name devices that are there"
-)
 _LOADER_FIXES = (
     (
         r"libcudart|libcublas|cudart64|cublas64",
@@ -82,6 +77,46 @@ _LOADER_FIXES = (
 """Pattern in the dynamic loader's message -> fix."""
 
 
+def check_engine() -> Iterator[Finding]:
+    yield _check_versions()
+    yield from _check_drafter_packages()
+    try:
+        info = memory_probe.query_llama_cpp()
+    except (ProbeError, OSError) as error:
+        yield _explain_load_failure(str(error))
+        return
+    yield ok("library", f"{info.library_path} {_describe_backends(info)}")
+    yield _check_heads(info)
+    yield from _check_cpu_features(info.features, _read_cpu_flags())
+    yield ok("threads", _describe_threads())
+    extra_checks: list[Callable[[], Iterator[Finding]]] = extras.load("ENGINE_CHECKS")
+    for check in extra_checks:
+        yield from check()
+    mismatch = llama_build.find_mismatch()
+    if mismatch is not None:
+        yield mismatch
+
+
+def _describe_backends(info: LlamaCppInfo) -> str:
+    if info.supports_gpu_offload:
+        return "can use a GPU"
+    built_for = installed_llama_cpp.find_gpu_backends()
+    if built_for:
+        return f"was built for {' and '.join(built_for)} and finds no such device"
+    return "can use the CPU only"
+
+
+def _check_heads(info: LlamaCppInfo) -> Finding:
+    *first, last = [kind.title for kind in draft_kinds.HEADS]
+    kinds = f"{', '.join(first)} and {last}"
+    if not info.missing_head_functions:
+        return ok("heads", f"can draft with {kinds} heads")
+    missing = ", ".join(info.missing_head_functions)
+    what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {missing}"
+    fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
+    return problem("no-heads", what, fix)
+
+
 def _check_drafter_packages() -> Iterator[Finding]:
     """The drafters that other packages offer; most computers have none."""
     for drafter in draft_kinds.installed().values():
@@ -91,40 +126,6 @@ def _check_drafter_packages() -> Iterator[Finding]:
             yield problem("drafter-package", error.message, error.hint)
         else:
             yield ok("drafter", f"--spec {kind.name} comes from {drafter.package}")
-
-
-def check_engine() -> Iterator[Finding]:
-    yield _check_versions()
-    yield from _check_drafter_packages()
-    try:
-        info = memory_probe.query_llama_cpp()
-    except (ProbeError, OSError) as error:
-        yield _explain_load_failure(str(error))
-        return
-    backend = "can use a GPU" if info.supports_gpu_offload else "can use the CPU only"
-    if not info.supports_gpu_offload:
-        built_for = installed_llama_cpp.find_gpu_backends()
-        if built_for:
-            names = " and ".join(built_for)
-            backend = f"was built for {names} and finds no such device"
-    yield ok("library", f"{info.library_path} {backend}")
-    *first, last = (kind.title for kind in draft_kinds.HEADS)
-    kinds = f"{', '.join(first)} and {last}"
-    missing = ", ".join(info.missing_head_functions)
-    if missing:
-        what = f"this llama.cpp cannot draft with heads ({kinds}): it lacks {missing}"
-        fix = "Install the llama-cpp-python version that localspec requires; or use --draft none"
-        yield problem("no-heads", what, fix)
-    else:
-        yield ok("heads", f"can draft with {kinds} heads")
-    yield from _check_cpu_features(info.features, _read_cpu_flags())
-    yield ok("threads", _describe_threads())
-    extra_checks: list[Callable[[], Iterator[Finding]]] = extras.load("ENGINE_CHECKS")
-    for check in extra_checks:
-        yield from check()
-    mismatch = llama_build.find_mismatch()
-    if mismatch is not None:
-        yield mismatch
 
 
 def _check_versions() -> Finding:
@@ -171,10 +172,10 @@ def _describe_threads() -> str:
         costs = record.measured
         if costs is None or costs.threads is None or costs.threads_batch is None:
             continue
-        counts = (
-            f"{costs.threads} a token, {costs.threads_batch} for prompts and drafts"
+        return (
+            f"{text}; CPU threads: {costs.threads} a token, "
+            f"{costs.threads_batch} for prompts and drafts (measured)"
         )
-        return f"{text}; CPU threads: {counts} (measured)"
     return f"{text}; CPU threads: {choose_n_threads()} until a model is measured"
 
 
@@ -184,11 +185,9 @@ def _check_cpu_features(features: str, cpu_flags: frozenset[str]) -> Iterator[Fi
     yield ok("features", f"built with {' '.join(built) or 'no CPU extension'}")
     if not cpu_flags:  # no /proc/cpuinfo
         return
-    # A name without an entry is not looked for: its flag is unknown.
-    flags_of_built = {name: _LINUX_CPU_FLAGS.get(name) for name in built}
-    missing = [
-        name for name, flag in flags_of_built.items() if flag and flag not in cpu_flags
-    ]
+    # A feature without an entry is not looked for: its flag is unknown.
+    known = [name for name in built if name in _LINUX_CPU_FLAGS]
+    missing = [name for name in known if _LINUX_CPU_FLAGS[name] not in cpu_flags]
     if missing:
         what = (
             f"built for CPU features this CPU lacks: {', '.join(missing)}; it may crash"
@@ -215,7 +214,18 @@ def _read_cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     except OSError:
         return frozenset()
     line = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
-    return frozenset(line[1].split()) if line else frozenset()
+    if line is None:
+        return frozenset()
+    return frozenset(line[1].split())
+
+
+# --- The devices.
+
+_MIN_FREE_MEMORY = 2 << 30  # Bytes of RAM.
+_NO_DEVICE_FIX = (
+    "Check the driver (nvidia-smi, rocminfo or vulkaninfo --summary), and that "
+    f"{', '.join(device_detection.VISIBLE_DEVICES_VARIABLES)} name devices that are there"
+)
 
 
 def check_devices() -> Iterator[Finding]:
@@ -224,24 +234,30 @@ def check_devices() -> Iterator[Finding]:
         yield problem("devices-unknown", detected.note, _NO_DEVICE_FIX)
     for device in detected.devices:
         what = _format_device(device)
-        is_uncertain = bool(device.note) or device.free is None
-        yield problem("gpu", what) if is_uncertain else ok("gpu", what)
+        if device.note or device.free is None:
+            yield problem("gpu", what)
+        else:
+            yield ok("gpu", what)
     if not detected.devices and not detected.note:
+        what = "no GPU that this llama.cpp can use"
         driver = llama_cpp_builds.detect_hardware().nvidia_driver
-        hint = f"; an NVIDIA driver ({driver}) is installed" if driver else ""
-        yield ok("no-gpu", f"no GPU that this llama.cpp can use{hint}")
-    cpu = detected.cpu
+        if driver:
+            what += f"; an NVIDIA driver ({driver}) is installed"
+        yield ok("no-gpu", what)
+    yield _check_ram(detected.cpu)
+
+
+def _check_ram(cpu: Device) -> Finding:
+    name = cpu.description or "CPU"
     free = cpu.free or 0
-    what = (
-        f"{cpu.description or 'CPU'}: {gib(free)} of {gib(cpu.total or 0)} memory free"
-    )
+    total = cpu.total or 0
+    what = f"{name}: {gib(free)} of {gib(total)} memory free"
     if cpu.note:
         what += f" ({cpu.note})"
     if free < _MIN_FREE_MEMORY:
         fix = "Close other programs, or run a smaller model: localspec pair suggest"
-        yield problem("little-memory", what, fix)
-    else:
-        yield ok("memory", what)
+        return problem("little-memory", what, fix)
+    return ok("memory", what)
 
 
 def _format_device(device: Device) -> str:
@@ -261,12 +277,10 @@ def _format_device(device: Device) -> str:
     return ", ".join(facts)
 
 
+# --- The disk.
+
 _MIN_FREE_DISK = 10 * 10**9  # Bytes; an 8B model with its draft model takes about 6 GB.
-_MAX_CHECKED_BYTES = 256 << 20
-"""Larger chat databases skip the integrity check; this size takes about a second."""
-_TIME_BUDGET_SECONDS = 5.0  # For reading model headers.
-_MIN_COLUMNS = 60
-_MIN_LINES = 15
+_MAX_REPOS_SHOWN = 3  # Of those whose download can be resumed.
 
 
 def check_disk() -> Iterator[Finding]:
@@ -291,9 +305,10 @@ def check_disk() -> Iterator[Finding]:
         yield problem("models-folder", f"{folder} is not a folder", fix)
     view = config.resolve()
     for fault in view.errors:
-        in_file = config.is_in_file(fault)
-        id_ = "config-damaged" if in_file else "environment-wrong"
-        yield problem(id_, fault, config.EDIT_HINT if in_file else config.UNSET_HINT)
+        if config.is_in_file(fault):
+            yield problem("config-damaged", fault, config.EDIT_HINT)
+        else:
+            yield problem("environment-wrong", fault, config.UNSET_HINT)
     for warning in view.warnings:
         yield problem("config-unknown", warning, config.EDIT_HINT)
     _, error = catalog.load_valid()
@@ -307,22 +322,24 @@ def _check_leftovers() -> Iterator[Finding]:
         return
     size = gb(sum(file.size for file in leftovers))
     what = f"{size} in {count(len(leftovers), 'incomplete download')}"
-    repos = dict.fromkeys(file.repo for file in leftovers if file.resumable)
-    remedies = [f"localspec pull {repo} resumes it" for repo in list(repos)[:3]]
+    resumable = dict.fromkeys(file.repo for file in leftovers if file.resumable)
+    first_repos = list(resumable)[:_MAX_REPOS_SHOWN]
+    remedies = [f"localspec pull {repo} resumes it" for repo in first_repos]
     pronoun = "it" if len(leftovers) == 1 else "them"
     remedies.append(f"localspec rm --leftovers deletes {pronoun}")
     yield problem("leftovers", what, "; ".join(remedies))
 
 
-def _check_folder(name: str, contents: str, variable: str, folder: Path) -> Finding:
+def _check_folder(id_: str, contents: str, variable: str, folder: Path) -> Finding:
+    """Whether a folder, or the lowest existing one above it, can be written."""
     existing = folder
     while not os.path.exists(existing) and existing != existing.parent:
         existing = existing.parent
     if os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK):
         note = "" if existing == folder else " (created when needed)"
-        return ok(name, f"{contents} in {folder}{note}")
+        return ok(id_, f"{contents} in {folder}{note}")
     fix = f"Make it writable, or set {variable} to another folder"
-    return problem(f"{name}-refused", f"{existing} is not writable", fix)
+    return problem(f"{id_}-refused", f"{existing} is not writable", fix)
 
 
 def _check_symlinks(cache: Path) -> Iterator[Finding]:
@@ -336,6 +353,12 @@ def _check_symlinks(cache: Path) -> Iterator[Finding]:
             "Windows: turn on Developer Mode; otherwise use a disk that supports links"
         )
         yield problem("no-links", what, fix)
+
+
+# --- The chats.
+
+_MAX_CHECKED_BYTES = 256 << 20
+"""Larger chat databases skip the integrity check; this size takes about a second."""
 
 
 def check_chats() -> Iterator[Finding]:
@@ -367,14 +390,19 @@ def _check_database(path: Path) -> Iterator[Finding]:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == schema.SCHEMA_VERSION and size <= _MAX_CHECKED_BYTES:
             schema.check_integrity(connection)
-        (n,) = connection.execute("SELECT count(*) FROM chats").fetchone()
-    what = f"{count(n, 'saved chat')}, {gb(size)}" if n else "no saved chats"
+        (n_chats,) = connection.execute("SELECT count(*) FROM chats").fetchone()
+    what = "no saved chats"
+    if n_chats:
+        what = f"{count(n_chats, 'saved chat')}, {gb(size)}"
     yield ok("chats", what)
     if version > schema.SCHEMA_VERSION:
         what = "a newer localspec wrote the chats: they are read-only here"
         yield problem("chats-newer", what, "Update localspec")
 
 
+# --- The installed models.
+
+_TIME_BUDGET_SECONDS = 5.0  # For reading model headers.
 ModelCheck = Callable[[Sequence[tuple[LocalModel, Header]]], Iterator[Finding]]
 """Findings of an extra about the installed models that can be read."""
 
@@ -382,17 +410,16 @@ ModelCheck = Callable[[Sequence[tuple[LocalModel, Header]]], Iterator[Finding]]
 def check_models() -> Iterator[Finding]:
     models = inventory.list_models()
     if not models:
-        yield Finding(
-            "models", "models", "ok", "none installed", "localspec pair suggest"
-        )
+        yield ok("models", "none installed", "localspec pair suggest")
         return
     size = gb(sum(model.size for model in models))
     yield ok("models", f"{len(models)} installed, {size}")
-    started = time.monotonic()
+    deadline = time.monotonic() + _TIME_BUDGET_SECONDS
     checked: list[tuple[LocalModel, Header]] = []
-    for number, model in enumerate(models):
-        if time.monotonic() - started > _TIME_BUDGET_SECONDS:
-            what = f"{len(models) - number} of them were not checked: that would take too long"
+    for n_done, model in enumerate(models):
+        if time.monotonic() > deadline:
+            n_left = len(models) - n_done
+            what = f"{n_left} of them were not checked: that would take too long"
             yield problem("not-looked-at", what)
             return
         name = model.path.name
@@ -411,14 +438,19 @@ def check_models() -> Iterator[Finding]:
         yield from check(checked)
 
 
+# --- The network.
+
+
 def check_network(environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield from _check_offline(environ)
     yield _check_endpoint(environ.get("HF_ENDPOINT", ""))
     yield _check_token(environ)
-    names = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
-    proxies = [name for name in names if environ.get(name) or environ.get(name.lower())]
+    proxies = []
+    for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
+        if environ.get(name) or environ.get(name.lower()):
+            proxies.append(name)
     if proxies:
-        # Their values may hold passwords.
+        # The values are not shown: they may hold passwords.
         yield ok("proxy", f"a proxy is set ({', '.join(proxies)})")
 
 
@@ -465,12 +497,17 @@ def _check_token(environ: Mapping[str, str]) -> Finding:
             return ok("token", f"hub token set ({name})")
     caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = environ.get("HF_HOME") or os.path.join(caches, "huggingface")
-    file = os.path.expanduser(
-        environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
-    )
+    token_path = environ.get("HF_TOKEN_PATH") or os.path.join(home, "token")
+    file = os.path.expanduser(token_path)
     if os.path.isfile(file):
         return ok("token", f"hub token in {file}")
     return ok("no-token", "no hub token: gated models cannot be downloaded")
+
+
+# --- The terminal.
+
+_MIN_COLUMNS = 60
+_MIN_LINES = 15
 
 
 def check_terminal(
@@ -488,9 +525,8 @@ def check_terminal(
         yield ok("size", what)
     encoding = (getattr(out, "encoding", "") or "").lower().replace("-", "")
     if encoding != "utf8":
-        what = (
-            f"the output encoding is {encoding or 'unknown'}: other characters become ?"
-        )
+        shown = encoding or "unknown"
+        what = f"the output encoding is {shown}: other characters become ?"
         fix = "Set PYTHONUTF8=1 and a UTF-8 locale such as LANG=C.UTF-8"
         yield problem("no-unicode", what, fix)
     else:
@@ -525,6 +561,8 @@ def _describe_colours(environ: Mapping[str, str]) -> str:
     return "256 colours" if "256" in environ.get("TERM", "") else "16 colours or fewer"
 
 
+# --- All areas.
+
 AREAS: dict[str, Callable[[], Iterator[Finding]]] = {
     "engine": check_engine,
     "devices": check_devices,
@@ -539,7 +577,10 @@ AREAS: dict[str, Callable[[], Iterator[Finding]]] = {
 
 def run_checks() -> tuple[Finding, ...]:
     """All findings, safe to share: no home folder, no user name, no tokens."""
-    return tuple(finding for area in AREAS for finding in check_area(area))
+    findings: list[Finding] = []
+    for area in AREAS:
+        findings += check_area(area)
+    return tuple(findings)
 
 
 def check_area(area: str) -> Iterator[Finding]:

@@ -61,7 +61,10 @@ PROBLEMS: dict[Level, dict[str, str]] = {
         "not-looked-at": "One of them may be damaged; opening it would show that.",
     },
 }
-"""By level and finding id: the consequence for the user, in one sentence."""
+"""Level -> id of a finding -> its consequence for the user, in one sentence.
+
+It is empty where `what` says it already.
+"""
 
 
 class CommandLine(Struct, frozen=True):
@@ -96,7 +99,7 @@ class RepairAction(Struct, frozen=True):
 
 class Finding(Struct, frozen=True):
     id: str  # Stable, for programs: cpu-only-build.
-    area: str  # A key of checks.AREAS; empty before its check is done.
+    area: str  # A key of checks.AREAS; empty until `check_area` sets it.
     level: Level  # `error`: localspec cannot work until this is fixed.
     what: str
     fix: str = ""  # One line: what to do or type.
@@ -104,15 +107,21 @@ class Finding(Struct, frozen=True):
     action: RepairAction | None = None
 
 
-def ok(id_: str, what: str) -> Finding:
-    return Finding(id_, "", "ok", what)
+def ok(id_: str, what: str, fix: str = "") -> Finding:
+    return Finding(id=id_, area="", level="ok", what=what, fix=fix)
 
 
 def problem(id_: str, what: str, fix: str = "") -> Finding:
     """A finding with the level and the explanation that PROBLEMS has for its id."""
-    level = next(level for level in WORST_FIRST if id_ in PROBLEMS[level])
-    explanation = PROBLEMS[level][id_]
-    return Finding(id_, "", level, what, fix, explanation)
+    (level,) = [level for level in WORST_FIRST if id_ in PROBLEMS[level]]
+    return Finding(
+        id=id_,
+        area="",
+        level=level,
+        what=what,
+        fix=fix,
+        explanation=PROBLEMS[level][id_],
+    )
 
 
 def redact(finding: Finding) -> Finding:
@@ -123,6 +132,7 @@ def redact(finding: Finding) -> Finding:
 
 
 def _redact_text(text: str) -> str:
+    """For user ann, `/home/ann/x /media/ann/y` becomes `~/x /media/<user>/y`."""
     text = sanitize(text, multiline=False)
     try:
         home = str(Path.home())

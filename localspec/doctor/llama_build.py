@@ -39,17 +39,21 @@ def dismiss() -> None:
 
 def find_mismatch() -> Finding | None:
     """A CPU-only build on a computer with a usable GPU; None if detection fails, too."""
-    with suppress(OSError, ValueError):
-        if installed_llama_cpp.find_gpu_backends() != ():
+    try:
+        backends = installed_llama_cpp.find_gpu_backends()
+        if backends is None or backends:  # They are unknown, or there are some.
             return None
+        # Programs such as nvidia-smi are slow, so files decide first.
         from_files = llama_cpp_builds.detect_hardware(run=lambda _: "")
         if llama_cpp_builds.choose_build(from_files).backend == "cpu":
             return None
         build = llama_cpp_builds.choose_build(llama_cpp_builds.detect_hardware())
-        if build.backend != "cpu":
-            what = f"{build.reason}, but the installed llama.cpp can use the CPU only"
-            return problem(CPU_ONLY, what, format_install_line(build))
-    return None
+        if build.backend == "cpu":
+            return None
+        what = f"{build.reason}, but the installed llama.cpp can use the CPU only"
+        return problem(CPU_ONLY, what, format_install_line(build))
+    except (OSError, ValueError):
+        return None
 
 
 def format_install_line(build: LlamaCppBuild) -> str:
@@ -78,7 +82,7 @@ def find_pinned_requirement() -> str:
 def install_commands_for(
     build: LlamaCppBuild, *, checkout: bool = False
 ) -> tuple[CommandLine, ...]:
-    """Commands that reinstall the installed release, or the required one.
+    """Commands that install a build of the installed release, or of the required one.
 
     There are none if that cannot work here. With `checkout`, a source checkout's own
     installer does it.

@@ -21,7 +21,7 @@ from localspec.models.local_files import inventory
 from localspec.sanitize import sanitize
 from localspec.units import count, gb
 
-_CPU_BUILD = LlamaCppBuild("cpu", "", compilers=("c++", "cl"))
+_CPU_BUILD = LlamaCppBuild(backend="cpu", reason="", compilers=("c++", "cl"))
 _REINSTALLED = ("slow-build", "other-cpu", "illegal-instruction", "engine-fails")
 """Findings that a build for this CPU resolves."""
 
@@ -69,10 +69,10 @@ def _reinstall(finding_id: str) -> RepairAction | None:
 
 
 def _choose_install_commands(finding_id: str) -> tuple[CommandLine, ...]:
-    """Those of the best build for the hardware, or of the one for the CPU.
+    """Those of the best build for the hardware, or of a build for this CPU.
 
-    A missing llama.cpp is replaced by the CPU's build if the best one cannot be
-    installed; a CPU-only build is not replaced by another.
+    A missing llama.cpp is replaced by a build for this CPU if the best one cannot be
+    installed. A CPU-only build is not replaced by another CPU-only build.
     """
     if finding_id in _REINSTALLED:
         return llama_build.install_commands_for(_CPU_BUILD)
@@ -115,9 +115,9 @@ class RepairRunner:
         self._stopped = threading.Event()
 
     def run(self) -> tuple[bool, str]:
-        """Whether the repair succeeded, and a sentence about its result.
+        """Run the commands, then the quick action; the first failure ends the repair.
 
-        The first failure ends it.
+        Returns whether it succeeded, and a sentence about its result.
         """
         for command in self._action.commands:
             if self._stopped.is_set():
@@ -152,6 +152,7 @@ class RepairRunner:
 
     def _run_command(self, command: CommandLine) -> int:
         is_windows = sys.platform == "win32"
+        # Only Windows has this flag.
         new_group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
         try:
             process = subprocess.Popen(
@@ -162,7 +163,7 @@ class RepairRunner:
                 env={**os.environ, **_QUIET_ENVIRON, **dict(command.environ)},
                 # So the compilers that it starts are stopped with it.
                 start_new_session=not is_windows,
-                creationflags=new_group if is_windows else 0,
+                creationflags=new_group,
             )
         except OSError as error:
             self._on_line(f"Cannot start the command: {error.strerror or error}")

@@ -16,6 +16,7 @@ from localspec.protocol.events import (
     SpeculationPlan,
     SpeculationState,
     Token,
+    TokenClass,
 )
 from localspec.protocol.round_totals import DraftTotals
 from localspec.report.lines import Line, Role, Span, make_line
@@ -88,12 +89,13 @@ def format_stats(
     if speculation["drafted"]:
         n_drafted_rounds = speculation["rounds"]
         n_passes = n_drafted_rounds + speculation["paused_rounds"]
+        tokens_per_pass = totals["tokens"] / n_passes
         drafts = DraftTotals(
             drafted=speculation["drafted"], accepted=speculation["accepted"]
         )
         facts = [
             describe_acceptance(drafts),
-            f"{totals['tokens'] / n_passes:.1f} tokens per target pass",
+            f"{tokens_per_pass:.1f} tokens per target pass",
             f"{_count_passes(n_passes)}, {n_drafted_rounds} with a draft",
         ]
         yield make_line(separator.join(facts))
@@ -116,19 +118,28 @@ def format_stats(
 
 
 def _format_histogram(counts: Sequence[int], *, plain: bool) -> str:
-    """`counts[n]`: the rounds in which n draft tokens were accepted."""
+    """`counts[n]`: the rounds in which n draft tokens were accepted.
+
+    `[1, 0, 2]` becomes `0 ███ 1  1  0  2 ██████ 2`; plain, `0: 1 time, 2: 2 times`.
+    """
     if plain:
-        times = (f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n)
+        times = [f"{i}: {count(n, 'time')}" for i, n in enumerate(counts) if n]
         return ", ".join(times)
-    highest = max(counts, default=0) or 1
-    bars = [draw_bar(n / highest, _BAR_WIDTH) for n in counts]
-    rows = zip(bars, counts, strict=True)
-    return "  ".join(f"{i} {bar} {n}" for i, (bar, n) in enumerate(rows))
+    highest = max([*counts, 1])
+    columns = []
+    for n_accepted, n_rounds in enumerate(counts):
+        bar = draw_bar(n_rounds / highest, _BAR_WIDTH)
+        columns.append(f"{n_accepted} {bar} {n_rounds}")
+    return "  ".join(columns)
 
 
 # --- The rounds of an answer.
 
 _WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
+_SPOKEN_LABELS: dict[TokenClass, str] = {
+    "correction": "Corrected to",
+    "bonus": "Bonus",
+}
 
 
 def format_round(event: Round) -> Line:
@@ -136,10 +147,10 @@ def format_round(event: Round) -> Line:
     source = sanitize(event.source or "plain", multiline=False)
     accepted = f"{event.accepted}/{event.drafted}" if event.drafted else ""
     ms = milliseconds(event.ms.total)
-    start = f"{event.n:>5}  {source:<7} {accepted:>5}  {ms:>8} "
+    numbers = f"{event.n:>5}  {source:<7} {accepted:>5}  {ms:>8} "
     if not event.tokens:
-        return make_line(start.rstrip())
-    spans = [Span(start)]
+        return make_line(numbers.rstrip())
+    spans = [Span(numbers)]
     for token in event.tokens:
         text = sanitize(token.text).translate(_WHITESPACE_ESCAPES)
         spans.append(Span(" "))
@@ -158,10 +169,9 @@ def describe_round(event: Round) -> str:
     if event.accepted:
         sentence += f": {', '.join(texts[: event.accepted])}"
     sentences = [f"{sentence}."]
-    labels = {"correction": "Corrected to", "bonus": "Bonus"}
-    others = event.tokens[event.accepted :]
-    for token in others:
-        sentences.append(f"{labels.get(token.kind, 'Then')} {_quote(token)}.")
+    for token in event.tokens[event.accepted :]:
+        label = _SPOKEN_LABELS.get(token.kind, "Then")
+        sentences.append(f"{label} {_quote(token)}.")
     return " ".join(sentences)
 
 
@@ -175,12 +185,13 @@ def _quote(token: Token) -> str:
 def format_answer_summary(answer: GeneratedAnswer) -> str:
     """Totals of the rounds of a recorded answer, which may be incomplete."""
     totals = answer.totals
-    rounds = answer.rounds
     # The speed is that after the first token, as in `tokens_per_second`.
-    seconds = sum(event.ms.total for event in rounds[1:]) / 1e3
-    n_tokens = sum(len(event.tokens) for event in rounds[1:])
+    timed_rounds = answer.rounds[1:]
+    seconds = sum(event.ms.total for event in timed_rounds) / 1e3
+    n_tokens = sum(len(event.tokens) for event in timed_rounds)
     rate = n_tokens / seconds if seconds > 0 else None
-    parts = [f"{count(totals.tokens, 'token')} in {_count_passes(len(rounds))}"]
+    passes = _count_passes(len(answer.rounds))
+    parts = [f"{count(totals.tokens, 'token')} in {passes}"]
     if totals.drafted:
         parts.append(describe_acceptance(totals))
         parts.append(f"{totals.tokens_per_pass:.1f} tokens per target pass")
@@ -244,7 +255,8 @@ def format_status_line(stats: AnswerStats) -> str:
     if answer.tokens_per_second is not None:
         parts.append(token_rate(answer.tokens_per_second))
     used = short_count(answer.context_tokens)
-    parts.append(f"context {used} / {short_count(stats.n_ctx)}")
+    whole = short_count(stats.n_ctx)
+    parts.append(f"context {used} / {whole}")
     return " · ".join(parts)
 
 
@@ -257,9 +269,10 @@ def describe_status(stats: AnswerStats) -> str:
         sentences.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
     sentences += map(_make_sentence, stats.list_notable_ends())
     if totals.drafted:
-        gain = f", {stats.speedup.in_words} plain speed" if stats.speedup else ""
-        accepted = f"{totals.accepted} of {totals.drafted} draft tokens accepted"
-        sentences.append(f"{accepted}{gain}.")
+        sentence = f"{totals.accepted} of {totals.drafted} draft tokens accepted"
+        if stats.speedup:
+            sentence += f", {stats.speedup.in_words} plain speed"
+        sentences.append(f"{sentence}.")
     if answer.tokens_per_second is not None:
         sentences.append(f"{answer.tokens_per_second:.0f} tokens per second.")
     used = answer.context_tokens

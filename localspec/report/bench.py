@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from itertools import groupby
@@ -25,6 +26,8 @@ _MIN_BREAK_EVEN = 0.97
 _MIN_POSSIBLE_GAIN = 1.05
 """Below this best speed-up of any draft length, the pair cannot gain."""
 _MAX_PLAUSIBLE_SHARE = 1.2
+_SHOWN_VERIFY_WIDTH = 8
+"""The tokens of the pass whose cost is shown, if it was measured."""
 _BAR_WIDTH = 11
 _LEAST_SCALE = 1.5
 """The speed-up at the end of the bars, if no workload has a higher one."""
@@ -35,27 +38,26 @@ def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[Line
 
     Before the end there is no summary until the table has rows.
     """
-    names, *facts = (
-        sanitize(text, multiline=False) for text in _format_heading(report)
-    )
-    yield make_line(names, "heading")
-    yield from map(make_line, facts)
+    draft = f" with {report.draft}" if report.draft else ", no draft model"
+    names = f"{report.pair}: {report.model}{draft}"
+    yield make_line(sanitize(names, multiline=False), "heading")
+    for fact in _format_facts(report):
+        yield make_line(sanitize(fact, multiline=False))
     speedups = [row.speedup.max for row in report.rows if row.speedup]
-    scale = max(speedups, default=1.0)
+    scale = max([*speedups, _LEAST_SCALE])
     for temperature, rows in groupby(report.rows, lambda row: row.temperature):
         yield EMPTY_LINE
         yield make_line(_format_column_titles(temperature))
         for row in rows:
-            yield make_line(_format_table_row(row, max(scale, _LEAST_SCALE)))
+            yield make_line(_format_table_row(row, scale))
     if report.rows or is_final:
         yield EMPTY_LINE
         for text in _format_summary(report):
             yield make_line(text)
 
 
-def _format_heading(report: BenchReport) -> Iterator[str]:
-    draft = f" with {report.draft}" if report.draft else ", no draft model"
-    yield f"{report.pair}: {report.model}{draft}"
+def _format_facts(report: BenchReport) -> Iterator[str]:
+    """The machine, why the pair drafts, and what its passes cost."""
     yield from _format_machine(report)
     if report.why:
         yield f"ON, {report.why}"
@@ -63,9 +65,13 @@ def _format_heading(report: BenchReport) -> Iterator[str]:
     if costs is None:
         return
     parts = [f"one pass {milliseconds(costs.t1_ms)}"]
-    width = "8" if "8" in costs.curve else max(costs.curve, default="1", key=int)
-    if width != "1":
-        parts.append(f"verifying {width} tokens costs {costs.curve[width]:.1f} passes")
+    widths = [int(width) for width in costs.curve]
+    shown_width = max(widths, default=1)
+    if _SHOWN_VERIFY_WIDTH in widths:
+        shown_width = _SHOWN_VERIFY_WIDTH
+    if shown_width > 1:
+        passes = costs.curve[str(shown_width)]
+        parts.append(f"verifying {shown_width} tokens costs {passes:.1f} passes")
     if costs.c is not None:
         parts.append(f"a draft token {costs.c:.2f}")
     yield " · ".join(parts)
@@ -74,8 +80,10 @@ def _format_heading(report: BenchReport) -> Iterator[str]:
 def _format_machine(report: BenchReport) -> Iterator[str]:
     """Two lines: hardware, then software."""
     machine = report.machine
-    cores = f", {count(machine.cores, 'core')}" if machine.cores else ""
-    hardware = [f"{machine.cpu}{cores}"]
+    cpu = machine.cpu
+    if machine.cores:
+        cpu = f"{cpu}, {count(machine.cores, 'core')}"
+    hardware = [cpu]
     if machine.memory:
         hardware.append(gib(machine.memory))
     hardware += [device for device in machine.devices if device != "CPU"]
@@ -89,42 +97,45 @@ def _format_machine(report: BenchReport) -> Iterator[str]:
     yield " · ".join(software)
 
 
-# The rows of the table: a name of 10 columns and its asterisk, two speeds, the
-# speed-up as a number and a bar, its spread, and what explains it.
+# The rows of the table: a name and its asterisk, two speeds, the speed-up as a number
+# and a bar, its spread, and what explains it.
 
 
 def _format_column_titles(temperature: float) -> str:
     name = f"temperature {temperature:g}"
-    speeds = f"{name:<15} plain  spec tok/s{'':15}"
-    return f"{speeds}{'low–high':<8} accept tok/pass same"
+    return f"{name:<15} plain  spec tok/s{'':15}low–high accept tok/pass same"
 
 
 def _format_table_row(row: WorkloadResult, scale: float) -> str:
     asterisk = " " if row.counted else "*"
-    rates = f"{_format_rate(row.plain_tps):>5} {_format_rate(row.spec_tps):>5}"
+    plain_rate = _format_rate(row.plain_tps)
+    rate = _format_rate(row.spec_tps)
     speedup = ""
     spread = ""
     if row.speedup is not None:
-        bar = _speedup_bar(row.speedup.median, scale)
+        bar = _draw_speedup_bar(row.speedup.median, scale)
         speedup = f"{row.speedup.median:5.2f}× {bar}"
         spread = f"{row.speedup.min:.2f}–{row.speedup.max:.2f}"
+    speedup_width = len(" 1.23× ") + _BAR_WIDTH
+    speeds = f"{plain_rate:>5} {rate:>5}  {speedup:<{speedup_width}} {spread:<9}"
     acceptance = percent(row.acceptance_rate)
     per_pass = _format_tokens_per_pass(row)
     same = f"{row.identical}/{len(row.trials)}"
-    return (
-        f"{row.name:<10} {asterisk}    {rates}  "
-        f"{speedup:<{_BAR_WIDTH + 7}} {spread:<9} "
-        f"{acceptance:>5} {per_pass:>8} {same:>4}"
-    )
+    causes = f"{acceptance:>5} {per_pass:>8} {same:>4}"
+    return f"{row.name:<10} {asterisk}    {speeds} {causes}"
 
 
-def _speedup_bar(value: float, scale: float) -> str:
-    """A bar with a tick at 1.0, the speed of plain decoding, where it does not reach."""
-    bar = draw_bar(value / scale, _BAR_WIDTH).ljust(_BAR_WIDTH)
-    plain = round(_BAR_WIDTH / scale)
-    if bar[plain : plain + 1] != " ":
+def _draw_speedup_bar(speedup: float, scale: float) -> str:
+    """A bar whose full width is `scale`, with a tick at the speed of plain decoding.
+
+    The tick is drawn only beyond the end of the bar. With a scale of 2, a speed-up of
+    0.8 fills 4 of 11 cells, and the tick for 1.0 is in cell 6.
+    """
+    bar = draw_bar(speedup / scale, _BAR_WIDTH).ljust(_BAR_WIDTH)
+    tick = round(_BAR_WIDTH / scale)
+    if bar[tick : tick + 1] != " ":
         return bar
-    return f"{bar[:plain]}┊{bar[plain + 1 :]}"
+    return f"{bar[:tick]}┊{bar[tick + 1 :]}"
 
 
 def _format_tokens_per_pass(row: WorkloadResult) -> str:
@@ -170,25 +181,30 @@ def _format_verdict(report: BenchReport) -> Iterator[str]:
     """Whether speculation pays for this pair here, and the likely reason if not."""
     speedup = report.speedup
     if speedup is None:
-        early = "Stopped before any result."
-        yield early if report.interrupted else "No trial counts: no result."
+        if report.interrupted:
+            yield "Stopped before any result."
+        else:
+            yield "No trial counts: no result."
         return
     if speedup >= _MIN_GAIN:
-        rows = [row for row in report.counted_rows if row.speedup]
-        best, name = max((row.speedup.median, row.name) for row in rows if row.speedup)
+        medians = [
+            (row.speedup.median, row.name) for row in report.counted_rows if row.speedup
+        ]
+        best, name = max(medians)
         yield f"{speedup:.2f}× plain over all workloads; best: {best:.2f}× on {name}."
         return
     limits = [row.best.speedup for row in report.counted_rows if row.best]
-    cannot_gain = bool(limits) and max(limits) < _MIN_POSSIBLE_GAIN
     if speedup >= _MIN_BREAK_EVEN:
         yield f"No difference: {speedup:.2f}× plain."
-    elif cannot_gain or "too small" in report.why:
+    elif limits and max(limits) < _MIN_POSSIBLE_GAIN:
         yield f"This pair is too small to gain here: {speedup:.2f}× plain."
     else:
         yield f"Slower with speculation: {speedup:.2f}× plain."
     if limits:
-        ends = (f"{min(limits):.2f}×", f"{max(limits):.2f}×")
-        reach = " to ".join(dict.fromkeys(ends))
+        reach = f"{min(limits):.2f}×"
+        highest = f"{max(limits):.2f}×"
+        if highest != reach:
+            reach = f"{reach} to {highest}"
         yield f"By the measured costs, the best fixed draft length would give {reach}."
 
 
@@ -199,8 +215,10 @@ def format_markdown(report: BenchReport) -> Iterator[str]:
     yield f"### localspec bench: {_escape_markdown(report.pair)}"
     yield ""
     draft = f"draft {report.draft}" if report.draft else "no draft model"
-    why = f" ({report.why})" if report.why else ""
-    yield _escape_markdown(f"- files: {report.model}, {draft}{why}")
+    files = f"- files: {report.model}, {draft}"
+    if report.why:
+        files += f" ({report.why})"
+    yield _escape_markdown(files)
     yield f"- machine: {_escape_markdown(' · '.join(_format_machine(report)))}"
     costs = report.measured
     if costs is not None:
@@ -217,7 +235,8 @@ def format_markdown(report: BenchReport) -> Iterator[str]:
     )
     yield "|---" + "|--:" * 8 + "|"
     for row in report.rows:
-        yield f"| {' | '.join(map(_escape_markdown, _markdown_cells(row)))} |"
+        cells = [_escape_markdown(cell) for cell in _markdown_cells(row)]
+        yield f"| {' | '.join(cells)} |"
     yield ""
     for line in _format_summary(report):
         yield f"{_escape_markdown(line)}  "
@@ -230,7 +249,10 @@ def _markdown_cells(row: WorkloadResult) -> Iterator[str]:
     yield f"{row.temperature:g}"
     yield _format_rate(row.plain_tps)
     yield _format_rate(row.spec_tps)
-    yield f"{speed.median:.2f}× ({speed.min:.2f}–{speed.max:.2f})" if speed else "–"
+    if speed is None:
+        yield "–"
+    else:
+        yield f"{speed.median:.2f}× ({speed.min:.2f}–{speed.max:.2f})"
     yield percent(row.acceptance_rate)
     yield _format_tokens_per_pass(row)
     yield percent(row.share_of_best)
@@ -240,7 +262,7 @@ def _markdown_cells(row: WorkloadResult) -> Iterator[str]:
 def _escape_markdown(text: str) -> str:
     """Untrusted text on one line, without meaning to Markdown and its tables."""
     clean = sanitize(text, multiline=False)
-    return "".join(f"\\{c}" if c in "|*_`<>[]" else c for c in clean)
+    return re.sub(r"[|*_`<>\[\]]", r"\\\g<0>", clean)
 
 
 def format_published_row(report: BenchReport, target: Path, draft_kind: str) -> str:
@@ -248,15 +270,24 @@ def format_published_row(report: BenchReport, target: Path, draft_kind: str) -> 
     rows = [row for row in report.counted_rows if row.temperature == 0]
     if not rows:
         return "No trial counts: no row."
+    model = target.stem
     pair = catalog.load().pairs.get(catalog.own_id(report.pair))
+    if pair is not None:
+        model = pair.target.id
+    device_name = report.machine.cpu
+    backend = "CPU"
     gpus = device_detection.detect_devices().devices
-    gpu = gpu_catalog.match_device(gpus[0]) if gpus else None
+    if gpus:
+        backend = gpus[0].backend
+        known_gpu = gpu_catalog.match_device(gpus[0])
+        if known_gpu is not None:
+            device_name = known_gpu.name
     values = {
-        "model": pair.target.id if pair else target.stem,
-        "gpu": gpu.name if gpu else report.machine.cpu,
+        "model": model,
+        "gpu": device_name,
         "n_gpu": len(gpus),
         "vram": round(sum(each.total or 0 for each in gpus) / 2**30),
-        "backend": gpus[0].backend if gpus else "CPU",
+        "backend": backend,
         "quant": quantization_of(target.name),
         "bytes": target.stat().st_size,
         "draft": draft_kind,
@@ -266,7 +297,8 @@ def format_published_row(report: BenchReport, target: Path, draft_kind: str) -> 
         "source": "your name, or a link",
         "date": f"{date.today()}",
     }
-    return json.dumps({name: value for name, value in values.items() if value})
+    known = {name: value for name, value in values.items() if value}
+    return json.dumps(known)
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:

@@ -66,6 +66,7 @@ def summarize_problems(findings: Sequence[Finding]) -> str:
 
 
 def finding_to_json(finding: Finding) -> dict[str, str | None]:
+    action = finding.action.name if finding.action else None
     return {
         "id": finding.id,
         "area": finding.area,
@@ -73,5 +74,5 @@ def finding_to_json(finding: Finding) -> dict[str, str | None]:
         "what": finding.what,
         "fix": finding.fix,
         "means": finding.explanation,
-        "action": finding.action.name if finding.action else None,
+        "action": action,
     }

@@ -54,11 +54,12 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
             yield EMPTY_LINE
             yield from _format_device(device_fit, width, plain=plain)
     yield EMPTY_LINE
-    yield from _format_speed(answer, width, separator=", " if plain else " · ")
-    head_kind = draft.shape.head_kind if draft else ""
-    head = draft_kinds.describe(head_kind)
-    if plan.load.draft and head:
-        yield make_line(f"Draft: {head}.")
+    separator = ", " if plain else " · "
+    yield from _format_speed(answer, width, separator=separator)
+    if draft is not None and plan.load.draft:
+        head = draft_kinds.describe(draft.shape.head_kind)
+        if head:
+            yield make_line(f"Draft: {head}.")
     if plan.skipped_draft:
         yield make_line(plan.skipped_draft)
     yield make_line(f"With {plan.explanation}.")
@@ -75,11 +76,12 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
     device = device_fit.device
     total = device.total or device.free or device_fit.needed
     free = total if device.free is None else device.free
-    reserve = f"{gib(device_fit.reserve)} reserved for other programs"
     if is_in_system_memory(device) and device.kind != "cpu":
-        reserve = "shared with this computer"
+        note = "shared with this computer"
+    else:
+        note = f"{gib(device_fit.reserve)} reserved for other programs"
     name = device.description or device.name
-    yield make_line(f"{name}: {gib(free)} free of {gib(total)}, {reserve}")
+    yield make_line(f"{name}: {gib(free)} free of {gib(total)}, {note}")
     if plain:
         yield make_line(_INDENT + describe_parts(device_fit))
     else:
@@ -90,35 +92,44 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
 
 
 def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[Line]:
-    fit = answer.plan
-    if fit.verdict == "no":
+    plan = answer.plan
+    if plan.verdict == "no":
         yield make_line("Speed: none, because it does not fit.")
         return
-    yield from format_speeds(fit.speed, answer.use_case, width, separator=separator)
-    yield describe_speed_basis(fit.speed)
+    yield from format_speeds(plan.speed, answer.use_case, width, separator=separator)
+    yield describe_speed_basis(plan.speed)
 
 
 def _format_saving(saving: MemorySaving) -> Line:
     verdict = saving.fit.verdict
     speed = saving.fit.speed.speculative
-    rate = f"; {format_speed(speed)}" if speed else ""
+    rest = f"  {saving.flags}"
+    if speed:
+        rest = f"; {format_speed(speed)}{rest}"
     return (
         Span(f"  {saving.change:36} saves {gib(saving.saved_bytes):>9}   "),
         Span(VERDICT_LABELS[verdict], VERDICT_ROLES[verdict]),
-        Span(f"{rate}  {saving.flags}".rstrip()),
+        Span(rest.rstrip()),
     )
 
 
-def _describe_method(fit: Plan, subject: PairShapes) -> str:
-    memory = fit.memory
-    parts = [subject.target, subject.draft] if subject.draft else [subject.target]
-    sources = " and ".join(dict.fromkeys(_SOURCE_TEXT[part.source] for part in parts))
+def _describe_method(plan: Plan, subject: PairShapes) -> str:
+    """Such as `calculated by localspec from the installed files, ± 0.20 GiB`."""
+    memory = plan.memory
+    sources = [_SOURCE_TEXT[subject.target.source]]
+    if subject.draft:
+        draft_source = _SOURCE_TEXT[subject.draft.source]
+        if draft_source not in sources:
+            sources.append(draft_source)
     method = "calculated by localspec"
     if memory.method == "exact":
         method = "counted by llama.cpp"
-    error = f", ± {gib(fit.error)}" if fit.error else ""
-    note = f" ({memory.note})" if memory.note else ""
-    return f"{method} from {sources}{error}{note}"
+    text = f"{method} from {' and '.join(sources)}"
+    if plan.error:
+        text += f", ± {gib(plan.error)}"
+    if memory.note:
+        text += f" ({memory.note})"
+    return text
 
 
 # --- The document of --json.
@@ -127,30 +138,33 @@ def _describe_method(fit: Plan, subject: PairShapes) -> str:
 def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
     """Sizes in bytes, speeds in tokens per second."""
     subject = answer.subject
-    fit = answer.plan
-    target_settings = fit.load.target_settings
+    plan = answer.plan
+    draft_name = None
+    if subject.draft and plan.load.draft:
+        draft_name = subject.draft.name
+    target_settings = plan.load.target_settings
     return {
         "target": subject.target.name,
-        "draft": subject.draft.name if subject.draft and fit.load.draft else None,
+        "draft": draft_name,
         "source": subject.target.source,
-        "verdict": fit.verdict,
-        "why": answer.plan.explanation,
+        "verdict": plan.verdict,
+        "why": plan.explanation,
         "settings": {
             "ctx": target_settings.n_ctx,
             "kv": target_settings.kv_type,
             "gpu_layers": target_settings.n_gpu_layers,
-            "draft_gpu_layers": fit.load.draft_settings.n_gpu_layers,
+            "draft_gpu_layers": plan.load.draft_settings.n_gpu_layers,
             "cpu_moe": target_settings.cpu_moe,
         },
-        "devices": [_device_to_json(device_fit) for device_fit in fit.device_fits],
-        "host": _device_to_json(fit.host),
-        "method": fit.memory.method,
-        "error": fit.error,
+        "devices": [_device_to_json(device_fit) for device_fit in plan.device_fits],
+        "host": _device_to_json(plan.host),
+        "method": plan.memory.method,
+        "error": plan.error,
         "speed": {
-            "plain": fit.speed.plain,
-            "speculative": fit.speed.speculative,
-            "calibrated": fit.speed.calibrated,
-            "why": fit.speed.explanation,
+            "plain": plan.speed.plain,
+            "speculative": plan.speed.speculative,
+            "calibrated": plan.speed.calibrated,
+            "why": plan.speed.explanation,
         },
         "advice": [_saving_to_json(saving) for saving in answer.savings],
     }

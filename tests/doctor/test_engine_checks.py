@@ -19,7 +19,10 @@ def test_a_build_that_cannot_run_heads_is_a_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     info = memory_probe.LlamaCppInfo(
-        (), False, "libllama.so", "", ("llama_get_embeddings_nextn",)
+        devices=(),
+        supports_gpu_offload=False,
+        library_path="libllama.so",
+        missing_head_functions=("llama_get_embeddings_nextn",),
     )
     monkeypatch.setattr(memory_probe, "query_llama_cpp", lambda: info)
     found = by_id(checks.check_engine())["no-heads"]
@@ -84,15 +87,14 @@ def test_nothing_is_said_of_a_cpu_whose_features_are_unknown() -> None:
     assert set(check_cpu()) == {"features"}
 
 
-def test_thread_counts_are_told_with_their_reason(tmp_path: Path) -> None:
-    found = checks._describe_threads()
-    assert "until a model is measured" in found
+def test_thread_counts_are_shown_with_their_reason(tmp_path: Path) -> None:
+    assert "until a model is measured" in checks._describe_threads()
     (tmp_path / "target.gguf").write_bytes(b"")
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     key = make_key(LoadCommand(str(tmp_path / "target.gguf")))
     store.write_costs(key, MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=4))
-    found = checks._describe_threads()
-    assert "3 a token, 4 for prompts and drafts (measured)" in found
+    described = checks._describe_threads()
+    assert "3 a token, 4 for prompts and drafts (measured)" in described
 
 
 GIB = 1 << 30

@@ -1,4 +1,4 @@
-"""Findings: safe to share, and their report."""
+"""Findings are safe to share."""
 
 import getpass
 
@@ -11,8 +11,7 @@ def test_home_and_name_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.setattr(getpass, "getuser", lambda: "ann")
     what = "/home/ann/.cache and /home/ann, /media/ann/disk, /home/anna/x, \x1b[31mred"
-    shown = redact(
-        Finding("x", "disk", "ok", what, "'/home/ann/my venv/bin/python' -m pip")
-    )
+    fix = "'/home/ann/my venv/bin/python' -m pip"
+    shown = redact(Finding("x", "disk", "ok", what, fix=fix))
     assert shown.what == "~/.cache and ~, /media/<user>/disk, /home/anna/x, red"
     assert shown.fix == "'~/my venv/bin/python' -m pip"

@@ -1,4 +1,4 @@
-"""doctor/: repair actions, and the commands they run."""
+"""Repair actions, and the commands they run."""
 
 import sqlite3
 import sys

@@ -1,4 +1,4 @@
-"""What is said of an answer: its rounds, its acceptance, its end."""
+"""How a report describes an answer: its rounds, its acceptance, its end."""
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.protocol.events import (
@@ -57,13 +57,15 @@ def test_a_round_is_a_line_with_marks_and_visible_line_ends() -> None:
 
 
 def test_a_round_without_tokens_is_its_numbers_alone() -> None:
-    empty = Round(0, None, "", 0, 0, (), TIMES)
+    empty = Round(
+        n=0, source=None, reason="", drafted=0, accepted=0, tokens=(), ms=TIMES
+    )
     assert plain_text(answer_stats.format_round(empty)) == (
         "    0  plain             21 ms"
     )
 
 
-def test_a_round_is_told_in_sentences() -> None:
+def test_a_round_can_be_read_as_sentences() -> None:
     assert answer_stats.describe_round(DRAFTED) == (
         'Round 3, 21 ms: model drafted 2, 1 accepted: " one". Corrected to "two\\n".'
     )

@@ -5,8 +5,8 @@ from localspec.report.doctor import format_findings, summarize_problems
 from localspec.report.lines import plain_text
 
 FINDINGS = (
-    Finding("versions", "engine", "ok", "localspec 1", "never shown"),
-    Finding("slow-build", "engine", "notice", "it is slow", "rebuild it"),
+    Finding("versions", "engine", "ok", "localspec 1", fix="never shown"),
+    Finding("slow-build", "engine", "notice", "it is slow", fix="rebuild it"),
     Finding("little-room", "disk", "warning", "2 GB free"),
 )
 
