@@ -15,6 +15,7 @@ import msgspec
 from localspec import paths
 
 _T = TypeVar("_T")
+_StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 if sys.platform == "win32":
     import msvcrt
@@ -28,12 +29,47 @@ else:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def read_json(name: str, kind: type[_T]) -> _T | None:
-    """None if the file in the data folder is missing or unreadable, or has no `kind`."""
+def read_json(name: str, kind: type[_StructT]) -> _StructT | None:
+    """None if the file in the data folder is missing or unreadable, or has no `kind`.
+
+    A list or a table is read by `read_list` or `read_table`, item by item.
+    """
+    return _convert(_load(name), kind)
+
+
+def read_list(name: str, item: type[_T]) -> list[_T]:
+    """The items of a list in the data folder; empty if the file is missing or damaged.
+
+    What is no `item` is left out. So one wrong item loses none of the others.
+    """
+    body = _load(name)
+    if not isinstance(body, list):
+        return []
+    converted = [_convert(each, item) for each in body]
+    return [each for each in converted if each is not None]
+
+
+def read_table(name: str, value: type[_T]) -> dict[str, _T]:
+    """Values by name, as `read_list` reads items."""
+    body = _load(name)
+    if not isinstance(body, dict):
+        return {}
+    converted = {key: _convert(each, value) for key, each in body.items()}
+    return {key: each for key, each in converted.items() if each is not None}
+
+
+def _load(name: str) -> Any:
+    """None if the file is missing or is no JSON."""
     try:
-        body = json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
+        return json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _convert(body: Any, kind: type[_T]) -> _T | None:
+    try:
         return msgspec.convert(body, kind, str_keys=True)
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
+    except (ValueError, RecursionError):  # ValidationError is a ValueError
         return None
 
 

@@ -25,8 +25,7 @@ def find_unused_gpu() -> Finding | None:
 
     This is cheap: it reads files, and runs a program only if they suggest a mismatch.
     """
-    dismissed = data_files.read_json(_DISMISSED_FILE, list[str]) or []
-    if CPU_ONLY in dismissed:
+    if CPU_ONLY in data_files.read_list(_DISMISSED_FILE, str):
         return None
     mismatch = find_mismatch()
     return redact(mismatch) if mismatch is not None else None

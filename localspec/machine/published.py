@@ -17,13 +17,14 @@ from localspec import draft_kinds
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.models.catalog import own_id
+from localspec.protocol.json_values import from_json
 
 _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
 # Of two bandwidths: a card further away says nothing of this one.
 _MAX_DISTANCE = math.log(1.5)
 
 
-class PublishedRow(Struct, frozen=True):
+class PublishedRow(Struct, frozen=True, forbid_unknown_fields=True):
     """A measurement that somebody published; None and empty are not stated."""
 
     model: str  # Its id in the catalogue.
@@ -40,7 +41,7 @@ class PublishedRow(Struct, frozen=True):
     n_cpu_moe: int | str = 0  # Layers whose experts are in RAM.
     in_ram: str = ""  # Which part of the model is in RAM.
     draft: str = ""  # model, ngram, or the kind of head.
-    draft_max: float | str = 0
+    draft_max: int | str = 0
     acceptance: float | str = 0.0
     plain: float | None = None  # Tokens per second.
     speculative: float | None = None
@@ -64,8 +65,14 @@ class PublishedRow(Struct, frozen=True):
 
 @functools.cache
 def load() -> tuple[PublishedRow, ...]:
-    lines = _FILE.read_text(encoding="utf-8").splitlines()
-    return tuple(PublishedRow(**json.loads(line)) for line in lines)
+    """Raises ValueError, which names line and field, for a row of another form."""
+    rows = []
+    for number, line in enumerate(_FILE.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows.append(from_json(PublishedRow, json.loads(line)))
+        except ValueError as error:
+            raise ValueError(f"{_FILE.name}, line {number}: {error}") from None
+    return tuple(rows)
 
 
 def find_nearest(

@@ -83,7 +83,7 @@ class DownloadManager:
 
         Takes a while.
         """
-        entries = data_files.read_json(_UNFINISHED_FILE, list[Any])
+        entries = data_files.read_list(_UNFINISHED_FILE, dict[str, Any])
         if not entries:
             return
         from localspec.models.hub.cached_file import DownloadJob  # noqa: PLC0415  slow to import

@@ -247,19 +247,15 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
 
 def _find_pinned(history: ChatHistory) -> list[ChatListEntry]:
     pinned = []
-    for chat_id in _load_pinned_ids():
+    for chat_id in data_files.read_list(_PINNED_FILE, int):
         with suppress(NotFoundError):  # deleted
             pinned.append(history.find_entry(chat_id))
     return pinned
 
 
-def _load_pinned_ids() -> list[int]:
-    return data_files.read_json(_PINNED_FILE, list[int]) or []
-
-
 def pin_or_unpin(chat_id: int) -> str:
     """Returns why it cannot be saved; empty if it was."""
-    before = _load_pinned_ids()
+    before = data_files.read_list(_PINNED_FILE, int)
     pinned = [id_ for id_ in before if id_ != chat_id]
     if chat_id not in before:
         pinned.append(chat_id)

@@ -73,3 +73,14 @@ def test_a_dismissed_finding_is_reported_by_doctor_only(
     llama_build.dismiss()
     assert llama_build.find_unused_gpu() is None
     assert llama_build.find_mismatch() is not None
+
+
+def test_a_finding_stays_dismissed_beside_a_wrong_item(
+    computer: Computer, tmp_path: Path
+) -> None:
+    computer(NVIDIA, "libggml-base.so libggml-cpu.so")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dismissed.json").write_text(
+        f'[null, "{llama_build.CPU_ONLY}"]'
+    )
+    assert llama_build.find_unused_gpu() is None

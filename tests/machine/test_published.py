@@ -1,5 +1,9 @@
 """machine/published.py: what others measured, nearest to a computer."""
 
+from pathlib import Path
+
+import pytest
+
 from localspec.fit import machine_profile
 from localspec.machine import gpu_catalog, published
 from localspec.models import catalog
@@ -21,6 +25,29 @@ def test_every_row_is_of_a_known_model_and_card_and_has_a_speed_and_a_source() -
         assert (
             (row.plain or 0) > 0 or (row.speculative or 0) > 0
         ) and row.describe().endswith(")")
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (
+            '{"model": "m", "gpu": 3, "source": "s"}',
+            "gpu: Expected `str`, got `int`: 3",
+        ),
+        ('{"model": "m", "gpu": "g", "source": "s", "x": 1}', "unknown field `x`"),
+        ('{"model": "m", "gpu": "g"}', "missing required field `source`"),
+        ("{", "Expecting property name"),
+    ],
+)
+def test_a_wrong_row_is_named_by_its_line_and_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, problem: str
+) -> None:
+    file = tmp_path / "published.jsonl"
+    file.write_text(f'{{"model": "m", "gpu": "g", "source": "s"}}\n{row}\n')
+    monkeypatch.setattr(published, "_FILE", file)
+    with pytest.raises(ValueError, match=r"published\.jsonl, line 2: ") as raised:
+        published.load.__wrapped__()
+    assert problem in str(raised.value)
 
 
 def test_the_same_card_and_draft_come_first() -> None:

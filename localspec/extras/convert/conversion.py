@@ -352,16 +352,12 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
 
 
 def _is_listed(file: str, path: Path) -> bool:
-    return str(path) in _read_list(file)
+    return str(path) in data_files.read_list(file, str)
 
 
 def _add_to_list(file: str, path: Path) -> None:
-    data_files.write_json(file, [*_read_list(file), str(path)])
-
-
-def _read_list(file: str) -> list[str]:
-    """Empty if there is none, or a damaged one."""
-    return data_files.read_json(file, list[str]) or []
+    listed = data_files.read_list(file, str)
+    data_files.write_json(file, [*listed, str(path)])
 
 
 # --- The file in progress

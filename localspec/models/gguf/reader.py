@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from msgspec import to_builtins
-from msgspec.structs import fields
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from localspec.errors import ModelFileError, NotFoundError, StorageError
 from localspec.models.gguf import parser, tokenizer, validation
@@ -25,10 +25,9 @@ from localspec.models.gguf.header import Header, SplitInfo, merge_splits
 from localspec.models.gguf.parser import (
     GgufByteStream,
     InvalidGgufError,
-    TensorInfo,
     UnsupportedGgufError,
 )
-from localspec.models.gguf.tokenizer import TokenizerMetadata, TokenTexts
+from localspec.models.gguf.tokenizer import TokenTexts
 from localspec.sanitize import sanitize
 
 _FIRST_READ_BYTES = 256 * 1024  # The whole header of a model with a small vocabulary.
@@ -47,11 +46,11 @@ def parse(
     complete: bool = True,
     read_more: Callable[[int, int], bytes] | None = None,
 ) -> Header:
-    """The header of a file of `size` bytes; `read_more(start, end)` gets what `data`
-    lacks.
+    """The header of a file of `size` bytes, of which `data` is the beginning.
 
-    Raises ModelFileError if the file is damaged.  Without `complete`, the file may be shorter than
-    its tensors need.
+    `read_more(start, end)` gets the bytes that `data` lacks. `name` is the file's in
+    errors. Without `complete`, the file may be shorter than its tensors need. Raises
+    ModelFileError if the file is damaged.
     """
     if data[:4] != b"GGUF":
         validation.check_first_bytes(name, data[:64], size)
@@ -79,11 +78,10 @@ def parse(
         if isinstance(error, UnsupportedGgufError):
             hint = (
                 "Use another file of this model (another quantisation or publisher), "
+                "or a newer localspec."
             )
-            hint += "or a newer localspec."
-        raise ModelFileError(
-            f"{name} {sanitize(str(error), multiline=False)}.", hint
-        ) from None
+        problem = sanitize(str(error), multiline=False)
+        raise ModelFileError(f"{name} {problem}.", hint) from None
 
 
 def read(path: Path) -> Header:
@@ -91,7 +89,8 @@ def read(path: Path) -> Header:
 
     Raises as `check_loadable`, but accepts a vocabulary.
     """
-    return _read_cached(os.path.abspath(path), *_stat_regular_file(path))
+    size, mtime_ns = _stat_regular_file(path)
+    return _read_cached(os.path.abspath(path), size, mtime_ns)
 
 
 def read_model(path: Path) -> Header:
@@ -100,8 +99,10 @@ def read_model(path: Path) -> Header:
     Raises as `read`.
     """
     first = read(path)
-    rest = map(read, _find_other_splits(path, first.split) if first.split else ())
-    return merge_splits([first, *rest])
+    if first.split is None:
+        return first
+    others = [read(other) for other in _find_other_splits(path, first.split)]
+    return merge_splits([first, *others])
 
 
 def check_magic(path: Path) -> None:
@@ -113,14 +114,18 @@ def check_magic(path: Path) -> None:
     except OSError as error:
         raise _unreadable_error(path, error) from error
     validation.check_first_bytes(_display_name(path), first_bytes, size)
-    if len(first_bytes) >= 24 and struct.unpack_from("<Q", first_bytes, 8)[0] == 0:
+    if len(first_bytes) < 24:
+        return
+    (n_tensors,) = struct.unpack_from("<Q", first_bytes, 8)
+    if n_tensors == 0:
         message = f"{_display_name(path)} holds a vocabulary only, no weights."
         raise ModelFileError(message, "Use a file with the whole model.")
 
 
 def check_loadable(path: Path) -> None:
-    """Raise NotFoundError, StorageError or ModelFileError unless llama.cpp can open the
-    file.
+    """Raise an error unless llama.cpp can open the file and it generates text.
+
+    The error is a NotFoundError, StorageError or ModelFileError.
     """
     check_magic(path)
     header = read(path)
@@ -135,72 +140,74 @@ def check_loadable(path: Path) -> None:
         _find_other_splits(path, header.split)
 
 
+# --- the cache
+
+
+class _CachedHeader(Struct, frozen=True):
+    """A file of the data folder: a header without the texts of its tokens."""
+
+    key: tuple[int, str, int, int]
+    """`_CACHE_FORMAT`, and the model file's path, size and mtime in ns."""
+    header: Header
+
+
 @lru_cache(maxsize=8)
 def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
-    from localspec import data_files, paths  # noqa: PLC0415  10 ms; the engine reads few headers
+    from localspec import data_files  # noqa: PLC0415  10 ms; the engine reads few headers
 
-    name, key = (
-        f"headers/{crc32(os.fsencode(path)):08x}.json",
-        [_CACHE_FORMAT, path, size, mtime_ns],
-    )
-    cached = data_files.read_json(name, dict[str, Any]) or {}
-    # another version wrote it
-    with suppress(TypeError, KeyError, ValueError, AttributeError):
-        if cached["key"] == key:
-            return _from_json(cached["header"], Path(path))
+    name = f"headers/{crc32(os.fsencode(path)):08x}.json"
+    key = (_CACHE_FORMAT, path, size, mtime_ns)
+    cached = data_files.read_json(name, _CachedHeader)
+    if cached is not None and cached.key == key:
+        return _with_texts_from(Path(path), cached.header)
     header = _read_file(Path(path), size)
     if _count_text(header) <= _MAX_CACHED_TEXT:
         data_files.write_json(name, {"key": key, "header": _to_json(header)})
-    with suppress(OSError):
-        files, n_bytes = (paths.data_dir() / "headers").iterdir(), 0
-        newest = sorted(files, key=lambda file: -file.stat().st_mtime)
-        for number, file in enumerate(newest, 1):
+    _delete_old_cache_files()
+    return header
+
+
+def _delete_old_cache_files() -> None:
+    """Keep the newest, within the limits of number and bytes."""
+    from localspec import paths  # noqa: PLC0415  as above
+
+    with suppress(OSError):  # another process deletes them, too
+        files = (paths.data_dir() / "headers").iterdir()
+        newest_first = sorted(files, key=lambda file: -file.stat().st_mtime)
+        n_bytes = 0
+        for number, file in enumerate(newest_first, 1):
             n_bytes += file.stat().st_size
             if number > _MAX_CACHE_FILES or n_bytes > _MAX_CACHE_BYTES:
                 file.unlink()
-    return header
 
 
 def _count_text(header: Header) -> int:
     """Characters of all values, which a hostile header may have by the million."""
-    values = (v if isinstance(v, tuple) else (v,) for v in header.keys.values())
-    return sum(len(text) for value in values for text in value if isinstance(text, str))
+    n_chars = 0
+    for value in header.keys.values():
+        values = value if isinstance(value, tuple) else (value,)
+        n_chars += sum(len(text) for text in values if isinstance(text, str))
+    return n_chars
 
 
 def _to_json(header: Header) -> dict[str, Any]:
-    tokens = header.tokenizer
-    names = [
-        each.name for each in fields(TokenizerMetadata) if each.name != "read_texts"
-    ]
-    metadata = {name: getattr(tokens, name) for name in names}
-    return {each.name: getattr(header, each.name) for each in fields(Header)} | {
-        "tokenizer": metadata | {"eog_ids": sorted(tokens.eog_ids)},
-        "split": header.split and to_builtins(header.split),
-    }
+    """Without `read_texts`, which is a function."""
+    body: dict[str, Any] = to_builtins(header, enc_hook=lambda _: None)
+    del body["tokenizer"]["read_texts"]
+    return body
 
 
-def _from_json(body: dict[str, Any], path: Path) -> Header:
+def _with_texts_from(path: Path, header: Header) -> Header:
+    """A cached header, whose tokens' texts are read from the file at first use."""
+
     @cache
     def read_texts() -> TokenTexts:
-        return _read_file(path, body["size"]).tokenizer.read_texts()
+        return _read_file(path, header.size).tokenizer.read_texts()
 
-    keys, tokens = body["keys"], body["tokenizer"]
-    return Header(
-        **body
-        | {
-            "keys": {
-                k: tuple(v) if isinstance(v, list) else v for k, v in keys.items()
-            },
-            "tensors": tuple(
-                TensorInfo(n, tuple(shape), *r) for n, shape, *r in body["tensors"]
-            ),
-            "tokenizer": TokenizerMetadata(
-                **tokens | {"eog_ids": frozenset(tokens["eog_ids"])},
-                read_texts=read_texts,
-            ),
-            "split": body["split"] and SplitInfo(**body["split"]),
-        }
-    )
+    return replace(header, tokenizer=replace(header.tokenizer, read_texts=read_texts))
+
+
+# --- the disk
 
 
 def _read_file(path: Path, size: int) -> Header:
@@ -237,8 +244,9 @@ def _stat_regular_file(path: Path) -> tuple[int, int]:
 
 
 def _find_other_splits(path: Path, split: SplitInfo) -> list[Path]:
-    """The splits after the first, which must be at `path`; raises ModelFileError
-    without them.
+    """The paths of the splits after the first, which must be at `path`.
+
+    Raises ModelFileError if `path` is another split, or if one is missing.
     """
     name = _display_name(path)
     ending = _SPLIT_ENDING.format(split.number + 1, split.count)
@@ -246,10 +254,11 @@ def _find_other_splits(path: Path, split: SplitInfo) -> list[Path]:
         message = f"{name} is part {split.number + 1} of {split.count}, renamed."
         raise ModelFileError(message, f"Its name must end in {ending}")
     stem = path.name.removesuffix(ending)
-    first, *others = [
-        path.with_name(stem + _SPLIT_ENDING.format(number, split.count))
+    names = [
+        stem + _SPLIT_ENDING.format(number, split.count)
         for number in range(1, split.count + 1)
     ]
+    first, *others = [path.with_name(name) for name in names]
     if split.number:
         message = f"{name} is part {split.number + 1} of {split.count} of a model."
         raise ModelFileError(message, f"Use the first part: {_display_name(first)}")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from localspec.models.local_files.local_model import (
     walk_files,
 )
 from localspec.models.reference import RepoFile, choose_files, parse_file_name
+from localspec.protocol.json_values import JsonError, from_json
 from localspec.sanitize import sanitize
 
 _RECENT_FILE = "recent.json"
@@ -42,6 +43,7 @@ _MAX_OPENED = 50
 _MAX_JSON_BYTES = 1_000_000
 """The files of other applications that are read here have about 1,000."""
 
+_StructT = TypeVar("_StructT", bound=Struct)
 OpenedPair = tuple[Path, Path | None]
 """A target and its draft."""
 
@@ -326,9 +328,9 @@ class _OpenedEntry(Struct, frozen=True):
 
 
 def load_opened() -> list[OpenedPair]:
-    """The pairs whose files still exist; empty if the list is damaged."""
+    """The pairs whose files still exist."""
     pairs: list[OpenedPair] = []
-    for entry in data_files.read_json(_RECENT_FILE, list[_OpenedEntry]) or ():
+    for entry in data_files.read_list(_RECENT_FILE, _OpenedEntry):
         draft = Path(entry.draft) if entry.draft else None
         if os.path.isfile(entry.target) and (draft is None or draft.is_file()):
             pairs.append((Path(entry.target), draft))
@@ -358,6 +360,22 @@ def _iter_opened(record: ChecksumRecord) -> Iterator[LocalModel]:
 
 _OLLAMA_MODEL_TYPE = "application/vnd.ollama.image.model"
 _OLLAMA_DIGEST = re.compile("sha256:([0-9a-f]{64})")
+
+
+class _LmStudioSettings(Struct, frozen=True, rename="camel"):
+    """LM Studio's settings.json."""
+
+    downloads_folder: str = ""
+
+
+class _OllamaManifest(Struct, frozen=True):
+    layers: list[Any]  # Each is converted by itself: other layers may have any form.
+
+
+class _OllamaLayer(Struct, frozen=True, rename="camel"):
+    media_type: str
+    digest: str
+    size: int
 
 
 def _iter_other_apps(record: ChecksumRecord) -> Iterator[LocalModel]:
@@ -397,9 +415,10 @@ def lmstudio_folders() -> list[Path]:
     """The folder in its settings, and the default ones."""
     home = Path.home()
     folders = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
-    setting = _read_json(home / ".lmstudio" / "settings.json").get("downloadsFolder")
-    if isinstance(setting, str) and os.path.isabs(setting):
-        folders.insert(0, Path(setting))
+    file = home / ".lmstudio" / "settings.json"
+    settings = _read_app_file(file, _LmStudioSettings)
+    if settings is not None and os.path.isabs(settings.downloads_folder):
+        folders.insert(0, Path(settings.downloads_folder))
     return _existing_folders(folders)
 
 
@@ -441,11 +460,11 @@ def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]
     for name in ("manifests", "manifests-v2"):
         top = folder / name
         for manifest in walk_files(top, depth=6):
-            layers = _read_json(manifest, within=folder).get("layers")
-            if not isinstance(layers, list):
+            content = _read_app_file(manifest, _OllamaManifest, within=folder)
+            if content is None:
                 continue
             pieces = manifest.relative_to(top).parts
-            for layer in layers:
+            for layer in content.layers:
                 model = _describe_ollama_layer(folder, layer, record)
                 if model is not None:
                     yield replace(
@@ -454,22 +473,24 @@ def _ollama_models(folder: Path, record: ChecksumRecord) -> Iterator[LocalModel]
 
 
 def _describe_ollama_layer(
-    folder: Path, layer: Any, record: ChecksumRecord
+    folder: Path, content: Any, record: ChecksumRecord
 ) -> LocalModel | None:
     """The blob of a manifest's layer; None if it is no model, or not whole.
 
     The blob's path is made from the digest only: no other file can be reached.
     """
-    if not isinstance(layer, dict) or layer.get("mediaType") != _OLLAMA_MODEL_TYPE:
+    try:
+        layer = from_json(_OllamaLayer, content)
+    except JsonError:
         return None
-    digest = _OLLAMA_DIGEST.fullmatch(str(layer.get("digest")))
-    if digest is None:
+    digest = _OLLAMA_DIGEST.fullmatch(layer.digest)
+    if layer.media_type != _OLLAMA_MODEL_TYPE or digest is None:
         return None
     blobs = folder / "blobs"
     model = describe_file(
         blobs / f"sha256-{digest[1]}", record, "ollama", folder, blobs
     )
-    if model is None or model.size != layer.get("size"):
+    if model is None or model.size != layer.size:
         return None
     return model
 
@@ -491,18 +512,22 @@ def _ollama_name(pieces: tuple[str, ...]) -> str:
     return sanitize(name, multiline=False)
 
 
-def _read_json(path: Path, within: Path | None = None) -> dict[str, Any]:
-    """A small JSON object; empty if the file cannot be read or lies outside `within`."""
+def _read_app_file(
+    path: Path, kind: type[_StructT], within: Path | None = None
+) -> _StructT | None:
+    """A small JSON file of another application; None if it is not as expected.
+
+    Also None for a file outside `within`, to which a link may lead.
+    """
     try:
         real = Path(os.path.realpath(path, strict=True))
         if within and not real.is_relative_to(os.path.realpath(within)):
-            return {}
+            return None
         if not real.is_file() or real.stat().st_size > _MAX_JSON_BYTES:
-            return {}
-        document = json.loads(real.read_bytes())
+            return None
+        return from_json(kind, json.loads(real.read_bytes()))
     except (OSError, ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return None
 
 
 def _existing_folders(folders: list[Path]) -> list[Path]:

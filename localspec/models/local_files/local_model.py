@@ -188,8 +188,8 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def load_checksums() -> ChecksumRecord:
-    """Empty if they are missing or damaged."""
-    return data_files.read_json(_RECORD_FILE, dict[str, tuple[int, int, str]]) or {}
+    """Without damaged entries; empty if the file is missing."""
+    return data_files.read_table(_RECORD_FILE, tuple[int, int, str])
 
 
 def lookup_checksum(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
