@@ -130,15 +130,12 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
 
 def _run_tui(context: click.Context) -> int:
     """Open the terminal app; print the help where there is no terminal."""
-    streams = (sys.stdin, sys.stdout)
-    if global_options.is_plain() or not all(
-        s is not None and s.isatty() for s in streams
-    ):
+    if not terminal.can_open_app():
         terminal.echo_text(context.get_help(), err=True)
         return 2
-    from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
+    from localspec.cli import full_screen  # noqa: PLC0415  late: it takes 200 ms
 
-    return app.run(flags=global_options.get_flags(context))
+    return full_screen.open_home(global_options.get_flags(context))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
-from localspec.cli import global_options, terminal
+from localspec.cli import global_options, report_printer, terminal
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import (
@@ -51,7 +51,7 @@ def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
     if mark_tokens and not style.plain:
         marked = (mark_token(token) for token in tokens)
         return "".join(
-            terminal.render_line(line, colour=style.colour) for line in marked
+            report_printer.render_line(line, colour=style.colour) for line in marked
         )
     return "".join(sanitize(token.text) for token in tokens)
 
@@ -111,7 +111,7 @@ class AnswerPrinter:
                     terminal.echo(answer_stats.describe_round(event), err=True)
             else:
                 legend = format_legend(with_marks=True)
-                terminal.echo_line(legend, err=True, colour=style.colour)
+                report_printer.echo_line(legend, err=True, colour=style.colour)
         if answer.ended_in_thinking and not style.quiet:
             terminal.notify(*_UNANSWERED)
         if self._given["stats"] and answer.finished is not None:
@@ -122,7 +122,7 @@ class AnswerPrinter:
                 plain=style.plain,
             )
             for line in stats:
-                terminal.echo_line(line, err=True, colour=style.colour)
+                report_printer.echo_line(line, err=True, colour=style.colour)
             terminal.echo(f"sampling: {sampling}", err=True)
             for text in _format_memory(self._ready):
                 terminal.echo(text, err=True)

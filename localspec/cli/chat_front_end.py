@@ -16,7 +16,7 @@ from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, shorten_line, shorten_question
-from localspec.cli import terminal
+from localspec.cli import report_printer, terminal
 from localspec.cli.answer_printer import OutputStyle
 from localspec.engine_process import engine_log
 from localspec.errors import StorageError, UsageError
@@ -91,7 +91,7 @@ class LinearFrontEnd:
     def print_report_line(self, line: Line) -> None:
         """Like `print_line`, with the colours of the line's roles."""
         sys.stdout.flush()
-        terminal.echo_line(line, err=True, colour=self.style.colour)
+        report_printer.echo_line(line, err=True, colour=self.style.colour)
 
     def _print_row(self, name: str, text: str, width: int = _NAME_WIDTH) -> None:
         if self.style.plain:

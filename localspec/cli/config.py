@@ -11,12 +11,13 @@ from click.shell_completion import CompletionItem
 from localspec import config, paths
 from localspec.cli import global_options
 from localspec.cli.global_options import flag
-from localspec.cli.terminal import echo, echo_columns, echo_json, notify
+from localspec.cli.report_printer import echo_columns
+from localspec.cli.terminal import echo, echo_json, notify
 from localspec.config import toml_file
 from localspec.config.effective import EffectiveConfig
+from localspec.config.key_table import BINDINGS_BY_ID, check_keys
 from localspec.config.options import SETTINGS, find_nearest_key
 from localspec.errors import UsageError
-from localspec.tui.key_bindings import BINDINGS_BY_ID, check_keys
 
 
 def _complete_key(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 from msgspec import to_builtins
 
-from localspec.cli import global_options, terminal
+from localspec.cli import global_options, report_printer, terminal
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.doctor import checks, llama_build
 from localspec.doctor.findings import Finding, RepairAction
@@ -49,7 +49,7 @@ def command(dismiss: str | None, cpu: bool, fix: bool, yes: bool, as_json: bool)
     if not as_json:
         plain = global_options.is_plain()
         for line in doctor_report.format_findings(results, plain=plain):
-            terminal.echo_line(line)
+            report_printer.echo_line(line)
     if fix and _fix(results, yes=yes):
         results = checks.run_checks()
         if not as_json:

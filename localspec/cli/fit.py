@@ -12,13 +12,8 @@ from msgspec.structs import replace
 from localspec import launch
 from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
-from localspec.cli.terminal import (
-    echo,
-    echo_json,
-    echo_line,
-    notify,
-    terminal_width,
-)
+from localspec.cli.report_printer import echo_line
+from localspec.cli.terminal import echo, echo_json, notify, terminal_width
 from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes

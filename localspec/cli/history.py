@@ -16,15 +16,9 @@ from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.history import ChatHistory, ChatListEntry
 from localspec.cli import global_options, options, terminal
 from localspec.cli.global_options import flag
+from localspec.cli.report_printer import echo_columns, echo_line
 from localspec.cli.shell_completion import complete_chat
-from localspec.cli.terminal import (
-    echo,
-    echo_columns,
-    echo_json,
-    echo_line,
-    echo_text,
-    notify,
-)
+from localspec.cli.terminal import echo, echo_json, echo_text, notify
 from localspec.errors import NotFoundError, UsageError
 from localspec.protocol.events import EngineReady, Event, Notice
 from localspec.report import answer_stats
@@ -281,13 +275,11 @@ def replay_command(file: Path, no_color: bool) -> int:
     localspec replay answer.jsonl
     """
     events = events_file.read(file)
-    plain = global_options.is_plain()
-    if not plain and (
-        sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
-    ):
-        from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
+    if terminal.can_open_app():
+        from localspec.cli import full_screen  # noqa: PLC0415  late: it takes 200 ms
 
-        return app.replay(events)
+        return full_screen.open_replay(events)
+    plain = global_options.is_plain()
     colour = global_options.use_colour(no_color=no_color)
     _print_answers(events, plain=plain, colour=colour)
     return 0

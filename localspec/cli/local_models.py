@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from localspec.cli import global_options, shell_completion, terminal
-from localspec.cli.terminal import echo, echo_columns, echo_json
+from localspec.cli.report_printer import echo_columns
+from localspec.cli.terminal import echo, echo_json
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import CatalogModel, CatalogPair

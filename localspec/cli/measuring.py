@@ -15,7 +15,7 @@ from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement, VerifyEffort
 from localspec.bench.measurement import Measurement, MeasurementProgress
 from localspec.bench.workloads import BenchRequest
-from localspec.cli import options, terminal
+from localspec.cli import options, report_printer, terminal
 from localspec.cli.global_options import FiniteRange, number_option, text_option
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
@@ -175,7 +175,7 @@ def print_measurement(
         terminal.echo_json(measurement.to_json())
     elif error is None or (measurement.has_results and not given["as_json"]):
         for report_line in format_report():
-            terminal.echo_line(report_line)
+            report_printer.echo_line(report_line)
     if error is not None:
         raise error
     return not is_interrupted

@@ -10,13 +10,8 @@ import click
 from localspec import launch
 from localspec.cli import global_options, options, pull, shell_completion
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
-from localspec.cli.terminal import (
-    echo,
-    echo_columns,
-    echo_json,
-    echo_line,
-    notify,
-)
+from localspec.cli.report_printer import echo_columns, echo_line
+from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import UsageError
 from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, suggest

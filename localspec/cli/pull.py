@@ -12,7 +12,7 @@ import click
 from msgspec import Struct, to_builtins
 
 from localspec import draft_kinds, launch
-from localspec.cli import global_options, shell_completion, terminal
+from localspec.cli import global_options, report_printer, shell_completion, terminal
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
 from localspec.fit import machine_profile, suggestions
@@ -134,7 +134,7 @@ def pull_models(
     will_ask = not (options.yes or options.dry_run)
     if not options.as_json and (will_ask or not options.quiet):
         for line in format_plan(plan):
-            terminal.echo_line(line, err=not options.dry_run)
+            report_printer.echo_line(line, err=not options.dry_run)
     plan.check()
     if options.dry_run:
         return plan
@@ -342,7 +342,7 @@ def search_command(
         updated = f"{found.updated:%Y-%m-%d}" if found.updated else "–"
         counts = short_count(found.downloads), short_count(found.likes)
         rows.append((found.repo, *counts, updated, "gated" if found.gated else ""))
-    terminal.echo_columns(rows)
+    report_printer.echo_columns(rows)
     echo(
         f"List the files of a repository: localspec show {repositories[0].repo}",
         err=True,

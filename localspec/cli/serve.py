@@ -195,19 +195,17 @@ def _run_plain(server: HttpServer, *, quiet: bool) -> int:
 
 def _has_board(given: dict[str, Any]) -> bool:
     """On a terminal, unless a log was asked for."""
-    if given["log_format"] is not None or global_options.is_plain() or given["quiet"]:
+    if given["log_format"] is not None or given["quiet"]:
         return False
-    streams = (sys.stdin, sys.stdout, sys.stderr)
-    return all(stream is not None and stream.isatty() for stream in streams)
+    return terminal.can_open_app() and terminal.can_prompt_user()
 
 
 def _run_board(server: ServerThread) -> int:
-    from localspec.tui import app  # noqa: PLC0415  late: it takes 200 ms to import
-    from localspec.tui.screens.serve import ServeScreen  # noqa: PLC0415
+    from localspec.cli import full_screen  # noqa: PLC0415  late: it takes 200 ms
 
     try:
         flags = global_options.get_flags(click.get_current_context())
-        return app.run(lambda app_options: ServeScreen(server, app_options), flags)
+        return full_screen.open_server_board(server, flags)
     finally:
         server.close()
 

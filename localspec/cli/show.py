@@ -9,7 +9,13 @@ from typing import Any
 import click
 
 from localspec import draft_kinds
-from localspec.cli import global_options, pull, shell_completion, terminal
+from localspec.cli import (
+    global_options,
+    pull,
+    report_printer,
+    shell_completion,
+    terminal,
+)
 from localspec.errors import NotFoundError, OfflineError
 from localspec.models import (
     catalog,
@@ -60,7 +66,7 @@ def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> No
         terminal.echo_json(document)
     else:
         for line in _format_details(items, match, files):
-            terminal.echo_line(line)
+            report_printer.echo_line(line)
 
 
 def _resolve_details(

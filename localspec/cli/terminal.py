@@ -1,4 +1,7 @@
-"""Terminal output: every line of a command passes here; also questions, and Ctrl+C."""
+"""Terminal output: what commands print passes here; also questions, and Ctrl+C.
+
+Lines of a report pass `report_printer.py` first, which renders their roles.
+"""
 
 from __future__ import annotations
 
@@ -7,39 +10,16 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from localspec.cli import global_options
 from localspec.errors import UsageError
-from localspec.report.lines import Line, Role, Span, format_columns, plain_text
-from localspec.report.token_classes import TOKEN_CLASSES
 from localspec.sanitize import sanitize
-
-_ROLE_STYLES: dict[Role, dict[str, Any]] = {
-    "heading": {"bold": True},
-    "strong": {"bold": True},
-    "muted": {"dim": True},
-    "accent": {"fg": "blue"},
-    "success": {"fg": "green"},
-    "warning": {"fg": "yellow"},
-    "error": {"fg": "red"},
-    "accepted": {"fg": "green"},
-    "bonus": {"fg": "cyan"},
-    "correction": {"fg": "yellow"},
-    "target memory": {"fg": "blue"},
-    "draft memory": {"fg": "cyan"},
-    "cache memory": {"fg": "green"},
-    "buffer memory": {"dim": True},
-    "missing memory": {"fg": "red"},
-    "free memory": {"dim": True},
-    "memory of others": {"dim": True},
-}
-"""What `click.style` does for a role; a role without an entry is plain text."""
 
 
 def echo(line: str = "", *, err: bool = False) -> None:
@@ -67,47 +47,12 @@ def echo_styled(
     click.echo(text, file, newline, color=colour)
 
 
-def render_line(line: Line, *, colour: bool) -> str:
-    """The text of a line, with ANSI colours for the roles of its spans.
-
-    The spans must be sanitized.
-    """
-    if not colour:
-        return plain_text(line)
-    return "".join(_style_text(span.text, span.role) for span in line)
-
-
-def _style_text(text: str, role: Role) -> str:
-    style = dict(_ROLE_STYLES.get(role, {}))
-    if role in TOKEN_CLASSES:
-        for attribute in TOKEN_CLASSES[role].attributes:
-            # Some terminals take the code of a double underline for `not bold`.
-            name = "underline" if attribute == "underline2" else attribute
-            style[name] = True
-    return click.style(text, **style) if style else text
-
-
-def echo_line(line: Line, *, err: bool = False, colour: bool | None = None) -> None:
-    """Print one line of a report; `colour`: by default where the stream takes it."""
-    clean = tuple(
-        Span(sanitize(span.text, multiline=False), span.role) for span in line
-    )
-    if colour is None:
-        colour = global_options.use_colour(err=err)
-    echo_styled(render_line(clean, colour=colour), err=err, colour=colour)
-
-
 def terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
 def echo_json(document: dict[str, Any]) -> None:
     echo_styled(json.dumps({"schema": 1} | document))
-
-
-def echo_columns(rows: Sequence[Sequence[str]]) -> None:
-    for line in format_columns(rows):
-        echo(line)
 
 
 class ProgressLine:
@@ -177,9 +122,19 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[Interrupt]:
 
 def can_prompt_user() -> bool:
     """Whether stdin and stderr are a terminal."""
-    return all(
-        stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr)
-    )
+    return _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+
+
+def can_open_app() -> bool:
+    """Whether stdin and stdout are a terminal, and the user can see a full screen."""
+    if global_options.is_plain():
+        return False
+    return _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """`stream` is None if it was closed when Python started."""
+    return stream is not None and stream.isatty()
 
 
 def confirm(

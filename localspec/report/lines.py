@@ -1,6 +1,6 @@
 """A line of a report: pieces of text with roles, which each front end renders itself.
 
-The terminal (`cli/terminal.py`) turns a role into ANSI colours, the app
+The terminal (`cli/report_printer.py`) turns a role into ANSI colours, the app
 (`tui/text/report_content.py`) into styles of its theme, and `plain_text` drops it.
 """
 
@@ -37,8 +37,6 @@ Role = Literal[
 
 
 class Span(NamedTuple):
-    """A named tuple, because `--help` uses it and need not import msgspec."""
-
     text: str
     role: Role = "text"
 

@@ -28,7 +28,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from localspec import config, paths
-from localspec.config import EffectiveConfig
+from localspec.config import EffectiveConfig, key_table
 from localspec.protocol.events import Event, Round
 from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
@@ -138,7 +138,7 @@ class LocalspecApp(App[None]):
         return [*super().get_line_filters(), *self._output_filters]
 
     def on_mount(self) -> None:
-        self.set_keymap(key_bindings.full_keymap(self.options.keymap))
+        self.set_keymap(key_table.full_keymap(self.options.keymap))
         self._install_signal_handlers()
         if not self.is_headless:
             loop = asyncio.get_running_loop()
@@ -342,7 +342,7 @@ class LocalspecApp(App[None]):
         app_options.apply_preferences(options, view)
         self.theme = options.theme
         self.set_class(options.reverse_marked_rows, "-mono")
-        self.set_keymap(key_bindings.full_keymap(options.keymap))
+        self.set_keymap(key_table.full_keymap(options.keymap))
         self._output_filters = _build_output_filters(options)
         for screen in self.screen_stack:
             if (apply := getattr(screen, "apply_preferences", None)) is not None:
@@ -489,7 +489,7 @@ def reduce_gc_pauses() -> None:
 
 def load_options(flags: Mapping[str, str] | None = None) -> AppOptions:
     """The options from the user's configuration and the terminal.  Never raises."""
-    view = config.resolve(flags=flags, key_ids=key_bindings.BINDINGS_BY_ID)
+    view = config.resolve(flags=flags, key_ids=key_table.BINDINGS_BY_ID)
     options = AppOptions(
         colour=not os.environ.get("NO_COLOR"),
         chats=SavedChats(),

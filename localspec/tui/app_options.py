@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from localspec import draft_kinds, launch
 from localspec.chat.settings import OverflowPolicy
-from localspec.config import EffectiveConfig
+from localspec.config import EffectiveConfig, key_table
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import LoadOptions, ResolvedPair
-from localspec.tui import key_bindings, terminal, themes
+from localspec.tui import terminal, themes
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
 
@@ -89,7 +89,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
 
     Invalid values fall back to the default.
     """
-    keys, key_errors = key_bindings.validate_user_keys(view.key_bindings)
+    keys, key_errors = key_table.validate_user_keys(view.key_bindings)
     if not options.keymap or not (key_errors or view.file.error):
         options.keymap.clear()  # else the keys that worked stay until the file is right
         options.keymap.update(keys)

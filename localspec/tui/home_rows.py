@@ -13,6 +13,7 @@ from textual.content import Content
 
 from localspec import draft_kinds
 from localspec.chat import presets
+from localspec.config.key_table import BINDINGS_BY_ID
 from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
@@ -23,7 +24,7 @@ from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.report import memory, pair_text
 from localspec.sanitize import sanitize
 from localspec.tui import downloads
-from localspec.tui.key_bindings import BINDINGS_BY_ID, key_label
+from localspec.tui.key_bindings import key_label
 from localspec.tui.text.wrapping import fit_to_width
 from localspec.tui.wizard.shortlist import Candidate, suggest_candidates
 from localspec.tui.wizard.what_if import WhatIf

@@ -11,8 +11,9 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.chat.slash_commands import COMMANDS, CommandCall, SlashCommand
+from localspec.config.key_table import KEY_BINDINGS, KeyContext
 from localspec.tui import chat_front_end, themes
-from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, key_label
+from localspec.tui.key_bindings import key_label
 
 if TYPE_CHECKING:
     from localspec.tui.app import LocalspecApp

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli import terminal
+from localspec.cli import report_printer, terminal
 from localspec.report.token_classes import TOKEN_CLASSES
 from tests.support import run_command
 from tests.support.downloads import wait_for
@@ -163,7 +163,7 @@ def test_the_writer_takes_away_what_harms(
     terminal.echo(text, err=True)
     terminal.notify(text, text)
     terminal.echo_text(f"{text}\n{text}")
-    terminal.echo_columns([(text, "x"), ("y", text)])
+    report_printer.echo_columns([(text, "x"), ("y", text)])
     terminal.echo_json({"text": text})
     terminal.ProgressLine(quiet=False, interval=0).show(text, is_step=True)
     out, err = capfd.readouterr()

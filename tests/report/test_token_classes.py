@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from localspec.cli import terminal
+from localspec.cli import report_printer
 from localspec.protocol.events import Token, TokenClass
 from localspec.report.lines import plain_text
 from localspec.report.token_classes import (
@@ -44,9 +44,9 @@ def test_the_legend_shows_each_class_as_its_tokens_look() -> None:
 @pytest.mark.parametrize("token_class", ["accepted", "bonus", "correction"])
 def test_the_terminal_colours_what_it_marks(token_class: TokenClass) -> None:
     line = mark_text("word", token_class)
-    coloured = terminal.render_line(line, colour=True)
+    coloured = report_printer.render_line(line, colour=True)
     assert coloured.startswith("\x1b[") and plain_text(line) in coloured
-    assert terminal.render_line(line, colour=False) == plain_text(line)
+    assert report_printer.render_line(line, colour=False) == plain_text(line)
 
 
 def test_the_app_draws_the_attributes_that_it_can() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from textual import constants, events
 from textual.message import Message
 
-from localspec.tui.key_bindings import KEY_BINDINGS
+from localspec.config.key_table import KEY_BINDINGS
 from localspec.tui.terminal import PasteParser
 from tests.support.app_driver import Chat, said
 from tests.support.scripted_engine import Script, ScriptedEngine, answer

@@ -5,16 +5,19 @@ from typing import get_args
 
 import pytest
 from textual.binding import Binding
+from textual.keys import KEY_NAME_REPLACEMENTS, KEY_TO_UNICODE_NAME, Keys
 
+from localspec.config import key_table
+from localspec.config.key_table import KEY_BINDINGS, KeyContext
 from localspec.tui import key_bindings
-from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, find_key_hint
+from localspec.tui.key_bindings import find_key_hint
 
 
 def test_keys_of_the_file() -> None:
-    valid = key_bindings.validate_user_keys
+    valid = key_table.validate_user_keys
     assert max(Counter(key.id for key in KEY_BINDINGS).values()) == 1
     for key in KEY_BINDINGS:
-        assert not key_bindings.check_keys(key.id, key.keys, {})
+        assert not key_table.check_keys(key.id, key.keys, {})
     for place in get_args(KeyContext):
         for binding in key_bindings.bindings_for(place):
             assert isinstance(binding, Binding) and binding.id
@@ -80,3 +83,15 @@ def test_which_key_a_hint_shows(x: int, key: str) -> None:
     assert find_key_hint("enter send  ←→ change  esc back", x) == key
     assert find_key_hint("ctx 28 / 8.2k   / find", 18) == "slash"
     assert find_key_hint("ctx 28 / 8.2k", 2) == ""
+
+
+def test_the_table_knows_the_names_of_keys_that_textual_has() -> None:
+    for name in (key.value for key in Keys):
+        is_a_key = not name.startswith("<") and name != "ctrl-at"
+        assert key_table.is_key_name(name) is is_a_key, name
+    for name in (*KEY_TO_UNICODE_NAME, *KEY_NAME_REPLACEMENTS.values(), "a", "$"):
+        assert key_table.is_character_key(name), name
+    for name in ("f1", "pageup", "alt+a", "enter"):
+        assert not key_table.is_character_key(name), name
+    for name in ("", "f25", "ctrl+", "no_such_key"):
+        assert not key_table.is_key_name(name), name

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.chat.slash_commands import COMMANDS
-from localspec.tui.key_bindings import KEY_BINDINGS, KeyContext, format_key
+from localspec.config.key_table import KEY_BINDINGS, KeyContext, format_key
 from localspec.tui.navigation import HelpSection
 
 KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {

@@ -18,6 +18,7 @@ from localspec.bench import workloads
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.lossless_check import LosslessMeasurement
 from localspec.bench.workloads import BenchRequest
+from localspec.config.key_table import KeyContext
 from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import Notice
@@ -30,7 +31,7 @@ from localspec.tui.engine_runner import (
     EngineLoadFailed,
     EngineRunner,
 )
-from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
+from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.navigation import MeasurementCommand
 from localspec.tui.notices import copy_text, screen_hint, show_notice
 from localspec.tui.scheduling import FramePacer

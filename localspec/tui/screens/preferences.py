@@ -16,11 +16,16 @@ from textual.screen import Screen
 from textual.widgets import Input, Label, Static
 
 from localspec import config
-from localspec.config import SETTINGS, EffectiveConfig, EffectiveSetting, toml_file
+from localspec.config import (
+    SETTINGS,
+    EffectiveConfig,
+    EffectiveSetting,
+    key_table,
+    toml_file,
+)
 from localspec.config.options import TABLES
 from localspec.errors import LocalspecError, UsageError
 from localspec.sanitize import sanitize
-from localspec.tui import key_bindings
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.notices import problem_text
@@ -141,7 +146,7 @@ _KEYS_HELP = (
 
 
 def read_config(options: AppOptions) -> EffectiveConfig:
-    return config.resolve(flags=options.flags, key_ids=key_bindings.BINDINGS_BY_ID)
+    return config.resolve(flags=options.flags, key_ids=key_table.BINDINGS_BY_ID)
 
 
 class PreferencesScreen(CenteredLayout, Screen[None]):

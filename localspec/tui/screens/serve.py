@@ -12,12 +12,13 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from localspec.chat.speculation_stats import MIN_DRAFTED
+from localspec.config.key_table import KeyContext
 from localspec.protocol.events import EngineReady
 from localspec.protocol.round_totals import RoundTotals
 from localspec.sanitize import sanitize
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.tui.app_options import AppOptions
-from localspec.tui.key_bindings import KeyContext, bindings_for, format_footer
+from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 from localspec.units import duration, gib, percent, short_count, token_rate
 

@@ -21,9 +21,9 @@ from localspec.chat import slash_commands, tab_completion
 from localspec.chat.conversation import Attachment
 from localspec.chat.session import ChatSession
 from localspec.config import toml_file
+from localspec.config.key_table import keys_for
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
-from localspec.tui.key_bindings import keys_for
 from localspec.tui.notices import problem_text
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.turn_text import format_attachment
