@@ -19,6 +19,7 @@ from localspec.bench.measurement import (
 )
 from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.launch import Engine
+from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 from localspec.units import count, duration
 
@@ -37,13 +38,26 @@ class BenchEstimate(Struct, frozen=True):
 def estimate_bench(
     request: BenchRequest, measured: MeasuredCosts | None
 ) -> BenchEstimate:
-    """As many rounds as fit the time budget, unless the request sets them."""
-    pass_seconds = measured.t1_ms / 1e3 if measured else _DEFAULT_PASS_SECONDS
-    per_round = len(request.schedule_runs(1))
-    seconds = per_round * pass_seconds * request.max_tokens
-    affordable = int(_TIME_BUDGET_SECONDS / seconds) if seconds else _MAX_ROUNDS
-    rounds = request.rounds or min(max(affordable, 1), _MAX_ROUNDS)
-    return BenchEstimate(per_round * rounds, rounds, rounds * seconds)
+    """As many rounds as fit the time budget, but 1 to 3, unless the request sets them.
+
+    A round of 16 answers of 64 tokens, with passes of 20 ms, takes 20 s; so two rounds
+    fit 40 s.
+    """
+    pass_seconds = _DEFAULT_PASS_SECONDS
+    if measured is not None:
+        pass_seconds = measured.t1_ms / 1e3
+    answers_per_round = len(request.schedule_runs(n_rounds=1))
+    round_seconds = answers_per_round * pass_seconds * request.max_tokens
+    rounds = request.rounds
+    if rounds is None:
+        rounds = _MAX_ROUNDS
+        if rounds * round_seconds > _TIME_BUDGET_SECONDS:
+            rounds = max(1, int(_TIME_BUDGET_SECONDS / round_seconds))
+    return BenchEstimate(
+        answers=answers_per_round * rounds,
+        rounds=rounds,
+        seconds=rounds * round_seconds,
+    )
 
 
 def _format_seconds(seconds: float) -> str:
@@ -97,8 +111,10 @@ class Benchmark:
         self, engine: Engine, should_stop: Callable[[], bool]
     ) -> Iterator[MeasurementProgress]:
         for event in engine.probe(ProbeCommand()):
-            reason = getattr(event, "why", "")
-            yield MeasurementProgress(reason or "measuring passes")
+            text = "measuring passes"
+            if isinstance(event, SpeculationPlan) and event.why:
+                text = event.why
+            yield MeasurementProgress(text)
             if should_stop():
                 engine.stop()
         estimate = estimate_bench(self.request, engine.measured)
@@ -130,7 +146,7 @@ class Benchmark:
 
     @property
     def report(self) -> results.BenchReport:
-        """Of the answers so far."""
+        """The report of the answers so far."""
         engine = self._engine
         assert engine is not None, "not begun"
         return results.build_report(

@@ -43,11 +43,17 @@ class DraftJudgement(Struct, frozen=True):
 
     @property
     def best_length(self) -> int:
-        return max(self.by_length, key=lambda n: self.by_length[n].tokens_per_second)
+        """The draft length with the highest speed."""
+
+        def speed(draft_length: int) -> float:
+            return self.by_length[draft_length].tokens_per_second
+
+        return max(self.by_length, key=speed)
 
     @property
     def speedup(self) -> float:
-        return self.by_length[self.best_length].tokens_per_second / self.plain_tps
+        best = self.by_length[self.best_length]
+        return best.tokens_per_second / self.plain_tps
 
     def to_json(self) -> dict[str, Any]:
         """One of `pair test --json`, described in docs/json.md."""
@@ -58,15 +64,19 @@ class DraftJudgement(Struct, frozen=True):
             "best_length": self.best_length,
             "speedup": self.speedup,
             "by_length": {
-                str(n): {
-                    "drafted": rates.totals.drafted,
-                    "accepted": rates.totals.accepted,
-                    "tokens_per_round": rates.totals.mean_accepted_length or 0.0,
-                    "tps": rates.tokens_per_second,
-                }
-                for n, rates in self.by_length.items()
+                str(draft_length): _rates_to_json(rates)
+                for draft_length, rates in self.by_length.items()
             },
         }
+
+
+def _rates_to_json(rates: DraftRates) -> dict[str, Any]:
+    return {
+        "drafted": rates.totals.drafted,
+        "accepted": rates.totals.accepted,
+        "tokens_per_round": rates.totals.mean_accepted_length or 0.0,
+        "tps": rates.tokens_per_second,
+    }
 
 
 def record_answers(
@@ -94,16 +104,21 @@ def judge(
     one pass, so with draft length 4 one of them costs a quarter of a pass.
     """
     verify_curve = {int(width): cost for width, cost in costs.curve.items()}
-    draft_pass = 0.0 if kind == "lookup" else costs.c or 0.0
+    draft_pass = 0.0
+    if kind != "lookup" and costs.c is not None:
+        draft_pass = costs.c
     is_block_head = draft_kinds.kinds()[kind].drafts_blocks
     by_length = {}
     for draft_length in DRAFT_LENGTHS:
-        per_token = draft_pass / draft_length if is_block_head else draft_pass
+        per_token = draft_pass
+        if is_block_head:
+            per_token = draft_pass / draft_length
         round_costs = SpeculationCosts(per_token, verify_curve)
         by_length[draft_length] = _simulate(
             scored, draft_length, round_costs, costs.t1_ms
         )
-    return DraftJudgement(name, kind, 1e3 / costs.t1_ms, by_length)
+    plain_tps = 1e3 / costs.t1_ms
+    return DraftJudgement(name, kind, plain_tps=plain_tps, by_length=by_length)
 
 
 def _simulate(
@@ -112,11 +127,11 @@ def _simulate(
     costs: SpeculationCosts,
     t1_ms: float,
 ) -> DraftRates:
-    """The rounds of the answers again, as a run with this draft length has them.
+    """Repeat the rounds that a run with this draft length would have had.
 
-    For example an answer of 6 tokens, draft length 2, and at each position as many
-    accepted as drafted: the prompt gives token 0, a round tokens 1 to 3 (two accepted
-    and one of the target), and the last round tokens 4 and 5.
+    An example is an answer of 6 tokens, with draft length 2 and every draft token
+    accepted. The prompt gives token 0. One round gives tokens 1 to 3: two are accepted
+    and one is the target's. The last round gives tokens 4 and 5.
     """
     totals = RoundTotals()
     passes = 0.0  # Time in passes of the target over one token.
@@ -138,4 +153,7 @@ def _simulate(
             totals.count_round(n_drafted, n_accepted, n_emitted)
             position += n_emitted
     seconds = passes * t1_ms / 1e3
-    return DraftRates(totals, totals.tokens / seconds if seconds else 0.0)
+    tokens_per_second = 0.0
+    if seconds:
+        tokens_per_second = totals.tokens / seconds
+    return DraftRates(totals, tokens_per_second)

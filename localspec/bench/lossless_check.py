@@ -53,10 +53,20 @@ VERIFY_PROMPTS = (
     "try:\n    value = int(text)\nexcept ValueError:\n    value = None\nelse:\n",
 )
 """Short, and different from the first words on."""
-LONG_PROMPT = "".join(f"# {n}\n{text}\n" for n in range(3) for text in VERIFY_PROMPTS)
-"""More than 600 tokens; the second to be compared.
 
-Skipped where the context is too small.
+
+def _repeat_prompts() -> str:
+    text = ""
+    for n in range(3):
+        for prompt in VERIFY_PROMPTS:
+            text += f"# {n}\n{prompt}\n"
+    return text
+
+
+LONG_PROMPT = _repeat_prompts()
+"""More than 600 tokens. It is the second prompt to be compared.
+
+It is skipped where the context is too small.
 """
 
 _MIN_PROMPTS = 3  # With the long one.
@@ -70,7 +80,7 @@ _SAMPLED_SETTINGS = (
 )
 """The settings of `run`, and without truncation, alternating."""
 _SAMPLED_DRAFT_LENGTH = 4
-_TIMED_PARTS = 5  # Those that take `VerifyEffort.seconds_per_part` each.
+_TIMED_PARTS = 5  # Greedy answers, seeded answers, and the three `VERIFY_MODES`.
 
 SpeculationVariant = tuple[str, int | None]
 """`--spec`, and a fixed draft length."""
@@ -82,10 +92,9 @@ class VerifyEffort(Struct, frozen=True):
     prompts: Sequence[str] = VERIFY_PROMPTS
     min_sampled_tokens: int = 200  # For each verification method.
 
-    def elapsed_share(self, began: float) -> float:
-        """Share of a part's time budget; above 1 once it is used up."""
-        elapsed = time.monotonic() - began
-        return elapsed / self.seconds_per_part if self.seconds_per_part else 2.0
+    def is_time_up(self, began: float) -> bool:
+        """Whether a part that began then has used its time."""
+        return time.monotonic() - began >= self.seconds_per_part
 
 
 class LosslessMeasurement:
@@ -113,24 +122,41 @@ class LosslessMeasurement:
         self.report = VerifyReport()
         self.has_ended = False
         recorder = AnswerRecorder(engine, should_stop)
-        spec = "model" if engine.ready.draft is not None else "lookup"
-        # Fixed draft lengths, for passes of different widths, and the adaptive
-        # controller.
-        variants: list[SpeculationVariant] = [(spec, 5), (spec, 2), ("auto", None)]
-        if spec == "model":
-            variants.append(("lookup", 5))
+        # Fixed draft lengths make passes of different widths; `auto` adapts them.
+        spec = "lookup"
+        greedy_variants: list[SpeculationVariant] = [
+            ("lookup", 5),
+            ("lookup", 2),
+            ("auto", None),
+        ]
+        if engine.ready.draft is not None:
+            spec = "model"
+            greedy_variants = [
+                ("model", 5),
+                ("model", 2),
+                ("auto", None),
+                ("lookup", 5),
+            ]
+        seeded_variants: list[SpeculationVariant] = [(spec, 5), ("auto", None)]
         try:
             yield MeasurementProgress("measuring passes …", is_step=True)
             for _ in engine.probe(ProbeCommand(seconds=1.0)):
                 pass
-            yield from self._check_answers(recorder, self.report.greedy, 0.0, variants)
             yield from self._check_answers(
-                recorder, self.report.seeded, 0.8, variants[::2]
+                recorder,
+                self.report.greedy,
+                temperature=0.0,
+                variants=greedy_variants,
+            )
+            yield from self._check_answers(
+                recorder,
+                self.report.seeded,
+                temperature=0.8,
+                variants=seeded_variants,
             )
             for n, verify in enumerate(VERIFY_MODES, 1):
-                yield from self._check_sampling(
-                    recorder, verify, spec, n * _SEEDS_PER_MODE
-                )
+                first_seed = n * _SEEDS_PER_MODE
+                yield from self._check_sampling(recorder, verify, spec, first_seed)
             self.report.is_complete = True
         except AnswerCancelled:
             pass
@@ -161,15 +187,21 @@ class LosslessMeasurement:
         self,
         recorder: AnswerRecorder,
         totals: ComparisonTotals,
+        *,
         temperature: float,
         variants: Sequence[SpeculationVariant],
     ) -> Iterator[MeasurementProgress]:
+        """Add the comparison of one prompt after the other to the totals.
+
+        It ends after the last prompt, or when the time is up, but not before
+        `_MIN_PROMPTS`.
+        """
         began = time.monotonic()
         effort = self.effort
         kind = "same seed" if temperature else "temperature 0"
         prompts = [*effort.prompts[:1], LONG_PROMPT, *effort.prompts[1:]]
         for n, text in enumerate(prompts):
-            if n >= _MIN_PROMPTS and effort.elapsed_share(began) > 1:
+            if n >= _MIN_PROMPTS and effort.is_time_up(began):
                 return
             message = f"{kind}: prompt {n + 1} of {len(prompts)} …"
             yield MeasurementProgress(message, is_step=n == 0)
@@ -181,32 +213,44 @@ class LosslessMeasurement:
                 totals.add(_check_prompt(recorder, n, plain, variants))
 
     def _check_sampling(
-        self, recorder: AnswerRecorder, verify: VerifyMode, spec: str, seed: int
+        self, recorder: AnswerRecorder, verify: VerifyMode, spec: str, first_seed: int
     ) -> Iterator[MeasurementProgress]:
-        """Draws one sample; if its test rejects, a second one with other seeds decides."""
-        for is_confirmation in (False, True):
-            sample = TokenSample(verify, is_confirmation=is_confirmation)
-            first_seed = seed + _CONFIRMATION_SEED_OFFSET if is_confirmation else seed
-            yield from self._draw_sample(recorder, sample, spec, first_seed)
-            self.report.by_mode[verify] = sample
-            if sample.impossible or not sample.is_rejected:
-                return
+        """Draw one sample; if its test rejects, a second one with other seeds decides.
+
+        The first sample is in the report while the second one is drawn, which then
+        takes its place. A token of probability 0 needs no second sample.
+        """
+        sample = TokenSample(verify)
+        yield from self._draw_sample(recorder, sample, spec, first_seed)
+        self.report.by_mode[verify] = sample
+        if sample.impossible or not sample.is_rejected:
+            return
+        confirmation = TokenSample(verify, is_confirmation=True)
+        other_seed = first_seed + _CONFIRMATION_SEED_OFFSET
+        yield from self._draw_sample(recorder, confirmation, spec, other_seed)
+        self.report.by_mode[verify] = confirmation
 
     def _draw_sample(
-        self, recorder: AnswerRecorder, sample: TokenSample, spec: str, seed: int
+        self,
+        recorder: AnswerRecorder,
+        sample: TokenSample,
+        spec: str,
+        first_seed: int,
     ) -> Iterator[MeasurementProgress]:
         """Add answers to the sample until it is large enough.
 
-        Their seeds count up from `seed`.
+        Each answer has its own seed, from `first_seed` on. With the settings a and b,
+        the first four answers are prompt 1 with a, prompt 1 with b, prompt 2 with a,
+        and prompt 2 with b.
         """
-        rng = random.Random(seed)
+        rng = random.Random(first_seed)
         began = time.monotonic()
         effort = self.effort
         for n in range(_MAX_SAMPLED_ANSWERS):
-            turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
+            prompt_turn, setting = divmod(n, len(_SAMPLED_SETTINGS))
             request = GenerateCommand(
-                effort.prompts[turn % len(effort.prompts)],
-                replace(_SAMPLED_SETTINGS[setting], seed=seed + n),
+                effort.prompts[prompt_turn % len(effort.prompts)],
+                replace(_SAMPLED_SETTINGS[setting], seed=first_seed + n),
                 effort.tokens_per_answer,
                 verify=sample.verify,
                 spec=spec,
@@ -214,14 +258,15 @@ class LosslessMeasurement:
             )
             answer = recorder.record(request)
             sample.add(answer, recorder.replay(answer), rng)
+            # All sampling is one step, which begins with the first method's first answer.
             is_first_method = sample.verify == VERIFY_MODES[0]
             is_step = n == 0 and is_first_method and not sample.is_confirmation
             message = f"sampling, {sample.verify}: {sample.tokens} tokens …"
             yield MeasurementProgress(message, is_step=is_step)
-            is_time_up = effort.elapsed_share(began) >= 1
             has_enough = sample.tokens >= effort.min_sampled_tokens
-            is_full = sample.tokens >= _MAX_SAMPLED_TOKENS
-            if sample.impossible or is_full or (has_enough and is_time_up):
+            if has_enough and effort.is_time_up(began):
+                return
+            if sample.impossible or sample.tokens >= _MAX_SAMPLED_TOKENS:
                 return
 
 
@@ -233,8 +278,8 @@ def _check_prompt(
 ) -> ComparisonTotals:
     """Answer the prompt plain and with each variant; repeat the passes of the latter.
 
-    A divergence counts if it repeats: another number of threads may have rounded
-    differently.
+    A divergence counts if a second answer to the same request has one too: another
+    number of threads may have rounded differently.
     """
     plain = recorder.record(plain_request)
     totals = ComparisonTotals(prompts=1)
@@ -244,11 +289,12 @@ def _check_prompt(
         totals.add_answer(answer, plain)
         if recorder.find_divergence(prompt, answer, plain) is None:
             continue
-        again = recorder.record(request)
-        divergence = recorder.find_divergence(prompt, again, plain)
+        second_answer = recorder.record(request)
+        divergence = recorder.find_divergence(prompt, second_answer, plain)
         if divergence is not None:
             totals.divergences.append(divergence)
-    totals.equal = 0 if totals.different else 1
+    if not totals.different:
+        totals.equal = 1
     return totals
 
 
@@ -271,7 +317,7 @@ class AnswerRecorder:
         Cells that are reused would come from passes of other widths. Replaying no
         tokens empties the cache.
         """
-        empty_replay = ReplayCommand(request.text, (), (), ())
+        empty_replay = ReplayCommand(request.text, tokens=(), widths=(), emitted=())
         self._replay(empty_replay)
         return record_answer(self._engine, request, self._should_stop)
 
@@ -282,16 +328,17 @@ class AnswerRecorder:
         whose rounds drafted 0, 4 and 2 tokens and kept 1, 3 and 3 is replayed with
         passes over 5 and 3 tokens, of which 3 and 3 are kept.
         """
-        later = _rounds_with_tokens(answer)[1:]
-        return self._replay(
-            ReplayCommand(
-                answer.request.text,
-                tuple(answer.ids),
-                tuple(event.drafted + 1 for event in later),
-                tuple(len(event.tokens) for event in later),
-                answer.request.sampling,
-            )
+        later_rounds = _rounds_with_tokens(answer)[1:]
+        widths = tuple(event.drafted + 1 for event in later_rounds)
+        emitted = tuple(len(event.tokens) for event in later_rounds)
+        command = ReplayCommand(
+            answer.request.text,
+            tokens=tuple(answer.ids),
+            widths=widths,
+            emitted=emitted,
+            sampling=answer.request.sampling,
         )
+        return self._replay(command)
 
     def _replay(self, command: ReplayCommand) -> ReplayResult:
         if self._should_stop():
@@ -303,26 +350,43 @@ class AnswerRecorder:
     ) -> Divergence | None:
         """The first token that the same passes do not give without speculation.
 
-        It may be the end: one answer ends where the plain one, the same so far, goes on.
+        With the answer 7 8 9:
+
+        - If its passes give 7 8 5, the divergence is at position 2: 9 instead of 5.
+        - If its passes give 7 8 9 and the plain answer is 7 8 9 4, the answer ended too
+          early: the divergence is at position 3, the end instead of 4.
+        - If its passes give 7 8 9 and the plain answer is 7 6 2 4, there is none: a
+          pass over several tokens rounds differently from a pass over one.
         """
         ids = answer.ids
         expected = list(self.replay(answer).best)
         if expected == ids:
-            n_common = min(len(ids), len(plain.ids))
-            has_same_length = len(ids) == len(plain.ids)
-            if has_same_length or ids[:n_common] != plain.ids[:n_common]:
+            if not _is_cut_off(ids, plain.ids):
                 return None
             expected = plain.ids
+
         position = _first_difference(ids, expected)
+        speculative = None
+        if position < len(ids):
+            speculative = answer.tokens[position]
+        expected_id = None
+        if position < len(expected):
+            expected_id = expected[position]
         return Divergence(
             prompt=prompt,
             spec=answer.request.spec,
             draft_length=answer.request.draft_length,
             position=position,
             width=_pass_width_at(answer, position),
-            speculative=next(iter(answer.tokens[position:]), None),
-            expected=next(iter(expected[position:]), None),
+            speculative=speculative,
+            expected=expected_id,
         )
+
+
+def _is_cut_off(ids: Sequence[int], plain_ids: Sequence[int]) -> bool:
+    """One answer ends where the other, the same so far, goes on."""
+    n_common = min(len(ids), len(plain_ids))
+    return len(ids) != len(plain_ids) and ids[:n_common] == plain_ids[:n_common]
 
 
 def _first_difference(ids: Sequence[int], others: Sequence[int]) -> int:
@@ -339,10 +403,11 @@ def _rounds_with_tokens(answer: RecordedAnswer) -> list[Round]:
 
 def _pass_width_at(answer: RecordedAnswer, position: int) -> int:
     """Tokens in the pass that produced this position; beyond the end, in the last pass."""
-    rounds = _rounds_with_tokens(answer)
+    width = 1
     end = 0
-    for event in rounds:
+    for event in _rounds_with_tokens(answer):
+        width = event.drafted + 1
         end += len(event.tokens)
         if position < end:
-            return event.drafted + 1
-    return rounds[-1].drafted + 1 if rounds else 1
+            break
+    return width

@@ -16,6 +16,8 @@ from localspec.protocol.wire import GenerateCommand
 
 
 class MeasurementProgress(Struct, frozen=True):
+    """One line about what is measured now."""
+
     text: str
     is_step: bool = False  # Begins a part of the measurement.
 
@@ -48,7 +50,10 @@ class RecordedAnswer(Struct, frozen=True):
 
     @property
     def tokens(self) -> list[Token]:
-        return [token for event in self.rounds for token in event.tokens]
+        tokens: list[Token] = []
+        for event in self.rounds:
+            tokens += event.tokens
+        return tokens
 
     @property
     def ids(self) -> list[int]:

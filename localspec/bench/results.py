@@ -38,6 +38,8 @@ _MIN_TOKENS = 8  # The speed of a shorter answer is not meaningful.
 
 
 class SpeedupSpread(Struct, frozen=True):
+    """The speed-ups of a workload's trials."""
+
     median: float
     min: float
     max: float
@@ -103,8 +105,8 @@ class WorkloadResult(Struct, frozen=True):
 
     @property
     def identical(self) -> int:
-        """Trials with plain decoding's text."""
-        return sum(trial.identical for trial in self.trials)
+        """The number of trials with plain decoding's text."""
+        return len([trial for trial in self.trials if trial.identical])
 
     @property
     def share_of_best(self) -> float | None:
@@ -140,7 +142,10 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def trials(self) -> list[Trial]:
-        return [trial for row in self.rows for trial in row.trials]
+        trials: list[Trial] = []
+        for row in self.rows:
+            trials += row.trials
+        return trials
 
     @property
     def counted_rows(self) -> list[WorkloadResult]:
@@ -159,21 +164,24 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def means(self) -> list[MeanSpeedup]:
+        """One for each temperature."""
         means = []
         for temperature, group in groupby(self.rows, lambda row: row.temperature):
             rows = [row for row in group if row.counted]
-            means.append(MeanSpeedup(temperature, _mean_speedup(rows), len(rows)))
+            mean = MeanSpeedup(temperature, _mean_speedup(rows), workloads=len(rows))
+            means.append(mean)
         return means
 
 
 def _mean_speedup(rows: Sequence[WorkloadResult]) -> float | None:
     speedups = [row.speedup.median for row in rows if row.speedup]
-    return geometric_mean(speedups) if speedups else None
+    if not speedups:
+        return None
+    return geometric_mean(speedups)
 
 
 def report_to_json(report: BenchReport) -> dict[str, Any]:
     """`bench --json`, described in docs/json.md."""
-    costs = report.measured
     return {
         "schema": 1,
         "pair": report.pair,
@@ -182,12 +190,7 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
         "spec": report.spec,
         "why": report.why,
         "machine": to_builtins(report.machine),
-        "cost": {
-            "c": costs.c if costs else None,
-            "verify_curve": costs.curve if costs else {},
-            "host_ms": _round_floats(report.host_ms),
-            "t1_ms": costs.t1_ms if costs else None,
-        },
+        "cost": _costs_to_json(report.measured, report.host_ms),
         "max_tokens": report.max_tokens,
         "rounds": report.rounds,
         "workloads": [_workload_to_json(row) for row in report.rows],
@@ -199,14 +202,29 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
     }
 
 
+def _costs_to_json(
+    measured: MeasuredCosts | None, host_ms: float | None
+) -> dict[str, Any]:
+    host_ms = _round_floats(host_ms)
+    if measured is None:
+        return {"c": None, "verify_curve": {}, "host_ms": host_ms, "t1_ms": None}
+    return {
+        "c": measured.c,
+        "verify_curve": measured.curve,
+        "host_ms": host_ms,
+        "t1_ms": measured.t1_ms,
+    }
+
+
 def _workload_to_json(row: WorkloadResult) -> dict[str, Any]:
     body = to_builtins(row)
-    best = body.pop("best") or {}
-    body["theory"] = {
-        "best": best.get("speedup"),
-        "reached": row.share_of_best,
-        "draft_length": best.get("gamma"),
-    }
+    del body["best"]
+    theory: dict[str, Any] = {"best": None, "reached": None, "draft_length": None}
+    if row.best is not None:
+        theory["best"] = row.best.speedup
+        theory["reached"] = row.share_of_best
+        theory["draft_length"] = row.best.gamma
+    body["theory"] = theory
     body["trials"] = [
         to_builtins(trial) | {"speedup": trial.speedup} for trial in row.trials
     ]
@@ -251,7 +269,8 @@ def build_report(
         key = (pair.task.temperature, pair.task.workload)
         groups.setdefault(key, []).append(pair)
     # The lowest temperature comes first; the workloads stay in their order.
-    ordered = sorted(groups.items(), key=lambda item: item[0][0])
+    ordered = sorted(groups.values(), key=lambda group: group[0].task.temperature)
+    rows = [_summarize_workload(group, measured, added_host_ms) for group in ordered]
     return BenchReport(
         pair=request.name,
         model=ready.model,
@@ -264,9 +283,7 @@ def build_report(
         max_tokens=request.max_tokens,
         rounds=rounds,
         interrupted=interrupted,
-        rows=tuple(
-            _summarize_workload(group, measured, added_host_ms) for _, group in ordered
-        ),
+        rows=tuple(rows),
     )
 
 
@@ -327,9 +344,17 @@ def _summarize_workload(
     counting = [pair for pair in group if pair.trial.left_out is None] or group
     plain = [pair.plain for pair in counting]
     speculative = [pair.speculative for pair in counting]
-    totals = RoundTotals.of(event for answer in speculative for event in answer.rounds)
+    rounds: list[Round] = []
+    for answer in speculative:
+        rounds += answer.rounds
+    totals = RoundTotals.of(rounds)
+
+    best = None
     acceptance = cumulative_acceptance(totals.by_position)
     costs = _speculation_costs(totals, measured, added_host_ms)
+    if costs is not None and acceptance:
+        best = best_draft_length(costs, acceptance)
+
     copied = None
     if task.copies_prompt:
         copied = _median_known(trial.copied for trial in trials)
@@ -340,7 +365,7 @@ def _summarize_workload(
         plain_tps=_median_known(answer.tokens_per_second for answer in plain),
         spec_tps=_median_known(answer.tokens_per_second for answer in speculative),
         speedup=_spread_speedups([pair.trial for pair in counting]),
-        best=best_draft_length(costs, acceptance) if costs and acceptance else None,
+        best=best,
         acceptance_rate=totals.acceptance_rate,
         mean_accepted_length=totals.mean_accepted_length,
         first_token_ms=_median_known(answer.first_token_ms for answer in speculative),
@@ -357,7 +382,7 @@ def _spread_speedups(trials: Sequence[Trial]) -> SpeedupSpread | None:
     speedups = [trial.speedup for trial in trials if trial.speedup is not None]
     if not speedups:
         return None
-    return SpeedupSpread(median(speedups), min(speedups), max(speedups))
+    return SpeedupSpread(median=median(speedups), min=min(speedups), max=max(speedups))
 
 
 def _speculation_costs(
@@ -371,41 +396,53 @@ def _speculation_costs(
     if measured is None or measured.t1_ms <= 0:
         return None
     draft_cost = 0.0
-    if totals.drafted:
+    if totals.drafted and measured.c is not None:
         n_from_lookup = totals.by_source.get("lookup", DraftTotals()).drafted
         share_of_model = 1 - n_from_lookup / totals.drafted
-        draft_cost = (measured.c or 0.0) * share_of_model
-    verify_curve = {int(width): v for width, v in measured.curve.items()}
-    return SpeculationCosts(draft_cost, verify_curve, added_host_ms / measured.t1_ms)
+        draft_cost = measured.c * share_of_model
+    verify_curve = {int(width): cost for width, cost in measured.curve.items()}
+    return SpeculationCosts(
+        c=draft_cost, verify_curve=verify_curve, host=added_host_ms / measured.t1_ms
+    )
 
 
 def _latency_percentiles(
     answers: Iterable[RecordedAnswer],
 ) -> LatencyPercentiles | None:
-    ms = sorted(latency for answer in answers for latency in answer.latencies)
-    if not ms:
+    latencies: list[float] = []
+    for answer in answers:
+        latencies += answer.latencies
+    if not latencies:
         return None
-    return LatencyPercentiles(p50=_percentile(ms, 0.5), p99=_percentile(ms, 0.99))
+    latencies.sort()
+    return LatencyPercentiles(
+        p50=_percentile(latencies, 0.5), p99=_percentile(latencies, 0.99)
+    )
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+    index = min(int(share * len(ordered)), len(ordered) - 1)
+    return ordered[index]
 
 
 def _median_known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return median(known) if known else None
+    if not known:
+        return None
+    return median(known)
 
 
 def _min_known(values: Iterable[float | None]) -> float | None:
-    return min((value for value in values if value is not None), default=None)
+    known = [value for value in values if value is not None]
+    return min(known, default=None)
 
 
 def _host_times(pairs: Sequence[_PairedRuns]) -> tuple[float | None, float]:
-    """Milliseconds outside llama.cpp of a round that drafted, and what it added.
+    """Milliseconds outside llama.cpp of a round that drafted, and what drafting added.
 
-    What it added is the time beyond that of a plain round, which the measured cost of a
-    plain pass includes.
+    The measured cost of a plain pass includes the time outside llama.cpp of a plain
+    round. So drafting added only what exceeds it: rounds that drafted with 3 ms, plain
+    ones with 2 ms give (3, 1).
     """
     drafting_rounds: list[Round] = []
     plain_rounds: list[Round] = []
@@ -450,7 +487,9 @@ _WORD_PATTERN = re.compile(r"\w+|[^\w\s]")
 def distinct_4grams(ids: Sequence[int]) -> float | None:
     """Share of distinct 4-grams; None for fewer than four tokens."""
     grams = _4grams(ids)
-    return len(set(grams)) / len(grams) if grams else None
+    if not grams:
+        return None
+    return len(set(grams)) / len(grams)
 
 
 def copied_share(prompt: str, text: str) -> float | None:

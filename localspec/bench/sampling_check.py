@@ -28,7 +28,10 @@ from localspec.protocol.wire import ReplayResult, VerifyMode
 VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
 """The verification methods that are sampled."""
 SIGNIFICANCE_LEVEL = 1e-3
-"""Of all tests together; a rejection counts only if a second sample is rejected too."""
+"""The probability that the tests of any method reject a correct engine's first sample.
+
+A rejection counts only if a second sample is rejected too.
+"""
 _LEVEL_PER_METHOD = SIGNIFICANCE_LEVEL / len(VERIFY_MODES)
 DETECTION_POWER = 0.9  # Probability that both samples detect the reported shift.
 _MIN_TOKENS_PER_BIN = 20
@@ -52,12 +55,12 @@ class TokenSample(Struct):
     ) -> None:
         for event in answer.rounds:
             self.totals.add(event)
-        self.impossible += sum(p <= 0 for p in replay.probability)
-        for p, below, above in zip(
-            replay.probability, replay.below, replay.above, strict=True
-        ):
-            self.by_id.append(below + rng.random() * p)
-            self.by_rank.append(above + rng.random() * p)
+        positions = zip(replay.probability, replay.below, replay.above, strict=True)
+        for probability, below, above in positions:
+            if probability <= 0:
+                self.impossible += 1
+            self.by_id.append(below + rng.random() * probability)
+            self.by_rank.append(above + rng.random() * probability)
 
     @property
     def tokens(self) -> int:
@@ -67,7 +70,9 @@ class TokenSample(Struct):
     def bins(self) -> int:
         """0 if there are too few tokens for a test."""
         bins = min(_MAX_BINS, self.tokens // _MIN_TOKENS_PER_BIN)
-        return bins if bins > 1 else 0
+        if bins < 2:
+            return 0
+        return bins
 
     @property
     def p_value(self) -> float | None:
@@ -80,18 +85,33 @@ class TokenSample(Struct):
 
     @property
     def is_rejected(self) -> bool:
+        if self.impossible:
+            return True
         p = self.p_value
-        return self.impossible > 0 or (p is not None and p < _LEVEL_PER_METHOD)
+        return p is not None and p < _LEVEL_PER_METHOD
+
+    @property
+    def is_wrong(self) -> bool:
+        """Speculation changed the distribution: no other sample has to confirm it.
+
+        A first rejection may be chance; a token of probability 0 is not.
+        """
+        if self.impossible:
+            return True
+        return self.is_confirmation and self.is_rejected
 
     @property
     def detectable_shift(self) -> float | None:
-        """The smallest total variation between the bins that both samples would detect."""
+        """The smallest total variation between the bins that both samples would detect.
+
+        Two samples that detect it with probability 0.95 each both do with 0.9.
+        """
         if not self.bins:
             return None
         return smallest_detectable_shift(
             self.tokens,
             self.bins,
-            alpha=_LEVEL_PER_METHOD / 2,
+            alpha=_LEVEL_PER_METHOD / 2,  # Two tests, by id and by rank.
             target_power=DETECTION_POWER**0.5,
         )
 
@@ -121,14 +141,21 @@ def chi_square_tail(x: float, degrees: int) -> float:
 def _chi_square_tails(x: float, degrees: int) -> Iterator[float]:
     """The tails of `degrees`, `degrees + 2`, `degrees + 4`, …
 
-    Q(a + 1, h) = Q(a, h) + h^a e^-h / Γ(a + 1), from Q(0, h) = 0 or Q(1/2, h) =
-    erfc(√h), with a = degrees / 2 and h = x / 2.
+    With a = degrees / 2 and h = x / 2, the tail is the regularized gamma function
+    Q(a, h). Each follows from the one before:
+
+    Q(a + 1, h) = Q(a, h) + h^a e^-h / Γ(a + 1)
+
+    The first is Q(0, h) = 0 for even degrees, and Q(1/2, h) = erfc(√h) for odd ones.
     """
     if x <= 0:
-        yield from repeat(1.0)
+        yield from repeat(1.0)  # It never ends, so nothing below runs.
     h = x / 2
-    first = degrees % 2 / 2
-    tail = math.erfc(math.sqrt(h)) if first else 0.0
+    first = 0.0
+    tail = 0.0
+    if degrees % 2:
+        first = 0.5
+        tail = math.erfc(math.sqrt(h))
     for a in count(first):
         if a >= degrees / 2:
             yield tail
@@ -146,8 +173,8 @@ def chi_square_critical_value(alpha: float, degrees: int) -> float:
 def chi_square_power(noncentrality: float, x: float, degrees: int) -> float:
     """The probability of a statistic of `x` or more under this noncentrality.
 
-    A noncentral chi-square is a central one with 2 J more degrees of freedom, J
-    Poisson.
+    A noncentral chi-square is a central one with 2 J more degrees of freedom, where J
+    is a Poisson number with the mean noncentrality / 2.
     """
     half = noncentrality / 2
     weight = math.exp(-half)  # The Poisson probability of j.

@@ -29,8 +29,9 @@ class Divergence(Struct, frozen=True):
     width: int  # Tokens in the pass that produced it.
     speculative: Token | None  # None: the answer ends here.
     expected: int | None
-    """Id of the token that the pass gives without speculation; None: plain decoding
-    ends here.
+    """Id of the token that the pass gives without speculation.
+
+    None: plain decoding ends here.
     """
 
 
@@ -47,7 +48,8 @@ class ComparisonTotals(Struct):
 
     def add_answer(self, answer: RecordedAnswer, plain: RecordedAnswer) -> None:
         self.answers += 1
-        self.different += answer.ids != plain.ids
+        if answer.ids != plain.ids:
+            self.different += 1
         self.tokens += len(answer.ids)
         self.drafted += RoundTotals.of(answer.rounds).drafted
 
@@ -77,21 +79,18 @@ class VerifyReport(Struct):
 
     @property
     def drafted(self) -> int:
-        sampled = sum(sample.totals.drafted for sample in self.samples)
-        return self.greedy.drafted + self.seeded.drafted + sampled
+        n_sampled = sum(sample.totals.drafted for sample in self.samples)
+        return self.greedy.drafted + self.seeded.drafted + n_sampled
 
     @property
     def verdict(self) -> LosslessVerdict | None:
         """None if the check is not complete and has found nothing wrong so far."""
-        # A first rejection needs confirmation; an impossible token does not.
-        decisive = [
-            sample
-            for sample in self.samples
-            if sample.is_confirmation or sample.impossible
-        ]
-        if self.divergences or any(sample.is_rejected for sample in decisive):
+        has_wrong_sample = any(sample.is_wrong for sample in self.samples)
+        if self.divergences or has_wrong_sample:
             return "divergent"
-        return "lossless" if self.is_complete else None
+        if not self.is_complete:
+            return None
+        return "lossless"
 
     def to_json(self) -> dict[str, Any]:
         """Described in docs/json.md."""
@@ -119,29 +118,37 @@ def _totals_to_json(totals: ComparisonTotals) -> dict[str, Any]:
 
 
 def _samples_to_json(samples: list[TokenSample]) -> dict[str, Any]:
-    p_values = [sample.p_value for sample in samples if sample.p_value is not None]
-    shifts = [
-        shift for sample in samples if (shift := sample.detectable_shift) is not None
-    ]
+    modes = [_sample_to_json(sample) for sample in samples]
+
+    p_values = [mode["p"] for mode in modes if mode["p"] is not None]
+    p = None
+    if p_values:
+        # Bonferroni: the smallest of several p-values, times their number.
+        p = min(1.0, min(p_values) * len(p_values))
+
+    shifts = [mode["shift"] for mode in modes if mode["shift"] is not None]
+    power = None
+    if shifts:
+        power = {"shift": max(shifts), "probability": DETECTION_POWER}
+
     return {
         "test": "chi-square of the probability integral transform",
-        "p": min(1.0, min(p_values) * len(p_values)) if p_values else None,
+        "p": p,
         "level": SIGNIFICANCE_LEVEL,
-        "power": {"shift": max(shifts), "probability": DETECTION_POWER}
-        if shifts
-        else None,
-        "modes": [
-            {
-                "verify": sample.verify,
-                "tokens": sample.tokens,
-                "drafted": sample.totals.drafted,
-                "accepted": sample.totals.accepted,
-                "impossible": sample.impossible,
-                "bins": sample.bins,
-                "p": sample.p_value,
-                "shift": sample.detectable_shift,
-                "again": sample.is_confirmation,
-            }
-            for sample in samples
-        ],
+        "power": power,
+        "modes": modes,
+    }
+
+
+def _sample_to_json(sample: TokenSample) -> dict[str, Any]:
+    return {
+        "verify": sample.verify,
+        "tokens": sample.tokens,
+        "drafted": sample.totals.drafted,
+        "accepted": sample.totals.accepted,
+        "impossible": sample.impossible,
+        "bins": sample.bins,
+        "p": sample.p_value,
+        "shift": sample.detectable_shift,
+        "again": sample.is_confirmation,
     }

@@ -38,7 +38,9 @@ def load(names: Sequence[str] = ()) -> list[Workload]:
             f"There is no workload called {sanitize(unknown[0], multiline=False)}.",
             f"Workloads: {', '.join(known)}.",
         )
-    return [workload for name, workload in known.items() if not names or name in names]
+    if not names:
+        return list(known.values())
+    return [workload for name, workload in known.items() if name in names]
 
 
 def _read_workloads() -> dict[str, Workload]:
@@ -49,8 +51,8 @@ def _read_workloads() -> dict[str, Workload]:
         prompts = entry["prompts"]
         copies_prompt = bool(entry.get("copies", False))
         if not copies_prompt:
-            # A YAML block ends with a line feed. Only a text that is to be copied
-            # continues on the next line.
+            # A YAML block ends with a line feed. The answer is to continue the last
+            # line, but to begin a new one where it is to copy the text.
             prompts = [prompt.rstrip("\n") for prompt in prompts]
         workloads[name] = Workload(name, entry["title"], tuple(prompts), copies_prompt)
     return workloads
@@ -83,13 +85,17 @@ class BenchRequest(Struct, frozen=True):
     rounds: int | None = None  # None: as many as the time budget allows.
 
     def build_command(self, task: BenchTask, arm: Arm) -> GenerateCommand:
-        is_plain = arm == "plain"
+        spec = self.spec
+        why = self.why
+        if arm == "plain":
+            spec = "off"
+            why = ""
         return GenerateCommand(
             text=task.text,
             sampling=SamplingParams(temperature=task.temperature, seed=task.seed),
             max_tokens=self.max_tokens,
-            spec="off" if is_plain else self.spec,
-            why="" if is_plain else self.why,
+            spec=spec,
+            why=why,
         )
 
     def schedule_runs(self, n_rounds: int) -> list[tuple[BenchTask, Arm]]:
@@ -97,8 +103,8 @@ class BenchRequest(Struct, frozen=True):
 
         A workload's prompts run twice, the second time with the other arm. So no run
         follows one of the same prompt, whose KV cache the engine would reuse. With the
-        prompts 1 to 3 and the arms p and s, the runs of a workload are p1 s2 p3, s1 p2
-        s3; the next one begins with s.
+        prompts 1 to 3 and the arms p (plain) and s (speculative), the runs of a
+        workload are p1 s2 p3, s1 p2 s3; the next workload begins with s.
         """
         runs: list[tuple[BenchTask, Arm]] = []
         arms: tuple[Arm, Arm] = ("plain", "speculative")

@@ -108,8 +108,10 @@ def _format_sample(sample: TokenSample) -> str:
         result = f"{sample.impossible} of probability 0"
     elif p is None or shift is None:
         result = "too few for a test"
-    elif sample.is_rejected:
+    elif sample.is_wrong:
         result = f"not the model's distribution (p = {p:.1g}, twice)"
+    elif sample.is_rejected:
+        result = f"rejected once (p = {p:.1g}); a second sample decides"
     else:
         power = f"a shift of {percent(shift)} would have been detected"
         result = f"the model's distribution (p = {p:.2f}; {power})"

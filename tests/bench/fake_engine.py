@@ -4,6 +4,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from localspec.bench.benchmark import Benchmark
 from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.protocol.events import (
@@ -27,7 +29,13 @@ from localspec.protocol.wire import (
 from tests.support.fake_engine import BareEngine
 
 READY = EngineReady(
-    {"llama_cpp_python": "0"}, "big.gguf", "small.gguf", ("CPU",), {}, {}, 1.0
+    engine={"llama_cpp_python": "0"},
+    model="big.gguf",
+    draft="small.gguf",
+    devices=("CPU",),
+    settings={},
+    memory={},
+    load_ms=1.0,
 )
 
 
@@ -62,43 +70,57 @@ class FakeEngine(BareEngine):
         self.requests.append(request)
         self.stopped = False
         output = self.output[: request.max_tokens]
-        yield SpeculationPlan("off" if request.spec == "off" else "on", "")
-        yield Prefill(4, 4, 0)
+        is_plain = request.spec == "off"
+        yield SpeculationPlan("off" if is_plain else "on", "")
+        yield Prefill(done=4, total=4, reused=0)
         self.clock.now += 0.25
         began = self.clock.now
-        n = at = 0
-        while at < len(output):
+        n = 0
+        position = 0
+        while position < len(output):
             if self.stopped:
                 yield GenerationFinished("cancelled")
                 return
-            event = self._round(n, output, at, plain=request.spec == "off" or at == 0)
-            at += len(event.tokens)
+            n_drafted = 0
+            if not is_plain and position > 0:
+                n_drafted = min(self.drafts, len(output) - position - 1)
+            event = self._round(n, output[position:], n_drafted)
+            position += len(event.tokens)
             n += 1
             yield event
-        rate = (len(output) - 1) / (self.clock.now - began) if len(output) > 1 else None
+        rate = None
+        if len(output) > 1:
+            rate = (len(output) - 1) / (self.clock.now - began)
         yield GenerationFinished("length", "", {"timings": {"tokens_per_second": rate}})
 
-    def _round(self, n: int, output: Sequence[int], at: int, *, plain: bool) -> Round:
-        accepted = 0 if plain else self.accepts[(n - 1) % len(self.accepts)]
-        drafted = 0 if plain else min(self.drafts, max(len(output) - at - 1, 0))
-        accepted = min(accepted, drafted)
-        if at:
-            self.clock.now += self.round_s if drafted else 1.0
-        last: TokenClass = "plain" if not drafted else "correction"
-        kinds: list[TokenClass] = [*(["accepted"] * accepted), last]  # type: ignore[list-item]
-        tokens = tuple(
-            Token(i, f"w{i} ", kind)
-            for i, kind in zip(output[at:], kinds, strict=False)
-        )
-        source = self.source if drafted else None
+    def _round(self, n: int, output: Sequence[int], n_drafted: int) -> Round:
+        """A round that begins `output`; round 0, the prompt's, takes no time."""
+        source = None
+        n_accepted = 0
+        seconds = 1.0
+        host_ms = 1.0
+        classes: list[TokenClass] = ["plain"]
+        if n_drafted:
+            source = self.source
+            n_accepted = min(self.accepts[(n - 1) % len(self.accepts)], n_drafted)
+            seconds = self.round_s
+            host_ms = 2.0
+            classes = ["accepted"] * n_accepted
+            classes.append("correction")
+        if n > 0:
+            self.clock.now += seconds
+        tokens = [
+            Token(id_, f"w{id_} ", class_)
+            for id_, class_ in zip(output, classes, strict=False)
+        ]
         return Round(
-            n,
-            source,
-            "",
-            drafted,
-            accepted,
-            tokens,
-            RoundTimes(0, 1, 2.0 if drafted else 1.0),
+            n=n,
+            source=source,
+            reason="",
+            drafted=n_drafted,
+            accepted=n_accepted,
+            tokens=tuple(tokens),
+            ms=RoundTimes(draft=0, verify=1, host=host_ms),
         )
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
@@ -115,14 +137,16 @@ Draw = Callable[[GenerateCommand, int], int]
 class Scripted(BareEngine):
     """An engine with eight tokens, always equally likely; the seed selects one.
 
-    It answers with `draw`. A replay gives the honest tokens, or with `repeats` those of
-    `draw` again, as if rounding in wide passes caused them.
+    It answers with `draw`, a pass over two tokens in every round that speculates. A
+    replay gives the honest tokens, or with `repeats` those of `draw` again, as if
+    rounding in wide passes caused them.
     """
 
     def __init__(self, draw: Draw, *, repeats: bool = False) -> None:
-        self._draw, self._repeats = draw, repeats
+        self._draw = draw
+        self._draw_in_replay = draw if repeats else honest
         self.measured: MeasuredCosts | None = None
-        self.ready = EngineReady({}, "big.gguf", "small.gguf", (), {}, {}, 1.0)
+        self.ready = replace(READY, engine={}, devices=())
 
     def probe(self, probe: ProbeCommand) -> Iterator[Event]:
         self.measured = MeasuredCosts(1.0, {"1": 1.0})
@@ -131,35 +155,47 @@ class Scripted(BareEngine):
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         position = 0
         while position < request.max_tokens:
-            width = 2 if position and request.spec != "off" else 1
+            width = 1
+            if position > 0 and request.spec != "off":
+                width = min(2, request.max_tokens - position)
             ids = [self._draw(request, position + i) for i in range(width)]
-            ids = ids[: request.max_tokens - position]
-            tokens = tuple(Token(i, f"t{i}", "plain") for i in ids)
-            drafted = len(ids) - 1
             yield Round(
-                position, None, "", drafted, drafted, tokens, RoundTimes(0, 0, 0)
+                n=position,
+                source=None,
+                reason="",
+                drafted=width - 1,
+                accepted=width - 1,
+                tokens=tuple(Token(id_, f"t{id_}", "plain") for id_ in ids),
+                ms=RoundTimes(draft=0, verify=0, host=0),
             )
-            position += len(ids)
+            position += width
         yield GenerationFinished("length")
 
     def replay(self, replay: ReplayCommand) -> ReplayResult:
-        wide = max(replay.widths, default=1) > 1
-        request = GenerateCommand(
-            replay.text, replay.sampling, spec="model" if wide else "off"
-        )
-        draw = self._draw if self._repeats else honest
-        n = len(replay.tokens)
+        is_wide = max(replay.widths, default=1) > 1
+        spec = "model" if is_wide else "off"
+        request = GenerateCommand(replay.text, replay.sampling, spec=spec)
+        best = []
+        probability = []
+        below = []
+        for position, token in enumerate(replay.tokens):
+            best.append(self._draw_in_replay(request, position))
+            is_possible = token < 8
+            probability.append(1 / 8 if is_possible else 0.0)
+            below.append(min(token / 8, 1.0))
         return ReplayResult(
-            best=tuple(draw(request, position) for position in range(n)),
-            probability=tuple(1 / 8 if token < 8 else 0.0 for token in replay.tokens),
-            below=tuple(min(token / 8, 1.0) for token in replay.tokens),
-            above=tuple(min(token / 8, 1.0) for token in replay.tokens),
+            best=tuple(best),
+            probability=tuple(probability),
+            below=tuple(below),
+            above=tuple(below),
         )
 
 
 def honest(request: GenerateCommand, position: int) -> int:
     """The token of the right distribution; greedy answers ignore the seed."""
-    seed = request.sampling.seed if request.sampling.temperature else 0
+    seed = 0
+    if request.sampling.temperature:
+        seed = request.sampling.seed
     return random.Random(1_000_003 * seed + position).randrange(8)
 
 

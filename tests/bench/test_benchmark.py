@@ -42,14 +42,12 @@ def test_costs_then_answers_then_the_report() -> None:
     engine = ProbedEngine(Clock())
     benchmark = Benchmark(REQUEST, engine.clock)
     assert not benchmark.has_begun and not benchmark.has_results
-    assert (
-        benchmark.format_estimate(COSTS) == "12 answers of 20 tokens: about 4 min 0 s."
-    )
+    planned = benchmark.format_estimate(COSTS)
+    assert planned == "12 answers of 20 tokens: about 4 min 0 s."
     costs, estimate, *answers = progress_of(benchmark, engine)
     assert (costs, estimate) == ("measuring", "12 answers, about 4 min 0 s left")
-    assert [text.partition(",")[0] for text in answers] == [
-        f"{n} of 12 answers" for n in range(1, 13)
-    ]
+    numbers = [text.partition(",")[0] for text in answers]
+    assert numbers == [f"{n} of 12 answers" for n in range(1, 13)]
     assert answers[-1] == "12 of 12 answers, about 0 s left   code"
     report = benchmark.report
     assert [row.name for row in report.rows] == ["code", "code"]

@@ -48,33 +48,45 @@ def only_speculative(wrong: Draw, **conditions: Any) -> Draw:
     def draw(request: GenerateCommand, position: int) -> int:
         values = {"temperature": request.sampling.temperature, "verify": request.verify}
         is_met = all(values[name] == value for name, value in conditions.items())
-        use_wrong = request.spec != "off" and is_met
-        return (wrong if use_wrong else honest)(request, position)
+        if is_met and request.spec != "off":
+            return wrong(request, position)
+        return honest(request, position)
 
     return draw
 
 
 def wrong_once(request: GenerateCommand, position: int) -> int:
     """Another token at position 17."""
-    return (honest(request, position) + (position == 17)) % 8
+    token = honest(request, position)
+    if position == 17:
+        return (token + 1) % 8
+    return token
 
 
 def biased(request: GenerateCommand, position: int) -> int:
     """Every fifth token is a 0."""
     rng = random.Random(f"{request.sampling.seed} {position} {request.text}")
-    return 0 if rng.random() < 0.2 else honest(request, position)
+    if rng.random() < 0.2:
+        return 0
+    return honest(request, position)
 
 
 def impossible(request: GenerateCommand, position: int) -> int:
     """A token of probability 0 at position 3."""
-    return 9 if position == 3 else honest(request, position)
+    if position == 3:
+        return 9
+    return honest(request, position)
+
+
+def is_of_second_sample(request: GenerateCommand) -> bool:
+    """A second sample has its own seeds, from 5,000 on within those of its method."""
+    return request.sampling.seed % 10_000 >= 5_000
 
 
 def test_an_honest_engine_is_lossless() -> None:
     found = checked(Scripted(honest))
-    assert (
-        found.verdict == "lossless" and found.greedy.equal == found.greedy.prompts == 3
-    )
+    assert found.verdict == "lossless"
+    assert found.greedy.equal == found.greedy.prompts == 3
     assert found.seeded.equal == found.seeded.prompts == 3
     assert all(sample.tokens >= 800 for sample in found.samples)
 
@@ -97,10 +109,8 @@ def test_a_wrong_token_is_found(temperature: float) -> None:
     totals = found.seeded if temperature else found.greedy
     assert (totals.equal, len(totals.divergences)) == (0, totals.answers)
     divergence = totals.divergences[0]
-    assert divergence.speculative is not None and (
-        divergence.position,
-        divergence.width,
-    ) == (17, 2)
+    assert (divergence.position, divergence.width) == (17, 2)
+    assert divergence.speculative is not None
     assert divergence.expected == (divergence.speculative.id - 1) % 8
 
 
@@ -121,22 +131,22 @@ def test_a_divergence_that_does_not_repeat_is_none() -> None:
         if position == 17:
             is_first = request not in answers
             answers.add(request)
-            return (wrong_once if is_first else honest)(request, position)
+            if is_first:
+                return wrong_once(request, position)
         return honest(request, position)
 
     found = checked(Scripted(only_speculative(wrong_the_first_time, temperature=0.0)))
-    assert (
-        found.verdict == "lossless" and found.greedy.different == found.greedy.answers
-    )
+    assert found.verdict == "lossless"
+    assert found.greedy.different == found.greedy.answers
 
 
 def test_an_answer_that_ends_early_is_a_divergence() -> None:
     class Short(Scripted):
         def generate(self, request: GenerateCommand) -> Any:
             events = list(super().generate(request))
-            return iter(
-                [*events[:-3], events[-1]] if request.spec == "auto" else events
-            )
+            if request.spec == "auto":
+                del events[-3:-1]  # The last two rounds.
+            return iter(events)
 
     found = checked(Short(honest))
     assert found.verdict == "divergent"
@@ -148,9 +158,8 @@ def test_an_answer_that_ends_early_is_a_divergence() -> None:
 def test_a_wrong_distribution_is_found(verify: str) -> None:
     found = checked(Scripted(only_speculative(biased, verify=verify)))
     assert found.verdict == "divergent" and not found.divergences
-    assert {
-        name for name, sample in found.by_mode.items() if sample.is_confirmation
-    } == {verify}
+    confirmed = [sample.verify for sample in found.samples if sample.is_confirmation]
+    assert confirmed == [verify]
     assert found.to_json()["sampled"]["p"] < 1e-3
 
 
@@ -170,13 +179,29 @@ def test_a_first_rejection_needs_confirmation() -> None:
     samples: set[str] = set()
 
     def first_sample_biased(request: GenerateCommand, position: int) -> int:
-        is_confirmation = request.sampling.seed % 10_000 >= 5_000
-        samples.add("second" if is_confirmation else "first")
-        return (honest if is_confirmation else biased)(request, position)
+        if is_of_second_sample(request):
+            samples.add("second")
+            return honest(request, position)
+        samples.add("first")
+        return biased(request, position)
 
     found = checked(Scripted(only_speculative(first_sample_biased, verify="rejection")))
     assert samples == {"first", "second"} and found.verdict == "lossless"
     assert found.by_mode["rejection"].is_confirmation
+
+
+def test_the_report_says_twice_only_after_the_second_rejection() -> None:
+    measurement = LosslessMeasurement(QUICK)
+    engine = Scripted(only_speculative(biased, verify="block"))
+    reports: list[str] = []
+    for _ in measurement.run(engine):
+        reports.append("\n".join(map(plain_text, format_measurement(measurement))))
+    reports.append("\n".join(map(plain_text, format_measurement(measurement))))
+
+    with_first = [report for report in reports if "a second sample decides" in report]
+    with_second = [report for report in reports if "twice)" in report]
+    assert with_first, "the first sample is shown while the second one is drawn"
+    assert with_second == reports[-1:], "only the last report has the second one"
 
 
 def test_an_incomplete_check_is_not_lossless_but_a_divergence_counts() -> None:
@@ -185,10 +210,8 @@ def test_an_incomplete_check_is_not_lossless_but_a_divergence_counts() -> None:
         for progress in measurement.run(Scripted(draw)):
             if progress.text.startswith("same seed"):
                 break
-        assert (
-            measurement.report.verdict == verdict
-            and measurement.to_json()["whole"] is False
-        )
+        assert measurement.report.verdict == verdict
+        assert measurement.to_json()["whole"] is False
 
 
 @pytest.mark.parametrize("draft", ["cousin", "stranger", None])
@@ -196,12 +219,11 @@ def test_models_without_rounding_differences_are_lossless(
     zoo: Zoo, draft: str | None
 ) -> None:
     require_same_logits_at_every_width(zoo["target"])
-    with loaded(zoo["target"], zoo[draft] if draft else None) as session:
+    draft_file = zoo[draft] if draft else None
+    with loaded(zoo["target"], draft_file) as session:
         found = checked(InProcess(session), SHORT)
-    assert (
-        found.verdict == "lossless"
-        and found.greedy.different == found.seeded.different == 0
-    )
+    assert found.verdict == "lossless"
+    assert found.greedy.different == found.seeded.different == 0
     assert found.drafted > 0
 
 
@@ -224,7 +246,9 @@ def drop_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def view_logits(self: LlamaContext, address: int, outputs: int) -> Any:
         rows = real(self, address, outputs)
-        return rows[[0, 0, *range(2, outputs)]] if outputs > 2 else rows
+        if outputs > 2:
+            return rows[[0, 0, *range(2, outputs)]]
+        return rows
 
     monkeypatch.setattr(LlamaContext, "_view_logits", view_logits)
 
@@ -264,15 +288,16 @@ def test_samples_never_share_a_seed() -> None:
 
 
 def test_the_report_grows_and_has_its_verdict_at_the_end() -> None:
-    measurement, engine = LosslessMeasurement(QUICK), Scripted(honest)
-    steps, shown = [], []
-    for progress in measurement.run(engine):
-        steps += [progress.text] * progress.is_step
+    measurement = LosslessMeasurement(QUICK)
+    steps = []
+    shown = []
+    for progress in measurement.run(Scripted(honest)):
+        if progress.is_step:
+            steps.append(progress.text)
         lines = [plain_text(line) for line in format_measurement(measurement)]
         assert all(len(line) <= 77 for line in lines)
-        shown.append(
-            [line.partition("  ")[0] for line in lines if not line.startswith("  ")]
-        )
+        labelled = [line for line in lines if not line.startswith("  ")]
+        shown.append([line.partition("  ")[0] for line in labelled])
     assert [text.partition(":")[0] for text in steps] == [
         "measuring passes …",
         "temperature 0",

@@ -1,6 +1,4 @@
-"""Bench results: medians, excluded trials, means, acceptance by position, repetition,
-JSON.
-"""
+"""The results of a benchmark: figures of a workload, excluded trials, means, JSON."""
 
 import json
 import re
@@ -45,36 +43,38 @@ def test_speeds_and_acceptance() -> None:
     (row,) = report(FakeEngine(Clock())).rows
     assert row.plain_tps == pytest.approx(1.0) and row.spec_tps == pytest.approx(2.0)
     assert row.speedup is not None
-    assert (row.speedup.median, row.speedup.min, row.speedup.max) == pytest.approx(
-        (2, 2, 2)
-    )
+    spread = (row.speedup.median, row.speedup.min, row.speedup.max)
+    assert spread == pytest.approx((2, 2, 2))
     assert row.mean_accepted_length == pytest.approx(3.0)
     # the last round could draft two only
     assert row.acceptance_rate == pytest.approx(26 / 38)
-    assert (
-        row.survival[:2] == (1.0, 1.0) and row.survival[2] == 0.0 and row.identical == 3
-    )
-    assert (
-        row.counted
-        and row.latency_ms is not None
-        and row.latency_ms.p50 == pytest.approx(500)
-    )
-    # Two draft tokens are always accepted, the third never: three tokens per drafting
-    # round.
+    assert row.survival == (1.0, 1.0, 0.0)
+    assert row.identical == 3
+    assert row.counted
+    assert row.latency_ms is not None and row.latency_ms.p50 == pytest.approx(500)
+
+
+def test_the_best_draft_length_follows_from_acceptance_and_costs() -> None:
+    """Two draft tokens are always accepted, the third never.
+
+    So a round that drafts two gives three tokens.
+    """
+    (row,) = report(FakeEngine(Clock())).rows
     assert row.best is not None and row.best.gamma == 2
     assert row.best.speedup == pytest.approx(3 / (2 * 0.1 + 1.0 + 0.001))
     assert row.share_of_best == pytest.approx(2.0 / row.best.speedup)
-    (row,) = report(FakeEngine(Clock(), source="lookup")).rows  # costs no draft pass
+
+
+def test_draft_tokens_of_lookup_cost_no_draft_pass() -> None:
+    (row,) = report(FakeEngine(Clock(), source="lookup")).rows
     assert row.best is not None and row.best.speedup == pytest.approx(3 / 1.001)
 
 
 def test_without_drafts_or_costs_the_values_are_none() -> None:
     (row,) = report(FakeEngine(Clock(), drafts=0)).rows
-    assert (row.acceptance_rate, row.mean_accepted_length, row.best) == (
-        None,
-        None,
-        None,
-    )
+    assert row.acceptance_rate is None
+    assert row.mean_accepted_length is None
+    assert row.best is None
     assert row.survival == ()
     (row,) = summary(runs(FakeEngine(Clock())), measured=None).rows
     assert row.best is None
@@ -84,18 +84,22 @@ def test_a_repetitive_greedy_answer_is_shown_but_not_in_the_mean() -> None:
     circle = (1, 2, 3) * 30
     found = report(FakeEngine(Clock(), output=circle))
     (row,) = found.rows
-    assert not row.counted and {trial.left_out for trial in row.trials} == {
-        results.REPETITIVE
-    }
+    assert not row.counted
+    assert {trial.left_out for trial in row.trials} == {results.REPETITIVE}
     assert row.speedup is not None and row.speedup.median == pytest.approx(2.0)
     assert found.speedup is None and found.left_out == {results.REPETITIVE: 3}
-    engine = FakeEngine(Clock(), output=circle)
+
+
+def test_a_sampled_answer_may_repeat_itself() -> None:
+    engine = FakeEngine(Clock(), output=(1, 2, 3) * 30)
     (row,) = summary(runs(engine, temperatures=(0.8,))).rows
-    assert row.counted, "a sampled answer may repeat itself"
+    assert row.counted
+
+
+def test_an_answer_of_few_tokens_does_not_count() -> None:
     for few in ((1, 2, 3), (1,)):
-        assert report(FakeEngine(Clock(), output=few)).left_out == {
-            results.TOO_SHORT: 3
-        }
+        found = report(FakeEngine(Clock(), output=few))
+        assert found.left_out == {results.TOO_SHORT: 3}
 
 
 def test_a_copy_edit_counts_only_if_it_copies() -> None:
@@ -106,10 +110,9 @@ def test_a_copy_edit_counts_only_if_it_copies() -> None:
     assert report(FakeEngine(Clock()), bad).left_out == {results.NOT_A_COPY: 2}
     some = Workload("copy-edit", "", (words, "else"), copies_prompt=True)
     (row,) = report(FakeEngine(Clock()), some).rows
-    assert row.counted and [trial.left_out for trial in row.trials] == [
-        None,
-        results.NOT_A_COPY,
-    ]
+    assert row.counted
+    left_out = [trial.left_out for trial in row.trials]
+    assert left_out == [None, results.NOT_A_COPY]
 
 
 def test_means_are_geometric_and_by_temperature() -> None:
@@ -118,10 +121,8 @@ def test_means_are_geometric_and_by_temperature() -> None:
     slow = runs(FakeEngine(clock, round_s=6.0), replace(CODE, name="chat"))
     found = summary([*fast, *slow])
     assert [row.name for row in found.rows] == ["code", "chat", "code"]
-    assert [(mean.temperature, mean.workloads) for mean in found.means] == [
-        (0.0, 2),
-        (0.8, 1),
-    ]
+    workloads_by_mean = [(mean.temperature, mean.workloads) for mean in found.means]
+    assert workloads_by_mean == [(0.0, 2), (0.8, 1)]
     # √(2 × ½), 2
     assert [mean.speedup for mean in found.means] == pytest.approx([1.0, 2.0])
     assert found.speedup == pytest.approx((2 * 0.5 * 2) ** (1 / 3))
@@ -145,9 +146,8 @@ ROW = {
 
 def test_the_document_has_the_promised_keys() -> None:
     for engine in [FakeEngine(Clock()), FakeEngine(Clock(), output=(1,), drafts=0)]:
-        body = json.loads(
-            json.dumps(results.report_to_json(report(engine)), allow_nan=False)
-        )
+        found = results.report_to_json(report(engine))
+        body = json.loads(json.dumps(found, allow_nan=False))
         assert body["schema"] == 1 and body["pair"] == "pair"
         assert {"cpu", "engine", "system"} <= set(body["machine"])
         assert {"c", "verify_curve", "host_ms"} <= set(body["cost"])
@@ -171,10 +171,8 @@ def test_distinct_runs_of_tokens() -> None:
 
 def test_white_space_does_not_count_for_the_copied_share() -> None:
     prompt = "def mean(values):\n    return sum(values)"
-    assert (
-        results.copied_share(prompt, "def  mean (values) :\n  return sum(values)")
-        == 1.0
-    )
+    copy = "def  mean (values) :\n  return sum(values)"
+    assert results.copied_share(prompt, copy) == 1.0
     assert results.copied_share(prompt, "none of these words are in it") == 0.0
     assert results.copied_share(prompt, "too short") is None
 

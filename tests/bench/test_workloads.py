@@ -17,22 +17,37 @@ CHAT = Workload("chat", "", ("d", "e"))
 BOTH = BenchRequest("", (CODE, CHAT), (0.0, 0.8), 20)
 
 
-def run(engine: FakeEngine, turns: int = 1, tokens: int = 20) -> list[BenchRun]:
-    request = BenchRequest("", (CODE,), (0.0, 0.8), tokens, "model", "for show", turns)
+def run(engine: FakeEngine, max_tokens: int = 20) -> list[BenchRun]:
+    request = BenchRequest(
+        name="",
+        workloads=(CODE,),
+        temperatures=(0.0, 0.8),
+        max_tokens=max_tokens,
+        spec="model",
+        why="for show",
+        rounds=1,
+    )
     return collect_runs(engine, request)
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
-def test_every_task_has_both_arms_and_the_arms_alternate(turns: int) -> None:
-    jobs = BOTH.schedule_runs(turns)
-    assert len(jobs) == len(set(jobs)) == 2 * turns * 2 * 5
+@pytest.mark.parametrize("n_rounds", [1, 2, 3])
+def test_every_task_has_both_arms_and_the_arms_alternate(n_rounds: int) -> None:
+    jobs = BOTH.schedule_runs(n_rounds)
+    assert len(jobs) == len(set(jobs)) == 2 * n_rounds * 2 * 5
     assert {arm for _, arm in jobs} == {"plain", "speculative"}
-    # After one of the same prompt, the first token would come too soon.
-    assert all(a.text != b.text for (a, _), (b, _) in pairwise(jobs))
-    first = [arm for task, arm in jobs if task == jobs[0][0]]
-    assert first[0] != first[1]
-    order = [arm for _, arm in jobs if _.workload == "code" and _.temperature == 0]
+    first_task, _ = jobs[0]
+    arms = [arm for task, arm in jobs if task == first_task]
+    assert arms[0] != arms[1]
+    order = [
+        arm for task, arm in jobs if task.workload == "code" and task.temperature == 0
+    ]
     assert all(a != b for a, b in pairwise(order[:6]))
+
+
+def test_no_run_follows_one_of_the_same_prompt() -> None:
+    """Its first token would come too soon."""
+    texts = [task.text for task, _ in BOTH.schedule_runs(3)]
+    assert all(a != b for a, b in pairwise(texts))
 
 
 def test_neither_arm_is_first_more_often() -> None:
@@ -50,15 +65,14 @@ def test_the_arms_differ_in_speculation_alone() -> None:
         by_text.setdefault((request.text, request.sampling), []).append(request)
     assert len(by_text) == 6
     for requests in by_text.values():
-        assert {(r.spec, r.why) for r in requests} == {
-            ("off", ""),
-            ("model", "for show"),
-        }
-        assert {(r.max_tokens, r.verify) for r in requests} == {(20, "coupled")}
+        arms = {(request.spec, request.why) for request in requests}
+        assert arms == {("off", ""), ("model", "for show")}
+        others = {(request.max_tokens, request.verify) for request in requests}
+        assert others == {(20, "coupled")}
 
 
 def test_speed_first_token_and_latencies() -> None:
-    plain, speculative = run(FakeEngine(Clock()), tokens=10)[:2]
+    plain, speculative = run(FakeEngine(Clock()), max_tokens=10)[:2]
     assert (plain.arm, speculative.arm) == ("plain", "speculative")
     assert plain.answer.tokens_per_second == pytest.approx(1.0)
     assert plain.answer.latencies == pytest.approx([1000.0] * 9)
@@ -84,10 +98,8 @@ NAMES = ["code", "prose", "chat", "long-form", "copy-edit"]
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    assert [each.name for each in workloads.load(["chat", "code", "chat"])] == [
-        "code",
-        "chat",
-    ]
+    loaded = workloads.load(["chat", "code", "chat"])
+    assert [workload.name for workload in loaded] == ["code", "chat"]
     with pytest.raises(UsageError, match="no workload called poems") as failure:
         workloads.load(["code", "poems"])
     assert all(name in failure.value.hint for name in NAMES)

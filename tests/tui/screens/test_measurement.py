@@ -82,10 +82,10 @@ class Measurable(FakeEngine):
             while gate is not None and not gate.wait(0.005) and not self.closed:
                 pass
 
-    def _round(self, n: int, says: Sequence[int], at: int, *, plain: bool) -> Round:
+    def _round(self, n: int, output: Sequence[int], n_drafted: int) -> Round:
         """A pass takes 24 ms, not a second."""
         before = self.clock.now
-        event = super()._round(n, says, at, plain=plain)
+        event = super()._round(n, output, n_drafted)
         self.clock.now = before + (self.clock.now - before) * 0.024
         return event
 
