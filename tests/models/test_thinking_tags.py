@@ -186,9 +186,25 @@ CHANNELS = {
     ),
     f"{ANALYSIS}Hm.<|start|>assistant{FINAL}Yes.": ("Hm.", "Yes."),
     # headers that never end
-    "<|channel|>analysis No end": ("", "<|channel|>analysis No end"),
-    "<|channel|>finalYes.<|return|>": ("", "<|channel|>finalYes."),
-    '<|channel|>final{"a": 1}': ("", '<|channel|>final{{"a": 1}}'),
+    "<|channel|>analysis No end": (" No end", ""),
+    f"<|channel|>analysis We look it up.{NEXT}{FINAL}Yes.": (" We look it up.", "Yes."),
+    f"{ANALYSIS}Hm.{NEXT}<|channel|>final\nYes, it is so.": ("Hm.", "\nYes, it is so."),
+    f"{ANALYSIS}Hm.<|start|>assistant<|channel|>final\nYes, it is.": (
+        "Hm.",
+        "\nYes, it is.",
+    ),
+    f"{ANALYSIS}`<|start|>assistant<|channel|>final` is a header.{NEXT}{FINAL}Yes.": (
+        "`<|start|>assistant<|channel|>final` is a header.",
+        "Yes.",
+    ),
+    "<|channel|>finalYes.<|return|>": ("", "Yes."),
+    '<|channel|>final{"a": 1}': ("", '{{"a": 1}}'),
+    '<|channel|>final <|constrain|>json{"a": 1}': ("", '{{"a": 1}}'),
+    "<|channel|>commentary to=functions.weather <|constrain|>json{}": (
+        "",
+        "{call}{{}}",
+    ),
+    " to=weather<|channel|>commentary json<|message|>{}": ("", "{call}{{}}"),
     f"<|channel|>control<|end|><|start|>assistant{FINAL}Yes.": (
         "",
         "<|channel|>controlYes.",
@@ -222,7 +238,7 @@ def test_an_answer_on_channels_however_it_is_cut(answer: str, size: int) -> None
 
 LONG = "More prose follows. " * 12
 NAMES_A_MARKER = f"The token <|channel|> says on which channel a message is. {LONG}"
-NEVER_ENDS = f"<|channel|>analysis {LONG}"
+NEVER_ENDS = f"<|channel|>plan {LONG}"
 
 
 @pytest.mark.parametrize("size", [1, 5, 10_000])
@@ -331,16 +347,16 @@ class CountingSteps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n = 0
-        for name in ("_read_header", "_read_body"):
+        for name in ("_read", "_find_header"):
             monkeypatch.setattr(
                 MessageParser, name, self._count(getattr(MessageParser, name))
             )
 
     def _count(self, step: Callable[..., int]) -> Callable[..., int]:
-        def counted(*args: object) -> int:
+        def counted(*args: object, **options: object) -> int:
             self.n += 1
             assert self.n < 10_000, "the parser does not end"
-            return step(*args)
+            return step(*args, **options)
 
         return counted
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from math import isfinite
+
+from localspec.models.chat_template.text_scanner import TextScanner
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f\ud800-\udfff]+')
 _HEX = re.compile(r"\\u[0-9a-fA-F]*")
@@ -42,32 +45,20 @@ class JsonRepairer:
         self._n_closers = {"}": 0, "]": 0}  # How many of each are in `_closers`.
         self._next = "value"  # What comes next: a key, a colon, a value or a comma.
         self._held: list[str] = []  # Space, perhaps with a comma, before the next item.
-        self._pending = ""  # A word or an escape that may go on.
+        self._scanner = TextScanner()  # A word or an escape that may go on waits in it.
         self._in_string = False
 
     def feed(self, text: str) -> tuple[str, str]:
         """Further JSON, and the text after the whole."""
-        text = self._pending + text
-        i = 0
-        parts = []
-        while i < len(text) and not self.is_complete:
-            read = self._read_string if self._in_string else self._read
-            part, end = read(text, i)
-            if end == i:  # More text is needed to decide.
-                break
-            parts.append(part)
-            i = end
-        rest = text[i:]
+        parts: list[str] = []
+        self._scanner.feed(text, partial(self._read, parts))
         if self.is_complete:
-            self._pending = ""
-            return "".join(parts), rest
-        self._pending = rest
+            return "".join(parts), self._scanner.take_unread()
         return "".join(parts), ""
 
     def close(self) -> str:
         """What is missing to the whole."""
-        text = self._pending
-        self._pending = ""
+        text = self._scanner.take_unread()
         if self._in_string:
             text = json.dumps(text)[1:]
             self._end_item()
@@ -76,6 +67,15 @@ class JsonRepairer:
         while self._closers:
             text += self._close()
         return text
+
+    def _read(self, parts: list[str], text: str, start: int) -> int:
+        if self.is_complete:
+            return start
+        read = self._read_string if self._in_string else self._read_item
+        part, end = read(text, start)
+        if part:
+            parts.append(part)
+        return end
 
     # --- in a string: each returns JSON, and the index after what it stands for
 
@@ -122,7 +122,7 @@ class JsonRepairer:
 
     # --- outside of strings: the same
 
-    def _read(self, text: str, i: int) -> tuple[str, int]:
+    def _read_item(self, text: str, i: int) -> tuple[str, int]:
         if word := _WORD.match(text, i):
             if word.end() == len(text) and len(word[0]) < _MAX_WORD:
                 return "", i

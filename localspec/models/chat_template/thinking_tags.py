@@ -7,9 +7,12 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 from msgspec import Struct
+
+from localspec.models.chat_template.text_scanner import TextScanner
 
 
 class ThinkingTags(NamedTuple):
@@ -92,12 +95,13 @@ def separate_thinking(
     """
     if tags is None or not answer:
         return None, answer
-    if has_messages(tags):
-        parts = split_thinking(answer, tags, starts_in_thinking)
+    message_parser = _find_message_parser(tags)
+    if message_parser is not None:
+        parser = message_parser(starts_in_thinking, is_model=False)
+        parts = merge_parts([*parser.feed(answer), *parser.flush()])
         thought = "".join(part.text for part in parts if part.is_thinking).strip()
-        return thought or None, "".join(
-            part.text for part in parts if not part.is_thinking
-        )
+        said = "".join(part.text for part in parts if not part.is_thinking)
+        return thought or None, said
     opening = tags.open.rstrip()
     is_opened = answer.lstrip().startswith(opening)
     if not is_opened and tags.close not in answer:
@@ -154,8 +158,7 @@ TextKind = Literal["header", "thinking", "preamble", "call", "answer"]
 
 
 class ThinkingParser:
-    """Splits streamed text; the result does not depend on how the text is cut into
-    pieces.
+    """Splits streamed text; the result does not depend on how the text is cut.
 
     Thinking can begin only before the first visible character. So an answer that
     explains the tags is not hidden. The tags are removed.
@@ -168,7 +171,7 @@ class ThinkingParser:
     ) -> None:
         self._open, self._close = tags or ("", "")
         self.in_thinking = starts_in_thinking and bool(self._close)
-        self._buffer = ""  # Text that may be the beginning of a tag.
+        self._scanner = TextScanner()
 
     @property
     def may_think(self) -> bool:
@@ -182,7 +185,9 @@ class ThinkingParser:
 
     def fork(self) -> ThinkingParser:
         """A parser of another continuation of the same text."""
-        return copy.copy(self)
+        twin = copy.copy(self)
+        twin._scanner = self._scanner.fork()
+        return twin
 
     def expected_headers(self, *, has_tools: bool) -> tuple[str, ...]:
         """No headers: an answer in this format is one message."""
@@ -190,45 +195,43 @@ class ThinkingParser:
 
     def feed(self, text: str) -> list[AnswerPart]:
         """The parts that are certain so far."""
-        self._buffer += text
         parts = _PartList()
-        position = 0
-        while self._next_tag:
-            found = self._buffer.find(self._next_tag, position)
-            if found < 0:
-                break
-            before = self._buffer[position:found]
-            if not self.in_thinking and before.strip():
-                self._open = ""  # Visible text: no thinking can follow.
-                break
-            parts.add(self.in_thinking, before)
-            position = found + len(self._next_tag)
-            self.in_thinking = not self.in_thinking
-        end = len(self._buffer) - partial_length(
-            self._buffer[position:], self._next_tag
-        )
-        certain = self._buffer[position:end]
-        self._buffer = self._buffer[end:]
-        self._emit(parts, certain)
+        self._scanner.feed(text, partial(self._read, parts))
         return parts.close()
 
     def flush(self) -> list[AnswerPart]:
-        """The buffered text at the end of the answer."""
+        """The unread text at the end of the answer."""
         parts = _PartList()
-        rest = self._buffer
-        self._buffer = ""
-        self._emit(parts, rest)
+        self._add(parts, self._scanner.take_unread())
         return parts.close()
 
     @property
     def _next_tag(self) -> str:
         return self._close if self.in_thinking else self._open
 
-    def _emit(self, parts: _PartList, text: str) -> None:
+    def _read(self, parts: _PartList, text: str, start: int) -> int:
+        """Read up to the next tag and over it, or up to what may become one."""
+        tag = self._next_tag
+        if not tag:
+            self._add(parts, text[start:])
+            return len(text)
+
+        found = text.find(tag, start)
+        if found >= 0:
+            self._add(parts, text[start:found])
+            # Visible text may have ended the wait for a thinking part.
+            if self._next_tag != tag:
+                return found
+            self.in_thinking = not self.in_thinking
+            return found + len(tag)
+
+        end = len(text) - partial_length(text[start:], tag)
+        self._add(parts, text[start:end])
+        return end
+
+    def _add(self, parts: _PartList, text: str) -> None:
         if not self.in_thinking and text.strip():
-            self._open = ""
-            text += self._buffer
-            self._buffer = ""
+            self._open = ""  # No thinking can follow visible text.
         parts.add(self.in_thinking, text)
 
 
@@ -255,8 +258,7 @@ class MessageParser:
     `ToolCallParser`. Nothing else is lost. Where no header can be read, the text is
     shown as it was written: an answer without headers, one whose header never ends, and
     prose that names a marker. While more text decides, at most `_MAX_HEADER` characters
-    are held back. Every step of `feed` moves ahead in the buffer, or waits for more
-    text.
+    are held back.
     """
 
     may_think = True
@@ -272,10 +274,18 @@ class MessageParser:
     """How the header of a tool call begins, before the tool's name."""
     _MAX_HEADER = 200
 
-    def __init__(self, starts_in_thinking: bool = False) -> None:
+    def __init__(
+        self, starts_in_thinking: bool = False, *, is_model: bool = True
+    ) -> None:
+        """`is_model` says that a model wrote the text, and not a client.
+
+        Only a model forgets to end its headers. What a client sends is its text: a
+        header without an end in it is not taken away.
+        """
         self.kind: TextKind = "thinking" if starts_in_thinking else "header"
         """What the next character belongs to; `header` also between messages."""
-        self._buffer = ""
+        self._is_model = is_model
+        self._scanner = TextScanner()
 
     @property
     def in_thinking(self) -> bool:
@@ -286,11 +296,13 @@ class MessageParser:
         """The header so far that is being read; empty between messages, and in a
         message.
         """
-        return self._buffer if self.kind == "header" else ""
+        return self._scanner.unread if self.kind == "header" else ""
 
     def fork(self) -> MessageParser:
         """A parser of another continuation of the same text."""
-        return copy.copy(self)
+        twin = copy.copy(self)
+        twin._scanner = self._scanner.fork()
+        return twin
 
     def expected_headers(self, *, has_tools: bool) -> tuple[str, ...]:
         """The headers that the format documents; after one that ends in `to=` comes any
@@ -300,60 +312,54 @@ class MessageParser:
 
     def feed(self, text: str) -> list[AnswerPart]:
         """Return the parts that are certain so far."""
-        self._buffer += text
         parts = _PartList()
-        position = 0
-        while position < len(self._buffer):
-            if self.kind == "header":
-                reached = self._read_header(parts, position)
-            else:
-                reached = self._read_body(parts, position)
-            if reached == position:
-                break
-            position = reached
-        self._buffer = self._buffer[position:]
+        self._scanner.feed(text, partial(self._read, parts))
         return parts.close()
 
     def flush(self) -> list[AnswerPart]:
-        """Return the buffered text at the end of the answer."""
-        rest = self._buffer
-        self._buffer = ""
-        if self.kind == "header" and self._is_cut_header(rest):
+        """Return the unread text at the end of the answer."""
+        rest = self._scanner.take_unread()
+        is_expected = self.kind == "header"
+        if is_expected and self._is_cut_header(rest):
             return []
         parts = _PartList()
+        header = _NO_HEADER
+        if self._is_model:
+            header = self._parse_unended_header(rest, is_expected=is_expected)
+        if header is not _NO_HEADER:
+            rest = rest[self._begin_message(parts, header) :]
         parts.add(self.in_thinking, rest)
         return parts.close()
 
-    # --- steps: each returns the index that it reached; the same one if more text
-    # decides --------
-
-    def _read_header(self, parts: _PartList, position: int) -> int:
-        header = self._find_header(position, is_expected=True)
+    def _read(self, parts: _PartList, text: str, start: int) -> int:
+        if self.kind != "header":
+            return self._read_body(parts, text, start)
+        header = self._find_header(text, start, is_expected=True)
         if header is None:
-            return position
-        if header is _NO_HEADER:  # a message without one
+            return start
+        if header is _NO_HEADER:  # The message has none.
             self.kind = "answer"
-            return self._read_body(parts, position)
+            return self._read_body(parts, text, start)
         return self._begin_message(parts, header)
 
-    def _read_body(self, parts: _PartList, position: int) -> int:
-        marker = self._MARKER.search(self._buffer, position)
+    def _read_body(self, parts: _PartList, text: str, start: int) -> int:
+        marker = self._MARKER.search(text, start)
         if marker is None:
-            tail = self._buffer[max(position, len(self._buffer) - self._MAX_HEADER) :]
+            tail = text[max(start, len(text) - self._MAX_HEADER) :]
             markers = self._ENDS + self._HEADER_MARKERS
-            end = len(self._buffer) - max(
-                partial_length(tail, each) for each in markers
-            )
-            parts.add(self.in_thinking, self._buffer[position:end])
+            n_held = max(partial_length(tail, each) for each in markers)
+            end = len(text) - n_held
+            parts.add(self.in_thinking, text[start:end])
             return end
-        parts.add(self.in_thinking, self._buffer[position : marker.start()])
+
+        parts.add(self.in_thinking, text[start : marker.start()])
         if marker[0] in self._ENDS:
             self.kind = "header"
             return marker.end()
-        header = self._find_header(marker.start(), is_expected=False)
+        header = self._find_header(text, marker.start(), is_expected=False)
         if header is None:
             return marker.start()
-        if header is _NO_HEADER:  # text that names the marker
+        if header is _NO_HEADER:  # The message's text names the marker.
             parts.add(self.in_thinking, marker[0])
             return marker.end()
         return self._begin_message(parts, header)
@@ -363,26 +369,34 @@ class MessageParser:
         parts.add(False, header.shown)
         return header.end
 
-    def _find_header(self, start: int, *, is_expected: bool) -> _MessageHeader | None:
-        """The header that begins at `start`; `_NO_HEADER`, or None if more text
-        decides.
+    def _find_header(
+        self, text: str, start: int, *, is_expected: bool
+    ) -> _MessageHeader | None:
+        """The header that begins at `start`.
+
+        It is `_NO_HEADER` where none does, and None if more text decides.
 
         `is_expected`: a message ended before, or none began yet. There, a header with
         mistakes is still a header. Within a message only a faultless one is: the rest
         is text about headers.
         """
-        text = self._buffer[start : start + self._MAX_HEADER]
-        header = self._parse_header(text, is_expected=is_expected)
-        if header is None:
-            is_too_long = len(self._buffer) - start >= self._MAX_HEADER
-            return _NO_HEADER if is_too_long else None
-        if header is _NO_HEADER:
-            return header
+        begun = text[start : start + self._MAX_HEADER]
+        header = self._parse_header(begun, is_expected=is_expected)
+        if header is None and len(begun) < self._MAX_HEADER:
+            return None
+        if self._is_model and (header is None or header is _NO_HEADER):
+            header = self._parse_unended_header(begun, is_expected=is_expected)
+        if header is None or header is _NO_HEADER:
+            return _NO_HEADER
         return header._replace(end=start + header.end)
 
     def _parse_header(self, text: str, *, is_expected: bool) -> _MessageHeader | None:
         """As `_find_header`, for a text that begins with the header."""
         raise NotImplementedError
+
+    def _parse_unended_header(self, text: str, *, is_expected: bool) -> _MessageHeader:
+        """The header with which a text begins, where its last marker is missing."""
+        return _NO_HEADER
 
     def _is_cut_header(self, text: str) -> bool:
         """Whether a text with which an answer ends is surely no text, but a header that
@@ -410,8 +424,20 @@ _HARMONY_ITEM = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-_HARMONY_TOOL = re.compile(r"functions\.[\w.-]+")
-_NAME = re.compile(r"\w*", re.ASCII)
+_HARMONY_UNENDED = re.compile(
+    r"""
+    \s* (?P<role> <\|start\|> \s* assistant \s* )?
+    <\|channel\|> \s* (?P<channel> analysis | commentary | final )
+    (?: \s+ to= (?P<recipient> [^\s<>{}\[\]"]+ ) )?
+    (?: \s* <\|constrain\|> \s* \w* )?
+    (?: \s* json (?= \s* [{\[] ) )?
+    """,
+    re.ASCII | re.VERBOSE,
+)
+"""A header up to where its `<|message|>` should be."""
+_HARMONY_TOOL = re.compile(r"(?:functions\.)?([\w.-]+)", re.ASCII)
+_NO_TOOLS = re.compile(r"(?:assistant|user|system|developer|all|python|browser)\b")
+"""Recipients that are no function of the request: roles, and gpt-oss's own tools."""
 
 
 class HarmonyParser(MessageParser):
@@ -424,7 +450,9 @@ class HarmonyParser(MessageParser):
          to=functions.weather<|channel|>commentary json<|message|>
 
     gpt-oss also writes headers with mistakes, such as `<|channel|>commentary
-    2?<|message|>` and `<|channel|>bash<|channel|>analysis<|message|>`.
+    2?<|message|>` and `<|channel|>bash<|channel|>analysis<|message|>`. It forgets the
+    `<|message|>`, as in `<|channel|>final{"a": 1}`, and the space before a type, as in
+    `to=functions.weatherjson`; `ToolCallParser`, who knows the tools, reads the latter.
     """
 
     _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -465,6 +493,21 @@ class HarmonyParser(MessageParser):
             position = item.end()
             if item.lastgroup == "end":
                 return items.to_header(position)
+
+    def _parse_unended_header(self, text: str, *, is_expected: bool) -> _MessageHeader:
+        """As `MessageParser`'s.
+
+        Within a message, only a header with its role counts, if no quotation mark
+        follows: prose about the format names the markers, too.
+        """
+        found = _HARMONY_UNENDED.match(text)
+        if found is None:
+            return _NO_HEADER
+        following = text[found.end() : found.end() + 1]
+        is_quoted = following in ("`", "'", '"')
+        if not is_expected and (found["role"] is None or is_quoted):
+            return _NO_HEADER
+        return _to_header(found.end(), found["channel"], found["recipient"] or "")
 
 
 def _is_item_begun(text: str) -> bool:
@@ -517,12 +560,11 @@ class _HarmonyItems:
         if item.lastgroup == "recipient":
             self._recipient = item["recipient"]
         if item.lastgroup == "end":
-            return self._is_expected or bool(self._channel or self._tool_name)
+            return self._is_expected or bool(self._channel or self._recipient)
         return True
 
     def _add_channel(self, name: str, *, is_cut: bool) -> bool:
-        known = _NAME.match(name)
-        self._channel = known[0] if known is not None else ""
+        self._channel = next(filter(name.startswith, _HARMONY_CHANNELS), "")
         return self._is_expected or self._is_name(
             name, _HARMONY_CHANNELS, is_cut=is_cut
         )
@@ -533,21 +575,21 @@ class _HarmonyItems:
             return any(each.startswith(name) for each in known)
         return name in known
 
-    @property
-    def _tool_name(self) -> str:
-        found = _HARMONY_TOOL.match(self._recipient)
-        return found[0] if found is not None else ""
-
     def to_header(self, end: int) -> _MessageHeader:
-        if self._tool_name:
-            channel = self._channel or "commentary"
-            shown = f"<|channel|>{channel} to={self._tool_name}<|message|>"
-            return _MessageHeader(end, "call", shown)
-        if self._channel == "analysis":
-            return _MessageHeader(end, "thinking")
-        if self._channel == "commentary":
-            return _MessageHeader(end, "preamble")
-        return _MessageHeader(end, "answer")
+        return _to_header(end, self._channel, self._recipient)
+
+
+def _to_header(end: int, channel: str, recipient: str) -> _MessageHeader:
+    tool = _HARMONY_TOOL.match(recipient)
+    if tool is not None and not _NO_TOOLS.match(recipient):
+        channel = channel or "commentary"
+        shown = f"<|channel|>{channel} to=functions.{tool[1]}<|message|>"
+        return _MessageHeader(end, "call", shown)
+    if channel == "analysis":
+        return _MessageHeader(end, "thinking")
+    if channel == "commentary":
+        return _MessageHeader(end, "preamble")
+    return _MessageHeader(end, "answer")
 
 
 class SolarParser(MessageParser):
