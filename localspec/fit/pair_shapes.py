@@ -30,7 +30,7 @@ from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.catalog_entries import CatalogShape
 from localspec.models.gguf import reader
 from localspec.models.gguf.architectures import (
-    ASSISTANT,
+    ASSISTANTS,
     GATED_ATTENTION,
     WITHOUT_GATED_FF,
 )
@@ -308,7 +308,8 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
     tokens; block heads borrow the target's.
     """
     kind = model.kind
-    is_assistant = model.architecture == ASSISTANT
+    own_architecture = model.architecture or ""
+    is_assistant = own_architecture in ASSISTANTS
     is_block = draft_kinds.kinds()[kind].drafts_blocks
     n_rows = {"mtp": target.n_vocab, "eagle3": _REDUCED_VOCABULARY}.get(kind, 0)
     bits = _embedding_bits(model.quantization)
@@ -328,7 +329,7 @@ def _head_shape(model: CatalogModel, n_bytes: int, target: ModelShape) -> ModelS
     )
     architecture = target.architecture if kind == "mtp" else kind
     return ModelShape(
-        architecture=ASSISTANT if is_assistant else architecture,
+        architecture=own_architecture if is_assistant else architecture,
         layers=(layer,) * n_layers,
         n_embd=target.n_embd,
         n_vocab=target.n_vocab,

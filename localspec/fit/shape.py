@@ -18,7 +18,7 @@ from localspec.errors import ModelFileError
 from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
 from localspec.models.gguf.architectures import (
-    ASSISTANT,
+    ASSISTANTS,
     GATED_ATTENTION,
     HYBRID,
     RECURRENT,
@@ -287,7 +287,7 @@ def _read_layer(
     n_head_kv = _layer_number(header, "attention.head_count_kv", il, header.n_head)
     is_fused = "attn_qkv.weight" in tensors and not is_recurrent
     has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
-    if architecture in HYBRID or architecture == ASSISTANT:
+    if architecture in HYBRID or architecture in ASSISTANTS:
         names = {"attn_k.weight", "attn_kv_a_mqa.weight"}
         has_kv = is_fused or not names.isdisjoint(tensors)
     key_width = _head_width(header, "key", is_swa=is_swa)

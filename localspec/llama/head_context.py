@@ -56,7 +56,7 @@ class HeadContext(OpenContext):
         self.model = target.model
         if path is not None:
             self.model = LlamaModel(path, settings, with_mtp=is_mtp)
-        self.reads_target_memory = self.model.architecture == architectures.ASSISTANT
+        self.reads_target_memory = self.model.architecture in architectures.ASSISTANTS
         try:
             if self._is_mtp and self.model.n_mtp_layers < 1:  # llama.cpp would abort
                 raise EngineError("The model has no MTP layer.")

@@ -13,43 +13,60 @@ from localspec.models.gguf import architectures
 from localspec.models.gguf.header import Header
 from localspec.sanitize import sanitize
 
-SELECTOR = "selector_hidden.weight"  # Of DFlash2.
+SELECTOR = "selector_hidden.weight"
+"""The matrix of a DFlash2 head that selects among candidates."""
 
 
 class BlockFormat(Struct, frozen=True):
     """The block format of a DFlash or DSpark head."""
 
-    # Rows of a block.  With more rows llama.cpp silently skips the Markov matrices.
     size: int
-    first_row: int  # The row whose logits give the first draft token.
-    has_confidence: bool  # Whether the head outputs a confidence for each draft token.
+    """Rows of a block. With more rows llama.cpp silently skips the Markov matrices."""
+    first_row: int
+    """The row whose logits give the first draft token."""
+    has_confidence: bool
+    """Whether the head outputs a confidence for each draft token."""
     is_causal: bool
-    # DFlash2: candidates per draft token, scored after each of the token before.
     top_k: int = 0
+    """DFlash2: candidates per draft token, scored after each of the token before."""
 
 
 def read_block_format(header: Header) -> BlockFormat:
-    tensors, keys = header.tensors_by_name, header.keys
-    markov = "markov_w1.weight" in tensors
-    anchored = markov and keys.get("dflash.sample_from_anchor", True) is True
-    confidence = keys.get("dflash.has_confidence_head", True) is True
+    first_row = 1
+    has_confidence = False
+    if has_markov_matrices(header):
+        if _read_flag(header, "sample_from_anchor", default=True):
+            first_row = 0
+        # Without the matrix llama.cpp would return uninitialised memory.
+        if header.has_tensor("conf_proj.weight"):
+            has_confidence = _read_flag(header, "has_confidence_head", default=True)
     return BlockFormat(
         size=header.hparam("block_size", 16),
-        first_row=0 if anchored else 1,
-        # Without the matrix llama.cpp would return uninitialised memory.
-        has_confidence=markov and confidence and "conf_proj.weight" in tensors,
-        is_causal=keys.get("dflash.attention.causal") is True,
-        top_k=header.hparam("selector_top_k") if SELECTOR in tensors else 0,
+        first_row=first_row,
+        has_confidence=has_confidence,
+        is_causal=_read_flag(header, "attention.causal", default=False),
+        top_k=header.hparam("selector_top_k") if header.has_tensor(SELECTOR) else 0,
     )
+
+
+def _read_flag(header: Header, key: str, *, default: bool) -> bool:
+    """`default` if the key is missing; False if it is no boolean."""
+    value = header.raw_hparam(key)
+    return default if value is None else value is True
+
+
+def has_markov_matrices(head: Header) -> bool:
+    """Whether a block head is of the DSpark kind."""
+    return head.has_tensor("markov_w1.weight")
 
 
 def file_draft_kind(header: Header) -> str:
     """`model`, or the kind of head that a file holds."""
-    if header.architecture == "dflash":
-        return "dspark" if "markov_w1.weight" in header.tensors_by_name else "dflash"
+    if is_block_head(header):
+        return "dspark" if has_markov_matrices(header) else "dflash"
     if is_assistant(header) or has_only_mtp_layers(header):
         return "mtp"
-    return "eagle3" if header.architecture == "eagle3" else "model"
+    return "eagle3" if is_eagle3(header) else "model"
 
 
 def draft_kind_for_target(target: Header, draft: Header) -> str:
@@ -63,29 +80,34 @@ def draft_kind_for_target(target: Header, draft: Header) -> str:
 def kind_from_file_name(path: str) -> str:
     """`model`, or the kind of head by the file's name: dspark-….gguf."""
     name = path.rpartition("/")[2]
-    return next(
-        (prefix[:-1] for prefix in reference.HEAD_PREFIXES if prefix in name), "model"
-    )
+    for prefix in reference.HEAD_PREFIXES:
+        if prefix in name:
+            return prefix.removesuffix("-")
+    return "model"
 
 
 def is_head(header: Header) -> bool:
     """Whether a file holds a head and no model."""
-    return header.architecture in architectures.DRAFT_HEADS or has_only_mtp_layers(
-        header
-    )
+    is_head_alone = header.architecture in architectures.DRAFT_HEADS
+    return is_head_alone or has_only_mtp_layers(header)
+
+
+def is_eagle3(header: Header) -> bool:
+    return header.architecture in architectures.EAGLE3_HEADS
+
+
+def is_block_head(header: Header) -> bool:
+    """Whether a file holds a head that drafts a block in one pass: DFlash or DSpark."""
+    return header.architecture in architectures.BLOCK_HEADS
 
 
 def is_assistant(header: Header) -> bool:
-    """Whether a file holds a Gemma 4 assistant: an MTP head that reads its target's KV
-    cache.
-    """
-    return header.architecture == architectures.ASSISTANT
+    """Whether a file holds an MTP head that reads its target's KV cache, as Gemma 4's."""
+    return header.architecture in architectures.ASSISTANTS
 
 
 def unsupported_kind(head: Header) -> str | None:
-    """The kind of a head that shares a supported architecture but cannot be run; else
-    None.
-    """
+    """What a head is that cannot be run although its architecture can; else None."""
     if has_only_mtp_layers(head) and not is_standalone_mtp(head):
         return f"MTP of {sanitize(head.architecture[:40], multiline=False)} models"
     return "DeepSeek V4 DSpark" if head.hparam("hyper_connection_count") else None
@@ -93,12 +115,15 @@ def unsupported_kind(head: Header) -> str | None:
 
 def target_layers(head: Header) -> tuple[int, ...]:
     """The target's layers whose inputs a head reads, in the head's order."""
-    layers = head.keys.get(f"{head.architecture}.target_layers")
-    return (
-        tuple(n for n in layers if isinstance(n, int))
-        if isinstance(layers, tuple)
-        else ()
-    )
+    layers = head.raw_hparam("target_layers")
+    if not isinstance(layers, tuple):
+        return ()
+    return tuple(il for il in layers if isinstance(il, int))
+
+
+def count_readable_layers(target: Header) -> int:
+    """The layers that a head can read: not the MTP layers at the end."""
+    return target.n_layer - target.hparam("nextn_predict_layers")
 
 
 def has_own_mtp_layer(header: Header) -> bool:
@@ -118,22 +143,21 @@ def is_standalone_mtp(header: Header) -> bool:
 
 def has_only_mtp_layers(header: Header) -> bool:
     """Whether a file holds MTP layers without their model (mtp-….gguf)."""
-    has_mtp = header.hparam("nextn_predict_layers") > 0 and bool(header.tensors)
-    return has_mtp and "blk.0.attn_norm.weight" not in header.tensors_by_name
+    if header.hparam("nextn_predict_layers") <= 0 or not header.tensors:
+        return False
+    return not header.has_tensor("blk.0.attn_norm.weight")
 
 
 def _has_supported_mtp_layer(header: Header) -> bool:
-    n, end, tensors = (
-        header.hparam("nextn_predict_layers"),
-        header.n_layer,
-        header.tensors_by_name,
-    )
-    can_chain = header.architecture in architectures.CHAINING_MTP
-    is_supported = header.architecture in architectures.SUPPORTING_MTP and (
-        n == 1 or can_chain
-    )
-    names = (f"blk.{il}.nextn.eh_proj.weight" for il in range(end - n, end))
-    return is_supported and n > 0 and all(name in tensors for name in names)
+    """Whether a file has MTP layers, all of them, that llama.cpp can run."""
+    n_mtp = header.hparam("nextn_predict_layers")
+    if n_mtp <= 0 or header.architecture not in architectures.SUPPORTING_MTP:
+        return False
+    if n_mtp > 1 and header.architecture not in architectures.CHAINING_MTP:
+        return False
+    tensors = header.tensors_by_name
+    mtp_layers = range(header.n_layer - n_mtp, header.n_layer)
+    return all(f"blk.{il}.nextn.eh_proj.weight" in tensors for il in mtp_layers)
 
 
 def describe_found_head(head_kind: str, name: str) -> str:

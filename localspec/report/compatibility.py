@@ -14,9 +14,9 @@ from localspec.report.lines import Line, Role, Span, make_line
 def format_pair_verdict(match: PlannedPair) -> Iterator[Line]:
     """`Compatible: …` with the reason, then what else is to be known."""
     compatibility = match.compatibility
-    verdict, separator, reason = compatibility.summary.partition(":")
     role: Role = "success" if compatibility.is_compatible else "error"
-    yield (Span(verdict.capitalize(), role), Span(f"{separator}{reason}."))
+    verdict = compatibility.title.capitalize()
+    yield (Span(verdict, role), Span(f": {compatibility.detail}."))
     for warning in match.warnings:
         yield make_line(f"  {warning}", "warning")
 

@@ -1,8 +1,10 @@
 """The model architectures of the pinned llama.cpp: one table of what each has.
 
-From src/llama-arch.cpp (LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
-llm_arch_supports_rs_rollback) and src/models/*.cpp. An architecture that is in no table
-here is unknown; to support another one, add its row. The sets below are its columns.
+To support another architecture, add its row to `ARCHITECTURES`. Other files ask the sets
+after the table, which have the names of the rows with one property.
+
+Sources: src/llama-arch.cpp (LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
+llm_arch_supports_rs_rollback) and src/models/*.cpp.
 """
 
 from __future__ import annotations
@@ -18,59 +20,67 @@ def name_set(text: str) -> frozenset[str]:
 
 
 class Window(Struct, frozen=True):
-    """Sliding-window attention: which layers have it.
+    """Sliding-window attention: which layers have it, unless the file says so itself.
 
-    With `every` 6, layers 0 to 4 have a window and layer 5 attends to the whole text;
-    with `is_dense_first` it is layer 0 that does.
+    With `every` 6, layers 0 to 4 have a window and layer 5 attends to the whole text,
+    then 6 to 10 and 11, and so on. With `is_dense_first` too, layer 0 attends to the
+    whole text and 1 to 5 have a window.
     """
 
     every: int = 0
-    """One layer of so many has full attention; 0: the file says it for each layer. What
-    a file says always takes precedence.
-    """
+    """One layer of so many has full attention; 0: only the file says which."""
     is_dense_first: bool = False
-    """Whether the first of them has it, not the last."""
+    """Whether it is the first of them, not the last."""
     default_size: int = 0
     """Tokens, if the file does not say."""
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
-    """A decoder of text, or a head that drafts for one."""
+    """A model that writes text from left to right, or a head that drafts for one."""
 
-    role: Literal["text", "head"] = "text"
-    """A head reads the target's hidden states; it is no model by itself."""
+    head: Literal["", "eagle3", "block", "assistant"] = ""
+    """How a head drafts, which is no model by itself; empty for a model.
+
+    `eagle3`: token after token, from three layers of its target. `block`: several tokens
+    in one pass. `assistant`: token after token, from its target's KV cache.
+    """
     memory: Literal["attention", "recurrent", "hybrid"] = "attention"
-    """`recurrent`: a state from which rejected tokens cannot be removed; `hybrid`: such
-    layers mixed with attention.
+    """What it remembers of the text.
+
+    `attention`: a KV cache. `recurrent`: a state from which rejected tokens cannot be
+    removed. `hybrid`: layers of both kinds.
     """
     rolls_back: bool = False
-    """Whether a hybrid has checkpoints of its recurrent state, for rollback."""
+    """Whether a hybrid can return to a checkpoint of its recurrent state."""
     window: Window | None = None
     flags_windows: bool = False
     """Whether the file must flag at least one layer as one with a window."""
     hidden_states: Literal["", "inputs", "with the last"] = ""
-    """Whether its graph exposes the layers' inputs (t_layer_inp), and perhaps the last
-    layer's output as layer n_layer; llama.cpp aborts for others.
+    """What a head can read of it, as far as its graph exposes it (t_layer_inp).
 
-    qwen4exp is left out: its inputs are several times wider than llama.cpp assumes.
+    `inputs`: the inputs of all layers. `with the last`: also the last layer's output,
+    as layer n_layer. Empty: nothing; llama.cpp aborts if it is asked. qwen4exp has
+    nothing here because its inputs are several times wider than llama.cpp assumes.
     """
     mtp: Literal["", "one", "several"] = ""
-    """Whether llama.cpp can run its MTP layer, or several that draft one after the
-    other; with several layers the others abort.
+    """How many MTP layers of a file llama.cpp can run.
+
+    `several` draft one after the other. With more than it can run, llama.cpp aborts.
     """
     has_assistant: bool = False
-    """Whether a head of its own architecture reads its last output, like MTP does."""
+    """Whether an assistant reads its last output, as an MTP layer does."""
     has_gated_attention: bool = False
     """Whether queries come with a gate of the same width."""
     has_gated_ff: bool = True
     """Whether the feed-forward part has three matrices, not two."""
+    allows_one_expert: bool = False
+    """Whether a file may say that it has one expert, which means none."""
     can_trim_vocabulary: bool = False
     """Tried with `make-draft --vocab`; others may use a token's id for more than its
     embedding.
     """
 
 
-ASSISTANT = "gemma4-assistant"
 _PLAIN = name_set(
     "arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm "
     "codeshell cogvlm command-r dbrx deci deepseek deepseek2-ocr dots1 ernie4_5 "
@@ -109,8 +119,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt-oss": Architecture(window=Window(every=2), hidden_states="inputs"),
     "granite": Architecture(can_trim_vocabulary=True),
     "granite_swa": Architecture(window=Window(), flags_windows=True),
-    "hunyuan-dense": Architecture(hidden_states="inputs"),
-    "hunyuan_vl": Architecture(hidden_states="inputs"),
+    "hunyuan-dense": Architecture(hidden_states="inputs", allows_one_expert=True),
+    "hunyuan_vl": Architecture(hidden_states="inputs", allows_one_expert=True),
     "hy_v3": Architecture(mtp="several"),
     "laguna": Architecture(window=Window(every=4, is_dense_first=True)),
     "llama": Architecture(hidden_states="inputs", can_trim_vocabulary=True),
@@ -190,33 +200,45 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "rwkv6": Architecture(memory="recurrent"),
     "rwkv6qwen2": Architecture(memory="recurrent"),
     "rwkv7": Architecture(memory="recurrent"),
-    "dflash": Architecture(role="head", window=Window(), flags_windows=True),
-    "eagle3": Architecture(role="head"),
-    "gemma4-assistant": Architecture(role="head", flags_windows=True),
+    "dflash": Architecture(head="block", window=Window(), flags_windows=True),
+    "eagle3": Architecture(head="eagle3"),
+    "gemma4-assistant": Architecture(head="assistant", flags_windows=True),
 }
-DIFFUSION = name_set("dream llada llada-moe rnd1 ")
-"""Not autoregressive."""
+
+# Architectures that this program refuses, by the reason.
+
+DIFFUSION = name_set("dream llada llada-moe rnd1")
+"""They write no text from left to right."""
 ENCODERS = name_set(
     "bert eurobert gemma-embedding jina-bert-v2 jina-bert-v3 llama-embed "
-    "modern-bert neo-bert nomic-bert nomic-bert-moe t5encoder "
+    "modern-bert neo-bert nomic-bert nomic-bert-moe t5encoder"
 )
 """They output vectors, not text."""
-OTHER_NON_TEXT = name_set("clip pockettts qwen3tts t5 wavtokenizer-dec")
-"""Known to llama.cpp, but not decoder-only text models."""
-SPEECH = name_set("pockettts qwen3tts wavtokenizer-dec whisper")
-"""Some are unknown to llama.cpp."""
+ENCODER_DECODERS = frozenset({"t5"})
+IMAGE_PARTS = frozenset({"clip"})
+"""The file beside a model that reads images (mmproj)."""
+SPEECH = name_set("pockettts qwen3tts wavtokenizer-dec")
+OTHER_SPEECH = frozenset({"whisper"})
+"""Published as GGUF for other programs: llama.cpp does not know it."""
 IMAGE_GENERATORS = name_set(
-    "aura cosmos flux hidream hyvid ltxv lumina2 qwen_image sd1 sd3 sdxl wan "
+    "aura cosmos flux hidream hyvid ltxv lumina2 qwen_image sd1 sd3 sdxl wan"
 )
-"""Published as GGUF for other programs."""
-KNOWN = frozenset(ARCHITECTURES) | DIFFUSION | ENCODERS | OTHER_NON_TEXT
+"""As OTHER_SPEECH."""
+
+KNOWN = frozenset(ARCHITECTURES).union(
+    DIFFUSION, ENCODERS, ENCODER_DECODERS, IMAGE_PARTS, SPEECH
+)
+"""All that llama.cpp knows."""
 
 
 def _select(has: Callable[[Architecture], bool]) -> frozenset[str]:
     return frozenset(name for name, row in ARCHITECTURES.items() if has(row))
 
 
-DRAFT_HEADS = _select(lambda row: row.role == "head")
+DRAFT_HEADS = _select(lambda row: row.head != "")
+EAGLE3_HEADS = _select(lambda row: row.head == "eagle3")
+BLOCK_HEADS = _select(lambda row: row.head == "block")
+ASSISTANTS = _select(lambda row: row.head == "assistant")
 ATTENTION_ONLY = _select(lambda row: row.memory == "attention") - DRAFT_HEADS
 RECURRENT = _select(lambda row: row.memory == "recurrent")
 HYBRID = _select(lambda row: row.memory == "hybrid")
@@ -225,9 +247,11 @@ EXPOSING_HIDDEN_STATES = _select(lambda row: row.hidden_states != "")
 EXPOSING_LAST_LAYER_OUTPUT = _select(lambda row: row.hidden_states == "with the last")
 SUPPORTING_MTP = _select(lambda row: row.mtp != "")
 CHAINING_MTP = _select(lambda row: row.mtp == "several")
-EXPOSING_FINAL_STATE = SUPPORTING_MTP | _select(lambda row: row.has_assistant)
+WITH_ASSISTANT = _select(lambda row: row.has_assistant)
+EXPOSING_FINAL_STATE = SUPPORTING_MTP | WITH_ASSISTANT
 """Those that expose the last layer's output (t_h_nextn), which an MTP head reads."""
 FLAGGING_WINDOWS = _select(lambda row: row.flags_windows)
+ALLOWING_ONE_EXPERT = _select(lambda row: row.allows_one_expert)
 TRIMMING_VOCABULARY = _select(lambda row: row.can_trim_vocabulary)
 WINDOWS: Mapping[str, Window] = {
     name: row.window for name, row in ARCHITECTURES.items() if row.window is not None

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from localspec.models.gguf import architectures
-from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES, TensorInfo, Value
+from localspec.models.gguf.parser import FILE_TYPES, TensorInfo, Value, align
 from localspec.models.gguf.tokenizer import TRIMMED_KEY, TokenizerMetadata
 from localspec.sanitize import sanitize
 
@@ -39,12 +39,33 @@ class Header(Struct, frozen=True):
     data_offset: int
 
     def hparam(self, key: str, default: int = 0) -> int:
-        """The value of an architecture key; for an array with one value per layer, the
-        largest.
+        """The number that the file has for a key of its architecture.
+
+        `hparam("block_count")` of a llama model is that of `llama.block_count`. If the
+        key has one number for each layer, this is the largest.
         """
-        value = self.keys.get(f"{self.architecture}.{key}", default)
+        value = self.raw_hparam(key)
         values = value if isinstance(value, tuple) else (value,)
-        return max((v for v in values if isinstance(v, int)), default=default)
+        return max((n for n in values if isinstance(n, int)), default=default)
+
+    def layer_hparam(self, key: str, il: int, default: int = 0) -> int:
+        """The number for one layer; the last layer is -1.
+
+        The key has a number for each layer, or one that holds for all.
+        """
+        value = self.raw_hparam(key)
+        values = value if isinstance(value, tuple) else (value,)
+        if len(values) == self.n_layer:
+            found = values[il]
+        elif values:
+            found = values[0]
+        else:
+            return default
+        return found if isinstance(found, int) else default
+
+    def raw_hparam(self, key: str) -> Value | None:
+        """What the file has for a key of its architecture, of whatever type."""
+        return self.keys.get(f"{self.architecture}.{key}")
 
     @property
     def n_layer(self) -> int:
@@ -80,15 +101,16 @@ class Header(Struct, frozen=True):
     def tensors_by_name(self) -> dict[str, TensorInfo]:
         return {tensor.name: tensor for tensor in self.tensors}
 
+    def has_tensor(self, name: str) -> bool:
+        return any(tensor.name == name for tensor in self.tensors)
+
     @property
     def weight_bytes(self) -> int:
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @property
     def quantization(self) -> str:
-        """As in file names (Q4_K_M); without general.file_type, the type with the most
-        bytes.
-        """
+        """As in file names, such as Q4_K_M; `main_type` if the file does not say."""
         file_type = self.keys.get("general.file_type")
         if isinstance(file_type, int) and file_type in FILE_TYPES:
             return FILE_TYPES[file_type]
@@ -97,10 +119,10 @@ class Header(Struct, frozen=True):
     @property
     def main_type(self) -> str:
         """The type with the most bytes, such as Q4_K; empty without tensors."""
-        sizes: Counter[int] = Counter()
+        sizes: Counter[str] = Counter()
         for tensor in self.tensors:
-            sizes[tensor.type] += tensor.n_bytes
-        return GGML_TYPES[sizes.most_common(1)[0][0]][0] if sizes else ""
+            sizes[tensor.type_name] += tensor.n_bytes
+        return max(sizes, key=sizes.__getitem__, default="")
 
     @property
     def has_trimmed_vocabulary(self) -> bool:
@@ -123,16 +145,16 @@ class Header(Struct, frozen=True):
     def unsupported_reason(self) -> str:
         """Why the pinned llama.cpp cannot run the model; empty if it can."""
         if self.architecture not in architectures.KNOWN:
-            kind, name = "architecture", self.architecture
-        elif not self.tokenizer.is_supported:
-            kind, name = (
-                "tokenizer",
-                f"{self.tokenizer.model} {self.tokenizer.pre}".strip(),
-            )
-        else:
-            return ""
-        shown = repr(sanitize(name[:80], multiline=False))
-        return f"its {kind} {shown} is unknown to this llama.cpp"
+            return _unknown("architecture", self.architecture)
+        if not self.tokenizer.is_supported:
+            name = f"{self.tokenizer.model} {self.tokenizer.pre}".strip()
+            return _unknown("tokenizer", name)
+        return ""
+
+
+def _unknown(part: str, name: str) -> str:
+    shown = repr(sanitize(name[:80], multiline=False))
+    return f"its {part} {shown} is unknown to this llama.cpp"
 
 
 def merge_splits(splits: Sequence[Header]) -> Header:
@@ -142,9 +164,10 @@ def merge_splits(splits: Sequence[Header]) -> Header:
         return first
     tensors: list[TensorInfo] = []
     offset = 0
-    for tensor in (tensor for split in splits for tensor in split.tensors):
-        tensors.append(tensor._replace(offset=offset))
-        offset += tensor.n_bytes + -tensor.n_bytes % first.alignment
+    for split in splits:
+        for tensor in split.tensors:
+            tensors.append(tensor._replace(offset=offset))
+            offset += align(tensor.n_bytes, first.alignment)
     keys = {
         key: value for key, value in first.keys.items() if not key.startswith("split.")
     }

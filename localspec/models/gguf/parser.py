@@ -226,7 +226,7 @@ def parse(source: GgufByteStream) -> GgufContents:
     alignment = _read_alignment(contents)
     contents.tensors = _read_tensors(source, n_tensors, alignment)
     contents.data_offset = (
-        _align(source.position, alignment) if n_tensors else source.position
+        align(source.position, alignment) if n_tensors else source.position
     )
     return contents
 
@@ -310,7 +310,7 @@ def _read_tensors(
                 f"has a damaged header: the tensor {tensor.name!r} is duplicated or misplaced"
             )
         tensors[tensor.name] = tensor
-        offset += _align(tensor.n_bytes, alignment)
+        offset += align(tensor.n_bytes, alignment)
     return tuple(tensors.values())
 
 
@@ -338,5 +338,6 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
     return tensor._replace(n_bytes=tensor.n_elements // block * block_bytes)
 
 
-def _align(n: int, alignment: int) -> int:
+def align(n: int, alignment: int) -> int:
+    """`n` rounded up to a multiple: 33 aligned to 32 is 64."""
     return -(-n // alignment) * alignment

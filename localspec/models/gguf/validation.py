@@ -24,6 +24,7 @@ from localspec.models.gguf.tokenizer import TRIMMED_KEY
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
+_MAX_SPLITS = 1000
 _MAX_TRAILING_BYTES = 65_536  # Padding after the last tensor.
 DOWNLOAD_HINT = "Download it again."
 _OTHER_MAGICS = (
@@ -40,15 +41,14 @@ _RAW_PART = re.compile(r"(.+)\.part\d+of(\d+)")
 
 
 def check_types(contents: GgufContents, architecture: str) -> None:
-    """Raise InvalidGgufError for float64: llama.cpp takes no architecture key of that
-    type.
+    """Raise InvalidGgufError for an architecture key of float64.
+
+    llama.cpp takes none of that type.
     """
     for key, type_ in contents.key_types.items():
         array = contents.arrays.get(key)
-        if key.startswith(f"{architecture}.") and FLOAT64 in (
-            type_,
-            array and array.element_type,
-        ):
+        number_type = array.element_type if array else type_
+        if key.startswith(f"{architecture}.") and number_type == FLOAT64:
             raise InvalidGgufError(
                 f"has a damaged header: {key[:80]} is of type float64"
             )
@@ -63,35 +63,34 @@ def check_hparams(header: Header) -> None:
     if n_mtp_layers > header.hparam("block_count", n_mtp_layers):
         raise _bad_value("nextn_predict_layers", n_mtp_layers)
     _check_experts(header)
-    key = "attention.sliding_window_pattern"
-    layers = header.keys.get(f"{header.architecture}.{key}")
-    if (
-        header.architecture in architectures.FLAGGING_WINDOWS
-        and header.hparam("attention.sliding_window") != 0
-        and isinstance(layers, tuple)
-        and not any(layers)
-    ):
-        raise _bad_value(key, "set for no layer")
-    scaling = header.keys.get(f"{header.architecture}.rope.scaling.type", "none")
-    if scaling not in ("none", "linear", "yarn", "longrope"):
+    _check_windows(header)
+    scaling = header.raw_hparam("rope.scaling.type")
+    if scaling not in (None, "none", "linear", "yarn", "longrope"):
         raise _bad_value("rope.scaling.type", scaling)
-    for name in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
-        epsilon = header.keys.get(f"{header.architecture}.{name}", 0.0)
+    for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
+        epsilon = header.raw_hparam(key)
+        if epsilon is None:
+            continue
         if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
-            raise _bad_value(name, epsilon)
+            raise _bad_value(key, epsilon)
+
+
+def _check_windows(header: Header) -> None:
+    key = "attention.sliding_window_pattern"
+    has_window = header.hparam("attention.sliding_window") != 0
+    if not has_window or header.architecture not in architectures.FLAGGING_WINDOWS:
+        return
+    layers = header.raw_hparam(key)
+    if isinstance(layers, tuple) and not any(layers):
+        raise _bad_value(key, "set for no layer")
 
 
 def check_file_size(contents: GgufContents, size: int) -> None:
-    """Raise InvalidGgufError if the file is shorter, or much longer, than its tensors
-    need.
-    """
+    """Raise InvalidGgufError if the file has another size than its tensors need."""
     if not contents.tensors:
         return
-    end = (
-        contents.data_offset
-        + contents.tensors[-1].offset
-        + contents.tensors[-1].n_bytes
-    )
+    last = contents.tensors[-1]
+    end = contents.data_offset + last.offset + last.n_bytes
     if TRIMMED_KEY in contents.keys:
         end = trimmed_vocabulary.find_section(contents, len(contents.tokens)).end
     if size < end:
@@ -104,23 +103,12 @@ def check_file_size(contents: GgufContents, size: int) -> None:
 
 def read_split(contents: GgufContents) -> SplitInfo | None:
     """None for a model in one file."""
-    values = [
-        contents.keys.get(f"split.{name}", 0)
-        for name in ("no", "count", "tensors.count")
-    ]
-    types = [
-        contents.key_types.get(f"split.{name}", UINT16) for name in ("no", "count")
-    ]
-    number, count, n_tensors = (
-        value if isinstance(value, int) else -1 for value in values
-    )
-    if (
-        min(number, count, n_tensors) < 0
-        or types != [UINT16, UINT16]
-        or count > 1000
-        or n_tensors >= 2**31
-    ):
-        raise InvalidGgufError("has a damaged header: its split keys are invalid")
+    number = _read_split_key(contents, "split.no", limit=2**16)
+    count = _read_split_key(contents, "split.count", limit=_MAX_SPLITS + 1)
+    n_tensors = _read_split_key(contents, "split.tensors.count", limit=2**31)
+    for key in ("split.no", "split.count"):
+        if contents.key_types.get(key, UINT16) != UINT16:
+            raise _invalid_split()
     if count < 2:
         return None
     if number >= count:
@@ -128,13 +116,25 @@ def read_split(contents: GgufContents) -> SplitInfo | None:
     return SplitInfo(number, count, n_tensors)
 
 
+def _read_split_key(contents: GgufContents, key: str, *, limit: int) -> int:
+    value = contents.keys.get(key, 0)
+    if not isinstance(value, int) or not 0 <= value < limit:
+        raise _invalid_split()
+    return value
+
+
+def _invalid_split() -> InvalidGgufError:
+    return InvalidGgufError("has a damaged header: its split keys are invalid")
+
+
 def _check_experts(header: Header) -> None:
-    names = ("count", "used_count", "group_count", "group_used_count")
-    experts, used, groups, groups_used = (
-        header.hparam(f"expert_{name}") for name in names
-    )
-    if experts <= 1 and header.architecture in ("hunyuan_vl", "hunyuan-dense"):
-        experts = used = 0
+    experts = header.hparam("expert_count")
+    used = header.hparam("expert_used_count")
+    groups = header.hparam("expert_group_count")
+    groups_used = header.hparam("expert_group_used_count")
+    if experts <= 1 and header.architecture in architectures.ALLOWING_ONE_EXPERT:
+        experts = 0
+        used = 0
     if experts > MAX_EXPERTS or experts < 0:
         raise _bad_value("expert_count", experts)
     if used > experts or (experts and used <= 0):
@@ -175,26 +175,35 @@ def check_generates_text(
         raise ModelFileError(
             f"{name} is an adapter (LoRA), not a model.", "Use the model itself."
         )
-    if architecture == "clip":
+    if architecture in architectures.IMAGE_PARTS:
         hint = "Use the main file of the model."
         raise ModelFileError(f"{name} is the image part of a model (mmproj).", hint)
     hint = "Use a model that generates text."
     for names, description in (
-        (architectures.SPEECH, "is a speech model"),
+        (architectures.SPEECH | architectures.OTHER_SPEECH, "is a speech model"),
         (architectures.IMAGE_GENERATORS, "generates images"),
         (architectures.DIFFUSION, "is a diffusion model, which cannot be run"),
-        ({"t5"}, "is an encoder-decoder model, which cannot be run"),
+        (
+            architectures.ENCODER_DECODERS,
+            "is an encoder-decoder model, which cannot be run",
+        ),
     ):
         if architecture in names:
             raise ModelFileError(f"{name} {description}: {architecture}.", hint)
-    # A text architecture may have been trained to embed or rank: by pooling or no
-    # causal mask.
-    pooling = keys.get(f"{architecture}.pooling_type", 0)
-    is_pooled = isinstance(pooling, int) and pooling > 0
-    is_causal = keys.get(f"{architecture}.attention.causal", True) is not False
-    is_head = architecture in architectures.DRAFT_HEADS
-    if architecture in architectures.ENCODERS or (
-        not is_head and (is_pooled or not is_causal)
-    ):
+    if architecture in architectures.ENCODERS or _is_for_vectors(architecture, keys):
         description = "is an embedding or reranker model and generates no text"
         raise ModelFileError(f"{name} {description}: {architecture}.", hint)
+
+
+def _is_for_vectors(architecture: str, keys: Mapping[str, Value]) -> bool:
+    """Whether a model of a text architecture was trained to embed or rank.
+
+    Such a model pools its outputs, or its attention sees the tokens that follow. A head
+    may have such attention, too.
+    """
+    if architecture in architectures.DRAFT_HEADS:
+        return False
+    pooling = keys.get(f"{architecture}.pooling_type", 0)
+    if isinstance(pooling, int) and pooling > 0:
+        return True
+    return keys.get(f"{architecture}.attention.causal") is False
