@@ -1,11 +1,24 @@
 """The registry of drafters: one row for each kind of draft, and the methods of `--spec`.
 
 A row is data. It names the factory of its drafter by an import path, which only the
-engine process resolves: numpy and llama.cpp are not imported here. To add a kind, add a
-row to `BUILT_IN`. Other rows come from the folders of `localspec/extras/` and from
+engine process resolves: numpy and llama.cpp are not imported here. The rows of the core
+are in `BUILT_IN`. Other rows come from the folders of `localspec/extras/` and from
 installed packages, by the entry point group `localspec.drafters` (docs/drafters.md).
 
-Finding installed packages takes 10 to 30 ms, so that nothing does it but a name that is
+What a new kind needs besides its row depends on `DraftKind.needs`:
+
+- `nothing`, `model`: no more than the row and its factory.
+- `head`: a graph in llama.cpp and its context (`llama/head_context.py`), a runner that
+  collects the target's hidden states (`engine/loaded_pair.py` makes it), how its GGUF
+  file is recognised and fits a target (`models/gguf/architectures.py`,
+  `models/draft_heads.py`, `models/pair_compatibility.py`), and its memory
+  (`fit/memory.py`).
+- `other-vocabulary`: a check of two vocabularies (`pairing`) and what maps one to the
+  other (`loader`). `extras/crossvocab/` is the example.
+
+Packages can offer only the first two.
+
+Finding installed packages takes 10 to 30 ms. So only two things do it: a name that is
 not a row of localspec itself, and lists of all names, such as help and completion.
 """
 
@@ -199,7 +212,6 @@ BUILT_IN = (
         ),
     ),
 )
-HEADS = tuple(kind for kind in BUILT_IN if kind.is_head)
 
 
 @functools.cache
@@ -209,6 +221,12 @@ def kinds() -> Mapping[str, DraftKind]:
     A function, because the rows of `extras/` import this file.
     """
     return {kind.name: kind for kind in (*BUILT_IN, *extras.load("DRAFT_KINDS"))}
+
+
+@functools.cache
+def heads() -> tuple[DraftKind, ...]:
+    """The kinds that are heads, those of `extras/` included."""
+    return tuple(kind for kind in kinds().values() if kind.is_head)
 
 
 def methods() -> tuple[str, ...]:
@@ -231,10 +249,8 @@ class InstalledDrafter(NamedTuple):
 
     def load(self) -> DraftKind:
         """The package's row. Raises DrafterPackageError; imports the package."""
-        if not _NAME.fullmatch(self.name) or self.name in (
-            *methods(),
-            *_RESERVED_NAMES,
-        ):
+        is_taken = self.name in methods() or self.name in _RESERVED_NAMES
+        if is_taken or not _NAME.fullmatch(self.name):
             raise self._error(f"its name {self.name!r} is taken or not a plain word")
         try:
             row = self.entry_point.load()
@@ -247,7 +263,7 @@ class InstalledDrafter(NamedTuple):
             raise self._error(f"its row is named {row.name!r}")
         if row.needs not in ("nothing", "model"):
             raise self._error(f"it needs {row.needs!r}, which packages cannot offer")
-        return _with_package(row, self.package)
+        return row._replace(package=self.package)
 
     def _error(self, problem: str) -> DrafterPackageError:
         return _package_error(self.name, self.package, problem)
@@ -259,10 +275,6 @@ def _package_error(drafter: str, package: str, problem: str) -> DrafterPackageEr
         f"The drafter {drafter!r} of the package {package} cannot be used: {problem}.",
         f"Update the package, or remove it: pip uninstall {name}",
     )
-
-
-def _with_package(row: DraftKind, package: str) -> DraftKind:
-    return row._replace(package=package)
 
 
 @functools.cache
@@ -332,8 +344,10 @@ def needs_no_draft(spec: str) -> bool:
     `auto` is not such a method: it uses a draft if there is one. Nor is that of a
     package which cannot be used: `check` says why.
     """
-    if spec in ("auto", "off"):
-        return spec == "off"
+    if spec == "off":
+        return True
+    if spec == "auto":
+        return False
     kind = _find_usable(spec)
     return kind is not None and kind.needs == "nothing"
 
@@ -343,10 +357,10 @@ def runs_with_every_pair(spec: str) -> bool:
 
 
 def available(draft_kind: str | None) -> tuple[str, ...]:
-    """The methods of localspec that a pair supports.
+    """The methods of localspec that a pair supports, in the order of `methods`.
 
     `draft_kind` is the kind of its draft, None without one. The method `model` means a
-    draft of any kind.
+    draft of any kind: with an EAGLE-3 head, `eagle3` and `model` are the same.
     """
     supported = {"auto", "off", draft_kind}
     supported.update(kind.name for kind in kinds().values() if kind.needs == "nothing")
@@ -356,7 +370,11 @@ def available(draft_kind: str | None) -> tuple[str, ...]:
 
 
 def supports(draft_kind: str | None, spec: str) -> bool:
-    """Whether a pair with this kind of draft supports a method, of any package."""
+    """Whether a pair with this kind of draft supports a method of localspec or a package.
+
+    A package's row is compared by what it needs, `nothing` or `model`. A kind of
+    draft is named after the kind's row, so a draft model's is `model`, too.
+    """
     if spec in methods():
         return spec in available(draft_kind)
     kind = _find_usable(spec)
@@ -372,21 +390,25 @@ def check(spec: str, draft_kind: str | None) -> None:
     """
     if supports(draft_kind, spec):
         return
+
+    # The method is unknown, or a package's that cannot be used, or the pair's draft is
+    # of another kind. For the second `find` raises.
     is_known = spec in methods() or find(spec) is not None
     if not is_known:
-        message = f"Unknown speculation method {spec!r}."
-        raise UsageError(message, f"Use one of: {', '.join(all_methods())}.")
+        raise UsageError(
+            f"Unknown speculation method {spec!r}.",
+            f"Use one of: {', '.join(all_methods())}.",
+        )
     hint = f"Use one of: {', '.join(available(draft_kind))}."
     if draft_kind is None:
-        message = (
-            f"Speculation method {spec!r} needs a draft model, and none is loaded."
+        raise UsageError(
+            f"Speculation method {spec!r} needs a draft model, and none is loaded.",
+            Hint(f"{hint} Or add a draft model: {{draft=FILE}}"),
         )
-        raise UsageError(message, Hint(f"{hint} Or add a draft model: {{draft=FILE}}"))
     row = kinds().get(draft_kind)
     draft = row.noun if row else draft_kind
-    raise UsageError(
-        f"This pair does not support {spec!r}: its draft is {draft}.", hint
-    )
+    message = f"This pair does not support {spec!r}: its draft is {draft}."
+    raise UsageError(message, hint)
 
 
 def load_factory(kind: DraftKind) -> Any:

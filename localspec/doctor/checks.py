@@ -107,7 +107,7 @@ def _describe_backends(info: LlamaCppInfo) -> str:
 
 
 def _check_heads(info: LlamaCppInfo) -> Finding:
-    *first, last = [kind.title for kind in draft_kinds.HEADS]
+    *first, last = [kind.title for kind in draft_kinds.heads()]
     kinds = f"{', '.join(first)} and {last}"
     if not info.missing_head_functions:
         return ok("heads", f"can draft with {kinds} heads")

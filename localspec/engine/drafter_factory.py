@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from msgspec.structs import replace
-
 from localspec import draft_kinds, extras
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
 from localspec.llama.context import LlamaContext
@@ -18,7 +16,6 @@ from localspec.protocol.wire import (
     MeasuredCosts,
 )
 from localspec.spec import drafters
-from localspec.spec.constraints.output_constraint import ConstrainedDrafter
 from localspec.spec.control.controller import SpeculationController
 from localspec.spec.control.pair_stats import PairStats, stats_key
 from localspec.spec.control.pass_costs import PassCosts
@@ -134,11 +131,8 @@ class DrafterFactory:
             if runner is not None:
                 runner.reads_along = True
             assert drafter is not None
-            drafting = Drafting(drafter, self._length(answer), plan)
-
-        if answer.constraint is not None and name != "none":
-            drafter = ConstrainedDrafter(drafting.drafter, answer.constraint)
-            drafting = replace(drafting, drafter=drafter)
+            max_length = 0 if name == "none" else self._length(answer)
+            drafting = Drafting(drafter, max_length, plan)
         return overlapped.join(drafting) if overlapped else drafting
 
     def _make_overlapped(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     FileKind = str
     SpeculationMethod = str
 else:  # Words of the registry, which no type checker can know.
-    FileKind = Literal[("model", *(kind.name for kind in draft_kinds.HEADS))]
+    FileKind = Literal[("model", *(kind.name for kind in draft_kinds.heads()))]
     SpeculationMethod = Literal[draft_kinds.methods()]
 Text = Annotated[str, Meta(pattern=r"\S", max_length=300)]
 EntryId = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._+-]{0,95}$")]

@@ -21,7 +21,7 @@ from localspec.units import join_first
 
 HEAD_PREFIXES = tuple(
     kind.file_prefix
-    for kind in sorted(draft_kinds.HEADS, key=lambda kind: kind.search_rank)
+    for kind in sorted(draft_kinds.heads(), key=lambda kind: kind.search_rank)
 )
 """File name prefixes of heads in their target's repository, best first."""
 COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)

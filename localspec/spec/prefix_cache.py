@@ -96,11 +96,17 @@ class PrefixCache:
     ) -> Iterator[int]:
         """Decode whole batches until at most `max_left` tokens are left.
 
-        Yields how many are cached. At least `min_left` tokens are not decoded. Ends
-        early when cancelled. Call `rewind_to` first.
+        Yields how many are cached. At least `min_left` tokens are not decoded, also if
+        `max_left` is smaller. Ends early when cancelled. Call `rewind_to` first.
+
+        With 12 tokens of which none is cached, batches of 4 and `max_left` 4, it
+        decodes 4 and 4. With `max_left` 2 it decodes 4, 4 and then 3: all that
+        `min_left`, 1, leaves it.
         """
         batch = self.model.n_batch
-        while len(tokens) - self.n_cached > min(max_left, batch) and not cancelled():
+        # More than `min_left` tokens are left in the loop, so it decodes at least one.
+        most_left = max(min_left, min(max_left, batch))
+        while len(tokens) - self.n_cached > most_left and not cancelled():
             n = min(batch, len(tokens) - self.n_cached - min_left)
             self.decode(tokens[self.n_cached : self.n_cached + n], 0)
             yield self.n_cached

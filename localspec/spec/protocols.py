@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from localspec.errors import EngineError
 from localspec.protocol.events import Overlap
 
 Logits = NDArray[np.float32]
@@ -53,6 +55,25 @@ class Draft(Struct, frozen=True):
     logits: Sequence[Logits] | None = None
     """Copies of the draft model's logits for its own draft tokens, if requested."""
     overlap: Overlap = ""
+
+    def first(self, n: int) -> Draft:
+        """The same draft with its first n tokens only."""
+        return replace(
+            self,
+            tokens=self.tokens[:n],
+            distributions=self.distributions and self.distributions[:n],
+            logits=self.logits and self.logits[:n],
+        )
+
+
+class InvalidDraftError(EngineError):
+    """A drafter returned a draft that no verifier can judge: a bug of the drafter."""
+
+    def __init__(self, drafter: str, problem: str) -> None:
+        super().__init__(
+            f"The drafter {drafter!r} does not work: {problem}.",
+            "Use another method of speculation, or update the package of this drafter.",
+        )
 
 
 class DecodeInterrupted(Exception):  # noqa: N818  not an error
@@ -219,7 +240,10 @@ class DraftStopPolicy(Protocol):
 
 
 class Drafter(Protocol):
-    """A source of draft tokens."""
+    """A source of draft tokens.
+
+    The loop checks what a drafter returns, because it may come from another package.
+    """
 
     def propose(
         self,
@@ -227,7 +251,7 @@ class Drafter(Protocol):
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        """Draft at most `limit` tokens that follow `tokens`.
+        """Draft at most `limit` tokens that follow `tokens`; `limit` is at least 1.
 
         Within one answer `tokens` is the same list and only grows, so a drafter need
         not check its prefix again.

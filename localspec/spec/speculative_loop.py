@@ -39,6 +39,7 @@ from localspec.spec.protocols import (
     Draft,
     Drafter,
     DraftWait,
+    InvalidDraftError,
     Logits,
     OverlapRound,
 )
@@ -52,12 +53,19 @@ class Drafting(Struct, frozen=True):
     """What drafts for one answer."""
 
     drafter: Drafter
-    max_length: int  # The most draft tokens of a round.
+    max_length: int  # The most draft tokens of a round; 0 for plain decoding.
     plan: SpeculationPlan = SpeculationPlan("on", "")  # Known before the first round.
     plan_change: Callable[[], SpeculationPlan | None] = lambda: None
-    """Called after every round: a new plan, if the state of speculation has changed."""
+    """Returns a new plan if the state of speculation has changed.
+
+    The loop does not call it: `engine/output_processor.py` does, after every round that
+    it reports.
+    """
     on_round: Callable[[RoundResult], None] = lambda _: None
-    """Called with every round, before it is yielded."""
+    """The loop calls it with every round that has a target pass, before it is yielded.
+
+    A round of forced tokens (`_force_tokens`) has no pass, and says nothing of a draft.
+    """
     overlap: OverlapRound = lambda _tokens, _draft: _NO_OVERLAP
     """Entered around each target pass that verifies a draft."""
 
@@ -104,6 +112,7 @@ def speculative_decode(
         for done in target.prefill(tokens, answer.is_cancelled):
             yield Prefill(done, len(tokens), reused)
 
+        max_draft = min(drafting.max_length, target.model.n_batch - 1)
         limit = 0
         while True:
             if answer.is_cancelled():
@@ -112,7 +121,14 @@ def speculative_decode(
             if closing:
                 step = _force_tokens(target, tokens, closing[: end - len(tokens)])
             else:
-                step = _run_round(target, answer, drafting, tokens, n_prompt, limit)
+                step = _run_round(
+                    target,
+                    answer,
+                    drafting,
+                    tokens,
+                    index=len(tokens) - n_prompt,
+                    limit=limit,
+                )
                 drafting.on_round(step)
             if answer.constraint is not None and not answer.is_eog(tokens[-1]):
                 answer.constraint.commit(tokens)
@@ -123,7 +139,7 @@ def speculative_decode(
                 yield ended
                 return
             # A round emits one token more than it accepts.
-            limit = min(drafting.max_length, end - len(tokens) - 1)
+            limit = min(max_draft, end - len(tokens) - 1)
     except DecodeInterrupted:
         yield LoopEnd("cancelled")
 
@@ -155,10 +171,13 @@ def _run_round(
     answer: PreparedAnswer,
     drafting: Drafting,
     tokens: list[int],
-    n_prompt: int,
+    *,
+    index: int,
     limit: int,
 ) -> RoundResult:
     """Steps 1 to 4 of the example above; `tokens` grows by what the round emits.
+
+    `index` is the answer's length before the round, `limit` the most draft tokens.
 
     Only `target.decode` in the middle knows of the pass. What comes before makes a
     batch for one answer, and what comes after reads that answer's rows: rounds of
@@ -166,16 +185,18 @@ def _run_round(
     """
     began = time.perf_counter()
     decoded = target.model.decode_seconds
-    draft = drafting.drafter.propose(tokens, limit) if limit > 0 else Draft()
+    draft = Draft()
+    if limit > 0:
+        draft = _make_draft(
+            drafting.drafter, answer, tokens, limit=limit, n_vocab=target.model.n_vocab
+        )
 
     batch = _make_batch(target, answer, tokens, draft)
     with drafting.overlap(tokens, draft) as wait:
         rows = target.decode(batch, len(draft.tokens) + 1)
 
     distributions = _TargetDistributions(rows, answer, tokens, draft.tokens)
-    accepted, extra = answer.verifier.verify(
-        distributions, draft, len(tokens) - n_prompt
-    )
+    accepted, extra = answer.verifier.verify(distributions, draft, index)
     new = _cut_at_end(answer, [*draft.tokens[:accepted], extra])
 
     probabilities: tuple[TokenProbabilities, ...] = ()
@@ -192,8 +213,64 @@ def _run_round(
     drafted = draft.decode_seconds + wait.seconds
     host = time.perf_counter() - began - verify - drafted
     times = RoundTimes(drafted * 1e3, verify * 1e3, host * 1e3)
-    accepted = min(accepted, len(new))
-    return RoundResult(draft, accepted, new, times, len(batch), probabilities)
+    return RoundResult(
+        draft=draft,
+        accepted=min(accepted, len(new)),
+        tokens=new,
+        ms=times,
+        width=len(batch),
+        probabilities=probabilities,
+    )
+
+
+def _make_draft(
+    drafter: Drafter,
+    answer: PreparedAnswer,
+    tokens: list[int],
+    *,
+    limit: int,
+    n_vocab: int,
+) -> Draft:
+    """The part of a drafter's draft that the target can verify.
+
+    `limit` is at least 1, and below the target's batch, so one pass always has room for
+    the draft and the token before it. Of ids that the target's vocabulary of 32,000
+    lacks, and with a limit of 3:
+
+        drafted                     verified
+        [8, 9, 2, 2]                [8, 9, 2]   the limit
+        [8, -1, 2]                  [8]         certain tokens end before a wrong id
+        [8, -1, 2], distributions   error
+
+    Tokens that were sampled cannot be cut because of what they are: where a drafter
+    samples 8 half of the time and a wrong id otherwise, the target would be left alone
+    only where 8 was not sampled, and 8 would become too frequent in the text.
+    """
+    draft = drafter.propose(tokens, limit)
+    n = min(len(draft.tokens), limit)
+    distributions = draft.distributions
+    if distributions is not None and len(distributions) != len(draft.tokens):
+        problem = f"{len(draft.tokens)} tokens with {len(distributions)} distributions"
+        raise InvalidDraftError(_name_drafter(draft, answer), problem)
+    for i in range(n):
+        token = draft.tokens[i]
+        if 0 <= token < n_vocab:
+            continue
+        if distributions is not None:
+            problem = f"it drafted token {token}, and the target has {n_vocab:,} tokens"
+            raise InvalidDraftError(_name_drafter(draft, answer), problem)
+        n = i
+        break
+    if n < len(draft.tokens):
+        draft = draft.first(n)
+
+    if answer.constraint is not None:
+        draft = answer.constraint.fit_draft(tokens, draft, limit)
+    return draft
+
+
+def _name_drafter(draft: Draft, answer: PreparedAnswer) -> str:
+    return draft.source or answer.drafting.method
 
 
 def _make_batch(
@@ -201,7 +278,7 @@ def _make_batch(
 ) -> list[int]:
     """The tokens that the cache lacks, and the draft: at most `n_batch`."""
     max_left = target.model.n_batch - len(draft.tokens)
-    # In most rounds one token is left. All are if the memory had to be emptied.
+    # In most rounds one token is left. All are left if the memory had to be emptied.
     if len(tokens) - target.n_cached > max_left:
         for _ in target.prefill_until(tokens, max_left, answer.is_cancelled):
             pass

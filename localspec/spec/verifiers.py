@@ -1,7 +1,13 @@
 """Verification methods: which draft tokens are accepted, and which token follows them.
 
-With each of them every emitted token has the target's own distribution, whatever the
-drafter does. At temperature 0 all four take the target's argmax.
+With each of them every emitted token has the target's own distribution, whatever is
+drafted. At temperature 0 all four take the target's argmax.
+
+`RejectionVerifier` and `BlockVerifier` rely on one thing: `draft.distributions[i]` is
+the distribution from which `draft.tokens[i]` was sampled, after temperature and
+truncation and given the draft tokens before it. A drafter that reports another one
+changes the distribution of the text. (The other two do not look at it.) Tokens that were
+not sampled, such as those of prompt lookup, have no distributions: they were certain.
 
 In the examples below there are three tokens. After some text the target's distribution
 is p and the draft model's is q:
@@ -19,7 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.protocol.wire import VerifyMode
-from localspec.spec.protocols import Distribution, DistributionAt, Draft, Verifier
+from localspec.spec.protocols import (
+    Distribution,
+    DistributionAt,
+    Draft,
+    InvalidDraftError,
+    Verifier,
+)
 from localspec.spec.sampling import gumbel_argmax, gumbel_noise, one_hot
 
 
@@ -40,10 +52,17 @@ class SeededRandom:
 
 
 def sample_inverse_cdf(probs: NDArray[np.float64], u: float) -> int:
-    """The index at `u` in [0, 1) of the cumulative sum; never one of probability 0."""
+    """The index at `u` in [0, 1) of the cumulative sum; never one of probability 0.
+
+    With the probabilities 0.2, 0.5, 0 and 0.3 the sums are 0.2, 0.7, 0.7 and 1: below
+    0.2 it is index 0, below 0.7 index 1, and from there on index 3.
+    """
     cumulated = probs.cumsum()
     index = int(cumulated.searchsorted(u * cumulated[-1], "right"))
-    return index if index < len(probs) else int(probs.nonzero()[0][-1])
+    if index == len(probs):
+        # The product was rounded up to the whole sum: take the last possible index.
+        return int(probs.nonzero()[0][-1])
+    return index
 
 
 class GumbelCoupledVerifier:
@@ -55,6 +74,9 @@ class GumbelCoupledVerifier:
 
         log q + noise   -1.51   0.84  -2.70    the draft model samples b
         log p + noise   -0.59   0.00  -2.01    the target samples b too: accepted
+
+    With 0.9, 0.5 and -0.4 the draft model still samples b (-0.71, 0.14, -2.70), and the
+    target a (0.21, -0.70, -2.01): b is rejected, and a emitted.
     """
 
     def __init__(self, seed: int) -> None:
@@ -85,7 +107,10 @@ class GumbelCoupledVerifier:
 
 
 class _RandomVerifier:
-    """A verifier that draws at random; by default its draft tokens are sampled too."""
+    """A verifier that draws at random; by default it samples draft tokens so, too.
+
+    `index` is not used: the generator's state follows the order of the draws.
+    """
 
     def __init__(self, random_source: SeededRandom) -> None:
         self._random = random_source
@@ -140,8 +165,8 @@ class RejectionVerifier(_RandomVerifier):
     ) -> tuple[int, int]:
         for i, token in enumerate(draft.tokens):
             p = distribution_at(i)
-            q = _draft_distribution(draft, i)
-            ratio = p.prob(token) / q.prob(token)
+            q, q_prob = _draft_distribution(draft, i)
+            ratio = p.prob(token) / q_prob
             if ratio < 1.0 and not self._random.accept(ratio):
                 return i, int(p.ids[self._random.choice(residual_probs(p, q))])
         distribution = distribution_at(len(draft.tokens))
@@ -160,26 +185,34 @@ class BlockVerifier(_RandomVerifier):
     where `RejectionVerifier` accepts a, and with it the draft, every second time. Over
     all drafts of two tokens that is 11/9 accepted tokens instead of 10/9.
 
-    For drafts that were not sampled both are equal.
+    If the whole draft is rejected, the next shorter prefix has its turn, and so on. The
+    shares of [a, a] are 1, 1/2 and 1/4 (of no token, one and two). It is accepted with
+    1/4. Else [a] is accepted with m / (m + 1 - s), where s = 1/2 is its share and m the
+    mass of its residual, max(0, s * p - q) over the next token: max(0, 1/6 - 2/3) = 0
+    for a and max(0, 1/3 - 1/3) = 0 for b, so never. The empty prefix is left: none is
+    accepted, and its residual, max(0, p - q), gives b.
+
+    For drafts that were not sampled both verifiers are equal.
     """
 
     def verify(
         self, distribution_at: DistributionAt, draft: Draft, index: int
     ) -> tuple[int, int]:
         pairs, shares = _prefix_shares(distribution_at, draft)
+        n = len(pairs)  # Length of the prefix whose turn it is, the longest first.
         probability = shares[-1]
-        # Each prefix has its own draw, the longest first. The first accepted is taken.
         while probability < 1.0 and not self._random.accept(probability):
-            p, q = pairs.pop()
-            share = shares[len(pairs)]
-            # The probability of this prefix, after all longer ones were rejected.
+            n -= 1
+            p, q = pairs[n]
+            # The probability of this prefix, after all longer ones were rejected. That
+            # of the empty prefix, whose share is 1, is 1: the loop ends there.
             probability = 1.0
-            if share < 1.0:
-                mass = float(residual_mass_by_token(p, q, share).sum())
-                probability = mass / (mass + 1.0 - share)
-        n = len(pairs)
+            if shares[n] < 1.0:
+                mass = float(residual_mass_by_token(p, q, shares[n]).sum())
+                probability = mass / (mass + 1.0 - shares[n])
         if n == len(draft.tokens):
             return n, self._sample(distribution_at(n))
+        p, q = pairs[n]
         return n, int(p.ids[self._random.choice(residual_probs(p, q, shares[n]))])
 
 
@@ -195,26 +228,42 @@ def _prefix_shares(
     shares = [1.0]
     for i, token in enumerate(draft.tokens):
         p = distribution_at(i)
-        q = _draft_distribution(draft, i)
+        q, q_prob = _draft_distribution(draft, i)
         pairs.append((p, q))
-        shares.append(min(1.0, shares[-1] * p.prob(token) / q.prob(token)))
+        shares.append(min(1.0, shares[-1] * p.prob(token) / q_prob))
         if shares[-1] == 0.0:
             break
     return pairs, shares
 
 
-def _draft_distribution(draft: Draft, i: int) -> Distribution:
-    """The distribution that draft token i was sampled from; certain if it was not."""
+def _draft_distribution(draft: Draft, i: int) -> tuple[Distribution, float]:
+    """The distribution that draft token i was sampled from, and the token's probability.
+
+    A token that was not sampled is certain. Raises InvalidDraftError for a probability
+    of 0: the token cannot have been sampled from this distribution.
+    """
+    token = draft.tokens[i]
     if draft.distributions is None:
-        return one_hot(draft.tokens[i])
-    return draft.distributions[i]
+        return one_hot(token), 1.0
+    distribution = draft.distributions[i]
+    prob = distribution.prob(token)
+    if not prob > 0.0:
+        problem = f"its distribution {i} does not contain its token {token}"
+        raise InvalidDraftError(draft.source or "draft", problem)
+    return distribution, prob
 
 
 def residual_mass_by_token(
     p: Distribution, q: Distribution, share: float = 1.0
 ) -> NDArray[np.float64]:
-    """max(0, share * p - q), over p's ids."""
-    # q has its own ids in its own order: find each of p's among them.
+    """max(0, share * p - q), over p's ids.
+
+    Each distribution has its own ids in its own order. With p of the ids 2, 5 and 9, and
+    q of 9 and 2, `order` is [1, 0]: q's ids are sorted 2, 9. Among these the ids of p
+    belong at the places 0, 1 and 1 (one larger than all of q's would belong at 2, which
+    becomes 1), so `same` is [1, 0, 0]. There q has the ids 2, 9 and 9, which are p's
+    but for 5: q lacks it.
+    """
     order = np.argsort(q.ids)
     places = np.searchsorted(q.ids, p.ids, sorter=order)
     places = np.minimum(places, len(order) - 1)
@@ -234,7 +283,9 @@ def residual_probs(
 
 
 RankingVerifier = GumbelCoupledVerifier | SampleAndMatchVerifier
-"""With these, drafting draws nothing at random, so it may happen at any time."""
+"""With these, drafting takes nothing from a random generator whose state the order of
+the draws would change. So it may happen at any time, also beside the target's pass.
+"""
 
 _RANDOM_VERIFIERS: dict[VerifyMode, Callable[[SeededRandom], Verifier]] = {
     "rejection": RejectionVerifier,

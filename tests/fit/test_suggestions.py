@@ -223,7 +223,7 @@ def name(request: pytest.FixtureRequest) -> str:
 def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
     """The whole catalogue: no exception, no refused draft, memory within the limit."""
     machine = typical_machine(name)
-    known_heads = {*(kind.name for kind in draft_kinds.HEADS), "model", "lookup"}
+    known_heads = {*(kind.name for kind in draft_kinds.heads()), "model", "lookup"}
     found = real(suggested(name))
     assert suggested(name)[-1].pair.id == "demo", "which is never before a real model"
     assert found[0].fit and not found[0].fit.is_full, "what is free changes"

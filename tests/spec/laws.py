@@ -23,10 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.protocol.wire import MeasuredCosts, SamplingParams, VerifyMode
-from localspec.spec.constraints.output_constraint import (
-    ConstrainedDrafter,
-    OutputConstraint,
-)
+from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.control.controller import SpeculationController
 from localspec.spec.control.pair_stats import PairStats
 from localspec.spec.control.pass_costs import PassCosts
@@ -40,7 +37,11 @@ from localspec.spec.protocols import (
     GrammarState,
     Verifier,
 )
-from localspec.spec.sampling import NoAllowedTokenError, compute_distribution
+from localspec.spec.sampling import (
+    NoAllowedTokenError,
+    compute_distribution,
+    one_hot,
+)
 from localspec.spec.speculative_loop import RoundResult, speculative_decode
 from localspec.spec.verifiers import (
     GumbelCoupledVerifier,
@@ -53,6 +54,7 @@ from tests.support.fake_models import (
     GREEDY,
     N_VOCAB,
     PLAIN,
+    BrokenDrafter,
     CheckpointModel,
     ConstantDrafter,
     Explorer,
@@ -248,8 +250,6 @@ class Case(Struct, frozen=True):
             verifier = make_verifier(mode, 0, draws)
             what = constrained(self.what, self.grammar)
             drafter = self.drafter(verifier, what, [])
-            if what.constraint is not None:
-                drafter = ConstrainedDrafter(drafter, what.constraint)
             try:
                 return run(self.target(), drafter, verifier, what).tokens
             except NoAllowedTokenError as error:
@@ -484,6 +484,55 @@ def end_cuts(make: MakeDrafter, sampling: SamplingParams = GREEDY) -> None:
                 assert got.end == "length"
             assert all(step.accepted <= len(step.tokens) for step in got.steps)
             assert target.memory == [*PROMPT, *got.tokens][:-1]
+
+
+# --- drafters that break their contract
+# ---------------------------------------------------------------------------
+
+
+def _certain(tokens: Sequence[int]) -> Draft:
+    return Draft(list(tokens), source="broken")
+
+
+def _sampled(tokens: Sequence[int]) -> Draft:
+    """Distributions in which these tokens are certain, as a drafter reports them."""
+    known = [token if 0 <= token < N_VOCAB else 0 for token in tokens]
+    return Draft(list(tokens), [one_hot(token) for token in known], "broken")
+
+
+BreakDraft = Callable[[list[int], int], Draft]
+HARMLESS_BREAKS: dict[str, BreakDraft] = {
+    "an empty list": lambda right, limit: _certain([]),
+    "too many tokens": lambda right, limit: _certain([*right, *[1] * limit]),
+    "hundreds of tokens": lambda right, limit: _certain([*right, *[1] * 500]),
+    "too many sampled tokens": lambda right, limit: _sampled([*right, *[1] * limit]),
+    "a negative id": lambda right, limit: _certain([*right[:1], -1, *right[1:]]),
+    "an id beyond the vocabulary": lambda right, limit: _certain([*right[:1], N_VOCAB]),
+    "nothing but wrong ids": lambda right, limit: _certain([10**12, -7]),
+}
+"""These drafts are cut, and the text is plain decoding's."""
+REPORTED_BREAKS: dict[str, BreakDraft] = {
+    "a sampled negative id": lambda right, limit: _sampled([-1, *right]),
+    "a sampled id beyond the vocabulary": lambda right, limit: _sampled([N_VOCAB]),
+    "no distributions": lambda right, limit: Draft([1, 2], [], "broken"),
+    "fewer distributions": lambda right, limit: Draft([1, 2], [one_hot(1)], "broken"),
+    "more distributions": lambda right, limit: Draft([1], [one_hot(1)] * 2, "broken"),
+}
+"""With these no verifier can keep the target's distribution."""
+
+
+def broken_drafts_change_no_text(
+    mode: VerifyMode = "coupled", target: MakeModel = history
+) -> None:
+    """Whatever a drafter returns, the answer is plain decoding's."""
+    for break_draft in HARMLESS_BREAKS.values():
+        make: MakeDrafter = lambda verifier, what, text: BrokenDrafter(  # noqa: E731
+            text,
+            break_draft,  # noqa: B023  it is used in this round only
+        )
+        for draft_length in (1, 3, 8):
+            what = job(PROMPT, 20, draft_length=draft_length)
+            same_as_plain(make, target, mode, what)
 
 
 # --- closing

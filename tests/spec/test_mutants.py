@@ -17,10 +17,7 @@ from msgspec.structs import replace
 
 from localspec.protocol.wire import VerifyMode
 from localspec.spec import sampling, speculative_loop, token_probabilities, verifiers
-from localspec.spec.constraints.output_constraint import (
-    ConstrainedDrafter,
-    OutputConstraint,
-)
+from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.drafters import block_head
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.block_head import BlockHeadRunner
@@ -168,7 +165,7 @@ MUTANTS: dict[str, Mutant] = {
         "self._sampling, recent, grammar)", f"{TOSSED}, recent, grammar)", xtc),
     "accept always": Mutant(verifiers.RejectionVerifier.verify, "ratio < 1.0", "ratio < 0.0",
         rejection),
-    "accept by p alone": Mutant(verifiers.RejectionVerifier.verify, "p.prob(token) / q.prob(token)",
+    "accept by p alone": Mutant(verifiers.RejectionVerifier.verify, "p.prob(token) / q_prob",
         "p.prob(token)", truncated),
     "block: the residual of token rejection": Mutant(verifiers.BlockVerifier.verify,
         "residual_probs(p, q, shares[n])", "residual_probs(p, q)", wider_block),
@@ -200,6 +197,10 @@ MUTANTS: dict[str, Mutant] = {
         biased),
     "one token too many": Mutant(speculative_loop.speculative_decode, "end - len(tokens) - 1",
         "end - len(tokens)", limits),
+    "a draft that is longer than asked for": Mutant(speculative_loop._make_draft,
+        "min(len(draft.tokens), limit)", "len(draft.tokens)", laws.broken_drafts_change_no_text),
+    "a draft with ids that no text has": Mutant(speculative_loop._make_draft,
+        "0 <= token < n_vocab", "0 <= token", laws.broken_drafts_change_no_text),
     "a context that overflows": Mutant(speculative_loop.speculative_decode, "target.model.n_ctx)",
         "target.model.n_ctx + 2)", no_context_overflows),
     "the whole prompt known, and nothing to read": Mutant(PrefixCache.rewind_to, "len(tokens) - 1",
@@ -213,7 +214,7 @@ MUTANTS: dict[str, Mutant] = {
         "logits", watched),
     "a grammar's state that forgets the text": Mutant(OutputConstraint.commit,
         "[self._states[len(text) - self._n_committed]]", "[self._states[0]]", constrained),
-    "a sampled draft without its forbidden token": Mutant(ConstrainedDrafter.propose,
+    "a sampled draft without its forbidden token": Mutant(OutputConstraint.fit_draft,
         "n += 1", "pass",
         law("rejection", test_output_constraint.unmasked())),
     "forced tokens of the text before the draft": Mutant(OutputConstraint.forced_after,

@@ -14,7 +14,8 @@ from localspec.protocol.events import Prefill
 from localspec.protocol.wire import SamplingParams, VerifyMode
 from localspec.spec.drafters import NoDrafter
 from localspec.spec.prefix_cache import PrefixCache
-from localspec.spec.protocols import Logits
+from localspec.spec.protocols import Draft, InvalidDraftError, Logits
+from localspec.spec.sampling import one_hot
 from localspec.spec.speculative_loop import Drafting, RoundResult, speculative_decode
 from localspec.spec.verifiers import make_verifier
 from tests.spec import laws
@@ -22,6 +23,7 @@ from tests.spec.laws import DRAFTERS, MODES, PROMPT, SAMPLED, SEED, TWINS
 from tests.support.fake_models import (
     GREEDY,
     PLAIN,
+    BrokenDrafter,
     FakeModel,
     HistoryModel,
     OracleDrafter,
@@ -190,6 +192,51 @@ def test_a_full_context_ends_the_answer(make: laws.MakeDrafter) -> None:
         )
         assert [*PROMPT, *got.tokens] == text[:n_ctx]
         assert got.end == "context"
+
+
+# --- law 8: a drafter cannot break the loop
+# -------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_draft_that_is_too_long_or_no_text_is_cut(mode: VerifyMode) -> None:
+    laws.broken_drafts_change_no_text(mode)
+
+
+def test_a_draft_that_is_too_long_is_cut_to_the_targets_batch() -> None:
+    laws.broken_drafts_change_no_text(target=lambda: HistoryModel(1, n_batch=4))
+    laws.broken_drafts_change_no_text(target=lambda: StubbornModel(1, n_batch=4))
+
+
+@pytest.mark.parametrize("kind", laws.REPORTED_BREAKS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_draft_that_cannot_be_verified_is_an_error_that_names_the_drafter(
+    mode: VerifyMode, kind: str
+) -> None:
+    drafter = BrokenDrafter(PROMPT, laws.REPORTED_BREAKS[kind])
+    verifier = make_verifier(mode, SEED)
+    with pytest.raises(InvalidDraftError, match="'broken'"):
+        run(laws.history(), drafter, verifier, job(PROMPT, 20, sampling=SAMPLED))
+
+
+@pytest.mark.parametrize("mode", ["rejection", "block"])
+def test_a_token_that_its_distribution_lacks_is_an_error_that_names_the_drafter(
+    mode: VerifyMode,
+) -> None:
+    def lie(right: list[int], limit: int) -> Draft:
+        return Draft([1], [one_hot(2)], "broken")
+
+    drafter = BrokenDrafter(PROMPT, lie)
+    with pytest.raises(InvalidDraftError, match="'broken'"):
+        run(laws.history(), drafter, make_verifier(mode, SEED), job(PROMPT, 20))
+
+
+def test_a_read_that_may_leave_no_token_leaves_one() -> None:
+    model = HistoryModel(1, n_batch=4)
+    cache = PrefixCache(model)
+    done = list(cache.prefill_until([1, 2, 3, 4, 5], 0, lambda: False))
+    assert done == [4]
+    assert cache.n_cached == 4
 
 
 # --- prompts, batches and the stop flag

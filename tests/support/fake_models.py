@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from localspec.protocol.events import FinishReason, Prefill
 from localspec.protocol.wire import SamplingParams
 from localspec.spec import drafters
-from localspec.spec.constraints.output_constraint import ConstrainedDrafter
 from localspec.spec.control.controller import SpeculationController
 from localspec.spec.drafters import NoDrafter
 from localspec.spec.drafters.model import ModelDrafter
@@ -286,6 +285,29 @@ class OracleDrafter:
         return Draft(guess, None, "oracle")
 
 
+class BrokenDrafter:
+    """Returns what the contract of `Drafter.propose` forbids.
+
+    `break_draft` gets the tokens that are right, of which there may be fewer than
+    `limit`, and `limit`.
+    """
+
+    def __init__(
+        self, text: Sequence[int], break_draft: Callable[[list[int], int], Draft]
+    ) -> None:
+        self._text = list(text)
+        self._break_draft = break_draft
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        limit: int,
+        stop_policy: DraftStopPolicy | None = None,
+    ) -> Draft:
+        right = self._text[len(tokens) : len(tokens) + limit]
+        return self._break_draft(right, limit)
+
+
 def model_drafter(
     model: FakeModel | PrefixCache,
     verifier: Verifier,
@@ -397,14 +419,15 @@ def job(
 
 def drafting_with(drafter: Drafter, what: PreparedAnswer) -> Drafting:
     """What a session makes of a drafter for an answer that says its draft length."""
+    if isinstance(drafter, NoDrafter):
+        return Drafting(drafter, 0)
     assert what.drafting.max_length is not None
     drafting = Drafting(drafter, what.drafting.max_length)
-    inner = drafter._drafter if isinstance(drafter, ConstrainedDrafter) else drafter
-    join = getattr(inner, "join", None)
+    join = getattr(drafter, "join", None)
     if join is not None:  # it works while the target verifies
         drafting = join(drafting)
-    if isinstance(inner, SpeculationController):
-        drafting = replace(drafting, on_round=inner.record_round)
+    if isinstance(drafter, SpeculationController):
+        drafting = replace(drafting, on_round=drafter.record_round)
     return drafting
 
 

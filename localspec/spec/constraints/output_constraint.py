@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from localspec.spec.constraints.answer_start import AnswerStart
 from localspec.spec.prefix_cache import common_prefix_length
-from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy, GrammarState
+from localspec.spec.protocols import Draft, GrammarState
 from localspec.spec.sampling import NoAllowedTokenError, one_hot
 
 
@@ -56,6 +56,46 @@ class OutputConstraint:
         self._tokens = []
         self._n_committed = len(text)
 
+    def fit_draft(self, text: Sequence[int], draft: Draft, limit: int) -> Draft:
+        """The draft, cut at a token that the grammar forbids, or continued by force.
+
+        `draft` has at most `limit` tokens, and so has the result. With a grammar whose
+        only texts are `[1]` and `[2]`, before the first token, and a limit of 4:
+
+            drafted       returned
+            `[` `3` `]`   `[`           `3` is forbidden
+            `[` `1`       `[` `1` `]`   nothing but `]` can follow
+                          `[`           nor anything but `[` here
+        """
+        n = self.count_allowed(text, draft.tokens)
+        if n < len(draft.tokens):
+            # A forbidden token that was sampled stays: the one after its rejection has
+            # to come from the residual distribution.
+            if draft.distributions is not None:
+                n += 1
+            return draft.first(n)
+        forced = self.forced_after(text, draft.tokens)
+        forced = forced[: limit - len(draft.tokens)]
+        if not forced:
+            return draft
+
+        reason = "the grammar allows nothing else"
+        if not draft.tokens:
+            seconds = draft.decode_seconds
+            return Draft(
+                forced, source="grammar", decode_seconds=seconds, reason=reason
+            )
+        distributions = draft.distributions
+        if distributions is not None:
+            distributions = [*distributions, *map(one_hot, forced)]
+        return replace(
+            draft,
+            tokens=[*draft.tokens, *forced],
+            distributions=distributions,
+            source=f"{draft.source}+grammar",
+            reason=f"{draft.reason}; {reason}",
+        )
+
     def count_allowed(self, text: Sequence[int], drafted: Sequence[int]) -> int:
         """How many of the draft tokens come before the first that the grammar forbids."""
         try:
@@ -86,47 +126,3 @@ class OutputConstraint:
 def _is_free(state: GrammarState) -> bool:
     """Whether a state is one of thinking, or of a tool call."""
     return isinstance(state, AnswerStart) and state.is_free
-
-
-class ConstrainedDrafter:
-    """Keeps another drafter within a grammar, and adds tokens that the grammar forces."""
-
-    def __init__(self, drafter: Drafter, constraint: OutputConstraint) -> None:
-        self._drafter = drafter
-        self._constraint = constraint
-
-    def propose(
-        self,
-        tokens: Sequence[int],
-        limit: int,
-        stop_policy: DraftStopPolicy | None = None,
-    ) -> Draft:
-        """The other drafter's draft: cut at a forbidden token, or continued by force."""
-        draft = self._drafter.propose(tokens, limit, stop_policy)
-        n = self._constraint.count_allowed(tokens, draft.tokens)
-        if n < len(draft.tokens):
-            # A forbidden token that was sampled stays: the one after its rejection has
-            # to come from the residual distribution.
-            if draft.distributions is not None:
-                n += 1
-            return replace(
-                draft,
-                tokens=draft.tokens[:n],
-                distributions=draft.distributions and draft.distributions[:n],
-                logits=draft.logits and draft.logits[:n],
-            )
-        forced = self._constraint.forced_after(tokens, draft.tokens)
-        forced = forced[: limit - len(draft.tokens)]
-        if not forced:
-            return draft
-        reason = "the grammar allows nothing else"
-        if not draft.tokens:
-            return Draft(forced, None, "grammar", draft.decode_seconds, reason=reason)
-        certain = [one_hot(token) for token in forced]
-        return replace(
-            draft,
-            tokens=[*draft.tokens, *forced],
-            distributions=draft.distributions and [*draft.distributions, *certain],
-            source=f"{draft.source}+grammar",
-            reason=f"{draft.reason}; {reason}",
-        )

@@ -13,11 +13,7 @@ from numpy.typing import NDArray
 
 from localspec.errors import GrammarError
 from localspec.protocol.wire import SamplingParams, VerifyMode
-from localspec.spec.constraints.output_constraint import (
-    ConstrainedDrafter,
-    OutputConstraint,
-)
-from localspec.spec.drafters import NoDrafter
+from localspec.spec.constraints.output_constraint import OutputConstraint
 from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.spec.sampling import compute_distribution
 from localspec.spec.verifiers import make_verifier
@@ -152,14 +148,14 @@ def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
         ([1], 4, [1, 2]),
         ([1], 1, [1]),
     ):
-        drafter = ConstrainedDrafter(ConstantDrafter(guess), what.constraint)
-        draft = drafter.propose([0, 1, 0], limit)
+        proposed = Draft(guess[:limit], source="constant")
+        draft = what.constraint.fit_draft([0, 1, 0], proposed, limit)
         assert draft.tokens == expected
         assert draft.source == (
             "constant+grammar" if expected == [1, 2] else "constant"
         )
     what.constraint.commit([0, 1, 0, 1])
-    forced = ConstrainedDrafter(NoDrafter(), what.constraint).propose([0, 1, 0, 1], 4)
+    forced = what.constraint.fit_draft([0, 1, 0, 1], Draft(), 4)
     assert (forced.tokens, forced.source) == ([2], "grammar")
 
 
