@@ -26,7 +26,7 @@ def rows(table: str) -> list[Any]:
 
 
 def load(table: str) -> list[Any]:
-    """What the rows of a table name, where each is the import path of one object."""
+    """The objects of a table each of whose rows is an import path."""
     return [load_object(path) for path in rows(table)]
 
 

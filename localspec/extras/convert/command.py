@@ -18,8 +18,8 @@ from localspec.cli.options import QUIET
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.errors import UsageError
 from localspec.extras.convert import conversion
+from localspec.extras.convert.child_requests import Comparison
 from localspec.extras.convert.conversion import (
-    Comparison,
     ComparisonTrial,
     ConvertedModel,
     Source,
@@ -69,16 +69,17 @@ def command(
     The copy is compared with MODEL on what MODEL itself writes. The original is not
     changed.
     """
-    chosen = given["type"] if given["type"] != "auto" else None
-    if chosen is None and not compare:
+    is_automatic = given["type"] in (None, "auto")
+    if is_automatic and not compare:
         raise UsageError(
             "The type is chosen by the comparison.", "Without one: --type TYPE"
         )
     resolved = model_lookup.resolve(model).target
     source = conversion.open_source(resolved.require_path())
     progress = ProgressLine(quiet=quiet, interval=10.0)
-    if chosen is None:
+    if is_automatic:
         kinds = conversion.rank_types(source.header, _read_or_time_types(progress))
+        max_divergence = conversion.MAX_DIVERGENCE
         if not kinds:
             quantization = source.header.quantization
             raise UsageError(
@@ -86,19 +87,20 @@ def command(
                 "Speeds by type: localspec doctor --cpu",
             )
     else:
-        kinds = [conversion.check_type(source, chosen)]
+        kinds = [conversion.check_type(source, str(given["type"]))]
+        max_divergence = inf
+    trial = _comparison_trial(compare, max_divergence) if compare else None
+
     name = source.stem if resolved.catalog_model is None else resolved.catalog_model.id
     for kind in kinds:
         file = out or inventory.converted_folder() / f"{name}-{kind}.gguf"
-        bound = conversion.MAX_DIVERGENCE if chosen is None else inf
-        converted = _convert(source, kind, file, compare, progress, bound)
+        converted = _convert(source, kind, file, trial, progress=progress)
         if converted.comparison and not converted.is_kept:
             differs = f"it differs by {converted.comparison.divergence:.3f} nats"
             terminal.notify(f"{kind} was not kept: {differs}.")
             continue
-        _report(
-            f"{name}:{kind}" if out is None else str(out), source, converted, as_json
-        )
+        reference = f"{name}:{kind}" if out is None else str(out)
+        _report(reference, source, converted, as_json=as_json)
         return 0
     raise UsageError(
         f"No faster type differs by at most {conversion.MAX_DIVERGENCE} nats.",
@@ -106,18 +108,22 @@ def command(
     )
 
 
+def _comparison_trial(n_tokens: int, max_divergence: float) -> ComparisonTrial:
+    """A trial on the prompts of the workloads of `localspec bench`."""
+    texts: list[str] = []
+    for workload in workloads.load():
+        texts += workload.prompts
+    return ComparisonTrial(texts, n_tokens, max_divergence)
+
+
 def _convert(
     source: Source,
     kind: str,
     file: Path,
-    n_tokens: int,
+    trial: ComparisonTrial | None,
     progress: ProgressLine,
-    bound: float,
 ) -> ConvertedModel:
-    trial = None
-    if n_tokens:
-        texts = [text for workload in workloads.load() for text in workload.prompts]
-        trial = ComparisonTrial(texts, n_tokens, max_divergence=bound)
+    """Convert and show the progress. Raises as `conversion.convert` does."""
     with closing(conversion.convert(source, kind, file, trial)) as steps:
         try:
             while True:
@@ -140,7 +146,7 @@ def _read_or_time_types(progress: ProgressLine) -> Sequence[TypeSpeed]:
 
 
 def _report(
-    reference: str, source: Source, converted: ConvertedModel, as_json: bool
+    reference: str, source: Source, converted: ConvertedModel, *, as_json: bool
 ) -> None:
     if as_json:
         facts: dict[str, Any] = {
@@ -154,9 +160,8 @@ def _report(
         return
     echo(f"{converted.path}: {gb(converted.size)}, {converted.type}")
     if converted.comparison is not None:
-        for line in _format_comparison(
-            source.header.quantization, converted.comparison
-        ):
+        source_type = source.header.quantization
+        for line in _format_comparison(source_type, converted.comparison):
             echo(line)
     echo(f"Use it: {shlex.join(['localspec', 'run', reference])}", err=True)
 
@@ -166,9 +171,9 @@ def _format_comparison(source_type: str, compared: Comparison) -> Iterator[str]:
         f"Same choice as {source_type} at {percent(compared.same)} of {compared.tokens:,} tokens; "
         f"mean divergence {compared.divergence:.3f} nats."
     )
-    for what, before, after in (
+    for what, source_ms, copy_ms in (
         ("Writes", compared.source_ms, compared.copy_ms),
         ("Reads", compared.source_read_ms, compared.copy_read_ms),
     ):
-        speeds = f"{1e3 / after:.0f} tok/s, {source_type} {1e3 / before:.0f}"
-        yield f"{what} {before / after:.2f} × as fast: {speeds}."
+        speeds = f"{1e3 / copy_ms:.0f} tok/s, {source_type} {1e3 / source_ms:.0f}"
+        yield f"{what} {source_ms / copy_ms:.2f} × as fast: {speeds}."

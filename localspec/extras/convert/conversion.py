@@ -1,7 +1,7 @@
 """Converts a model's file to another weight type, with llama.cpp's quantizer.
 
-The copy is compared with its source on what the source writes; it gets its name when it
-is whole.
+The copy is compared with its source on what the source writes. It gets its name when it
+is complete, so an interrupted conversion leaves no file under that name.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from msgspec import Struct
 
 from localspec import data_files
 from localspec.errors import EngineError, LocalspecError, StorageError, UsageError
+from localspec.extras.convert.child_requests import (
+    ChildRequest,
+    CompareRequest,
+    Comparison,
+    QuantizedFile,
+    QuantizeRequest,
+)
 from localspec.machine import (
     background_process,
     installed_llama_cpp,
     type_speeds,
 )
-from localspec.machine.background_process import OnProcessStart, Request
+from localspec.machine.background_process import OnProcessStart
 from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import draft_heads
 from localspec.models.gguf import reader
@@ -33,29 +40,33 @@ from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES
 from localspec.models.local_files import inventory
 from localspec.models.reference import parse_file_name
 from localspec.protocol.events import Notice
+from localspec.protocol.json_values import from_json, to_plain
 from localspec.sanitize import sanitize
 from localspec.units import gb
 
 MAX_DIVERGENCE = 0.05
-"""Nats: `auto` keeps no copy that differs more from its source.  Our choice."""
+"""`auto` keeps no copy whose mean divergence from its source is larger, in nats.
+
+The limit is our choice.
+"""
 _NEED_IMATRIX = (
     "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S",
 )  # fmt: skip
-_OF_EXPERTS = "MXFP4"  # llama.cpp's quantizer writes the other weights in Q8_0.
-# Of a weight type; others are called alike.
-_FILE_TYPE_OF = {
-    "Q4_K": "Q4_K_M",
-    "Q5_K": "Q5_K_M",
-}
-# Unwritable.
+_EXPERTS_ONLY = "MXFP4"
+"""llama.cpp's quantizer gives this type to experts only, and Q8_0 to other weights."""
+_FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+"""The file type of these weight types; the others have the same name as their file type."""
 _NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}
+"""llama.cpp's numbers of the file types that its quantizer writes: it refuses NVFP4."""
 STARTER_TYPE = "Q4_K_M"
-"""Of the packaged model on a CPU: reads 2.1 and writes 1.2 times as fast as Q4_1, differs by 0.05
-nats.  IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md).
+"""The type of the packaged model's copy on a CPU.
+
+It reads 2.1 and writes 1.2 times as fast as the original's Q4_1, and differs by 0.05
+nats. IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md).
 """
 _SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
-_NEARLY_FULL = 1 << 20  # Bytes that are free.
-_MIN_GAIN = 1.3  # In reading or writing, from which a conversion is suggested.
+_NEARLY_FULL = 1 << 20  # A disk with at most so many free bytes counts as full.
+_MIN_GAIN = 1.3  # A conversion is suggested if it reads or writes so much faster.
 _SUGGESTED_FILE = "suggested-conversions.json"
 _USED_COPIES_FILE = "used-copies.json"
 
@@ -63,28 +74,16 @@ _CHILD = "localspec.extras.convert.conversion_child"
 ORIGIN_KEY = "localspec.converted_from"
 _HINT = "A copy, compared with the original: localspec convert"
 
-Progress = tuple[str, float]  # What is done, and the share of it that is.
-
-
-class Comparison(Struct, frozen=True):
-    """A copy beside its source, as computed by `engine.conversion_child.compare`."""
-
-    tokens: int
-    same: float  # Share of the positions at which both choose the same token.
-    divergence: (
-        float  # Mean Kullback-Leibler divergence from the source's distribution, nats.
-    )
-    source_ms: float  # A token written.
-    copy_ms: float
-    source_read_ms: float  # A token of a prompt.
-    copy_read_ms: float
+Progress = tuple[str, float]
+"""What is being done, and the share of it that is done."""
+ResultT = TypeVar("ResultT", QuantizedFile, Comparison)
 
 
 class ComparisonTrial(Struct, frozen=True):
     """How a copy is compared with its source, and what it must reach to be kept."""
 
     texts: Sequence[str]  # The source continues them.
-    n_tokens: int  # In all.
+    n_tokens: int  # How many tokens are compared, of all texts together.
     max_divergence: float = inf  # Nats.
 
 
@@ -110,7 +109,7 @@ class Source(Struct, frozen=True):
 
 
 def open_source(path: Path) -> Source:
-    """Raises ModelFileError, UsageError for what is no model."""
+    """Raises ModelFileError, or UsageError for a file that is no model."""
     reader.check_loadable(path)
     header = reader.read_model(path)
     if draft_heads.is_head(header):
@@ -137,7 +136,7 @@ def check_type(source: Source, name: str) -> str:
         raise UsageError(
             f"There is no type {sanitize(name, multiline=False)}.", f"Types: {known}."
         )
-    if kind == _OF_EXPERTS and not source.header.is_moe:
+    if kind == _EXPERTS_ONLY and not source.header.is_moe:
         raise UsageError(
             f"{kind} is for mixtures of experts.", "Choose Q4_K_M or IQ4_NL."
         )
@@ -151,42 +150,42 @@ def check_type(source: Source, name: str) -> str:
 def rank_types(header: Header, speeds: Sequence[TypeSpeed]) -> list[str]:
     """File types that this CPU computes faster than the source's, the fastest first.
 
-    None has fewer bits by its name than the source: of Q4_1, Q4_K and Q8_0 may be
-    chosen. Speeds are those of a turn of a chat.
+    None has fewer bits than the source, counted in whole bits: for a source of Q4_1
+    (5.0 bits) Q5_K and Q8_0 are possible, Q4_K (4.5 bits) is not. Speeds are those of a
+    turn of a chat.
     """
     own_type = header.main_type
+    own_bits = int(_bits(own_type))
     own_ms = next((speed.turn_ms for speed in speeds if speed.name == own_type), inf)
-    faster = [
-        s
-        for s in speeds
-        if s.turn_ms < own_ms and (s.name != _OF_EXPERTS or header.is_moe)
-    ]
-    usable = [s for s in faster if int(s.bits) >= int(_bits(own_type))]
-    return [
-        _FILE_TYPE_OF.get(s.name, s.name)
-        for s in sorted(usable, key=lambda s: s.turn_ms)
-    ]
+    usable: list[TypeSpeed] = []
+    for speed in speeds:
+        is_writable = speed.name != _EXPERTS_ONLY or header.is_moe
+        is_faster = speed.turn_ms < own_ms
+        if is_writable and is_faster and int(speed.bits) >= own_bits:
+            usable.append(speed)
+    usable.sort(key=lambda speed: speed.turn_ms)
+    return [_FILE_TYPE_OF.get(speed.name, speed.name) for speed in usable]
 
 
 def suggest_conversion(header: Header) -> str:
-    """What `convert` would gain on this CPU, by the timed types; empty if that is
-    little.
+    """What `convert` would gain on this CPU, by the timed types, or "".
 
-    Suggests no copy of a copy.
+    It is empty if the gain is small, and for a file that is a copy itself.
     """
     speeds = type_speeds.read_types()
-    if (own := speeds.get(header.main_type)) is None or ORIGIN_KEY in header.keys:
+    own = speeds.get(header.main_type)
+    if own is None or ORIGIN_KEY in header.keys:
         return ""
-    for kind in rank_types(header, [*speeds.values()]):
-        if gain := speeds[type_speeds.weight_type(kind)].describe_gain(own, _MIN_GAIN):
+    for kind in rank_types(header, list(speeds.values())):
+        speed = speeds[type_speeds.weight_type(kind)]
+        gain = speed.describe_gain(own, _MIN_GAIN)
+        if gain:
             return f"{kind} {gain} as fast on this CPU as {own.name}"
     return ""
 
 
 def suggest_once(path: Path, header: Header) -> Notice | None:
-    """A notice of `suggest_conversion`, the first time that the model is loaded with
-    one.
-    """
+    """A notice of `suggest_conversion`; None if this model's was shown before."""
     if _is_listed(_SUGGESTED_FILE, path):
         return None
     gain = suggest_conversion(header)
@@ -204,39 +203,40 @@ def convert(
     *,
     on_start: OnProcessStart = lambda _: None,
 ) -> Generator[Progress, None, ConvertedModel]:
-    """Yield what is done, with the share of it; return the copy. Closing it leaves no
-    file.
+    """Write a copy of `source`: yields the progress, and returns the copy.
 
-    Without `trial` the copy is not compared with its source. A copy that fails it
-    leaves no file either. `on_start` receives each process. Raises EngineError,
-    StorageError, UsageError.
+    Without `trial` the copy is not compared with its source. No file is left by a copy
+    that fails the trial, nor if the generator is closed early. `on_start` receives each
+    process. Raises EngineError, StorageError, UsageError.
     """
     if out.exists():
         raise UsageError(
             f"{out.name} exists already.", "Choose another --out, or remove it."
         )
     with _unnamed_file(out) as (partial, give_name):
-        size = yield from _quantize(source, kind, out, partial, on_start)
+        size = yield from _quantize(source, kind, out, partial, on_start=on_start)
         comparison = None
         is_kept = True
         if trial is not None:
-            request = {
-                "op": "compare",
-                "source": str(source.path),
-                "copy": partial,
-                "texts": list(trial.texts),
-                "n_tokens": trial.n_tokens,
-            }
-            result = yield from _last(request, "comparing with the source", on_start)
-            comparison = Comparison(**result)
+            request = CompareRequest(
+                source=str(source.path),
+                copy=partial,
+                texts=list(trial.texts),
+                n_tokens=trial.n_tokens,
+            )
+            comparison = yield from _run_child(
+                request, Comparison, "comparing with the source", on_start
+            )
             is_kept = comparison.divergence <= trial.max_divergence
         if is_kept:
             give_name()
-    return ConvertedModel(out, kind, size, comparison, is_kept)
+    return ConvertedModel(
+        path=out, type=kind, size=size, comparison=comparison, is_kept=is_kept
+    )
 
 
 def _quantize(
-    source: Source, kind: str, out: Path, partial: str, on_start: OnProcessStart
+    source: Source, kind: str, out: Path, partial: str, *, on_start: OnProcessStart
 ) -> Generator[Progress, None, int]:
     """Write the copy to `partial`, on the disk of `out`; returns its size in bytes."""
     needed = int(source.header.parameters * _bits(kind) / 8 * _SIZE_MARGIN)
@@ -246,10 +246,16 @@ def _quantize(
             f"The copy needs about {gb(needed)}; {gb(free)} are free in {out.parent}.",
             "Free disk space, or choose another --out.",
         )
-    files = {"source": str(source.path), "out": partial, "origin": source.path.name}
-    request = {"op": "quantize", **files, "file_type": _NUMBERS[kind]}
+    request = QuantizeRequest(
+        source=str(source.path),
+        out=partial,
+        origin=source.path.name,
+        file_type=_NUMBERS[kind],
+    )
     try:
-        result = yield from _last(request, f"converting to {kind}", on_start)
+        written = yield from _run_child(
+            request, QuantizedFile, f"converting to {kind}", on_start
+        )
     except EngineError as error:
         if shutil.disk_usage(out.parent).free > _NEARLY_FULL:
             raise
@@ -257,27 +263,36 @@ def _quantize(
         raise StorageError(
             message, f"It needs about {gb(needed)} in {out.parent}."
         ) from error
-    return int(result["bytes"])
+    return written.n_bytes
 
 
 def _bits(kind: str) -> float:
-    """Bits of a weight of a file type, small tensors left out."""
-    names = {
-        name: 8 * n_bytes / elements for name, elements, n_bytes in GGML_TYPES.values()
-    }
-    base = kind.rpartition("_")[0]  # Q4_K_M: mostly Q4_K; IQ3_M: mostly IQ3_S
-    return names.get(kind) or names.get(base) or names[f"{base}_S"]
+    """Bits of a weight of a weight type, or of most weights of a file type.
+
+    Most of Q4_K_M is Q4_K, which is its name without the last part; most of IQ3_M is
+    IQ3_S.
+    """
+    bits_by_type: dict[str, float] = {}
+    for name, elements, n_bytes in GGML_TYPES.values():
+        bits_by_type[name] = 8 * n_bytes / elements
+    base = kind.rpartition("_")[0]
+    for name in (kind, base):
+        if name in bits_by_type:
+            return bits_by_type[name]
+    return bits_by_type[f"{base}_S"]
 
 
-def _last(
-    request: Request, what: str, on_start: OnProcessStart
-) -> Generator[Progress, None, dict[str, Any]]:
-    with closing(background_process.run(_CHILD, [request], on_start)) as replies:
+def _run_child(
+    request: ChildRequest, result: type[ResultT], what: str, on_start: OnProcessStart
+) -> Generator[Progress, None, ResultT]:
+    """Run one request in a process: yields the progress of `what`, returns the result."""
+    running = background_process.run(_CHILD, [to_plain(request)], on_start)
+    with closing(running) as replies:
         for reply in replies:
             if isinstance(reply, dict):
-                return reply
+                return from_json(result, reply)
             yield what, reply
-    raise AssertionError
+    raise AssertionError("the last reply is a result")
 
 
 # --- The packaged model's copy
@@ -292,8 +307,7 @@ class PackagedCopy(Struct, frozen=True):
 
 
 def find_faster_copy(path: Path) -> PackagedCopy | None:
-    """The copy that a packaged model is to have on this computer, whether or not it is
-    made.
+    """The copy that a packaged model is to have on this computer, made or not.
 
     None for every other file, where a GPU computes, and where LOCALSPEC_STARTER_TYPE is
     `own`; that variable may also name another type.
@@ -308,9 +322,8 @@ def find_faster_copy(path: Path) -> PackagedCopy | None:
         kind = check_type(source, chosen)
     except (LocalspecError, OSError):
         return None
-    return PackagedCopy(
-        source, kind, inventory.converted_folder() / f"{source.stem}-{kind}.gguf"
-    )
+    copy = inventory.converted_folder() / f"{source.stem}-{kind}.gguf"
+    return PackagedCopy(source, kind, copy)
 
 
 def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
@@ -348,7 +361,7 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
         pass
 
 
-# --- Files of the data folder that list what was said, so that it is said once
+# --- Lists of models for which a notice was shown, so that it is shown once
 
 
 def _is_listed(file: str, path: Path) -> bool:
@@ -368,19 +381,21 @@ def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     """A path for the file in progress, and a function that gives it its name.
 
     On Linux the file has no name until then, so even a killed process leaves nothing
-    behind.
+    behind. Elsewhere its name is `.NAME.part` until then.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    handle = -1
-    with suppress(OSError, AttributeError):
-        handle = os.open(out.parent, os.O_TMPFILE | os.O_RDWR, 0o644)
     partial = out.with_name(f".{out.name}.part")
-    path = f"/proc/{os.getpid()}/fd/{handle}" if handle >= 0 else str(partial)
+    path = str(partial)
+    handle: int | None = None
+    with suppress(OSError, AttributeError):  # no O_TMPFILE here, or on that disk
+        handle = os.open(out.parent, os.O_TMPFILE | os.O_RDWR, 0o644)
+        path = f"/proc/{os.getpid()}/fd/{handle}"
 
     def give_name() -> None:
         try:
-            # with a folder, Python calls linkat, which follows the link in /proc
-            if handle >= 0:
+            if handle is not None:
+                # Only with `src_dir_fd` does Python call linkat, which can follow the
+                # link in /proc. The folder itself is ignored for an absolute path.
                 os.link(path, out, src_dir_fd=handle, follow_symlinks=True)
             else:
                 partial.replace(out)
@@ -393,6 +408,6 @@ def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     try:
         yield path, give_name
     finally:
-        if handle >= 0:
+        if handle is not None:
             os.close(handle)
         partial.unlink(missing_ok=True)

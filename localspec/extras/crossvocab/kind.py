@@ -12,6 +12,7 @@ KIND = DraftKind(
     verdict="cross-vocabulary",
     verdict_title="another vocabulary",
     loader="localspec.extras.crossvocab.loading:prepare",
-    # Its last token and the one before, which token healing compares.
+    # The logits after the last two tokens: a longer token may replace the last one
+    # (`_draw_longer` in drafter.py).
     n_output_rows=2,
 )

@@ -15,6 +15,7 @@ from localspec.models.gguf import reader
 def prepare(
     target_path: Path, target: LlamaContext, draft_path: Path, draft: LlamaContext
 ) -> PreparedDraft:
+    """What the drafter needs: the map of both vocabularies, and the draft's own prompts."""
     vocabularies = VocabularyMap(
         _spelled_vocabulary(target_path, target), _spelled_vocabulary(draft_path, draft)
     )
@@ -25,9 +26,12 @@ def prepare(
 def _spelled_vocabulary(path: Path, context: LlamaContext) -> SpelledVocabulary:
     metadata = reader.read(path).tokenizer
     vocabulary = context.vocabulary
+    bos: tuple[int, ...] = ()
+    if vocabulary.add_bos:
+        bos = (vocabulary.bos,)
     return SpelledVocabulary(
         tokens=read_token_bytes(metadata),
         tokenize=vocabulary.tokenize_plain,
-        bos=(vocabulary.bos,) if vocabulary.add_bos else (),
+        bos=bos,
         eog=tuple(sorted(metadata.eog_ids)),
     )

@@ -33,7 +33,7 @@ def check(
 
 
 def _can_spell_every_text(vocabulary: TokenizerMetadata) -> bool:
-    """Whether a model can tokenize whatever text the other writes.
+    """Whether the vocabulary can tokenize every text that the other model writes.
 
     llama.cpp's SPM tokenizer aborts on a text that needs a missing byte token.
     """

@@ -8,34 +8,43 @@ from msgspec import Struct
 
 from localspec.models.gguf.tokenizer import BPE, TokenizerMetadata
 
+_NORMAL_KIND = 1  # The kinds are numbers of tokenizer.ggml.token_type.
 _KINDS_WITHOUT_TEXT = (2, 3, 5)
-"""Unknown, control and unused, in tokenizer.ggml.token_type."""
+"""Unknown, control and unused tokens."""
 _BYTE_KIND = 6
-_GPT2_BYTES = {
-    256 + n: chr(byte) for n, byte in enumerate((*range(33), *range(127, 161), 173))
-}
-"""The byte of each character, as a character below 256 (bytes_to_unicode of GPT-2)."""
+_UNPRINTABLE_BYTES = (*range(33), *range(127, 161), 173)
+_GPT2_BYTES = {256 + n: chr(byte) for n, byte in enumerate(_UNPRINTABLE_BYTES)}
+"""GPT-2's vocabularies have the characters from 256 on for unprintable bytes, in order.
+
+Here each such character has its byte, as a character below 256: "Ġ" (288) is the 33rd
+unprintable byte, the space. Printable bytes are themselves (GPT-2's bytes_to_unicode).
+"""
 _SEPARATOR = "\uffff"
+"""A character that no token has: it joins all texts, so that one call decodes them."""
+_MAX_KEPT = 4
 
 
 class TokenBytes(Struct, frozen=True, eq=False):
     """What each token stands for; nothing for control, unknown and unused tokens."""
 
     pieces: Sequence[bytes]
-    # The token of each piece. Where a byte token has a twin, the twin.
     ids: Mapping[bytes, int]
+    """The token of each piece. If a byte token and a normal token stand for the same
+    byte, it is the normal one.
+    """
 
 
-# The last few, by what they depend on.
 _read_before: dict[tuple[object, ...], TokenBytes] = {}
+"""The results for the last few vocabularies, by all that they depend on."""
 
 
 def read_token_bytes(tokenizer: TokenizerMetadata) -> TokenBytes:
-    """As llama.cpp's llama_token_to_piece without special tokens; kept by fingerprint."""
+    """The bytes that llama.cpp's llama_token_to_piece gives, without special tokens."""
     key = (tokenizer.fingerprint, tokenizer.kind, tokenizer.model, tokenizer.eog_ids)
     if key not in _read_before:
-        if len(_read_before) >= 4:
-            del _read_before[next(iter(_read_before))]
+        if len(_read_before) >= _MAX_KEPT:
+            oldest = next(iter(_read_before))
+            del _read_before[oldest]
         _read_before[key] = _decode_tokens(tokenizer)
     return _read_before[key]
 
@@ -50,26 +59,29 @@ def _decode_tokens(tokenizer: TokenizerMetadata) -> TokenBytes:
         normal = [text.replace("▁".encode(), b" ") for text in texts]
     pieces: list[bytes] = []
     ids: dict[bytes, int] = {}
-    types = vocabulary.types or (1,) * len(texts)
-    for token, (kind, text, decoded) in enumerate(
-        zip(types, texts, normal, strict=True)
-    ):
-        piece = decoded if kind == 1 else text
+    kinds = vocabulary.types or (_NORMAL_KIND,) * len(texts)
+    for token, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
+        piece = normal[token] if kind == _NORMAL_KIND else text
         if kind == _BYTE_KIND and text.startswith(b"<0x") and len(text) == 6:
             piece = bytes.fromhex(text[3:5].decode("ascii", "replace"))
         if token in silent or kind in _KINDS_WITHOUT_TEXT:
             piece = b""
         pieces.append(piece)
-        if piece and not (kind == _BYTE_KIND and piece in ids):
+        is_twin = kind == _BYTE_KIND and piece in ids
+        if piece and not is_twin:
             ids[piece] = token
     return TokenBytes(pieces, ids)
 
 
 def _decode_gpt2(texts: Sequence[bytes]) -> list[bytes]:
-    """GPT-2's alphabet, in which every byte is a printable character."""
+    """Decode GPT-2's alphabet, in which every byte is a printable character.
+
+    A text with other characters stays as it is.
+    """
     joined = _SEPARATOR.join(text.decode("utf-8", "replace") for text in texts)
     decoded = joined.translate(_GPT2_BYTES).split(_SEPARATOR)
-    return [
-        text.encode("latin-1") if max(text, default="") <= "\xff" else raw
-        for text, raw in zip(decoded, texts, strict=True)
-    ]
+    pieces: list[bytes] = []
+    for text, raw in zip(decoded, texts, strict=True):
+        largest = max(text, default="")
+        pieces.append(text.encode("latin-1") if largest <= "\xff" else raw)
+    return pieces

@@ -79,14 +79,18 @@ def command(
     layers = _choose_layers(facts, source.name, keep, is_whole=bool(vocab))
     if os.path.exists(out):
         raise UsageError(f"{out.name} exists already.", "Choose another --out.")
-    kept = list[int]()
-    coverage = None
+    kept: list[int] = []
+    coverage: float | None = None
     if vocab:
         layer_subset.check_vocabulary(facts, source.name)
         kept, coverage = _choose_tokens(model, facts, vocab, texts)
     found = shape.from_header(facts)
-    swa_layers = [layer.is_swa for layer in found.layers] if found.n_swa else None
-    size = layer_subset.copy_layers(source, out, layers, swa_layers, kept)
+    swa_layers: list[bool] | None = None
+    if found.n_swa:
+        swa_layers = [layer.is_swa for layer in found.layers]
+    size = layer_subset.copy_layers(
+        source, out, layers, swa_layers=swa_layers, kept_tokens=kept
+    )
     if as_json:
         document = {
             "file": str(out),
@@ -110,7 +114,7 @@ def command(
 def _choose_layers(
     facts: Header, name: str, keep: str | None, *, is_whole: bool
 ) -> list[int]:
-    """Those of --keep; else all if `is_whole`, or those before the exit.
+    """The layers of --keep; without it all if `is_whole`, or those before the exit.
 
     Raises UsageError.
     """
@@ -125,9 +129,13 @@ def _choose_layers(
 
 
 def _parse_count(text: str, n_tokens: int) -> int:
-    """A number of tokens, below `n_tokens`.  Raises UsageError."""
+    """A number of tokens, such as `32k`, below `n_tokens`. Raises UsageError."""
     match = re.fullmatch(r"(\d{1,7})(k?)", text.strip().lower())
-    n = int(match[1]) * (1024 if match[2] else 1) if match else 0
+    n = 0
+    if match:
+        n = int(match[1])
+        if match[2]:
+            n *= 1024
     if not 0 < n < n_tokens:
         hint = f"The model has {n_tokens:,}: type a smaller number, such as --vocab 32k"
         raise UsageError(f"{text!r} is no number of tokens to keep.", hint)
@@ -137,25 +145,23 @@ def _parse_count(text: str, n_tokens: int) -> int:
 def _choose_tokens(
     model: str, facts: Header, vocab: str, files: Sequence[TextIO]
 ) -> tuple[list[int], float]:
-    """The tokens to keep, and their share of those counted.  Raises UsageError."""
+    """The tokens to keep, and their share of those counted. Raises UsageError."""
     n = _parse_count(vocab, facts.tokenizer.n_tokens)
-    texts = [
-        text for text in [file.read() for file in files] or _read_kept_answers() if text
-    ]
+    sources = [file.read() for file in files] or _read_kept_answers()
+    texts = [text for text in sources if text]
     if not texts:
         what = "There is no kept answer to count tokens in."
         raise UsageError(what, "Give texts: --from FILE")
-    used: Counter[int] = Counter()
+    n_uses: Counter[int] = Counter()
     pair = launch.resolve_pair(model, "none")
-    with closing(
-        launch.start_engine(launch.LoadOptions(ctx=256).to_request(pair))
-    ) as engine:
+    load = launch.LoadOptions(ctx=256).to_request(pair)
+    with closing(launch.start_engine(load)) as engine:
         for text in texts:
-            used.update(
-                engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens
-            )
-    kept = trimmed_vocabulary.choose_tokens(facts.tokenizer, used, n)
-    return kept, sum(used[token] for token in kept) / used.total()
+            tokenized = engine.tokenize(TokenizeCommand(text, parse_special=False))
+            n_uses.update(tokenized.tokens)
+    kept = trimmed_vocabulary.choose_tokens(facts.tokenizer, n_uses, n)
+    n_covered = sum(n_uses[token] for token in kept)
+    return kept, n_covered / n_uses.total()
 
 
 def _read_kept_answers() -> Iterator[str]:
@@ -170,8 +176,13 @@ def _parse_layers(text: str) -> list[int]:
     layers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
+        numbers = range(0)
+        if match is not None:
+            first = int(match[1])
+            last = int(match[2] or match[1])
+            numbers = range(first, last + 1)
+        if not numbers:
             what = f"{part!r} is no layer and no range of layers."
             raise UsageError(what, "Type numbers and ranges: --keep 0-9,24-29")
-        layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        layers.update(numbers)
     return sorted(layers)

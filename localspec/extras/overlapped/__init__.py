@@ -1,8 +1,8 @@
 """Overlapped drafting: the draft model drafts on while the target verifies.
 
-`drafter.py` drafts, `branches.py` makes room for it when a draft model is loaded;
-`options.py` has its option, `verification.py` refuses what it cannot go with. This file
-is read by every process of localspec.
+`drafter.py` drafts. `branches.py` makes space for it when a draft model is loaded.
+`options.py` has its option, and `verification.py` refuses verification methods that
+exclude it. Every process of localspec imports this file.
 """
 
 DRAFT_OVERLAPS = ("localspec.extras.overlapped.drafter:DraftOverlap",)

@@ -12,16 +12,16 @@ N_BRANCHES = 5
 
 
 def add_branches(role: ModelRole, load: LoadCommand) -> ModelRole:
-    """The role of a draft model, with a sequence for each outcome if drafting may
-    overlap: if the user says so, else where target and draft use different devices.
+    """The role of a draft model, with a sequence for each outcome if drafting may overlap.
+
+    It may if the user says so; otherwise if target and draft use different devices.
     """
     may_overlap = load.overlap
     if may_overlap is None:
         target = load.target_settings
         draft = load.draft_settings
-        may_overlap = (
-            bool(target.remote_hosts) or target.n_gpu_layers != draft.n_gpu_layers
-        )
+        is_remote = bool(target.remote_hosts)
+        may_overlap = is_remote or target.n_gpu_layers != draft.n_gpu_layers
     if not may_overlap:
         return role
     n_outputs = max(role.n_outputs_max, N_BRANCHES + 1)

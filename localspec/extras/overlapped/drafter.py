@@ -1,11 +1,16 @@
-"""Overlapped drafting: the draft model drafts on while the target verifies (SSD, arXiv
-2603.03251).
+"""Overlapped drafting: the draft model drafts on while the target verifies.
 
-A worker thread drafts for the likeliest outcomes of the round: how many draft tokens
-are accepted, and which token follows them. If the outcome is one of these, the next
-draft is there already, or its beginning: `propose` always completes it, so neither the
-text nor the width of a target pass depends on timing. What the draft proposes is the
-same as without: only its passes are earlier.
+The method is SSD (arXiv 2603.03251). A thread drafts for the likeliest outcomes of the
+round: how many draft tokens are accepted, and which token follows them. If the outcome
+is one of these, the next draft is there already, or its beginning.
+
+For example, the draft is "the", "cat". While the target verifies it, the thread drafts
+for "the cat sat", "the cat is" and "the dog". If the target accepts "the" and writes
+"dog", the next draft is that for "the dog". If it writes "a", nothing of it can be used.
+
+`propose` always completes a draft, so neither the text nor the width of a target pass
+depends on timing. The proposed tokens are the same as without overlap: only the draft
+model's passes come earlier.
 """
 
 from __future__ import annotations
@@ -15,10 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import LocalspecError
 from localspec.extras.overlapped.verification import verification_error
+from localspec.protocol.events import Overlap
 from localspec.spec import drafters
 from localspec.spec.control.pass_costs import PassCosts
 from localspec.spec.drafters import DrafterInputs
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
 
 IsStopped = Callable[[], bool]
 
-_N_RANKS = 4  # Of a place, this many tokens are outcomes that can be drafted for.
+_N_RANKS = 4  # So many tokens of a place are outcomes that can be drafted for.
 _RANK_PROBABILITIES = (
     (0.4, (0.37, 0.19, 0.12, 0.03)),
     (0.6, (0.64, 0.18, 0.08, 0.02)),
@@ -51,23 +58,24 @@ _RANK_PROBABILITIES = (
     (0.95, (0.77, 0.10, 0.03, 0.01)),
     (1.0, (0.96, 0.01, 0.01, 0.0)),
 )
-"""That the target's token is the draft's first, second, … choice, by upper bound of the
-draft's confidence: of a 700 M target and its 30 M draft at temperature 0.8.
+"""How probable the target's token is the draft's first, second, … choice.
+
+Each row holds for confidences of the draft up to its first number. Measured with a 700 M
+target and its 30 M draft at temperature 0.8.
 """
-_UNKNOWN_CONFIDENCE = 0.7  # Of a place that the draft model did not draft, or not yet.
+_UNKNOWN_CONFIDENCE = 0.7  # Of a place that the draft model has not drafted.
 _MIN_GAIN = 0.03  # Share of a round's time that overlap must be worth.
 _TRIAL_ROUNDS = 16  # Rounds with and without overlap in turn, to compare their times.
 _CHECK_INTERVAL = 32
-"""While overlap is on, every so many rounds run without it, for the same reason."""
-_FIRST_PAUSE, _MAX_PAUSE = 128, 4096
+"""While overlap is on, one of so many rounds runs without it, to compare further."""
+_FIRST_PAUSE = 128
 """Rounds until the next trial after one that showed no gain; doubled each time."""
-_NEW_TIME_WEIGHT = 0.05
+_MAX_PAUSE = 4096
+_NEW_TIME_WEIGHT = 0.05  # The least weight of a new time in a mean.
 
 
 class ThreadWorker:
-    """Runs one job at a time beside the caller, on a thread that starts with the first
-    job.
-    """
+    """Runs one job at a time, on a thread that starts with the first job."""
 
     def __init__(self) -> None:
         self._executor: ThreadPoolExecutor | None = None
@@ -75,7 +83,7 @@ class ThreadWorker:
         self._stop = False
 
     def start(self, job: Callable[[IsStopped], None]) -> None:
-        """Begin a job, which asks now and then whether it has to stop."""
+        """Begin a job, which is to check now and then whether it has to stop."""
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  few need it
 
@@ -89,7 +97,8 @@ class ThreadWorker:
         Raises what the job raised.
         """
         assert self._job is not None
-        self._stop, began = True, time.perf_counter()
+        self._stop = True
+        began = time.perf_counter()
         self._job.result()
         return time.perf_counter() - began
 
@@ -98,56 +107,92 @@ class ThreadWorker:
             self._executor.shutdown()
 
 
+class _MeanTime(Struct):
+    """The mean time of rounds, in units of the usual time of their target pass.
+
+    First the mean of all; later the newest has a weight of `_NEW_TIME_WEIGHT`, so that
+    the mean follows changes.
+    """
+
+    n_rounds: int = 0
+    mean: float = 0.0
+
+    def add(self, time_ratio: float) -> None:
+        self.n_rounds += 1
+        weight = max(_NEW_TIME_WEIGHT, 1 / self.n_rounds)
+        self.mean += weight * (time_ratio - self.mean)
+
+
 class OverlapPolicy:
-    """Whether rounds with overlap are faster; of one pair, kept across answers.
+    """Decides whether a pair's rounds overlap, by their times; kept across answers.
 
     A target pass and the draft after it are timed together, relative to the usual time
-    of the pass, in turns with overlap and without. `is_forced` overlaps every round in
-    which it can.
+    of the pass, which depends on its width. For example, a pass usually takes 60 ms.
+    Without overlap it takes 60 ms and the draft after it 24 ms: 84 / 60 = 1.4. With
+    overlap the pass takes 66 ms, because both models share the processor, and 6 ms of
+    drafting are left after it: 72 / 60 = 1.2, so overlap is worth it.
+
+    A trial compares both in turn. If overlap is worth it, it stays on as long as it is
+    faster. Otherwise it is off until the next trial.
     """
 
     def __init__(self, costs: PassCosts | None = None) -> None:
         self.costs = costs or PassCosts()
         self.is_forced = False
-        self._times: dict[bool, list[float]] = {False: [0, 0.0], True: [0, 0.0]}
-        """With and without overlap: number of rounds, and their mean relative time."""
+        """Overlap every round in which it is possible."""
+        self._without = _MeanTime()
+        self._with_overlap = _MeanTime()
         self._draft_share = 0.0  # The draft's part of the last round without overlap.
         self._is_on = False
-        self._usual_ms = self._spent_ms = 0.0
-        """Of the last target pass, with the wait for the draft after it."""
-        self._n_rounds = self._next_trial = 0
+        self._usual_ms = 0.0
+        """The usual time of the last round's target pass; 0 if it is not to be timed."""
+        self._spent_ms = 0.0
+        """The time of that pass, and of what followed it but for the next draft."""
+        self._n_rounds = 0
+        self._next_trial = 0  # The round with which the next trial begins.
         self._pause = _FIRST_PAUSE
 
     def choose(self) -> bool:
         """Whether to overlap this round."""
         self._n_rounds += 1
+        if self.is_forced:
+            return True
         n_in_trial = self._n_rounds - self._next_trial
-        if self.is_forced or n_in_trial < 0 or self._draft_share < _MIN_GAIN:
-            return self.is_forced
+        if n_in_trial < 0 or self._draft_share < _MIN_GAIN:
+            return False
         if n_in_trial < _TRIAL_ROUNDS:
             self._is_on = False
             return n_in_trial % 2 == 1
-        (_, without), (_, with_overlap) = self._times[False], self._times[True]
-        if with_overlap < without * (1 if self._is_on else 1 - _MIN_GAIN):
-            self._is_on, self._pause = True, _FIRST_PAUSE
+
+        limit = self._without.mean
+        if not self._is_on:
+            limit *= 1 - _MIN_GAIN
+        if self._with_overlap.mean < limit:
+            self._is_on = True
+            self._pause = _FIRST_PAUSE
             return self._n_rounds % _CHECK_INTERVAL > 0
         self._next_trial = self._n_rounds + self._pause
         self._pause = min(2 * self._pause, _MAX_PAUSE)
-        self._times = {False: [0, 0.0], True: [0, 0.0]}
+        self._without = _MeanTime()
+        self._with_overlap = _MeanTime()
         return False
 
     def record_round(self, result: RoundResult) -> None:
-        n, draft_ms = len(result.draft.tokens), result.draft.decode_seconds * 1e3
-        if n and self._usual_ms:
-            times = self._times[result.draft.overlap != ""]
-            times[0] += 1
-            time_ratio = (self._spent_ms + draft_ms) / self._usual_ms
-            times[1] += max(_NEW_TIME_WEIGHT, 1 / times[0]) * (time_ratio - times[1])
-            if not result.draft.overlap:
-                self._draft_share = draft_ms / (self._spent_ms + draft_ms)
+        """Add the time of the last round's target pass and of this round's draft."""
+        draft = result.draft
+        n_drafted = len(draft.tokens)
+        draft_ms = draft.decode_seconds * 1e3
+        if n_drafted and self._usual_ms:
+            total_ms = self._spent_ms + draft_ms
+            if draft.overlap:
+                self._with_overlap.add(total_ms / self._usual_ms)
+            else:
+                self._without.add(total_ms / self._usual_ms)
+                self._draft_share = draft_ms / total_ms
         self._usual_ms = 0.0
-        if n and result.width == n + 1:
-            self._usual_ms = self.costs.verify_ms[n + 1]
+        width = n_drafted + 1
+        if n_drafted and result.width == width:
+            self._usual_ms = self.costs.verify_ms[width]
             self._spent_ms = result.ms.total - draft_ms
 
 
@@ -162,8 +207,11 @@ class OverlappedDrafter:
         policy: OverlapPolicy,
         worker: ThreadWorker,
     ) -> None:
-        self._drafter, self._cache, self._inputs = drafter, cache, inputs
-        self._policy, self._worker = policy, worker
+        self._drafter = drafter
+        self._cache = cache
+        self._inputs = inputs
+        self._policy = policy
+        self._worker = worker
         self._sampler = DraftSampler(inputs, "model", cache.model)
         self._n_text = 0  # Length of the text for which the last draft was made.
         self._was_overlapped = False  # Whether the last target pass was overlapped.
@@ -183,15 +231,17 @@ class OverlappedDrafter:
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        was_overlapped, n_served = self._was_overlapped, self._cache.n_served
+        was_overlapped = self._was_overlapped
         self._was_overlapped = False
+        n_served_before = self._cache.n_served
         draft = self._drafter.propose(tokens, limit, stop_policy)
         self._n_text = len(tokens)
         if not was_overlapped:
             return draft
-        return replace(
-            draft, overlap="hit" if self._cache.n_served > n_served else "miss"
-        )
+        overlap: Overlap = "miss"
+        if self._cache.n_served > n_served_before:
+            overlap = "hit"
+        return replace(draft, overlap=overlap)
 
     @contextmanager
     def meanwhile(self, tokens: Sequence[int], draft: Draft) -> Iterator[DraftWait]:
@@ -213,78 +263,93 @@ class OverlappedDrafter:
         wait.seconds = self._worker.finish()
 
     def _can_draft_ahead(self, tokens: Sequence[int], draft: Draft) -> bool:
-        """False if the draft model did not draft in this round, or its context is
-        nearly full.
+        """Whether the draft model drafted in this round and its context has space.
 
         With a verifier that draws draft tokens at random, the text would depend on
         timing.
         """
-        cache, n = self._cache, len(draft.tokens)
+        cache = self._cache
+        n_text = len(tokens)
+        n_drafted = len(draft.tokens)
         if not isinstance(self._inputs.verifier, RankingVerifier):
             return False
-        if not n or self._n_text != len(tokens) or cache.n_cached < len(tokens):
+        is_own_draft = n_drafted > 0 and self._n_text == n_text
+        if not is_own_draft or cache.n_cached < n_text:
             return False
-        return len(tokens) + (cache.n_branches + 1) * (n + 1) <= cache.model.n_ctx
+        # The text's own draft and each branch have up to `n_drafted + 1` cells.
+        n_cells = (cache.n_branches + 1) * (n_drafted + 1)
+        return n_text + n_cells <= cache.model.n_ctx
 
     def _draft_ahead(
         self, tokens: Sequence[int], draft: Draft, is_stopped: IsStopped
     ) -> None:
-        cache, drafted = self._cache, draft.tokens
+        """The thread's job: make a branch for each likely outcome, and let all grow."""
         try:
             places = self._rank_places(tokens, draft)
-            outcomes = likely_outcomes(places, max(1, cache.n_branches))
             if self._should_stop(is_stopped):
                 return
-            cache.begin_branches(tokens, drafted)
-            steps: list[tuple[Branch, int]] = []
-            for n_accepted, rank in outcomes:
-                if n_accepted < len(drafted):
-                    token = places[n_accepted][1][rank]
-                    steps.append(
-                        (cache.add_branch([*drafted[:n_accepted], token]), token)
-                    )
-            row = cache.decode_branches(steps, drafted[-1])
-            assert row is not None
-            for token in self._rank_after(row, tokens, drafted)[
-                : len(outcomes) - len(steps)
-            ]:
-                cache.add_branch([*drafted, token])
+            self._start_branches(tokens, draft.tokens, places)
             while not self._should_stop(is_stopped):
-                growing = [
-                    branch
-                    for branch in cache.branches
-                    if len(branch.rows) < len(drafted)
-                ]
-                drawn = [
-                    (branch, self._next_token(tokens, branch)) for branch in growing
-                ]
-                steps = [
-                    (branch, token) for branch, token in drawn if token is not None
-                ]
-                if not steps:
+                if not self._grow_branches(tokens, max_length=len(draft.tokens)):
                     return
-                cache.decode_branches(steps)
         except BaseException:
-            cache.drop_branches()
+            self._cache.drop_branches()
             raise
+
+    def _start_branches(
+        self, tokens: Sequence[int], drafted: list[int], places: Sequence[Place]
+    ) -> None:
+        """Decode the last draft token, and the token of each outcome that rejects one.
+
+        The tokens of the other outcomes follow the whole draft: they are known when its
+        last token is decoded, and are decoded later.
+        """
+        cache = self._cache
+        outcomes = likely_outcomes(places, max(1, cache.n_branches))
+        cache.begin_branches(tokens, drafted)
+        steps: list[tuple[Branch, int]] = []
+        for n_accepted, rank in outcomes:
+            if n_accepted < len(drafted):
+                token = places[n_accepted].tokens[rank]
+                branch = cache.add_branch([*drafted[:n_accepted], token])
+                steps.append((branch, token))
+        row = cache.decode_branches(steps, text_token=drafted[-1])
+        assert row is not None
+        n_accepting_all = len(outcomes) - len(steps)
+        for token in self._rank_after(row, tokens, drafted)[:n_accepting_all]:
+            cache.add_branch([*drafted, token])
+
+    def _grow_branches(self, tokens: Sequence[int], max_length: int) -> bool:
+        """Decode one token more of each branch; False if none can grow."""
+        steps: list[tuple[Branch, int]] = []
+        for branch in self._cache.branches:
+            if len(branch.rows) < max_length:
+                token = self._next_token(tokens, branch)
+                if token is not None:
+                    steps.append((branch, token))
+        if not steps:
+            return False
+        self._cache.decode_branches(steps)
+        return True
 
     def _should_stop(self, is_stopped: IsStopped) -> bool:
         return is_stopped() or self._inputs.cancelled()
 
     def _rank_places(self, tokens: Sequence[int], draft: Draft) -> list[Place]:
-        """Of the draft's places, as far as the draft model drafted them."""
-        index, rows = len(tokens) - self._inputs.prompt_length, draft.logits or ()
+        """The places of a draft, with what the draft model says of each."""
+        index = len(tokens) - self._inputs.prompt_length
+        rows = draft.logits or ()
         places: list[Place] = []
         for i, token in enumerate(draft.tokens):
-            confidence, others = _UNKNOWN_CONFIDENCE, list[int]()
+            confidence = _UNKNOWN_CONFIDENCE
+            likeliest = [token]
             if draft.distributions is not None:
                 distribution = draft.distributions[i]
                 confidence = float(distribution.probs.max())
-                others = self._rank(
-                    distribution, rows[i] if i < len(rows) else None, index + i
-                )
-            likeliest = [token, *(other for other in others if other != token)]
-            places.append((confidence, likeliest[:_N_RANKS]))
+                row = rows[i] if i < len(rows) else None
+                ranked = self._rank(distribution, row, index + i)
+                likeliest += [other for other in ranked if other != token]
+            places.append(Place(confidence, likeliest[:_N_RANKS]))
         return places
 
     def _rank_after(
@@ -302,10 +367,12 @@ class OverlappedDrafter:
     def _rank(
         self, distribution: Distribution, row: Logits | None, index: int
     ) -> list[int]:
-        """The likeliest tokens of a place, best first; by the logits where only one is
-        left.
+        """The likeliest tokens of a place, best first.
+
+        They are ranked by `row`, the logits, where the distribution has one token only.
         """
-        ids, verifier = distribution.ids, self._inputs.verifier
+        ids = distribution.ids
+        verifier = self._inputs.verifier
         if len(ids) > 1 and isinstance(verifier, RankingVerifier):
             ids = verifier.rank_draft_tokens(distribution, index, _N_RANKS)
         elif row is not None:
@@ -314,7 +381,8 @@ class OverlappedDrafter:
 
     def _next_token(self, tokens: Sequence[int], branch: Branch) -> int | None:
         """The token that a branch continues with; None if it ends here."""
-        inputs, drafted = self._inputs, [*branch.outcome, *branch.decoded[1:]]
+        inputs = self._inputs
+        drafted = [*branch.outcome, *branch.decoded[1:]]
         token = drafted[-1]
         if branch.rows:
             row = branch.rows[-1][: inputs.n_vocab]
@@ -327,30 +395,43 @@ class OverlappedDrafter:
         return None if inputs.is_eog(token) else token
 
 
-Place = tuple[float, list[int]]
-"""A place of a draft: the draft's confidence, and the likeliest tokens, the drafted one
-first.
-"""
+class Place(Struct, frozen=True):
+    """A place of a draft."""
+
+    confidence: float
+    tokens: list[int]
+    """The draft model's likeliest tokens, the drafted one first."""
 
 
 def likely_outcomes(places: Sequence[Place], n: int) -> list[tuple[int, int]]:
-    """The `n` outcomes to draft for: number of accepted draft tokens, rank of the token
-    after them.
+    """The `n` outcomes to draft for, as (number of accepted tokens, rank of the next).
 
-    First that all are accepted and the likeliest token follows, then the likeliest
-    others.
+    First that all draft tokens are accepted and the likeliest token follows, then the
+    likeliest others. For example, two tokens were drafted with confidences 0.9 and 0.5,
+    so the rows of `_RANK_PROBABILITIES` are those up to 0.95 and 0.6. The target's first
+    token is the draft's second choice with probability 0.10. It is the drafted one, and
+    its second token the second choice, with 0.77 x 0.18 = 0.14. The token after both is
+    the second choice with 0.77 x 0.64 x 0.24 = 0.12. So four outcomes are (2, 0), (1, 1),
+    (2, 1) and (0, 1).
     """
-    found, reached = [], 1.0
-    for i, (confidence, tokens) in enumerate(
-        [*places, (_UNKNOWN_CONFIDENCE, [0] * _N_RANKS)]
-    ):
-        ranks = next(
-            ranks for bound, ranks in _RANK_PROBABILITIES if confidence <= bound + 1e-6
-        )
-        found += [(reached * ranks[rank], i, rank) for rank in range(1, len(tokens))]
-        reached *= ranks[0]
-    found.sort(reverse=True)
-    return [(len(places), 0), *((i, rank) for _, i, rank in found[: n - 1])]
+    candidates: list[tuple[float, int, int]] = []
+    p_reached = 1.0  # That all draft tokens before the place are accepted.
+    after_all = Place(_UNKNOWN_CONFIDENCE, [0] * _N_RANKS)
+    for n_accepted, place in enumerate([*places, after_all]):
+        probabilities = _rank_probabilities(place.confidence)
+        for rank in range(1, len(place.tokens)):
+            candidates.append((p_reached * probabilities[rank], n_accepted, rank))
+        p_reached *= probabilities[0]
+    candidates.sort(reverse=True)
+    others = [(n_accepted, rank) for _, n_accepted, rank in candidates[: n - 1]]
+    return [(len(places), 0), *others]
+
+
+def _rank_probabilities(confidence: float) -> tuple[float, ...]:
+    for bound, probabilities in _RANK_PROBABILITIES:
+        if confidence <= bound + 1e-6:
+            return probabilities
+    raise ValueError(f"a confidence of {confidence}")
 
 
 class DraftOverlap:
@@ -361,13 +442,11 @@ class DraftOverlap:
     ) -> None:
         """`cache` is the draft model's, if it may draft beside the target.
 
-        `default` holds for requests that leave it open, as `overlap` of `LoadCommand`.
+        `default` is `LoadCommand.overlap`: it holds for requests that leave it open.
         """
-        self._cache, self._default, self._across_devices = (
-            cache,
-            default,
-            across_devices,
-        )
+        self._cache = cache
+        self._default = default
+        self._across_devices = across_devices
         self._policy = OverlapPolicy()
         self.worker = ThreadWorker()
 
@@ -379,17 +458,19 @@ class DraftOverlap:
             if request.overlap:
                 raise verification_error(request.verify)
             return None
-        wanted = self._default if request.overlap is None else request.overlap
-        is_model_used = request.method in ("auto", "model")
-        is_on = self._across_devices if wanted is None else wanted
-        if self._cache is None or not (is_model_used and is_on):
+        if self._cache is None or request.method not in ("auto", "model"):
             return None
-        self._policy.costs, self._policy.is_forced = costs, bool(wanted)
-        # to rank the other tokens of a place
+        wanted = self._default if request.overlap is None else request.overlap
+        may_overlap = self._across_devices if wanted is None else wanted
+        if not may_overlap:
+            return None
+        self._policy.costs = costs
+        self._policy.is_forced = bool(wanted)
+        # `_rank_places` ranks the other tokens of a place by these logits.
         inputs = replace(inputs, keep_logits=True)
         drafter = drafters.make("model", inputs)
         return OverlappedDrafter(
-            drafter, self._cache, inputs, self._policy, self.worker
+            drafter, self._cache, inputs, policy=self._policy, worker=self.worker
         )
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The option of overlapped drafting. Only `localspec/config/options.py` imports it."""
+"""The option of overlapped drafting."""
 
 from __future__ import annotations
 

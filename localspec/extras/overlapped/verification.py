@@ -14,9 +14,9 @@ from localspec.errors import Hint, UsageError
 def check_options(
     given: Mapping[str, Any], is_from_config: Callable[[str], bool]
 ) -> None:
-    """Raise UsageError if `--overlap on` meets such a method.
+    """Raise UsageError if `--overlap on` is given with such a method.
 
-    A preference of config.toml gives way instead.
+    If overlap is a preference of config.toml, it is ignored instead.
     """
     verify = given.get("verify")
     is_refused = verify in ("rejection", "block")

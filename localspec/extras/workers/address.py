@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from localspec.errors import UsageError
 
-DEFAULT_PORT = 50052  # As of llama.cpp's ggml-rpc-server.
+DEFAULT_PORT = 50052  # That of llama.cpp's ggml-rpc-server.
 MAX_WORKERS = 2  # Three or more deadlock in llama.cpp.
 
 
@@ -35,20 +35,24 @@ def parse_addresses(text: str | None) -> tuple[WorkerAddress, ...]:
 def parse_address(text: str) -> WorkerAddress:
     """Raises UsageError."""
     text = text.strip()
-    host, colon, port = text.rpartition(":") if ":" in text else (text, "", "")
+    host = text
+    port = str(DEFAULT_PORT)
+    if ":" in text:
+        host, _, port = text.rpartition(":")
     if ":" in host or "[" in host:
         raise UsageError(
             f"{text} is an IPv6 address; llama.cpp's RPC backend takes IPv4 addresses and names.",
             "Use the computer's name or its IPv4 address.",
         )
     is_port = port.isdecimal() and 0 < int(port) < 65536
-    if (
-        not host
-        or any(c.isspace() or not c.isprintable() for c in host)
-        or (colon and not is_port)
-    ):
+    is_host = host != "" and all(_is_visible(character) for character in host)
+    if not is_host or not is_port:
         raise UsageError(
             f"{text!r} is no worker's address.",
             "Type HOST or HOST:PORT, such as 192.168.1.20",
         )
-    return WorkerAddress(host, int(port) if port else DEFAULT_PORT)
+    return WorkerAddress(host, int(port))
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and not character.isspace()

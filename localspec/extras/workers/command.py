@@ -70,20 +70,24 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     localspec worker --via-ssh gpu-box          on the computer with the chat
     localspec run big-model --workers 127.0.0.1:50052
     """
-    is_open = given.pop("is_open")
-    until_eof = given.pop("until_eof")
     settings = WorkerSettings(
-        listen, port, given["device"], given["memory"], given["threads"]
+        host=listen,
+        port=port,
+        devices=given["device"],
+        memory=given["memory"],
+        threads=given["threads"],
     )
     if via_ssh is not None:
         return _run_via_ssh(via_ssh, settings)
-    _refuse_open_address(listen, is_open=is_open)
+    _refuse_open_address(listen, is_open=given["is_open"])
+    until_eof: bool = given["until_eof"]
     server = WorkerServer(settings, side_library.find_or_build(notify), notify)
     threading.Thread(target=server.serve, daemon=True).start()
     for device in server.devices:
         notify(f"{device.name}: {device.description}, {gib(device.free)} free")
     echo(f"{listen}:{server.port}")
-    if not until_eof:  # else the other computer has started it, and says how it is used
+    # With --until-eof the other computer has started it, and shows how it is used.
+    if not until_eof:
         explain_use(listen, server.port)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
@@ -99,7 +103,10 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
 
 
 def explain_use(listen: str, port: int) -> None:
-    """To the other computer, which reaches a loopback address through ssh only."""
+    """Show what to type on the other computer.
+
+    It reaches a loopback address through ssh only.
+    """
     if _is_loopback(listen):
         here = f"127.0.0.1:{port}"
         tunnel = f"ssh -N -L {port}:{here} {socket.gethostname()}"
@@ -113,13 +120,15 @@ def explain_use(listen: str, port: int) -> None:
 
 
 def _is_loopback(address: str) -> bool:
+    """Whether a name or address is only this computer's own."""
     try:
-        addresses = {
-            info[4][0] for info in socket.getaddrinfo(address, None, socket.AF_INET)
-        }
+        found = socket.getaddrinfo(address, None, socket.AF_INET)
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(each).is_loopback for each in addresses)
+    for _family, _kind, _protocol, _name, socket_address in found:
+        if not ipaddress.ip_address(socket_address[0]).is_loopback:
+            return False
+    return True
 
 
 def _refuse_open_address(address: str, *, is_open: bool) -> None:
@@ -139,11 +148,13 @@ def _show_activity(server: WorkerServer, stopped: threading.Event) -> None:
     before = server.activity
     while not stopped.wait(_REPORT_SECONDS):
         now = server.activity
-        rate = (now.n_passes - before.n_passes) / _REPORT_SECONDS
-        layers = count(now.n_layers, "layer")
-        what = f"{now.client} connected · {layers} · {rate:.0f} passes/s"
+        what = "nobody connected"
+        if now.client:
+            layers = count(now.n_layers, "layer")
+            rate = (now.n_passes - before.n_passes) / _REPORT_SECONDS
+            what = f"{now.client} connected · {layers} · {rate:.0f} passes/s"
         moved = f"{gb(now.received)} received, {gb(now.sent)} sent"
-        line.show(f"{what if now.client else 'nobody connected'} · {moved}")
+        line.show(f"{what} · {moved}")
         before = now
     line.clear()
 
@@ -156,35 +167,27 @@ def _wait_for_eof(stopped: threading.Event) -> None:
 
 
 def _run_via_ssh(host: str, settings: WorkerSettings) -> int:
-    """A worker on `host` that ends with this process, and a tunnel to it on the same
-    port here.
+    """Run a worker on `host`, and a tunnel to it from the same port here.
 
-    ssh's -- ends its options, so that no host name is read as one.
+    Both end with this process. Raises EngineError.
     """
-    if (ssh := shutil.which("ssh")) is None:
+    ssh = shutil.which("ssh")
+    if ssh is None:
         raise EngineError(
             "There is no ssh on this computer.", "Install OpenSSH's client."
         )
     port = settings.port or DEFAULT_PORT
     tunnel = f"127.0.0.1:{port}:127.0.0.1:{port}"
     remote = ["localspec", "worker", "--until-eof", "--port", str(port)]
-    for option, value in (
-        ("--memory", settings.memory),
-        ("--threads", settings.threads),
-    ):
-        remote += [option, str(value)] if value else []
+    if settings.memory:
+        remote += ["--memory", str(settings.memory)]
+    if settings.threads:
+        remote += ["--threads", str(settings.threads)]
     for device in settings.devices:
         remote += ["--device", device]
-    command = [
-        ssh,
-        "-o",
-        "ExitOnForwardFailure=yes",
-        "-L",
-        tunnel,
-        "--",
-        host,
-        shlex.join(remote),
-    ]
+    command = [ssh, "-o", "ExitOnForwardFailure=yes", "-L", tunnel]
+    # ssh's options end with --, so that a host name is never read as one.
+    command += ["--", host, shlex.join(remote)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     notify(
         f"Use it here: localspec run … --workers 127.0.0.1:{port}  (Ctrl+C ends both)"

@@ -9,7 +9,7 @@ from localspec.extras.workers.address import parse_addresses
 
 
 def _check_workers(value: Any) -> tuple[str, ...]:
-    """Addresses of computers, which need not be reachable."""
+    """The addresses as texts; the computers need not be reachable. Raises UsageError."""
     joined = value if isinstance(value, str) else ",".join(value)
     return tuple(map(str, parse_addresses(joined))) if joined else ()
 

@@ -1,10 +1,10 @@
-"""Checks workers before an engine connects: llama.cpp would abort or hang where this
-refuses.
+"""Checks workers before an engine connects.
+
+llama.cpp would abort or hang where this refuses.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -23,7 +23,7 @@ from localspec.extras.workers.wire import (
     WorkerStatus,
 )
 from localspec.machine import installed_llama_cpp
-from localspec.protocol.json_values import from_json
+from localspec.protocol.json_values import from_json, parse_object
 from localspec.sanitize import sanitize
 
 _CONNECT_SECONDS = 3.0
@@ -33,7 +33,7 @@ _N_PINGS = 9
 
 
 class WorkerReport(Struct, frozen=True):
-    """A worker that can be used, and the line to it."""
+    """A worker that can be used, and how fast the connection to it is."""
 
     address: WorkerAddress
     status: WorkerStatus
@@ -45,11 +45,11 @@ def check_all(
     addresses: Iterable[str],
     on_unusable: Callable[[LocalspecError], None] | None = None,
 ) -> tuple[WorkerReport, ...]:
-    """Those that can be used; `on_unusable` receives the reason for each other one.
+    """Reports of the workers that can be used.
 
-    Without `on_unusable`, raises as `check`.
+    `on_unusable` receives the reason for each other one. Without it, raises as `check`.
     """
-    reports = []
+    reports: list[WorkerReport] = []
     for address in addresses:
         try:
             reports.append(check(parse_address(address)))
@@ -61,56 +61,62 @@ def check_all(
 
 
 def check(address: WorkerAddress) -> WorkerReport:
-    """Raises EngineError, InUseError or UsageError with the reason why it cannot be
-    used.
+    """Ask a worker for its status, and time the connection.
+
+    Raises EngineError, InUseError or UsageError with the reason why it cannot be used.
     """
     try:
-        with socket.create_connection(
-            (address.host, address.port), _CONNECT_SECONDS
-        ) as line:
+        with _connect(address) as line:
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.settimeout(_REPLY_SECONDS)
             status = _ask_status(line, address)
             _refuse_unusable(status, address)
             pings = [_time_reply(line, PING) for _ in range(_N_PINGS)]
-            ping = median(pings)
-            # The first transfer widens TCP's window.
-            transfer = min(
-                _time_reply(line, DATA + bytes(DATA_BYTES)) for _ in range(2)
-            )
-            return WorkerReport(
-                address, status, 1e3 * ping, DATA_BYTES / max(transfer, 1e-6)
-            )
+            data = DATA + bytes(DATA_BYTES)
+            # The first transfer widens TCP's window, so the second is faster.
+            transfers = [_time_reply(line, data) for _ in range(2)]
     except TimeoutError as error:
         raise _unreachable(address, "it does not answer") from error
     except OSError as error:
-        raise _unreachable(address, (error.strerror or str(error)).lower()) from error
+        reason = (error.strerror or str(error)).lower()
+        raise _unreachable(address, reason) from error
+    return WorkerReport(
+        address=address,
+        status=status,
+        round_trip_ms=1e3 * median(pings),
+        bytes_per_second=DATA_BYTES / max(min(transfers), 1e-6),
+    )
 
 
 def find_silent(addresses: Iterable[str]) -> tuple[str, ...]:
-    """Those that do not answer: their computer, or the line to it, is gone."""
-    silent = []
+    """The workers that do not answer: they, or the connection to them, are gone."""
+    silent: list[str] = []
     for address in map(parse_address, addresses):
         try:
-            with socket.create_connection(
-                (address.host, address.port), _CONNECT_SECONDS
-            ) as line:
-                line.settimeout(_REPLY_SECONDS)
+            with _connect(address) as line:
                 _ask_status(line, address)
         except (OSError, UsageError):
             silent.append(str(address))
     return tuple(silent)
 
 
+def _connect(address: WorkerAddress) -> socket.socket:
+    line = socket.create_connection((address.host, address.port), _CONNECT_SECONDS)
+    line.settimeout(_REPLY_SECONDS)
+    return line
+
+
 def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
+    """Raises UsageError if what listens there is no worker, OSError."""
     line.sendall(GREETING)
-    reply, until = b"", time.monotonic() + _REPLY_SECONDS
+    until = time.monotonic() + _REPLY_SECONDS
+    reply = b""
     while not reply.endswith(b"\n") and len(reply) < _MAX_REPLY:
-        if not (part := _receive_before(line, 4096, until)):
+        part = _receive_before(line, 4096, until)
+        if not part:
             break
         reply += part
     try:
-        return from_json(WorkerStatus, json.loads(reply))
+        return from_json(WorkerStatus, parse_object(reply))
     except (ValueError, RecursionError):
         raise UsageError(
             f"What listens on {address} is not a localspec worker.",
@@ -119,17 +125,19 @@ def _ask_status(line: socket.socket, address: WorkerAddress) -> WorkerStatus:
 
 
 def _receive_before(line: socket.socket, size: int, until: float) -> bytes:
-    """Some bytes, also from one that sends them slowly.
+    """The next bytes. Raises TimeoutError at `until`.
 
-    Raises TimeoutError at `until`.
+    With the socket's own timeout, a worker that sends a byte a second would never end.
     """
     line.settimeout(max(0.001, until - time.monotonic()))
     return line.recv(size)
 
 
 def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
+    """Raises EngineError, InUseError or UsageError."""
     own = installed_llama_cpp.version()
-    if status.llama_cpp != own:  # the protocol has no other check of the operations
+    # llama.cpp's protocol does not check that both sides number operations alike.
+    if status.llama_cpp != own:
         theirs = sanitize(status.llama_cpp, multiline=False)
         raise UsageError(
             f"The worker {address} has llama-cpp-python {theirs}, this computer {own}.",
@@ -147,12 +155,14 @@ def _refuse_unusable(status: WorkerStatus, address: WorkerAddress) -> None:
 
 
 def _time_reply(line: socket.socket, message: bytes) -> float:
-    """Seconds."""
+    """The seconds until a message is answered with PONG."""
     began = time.perf_counter()
     line.sendall(message)
-    reply, until = b"", time.monotonic() + _REPLY_SECONDS
+    until = time.monotonic() + _REPLY_SECONDS
+    reply = b""
     while len(reply) < len(PONG):
-        if not (part := _receive_before(line, len(PONG) - len(reply), until)):
+        part = _receive_before(line, len(PONG) - len(reply), until)
+        if not part:
             raise ConnectionResetError(0, "the connection was closed")
         reply += part
     return time.perf_counter() - began

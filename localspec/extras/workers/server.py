@@ -1,13 +1,15 @@
 """A worker: offers this computer's devices to one localspec at a time.
 
-It listens on one port, checks how a connection begins, and forwards llama.cpp's to a
-child process that has a new one's memory for each client: llama.cpp's server neither
-survives every client nor every client it.
+It listens on one port and looks at how each connection begins (`wire.py`). It answers a
+question of localspec itself, and forwards a connection of llama.cpp to a child process,
+in which llama.cpp's RPC server runs. The child is replaced when its client leaves:
+otherwise it might still compute for that client, and malformed requests abort it.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import socket
 import sys
 import threading
@@ -16,7 +18,8 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec import child_process
 from localspec.errors import EngineError, UsageError
@@ -34,18 +37,23 @@ from localspec.extras.workers.wire import (
 )
 from localspec.machine import installed_llama_cpp
 from localspec.machine.cpu_and_ram import choose_n_threads
+from localspec.protocol.json_values import from_json, to_plain
 from localspec.sanitize import sanitize
 
 _START_SECONDS = 60.0  # For a child to start: a driver may have to wake a GPU.
-_GREETING_SECONDS = 5.0  # For a connection to say what it is.
-_STATUS_SECONDS = 30.0
+_GREETING_SECONDS = 5.0  # For a connection to show what it is.
+_STATUS_SECONDS = 30.0  # For all that follows a greeting.
 _LEAVING_SECONDS = 0.5
+"""Before it answers that it is busy, a worker waits so long for its client to leave."""
 _REPLACING_SECONDS = 4.0
-"""A worker that is asked waits so long for its client to leave, and for a new child."""
+"""It waits so long if the client has left, and its child is being replaced."""
 _HANDOVER_SECONDS = 10.0
-"""llama.cpp's client connects once to count the devices, and again to load a model."""
-# A client that sent less has allocated nothing: its child serves the next one.
+"""A connection of llama.cpp waits so long for the one before.
+
+llama.cpp's client connects once to count the devices, and again to load a model.
+"""
 _LOOK_BYTES = 4096
+"""A client that sent no more has allocated nothing: its child serves the next one."""
 _MAX_CONNECTIONS = 32
 _CHUNK = 1 << 18
 
@@ -53,14 +61,14 @@ _CHUNK = 1 << 18
 class WorkerSettings(Struct, frozen=True):
     host: str = "127.0.0.1"
     port: int = 0  # 0: any that is free.
-    # Names in ggml; empty: all GPUs, or the CPU without one.
     devices: tuple[str, ...] = ()
+    """Names of ggml's devices; empty: all GPUs, or the CPU without one."""
     memory: float | None = None  # GiB that clients may use; None: what is free.
     threads: int | None = None
 
     @property
     def memory_limit(self) -> int | None:
-        """Bytes."""
+        """`memory` in bytes."""
         return None if self.memory is None else int(self.memory * (1 << 30))
 
 
@@ -76,11 +84,7 @@ class WorkerActivity(Struct, frozen=True):
 
 
 class WorkerServer:
-    """Listens from the beginning; `serve` accepts connections until `close`.
-
-    Raises UsageError if the address cannot be listened on, EngineError if the devices
-    cannot be served.
-    """
+    """Listens as soon as it is made; `serve` accepts connections until `close`."""
 
     def __init__(
         self,
@@ -88,20 +92,20 @@ class WorkerServer:
         library: Path,
         notify: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Raises UsageError if it cannot listen there, EngineError if a child fails."""
         self._settings = settings
         self._library = library
         self._notify = notify
         self._busy = threading.Lock()
+        """Held while a client of llama.cpp is connected, or the child is replaced."""
         self._connections = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._client = ""
         self._received = 0
         self._sent = 0
         self._n_round_trips = 0
         self._meter = RequestMeter()
-        self._is_asked = False
-        """Whether the last bytes were a request's, so that the next answer's end a
-        round trip.
-        """
+        self._is_answer_due = False
+        """Whether the last bytes were a request's: the next answer ends a round trip."""
         self._is_closed = False
         self._listener = _listen(settings.host, settings.port)
         try:
@@ -116,13 +120,16 @@ class WorkerServer:
 
     @property
     def activity(self) -> WorkerActivity:
+        n_layers = 0
+        if self._client:
+            n_layers = len(self._meter.layers)
         return WorkerActivity(
-            self._client,
-            self._received,
-            self._sent,
-            self._n_round_trips,
-            self._meter.n_passes,
-            len(self._meter.layers) if self._client else 0,
+            client=self._client,
+            received=self._received,
+            sent=self._sent,
+            n_round_trips=self._n_round_trips,
+            n_passes=self._meter.n_passes,
+            n_layers=n_layers,
         )
 
     @property
@@ -142,9 +149,10 @@ class WorkerServer:
             if not self._connections.acquire(blocking=False):
                 client.close()
                 continue
-            threading.Thread(
+            answering = threading.Thread(
                 target=self._answer, args=(client, address[0]), daemon=True
-            ).start()
+            )
+            answering.start()
 
     def close(self) -> None:
         self._is_closed = True
@@ -159,59 +167,76 @@ class WorkerServer:
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 client.settimeout(_GREETING_SECONDS)
-                begin = _receive(client, 1)
-                if begin == HELLO[:1]:
-                    self._answer_llama_cpp(client, host, begin)
-                elif (
-                    begin == GREETING[:1]
-                    and _receive(client, len(GREETING) - 1) == GREETING[1:]
-                ):
-                    self._answer_status(client)
+                first = _receive(client, 1)
+                if first == HELLO[:1]:
+                    hello = first + _receive(client, HELLO_SIZE - 1)
+                    if len(hello) == HELLO_SIZE and hello.startswith(HELLO):
+                        self._answer_llama_cpp(client, host, hello)
+                elif first == GREETING[:1]:
+                    greeting = first + _receive(client, len(GREETING) - 1)
+                    if greeting == GREETING:
+                        self._answer_status(client)
         finally:
             self._connections.release()
 
     def _answer_status(self, client: socket.socket) -> None:
         client.settimeout(_STATUS_SECONDS)
-        limit = self._settings.memory_limit
         patience = _LEAVING_SECONDS if self._client else _REPLACING_SECONDS
-        is_busy = not self._busy.acquire(timeout=patience)
-        if is_busy:
-            devices = self._child.devices
-        else:
+        is_free = self._busy.acquire(timeout=patience)
+        devices = self._child.devices
+        if is_free:
             devices = self._child.ask_devices()
             self._busy.release()
-        version = installed_llama_cpp.version()
-        status = WorkerStatus(version, is_busy, devices, limit)
-        client.sendall(json.dumps(to_builtins(status)).encode() + b"\n")
-        while (question := _receive(client, len(PING))) in (PING, DATA):
+        status = WorkerStatus(
+            llama_cpp=installed_llama_cpp.version(),
+            is_busy=not is_free,
+            devices=devices,
+            memory_limit=self._settings.memory_limit,
+        )
+        client.sendall(json.dumps(to_plain(status)).encode() + b"\n")
+        question = _receive(client, len(PING))
+        while question in (PING, DATA):
             if question == DATA:
                 _receive(client, DATA_BYTES)
             client.sendall(PONG)
+            question = _receive(client, len(PING))
 
-    def _answer_llama_cpp(self, client: socket.socket, host: str, begin: bytes) -> None:
-        hello = begin + _receive(client, HELLO_SIZE - 1)
-        if len(hello) < HELLO_SIZE or not hello.startswith(HELLO):
-            return
+    def _answer_llama_cpp(self, client: socket.socket, host: str, hello: bytes) -> None:
+        """Forward a connection to the child until one of both ends it."""
         if not self._busy.acquire(timeout=_HANDOVER_SECONDS):
             return
+        before = self._received
         try:
             client.settimeout(None)
-            before = self._received
             with closing(self._connect_child()) as server:
                 server.sendall(hello)
                 self._meter.start_client()
                 self._client = host
                 answers = threading.Thread(
-                    target=self._pump, args=(server, client, False), daemon=True
+                    target=_pump,
+                    args=(server, client, self._count_answer),
+                    daemon=True,
                 )
                 answers.start()
-                self._pump(client, server, True)
+                _pump(client, server, self._count_request)
                 answers.join()
         finally:
             self._client = ""
-            if self._received - before > _LOOK_BYTES or not self._child.is_alive:
+            has_sent_a_model = self._received - before > _LOOK_BYTES
+            if has_sent_a_model or not self._child.is_alive:
                 self._replace_child(host)
             self._busy.release()
+
+    def _count_request(self, data: memoryview) -> None:
+        self._received += len(data)
+        self._meter.feed(data)
+        self._is_answer_due = True
+
+    def _count_answer(self, data: memoryview) -> None:
+        self._sent += len(data)
+        if self._is_answer_due:
+            self._n_round_trips += 1
+            self._is_answer_due = False
 
     def _connect_child(self) -> socket.socket:
         until = time.monotonic() + _START_SECONDS
@@ -227,36 +252,10 @@ class WorkerServer:
                 server.settimeout(None)
                 return server
 
-    def _pump(
-        self, source: socket.socket, sink: socket.socket, is_request: bool
-    ) -> None:
-        """Forwards bytes until one of both ends."""
-        buffer = bytearray(_CHUNK)
-        view = memoryview(buffer)
-        try:
-            while n := source.recv_into(buffer):
-                if is_request:
-                    self._received += n
-                    self._meter.feed(view[:n])
-                else:
-                    self._sent += n
-                    if self._is_asked:
-                        self._n_round_trips += 1
-                self._is_asked = is_request
-                sink.sendall(view[:n])
-        except OSError:
-            pass
-        finally:  # the other direction ends too
-            for end in (source, sink):
-                with suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-
     def _replace_child(self, host: str) -> None:
-        """A new child with free memory; the old one may still compute for the client
-        that left.
-        """
-        is_alive = self._child.is_alive
-        ending = "" if is_alive else ": the serving process ended, and is started again"
+        ending = ""
+        if not self._child.is_alive:
+            ending = ": the serving process ended, and is started again"
         self._notify(f"{host} disconnected{ending}")
         self._child.close()
         if not self._is_closed:
@@ -267,34 +266,31 @@ class WorkerServer:
 
 
 class ServingChild:
-    """The process that runs llama.cpp's RPC server on a port of 127.0.0.1.
-
-    Raises EngineError.
-    """
+    """The process that runs llama.cpp's RPC server on a port of 127.0.0.1."""
 
     def __init__(self, settings: WorkerSettings, library: Path) -> None:
+        """Raises EngineError."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        threads = choose_n_threads(settings.threads)
         self._lock = threading.Lock()
-        arguments = (
-            0,
-            library,
-            self.port,
-            threads,
-            settings.memory_limit or 0,
+        # The arguments that serving_child.py describes. A parent's pid of 0 stands for
+        # none: the child ends with its standard input.
+        arguments = [
+            "0",
+            str(library),
+            str(self.port),
+            str(choose_n_threads(settings.threads)),
+            str(settings.memory_limit or 0),
             *settings.devices,
-        )
+        ]
         module = ("-P", "-m", "localspec.extras.workers.serving_child")
-        self._process = child_process.start(
-            [sys.executable, *module, *map(str, arguments)]
-        )
+        self._process = child_process.start([sys.executable, *module, *arguments])
         self._log: list[str] = []
         threading.Thread(target=self._read_log, daemon=True).start()
         try:
             self.devices = self._read_devices()
-        except EngineError:
+        except BaseException:
             self.close()
             raise
 
@@ -326,24 +322,18 @@ class ServingChild:
         finally:
             timer.cancel()
         if not line:
-            self._process.wait()
-            reason = (
-                self._log[-1] if self._log else f"exit code {self._process.returncode}"
-            )
+            code = self._process.wait()
+            reason = self._log[-1] if self._log else f"exit code {code}"
             raise EngineError(
                 f"This computer's devices cannot be served: {sanitize(reason, multiline=False)}.",
                 "Check them: localspec doctor",
             )
-        return tuple(
-            WorkerDevice(
-                sanitize(str(each["name"]), multiline=False).strip(),
-                sanitize(str(each["description"]), multiline=False).strip(),
-                str(each["type"]),
-                int(each["free"]),
-                int(each["total"]),
-            )
-            for each in json.loads(line)
-        )
+        devices: list[WorkerDevice] = []
+        for device in from_json(list[WorkerDevice], json.loads(line)):
+            name = sanitize(device.name, multiline=False).strip()
+            description = sanitize(device.description, multiline=False).strip()
+            devices.append(replace(device, name=name, description=description))
+        return tuple(devices)
 
     def _read_log(self) -> None:
         assert self._process.stderr is not None
@@ -370,16 +360,36 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _receive(source: socket.socket, size: int) -> bytes:
-    """Fewer bytes at the end of the connection.
+    """Receive `size` bytes, or fewer if the connection ends.
 
-    Its timeout is that of all bytes together.
+    The socket's timeout holds for all bytes together. Raises TimeoutError.
     """
-    parts, seconds = bytearray(), source.gettimeout()
-    until = time.monotonic() + (seconds or 0.0)
-    while len(parts) < size:
-        if parts and seconds is not None and time.monotonic() > until:
+    seconds = source.gettimeout()
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    received = bytearray()
+    while len(received) < size:
+        if received and time.monotonic() > until:
             raise TimeoutError
-        if not (part := source.recv(min(size - len(parts), _CHUNK))):
+        part = source.recv(min(size - len(received), _CHUNK))
+        if not part:
             break
-        parts += part
-    return bytes(parts)
+        received += part
+    return bytes(received)
+
+
+def _pump(
+    source: socket.socket, sink: socket.socket, count: Callable[[memoryview], None]
+) -> None:
+    """Forward bytes until one of both connections ends, and end the other one, too."""
+    buffer = bytearray(_CHUNK)
+    view = memoryview(buffer)
+    try:
+        while n := source.recv_into(buffer):
+            count(view[:n])
+            sink.sendall(view[:n])
+    except OSError:
+        pass
+    finally:
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

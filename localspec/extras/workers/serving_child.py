@@ -1,8 +1,10 @@
 """Child process of a worker: serves this computer's devices by llama.cpp's RPC server.
 
-llama.cpp's server aborts on many malformed requests; that ends this process only.  Arguments:
-parent pid, side library, port on 127.0.0.1, threads, memory limit in bytes (0: none), device names.
-Writes one line of JSON, the devices, before it listens; each line on stdin asks for them again.
+llama.cpp's server aborts on many malformed requests, which ends this process only.
+
+Its arguments are the parent's pid, the side library, a port of 127.0.0.1, threads, the
+memory limit in bytes (0: none), and names of devices. Before it listens, it writes the
+devices (`WorkerDevice`) as a line of JSON. For each line on stdin it writes them again.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from localspec import child_process
+from localspec.extras.workers.wire import WorkerDevice
 from localspec.machine import cpu_and_ram, installed_llama_cpp
 from localspec.machine.ggml import GgmlLibrary
+from localspec.protocol.json_values import to_plain
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 installed_llama_cpp.preload_cuda_libraries()
@@ -40,12 +44,14 @@ def main() -> None:
     def answer_questions() -> None:
         for _ in sys.stdin.buffer:
             _write_devices(ggml, chosen, replies)
-        os._exit(0)  # the worker is gone
+        os._exit(0)  # the parent is gone
 
     threading.Thread(target=answer_questions, daemon=True).start()
     _limit_memory(int(limit))
+    endpoint = f"127.0.0.1:{port}".encode()
     devices = (ctypes.c_void_p * len(chosen))(*chosen)
-    serve(f"127.0.0.1:{port}".encode(), None, int(threads), len(chosen), devices)
+    no_cache = None
+    serve(endpoint, no_cache, int(threads), len(chosen), devices)
     sys.exit(1)  # it returns only if it cannot listen
 
 
@@ -56,51 +62,65 @@ def _load_server(ggml: GgmlLibrary, library: Path) -> Any:
     address = ggml.backend_reg_get_proc_address(
         registry, b"ggml_backend_rpc_start_server"
     )
-    types = (
-        ctypes.c_char_p,
-        ctypes.c_char_p,
-        ctypes.c_size_t,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
+    parameter_types = (
+        ctypes.c_char_p,  # endpoint
+        ctypes.c_char_p,  # folder of the cache
+        ctypes.c_size_t,  # threads
+        ctypes.c_size_t,  # number of devices
+        ctypes.c_void_p,  # devices
     )
-    return ctypes.CFUNCTYPE(None, *types)(address)
+    return ctypes.CFUNCTYPE(None, *parameter_types)(address)
 
 
 def _choose_devices(ggml: GgmlLibrary, names: list[str]) -> list[int]:
     """The named devices; by default all GPUs, or the CPU without one."""
     devices = {ggml.describe(device)["name"]: device for device in ggml.devices()}
+    for name in names:
+        if name not in devices:
+            sys.exit(f"no device {name}; there are: {', '.join(devices)}")
     if names:
-        if missing := [name for name in names if name not in devices]:
-            sys.exit(f"no device {missing[0]}; there are: {', '.join(devices)}")
         return [devices[name] for name in names]
     kinds = {device: ggml.kind(device) for device in devices.values()}
     gpus = [device for device, kind in kinds.items() if kind in ("gpu", "igpu")]
-    return gpus or [device for device, kind in kinds.items() if kind == "cpu"][:1]
+    cpus = [device for device, kind in kinds.items() if kind == "cpu"]
+    return gpus or cpus[:1]
 
 
 def _limit_memory(limit: int) -> None:
-    """An allocation beyond it fails, which the client reports; of the CPU's memory
-    only.
-    """
-    if limit and sys.platform == "linux":
-        import resource  # noqa: PLC0415  not on Windows
+    """Limit the CPU's memory to what is used now and `limit` bytes more; 0: no limit.
 
-        with suppress(OSError, ValueError, StopIteration):
-            lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-            used = 1024 * next(
-                int(line.split()[1]) for line in lines if "VmData" in line
-            )
-            resource.setrlimit(resource.RLIMIT_DATA, (used + limit, used + limit))
+    An allocation beyond it fails, which llama.cpp's client reports.
+    """
+    if not limit or sys.platform != "linux":
+        return
+    import resource  # noqa: PLC0415  not on Windows
+
+    with suppress(OSError, ValueError):
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        for line in status.splitlines():
+            if line.startswith("VmData:"):  # `VmData:    123456 kB`
+                used = 1024 * int(line.split()[1])
+                resource.setrlimit(resource.RLIMIT_DATA, (used + limit, used + limit))
 
 
 def _write_devices(ggml: GgmlLibrary, devices: list[int], replies: TextIO) -> None:
-    described = [ggml.describe(device) for device in devices]
-    # ggml reports all of it as free
-    available = cpu_and_ram.read_host_memory().available
-    for each in described:
-        if each["type"] == "cpu":
-            each["free"] = available
-    replies.write(json.dumps(described) + "\n")
+    found: list[WorkerDevice] = []
+    for device in devices:
+        described = ggml.describe(device)
+        free = described["free"]
+        if described["type"] == "cpu":
+            # ggml reports all of the computer's memory as free.
+            free = cpu_and_ram.read_host_memory().available
+        found.append(
+            WorkerDevice(
+                name=described["name"],
+                description=described["description"],
+                kind=described["type"],
+                free=free,
+                total=described["total"],
+            )
+        )
+    replies.write(json.dumps(to_plain(found)) + "\n")
     replies.flush()
 
 

@@ -1,7 +1,7 @@
 """The side library: llama.cpp's RPC backend, compiled for the installed llama.cpp.
 
-llama-cpp-python's wheel is built without RPC, but ggml loads backends at run time.  The two source
-files of the backend are in the source distribution of the same version.
+llama-cpp-python's wheel is built without RPC, but ggml loads backends at run time. The
+two source files of the backend are in the source distribution of the same version.
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from localspec.errors import EngineError, StorageError
 from localspec.machine import installed_llama_cpp
 from localspec.sanitize import sanitize
 
-_DOWNLOAD_SECONDS, _COMPILE_SECONDS = 600, 300
+_DOWNLOAD_SECONDS = 600
+_COMPILE_SECONDS = 300
 _SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAME = f"libggml-rpc{_SUFFIX}"
 _GGML = "vendor/llama.cpp/ggml"
 _FLAGS = (
-    *("-std=c++17", "-O2", "-fPIC", "-shared"),
-    *(
-        "-DGGML_BACKEND_DL",
-        "-DGGML_BACKEND_SHARED",
-        "-DGGML_BACKEND_BUILD",
-        "-DGGML_SHARED",
-    ),
+    "-std=c++17",
+    "-O2",
+    "-fPIC",
+    "-shared",
+    "-DGGML_BACKEND_DL",
+    "-DGGML_BACKEND_SHARED",
+    "-DGGML_BACKEND_BUILD",
+    "-DGGML_SHARED",
 )
 
 
 def find() -> Path | None:
-    """The library, from an earlier build or from the installed llama.cpp; None if there
-    is none.
-    """
+    """The library of the installed llama.cpp, else that of an earlier build, else None."""
+    candidates = [built_file()]
     folder = installed_llama_cpp.library_folder()
-    candidates = [folder / _NAME] if folder is not None else []
-    candidates.append(built_file())
+    if folder is not None:
+        candidates.insert(0, folder / _NAME)
     return next((path for path in candidates if os.path.isfile(path)), None)
 
 
 def require() -> Path:
-    """Raises EngineError if it was not built."""
-    if (path := find()) is None:
+    """The library. Raises EngineError if it was not built."""
+    path = find()
+    if path is None:
         raise EngineError(
             "llama.cpp's RPC backend is not built for this llama-cpp-python.",
             "Start localspec worker here once: it builds it.",
@@ -62,9 +64,11 @@ def find_or_build(notify: Callable[[str], None]) -> Path:
     Raises EngineError without a compiler or without the sources, StorageError if it
     cannot be written.
     """
-    if (path := find()) is not None:
+    path = find()
+    if path is not None:
         return path
-    if (compiler := find_compiler()) is None:
+    compiler = find_compiler()
+    if compiler is None:
         raise EngineError(
             "Workers need llama.cpp's RPC backend, and there is no C++ compiler to build it.",
             "Install one (Debian: apt install g++; macOS: xcode-select --install).",
@@ -82,25 +86,25 @@ def find_or_build(notify: Callable[[str], None]) -> Path:
 
 
 def find_compiler() -> str | None:
-    names = (os.environ.get("CXX", ""), "c++", "g++", "clang++")
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+    """The path of a C++ compiler: that of $CXX first."""
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        path = shutil.which(name) if name else None
+        if path is not None:
+            return path
+    return None
 
 
 def built_file() -> Path:
+    """Where `find_or_build` writes the library."""
     build = f"{installed_llama_cpp.version()}-{platform.machine()}"
     return paths.data_dir() / "rpc" / build / _NAME
 
 
 def _download_sources(version: str, folder: Path) -> Path:
-    """The folder of ggml with the files that the backend needs.  Raises EngineError."""
+    """The folder of ggml with the files that the backend needs. Raises EngineError."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += [
-        "--no-binary",
-        ":all:",
-        "--dest",
-        str(folder),
-        f"llama-cpp-python=={version}",
-    ]
+    command += ["--no-binary", ":all:", "--dest", str(folder)]
+    command.append(f"llama-cpp-python=={version}")
     _run(command, _DOWNLOAD_SECONDS, "The sources of llama.cpp cannot be downloaded")
     for archive in folder.glob("*.tar.gz"):
         with tarfile.open(archive) as tar:
@@ -113,36 +117,25 @@ def _download_sources(version: str, folder: Path) -> Path:
 
 
 def _is_needed(name: str) -> bool:
+    """Whether a file of the archive is the backend's, or a header of ggml itself."""
     inside = name.partition(f"{_GGML}/")[2]
-    return inside.startswith("src/ggml-rpc/") or (
-        inside.endswith(".h") and inside.count("/") == 1
-    )
+    if inside.startswith("src/ggml-rpc/"):
+        return True
+    return inside.endswith(".h") and inside.count("/") == 1
 
 
 def _compile(compiler: str, ggml: Path, output: Path) -> Path:
-    """Raises EngineError."""
-    sources = [
-        ggml / "src" / "ggml-rpc" / name for name in ("ggml-rpc.cpp", "transport.cpp")
-    ]
+    """Compile to `output`, and copy that to `built_file()`. Raises EngineError, OSError."""
+    sources = ggml / "src" / "ggml-rpc"
+    command = [compiler, *_FLAGS, f"-I{ggml / 'include'}", f"-I{ggml / 'src'}"]
+    command += [str(sources / "ggml-rpc.cpp"), str(sources / "transport.cpp")]
+    command += ["-o", str(output)]
     if sys.platform == "darwin":
-        libraries = ["-undefined", "dynamic_lookup"]
+        command += ["-undefined", "dynamic_lookup"]
     else:
-        folder = installed_llama_cpp.library_folder()
-        libraries = [
-            f"-L{folder}",
-            "-lggml-base",
-            *(["-lws2_32"] if os.name == "nt" else []),
-        ]
-    includes = [f"-I{ggml / 'include'}", f"-I{ggml / 'src'}"]
-    command = [
-        compiler,
-        *_FLAGS,
-        *includes,
-        *map(str, sources),
-        "-o",
-        str(output),
-        *libraries,
-    ]
+        command += [f"-L{installed_llama_cpp.library_folder()}", "-lggml-base"]
+    if os.name == "nt":
+        command.append("-lws2_32")
     _run(command, _COMPILE_SECONDS, "llama.cpp's RPC backend cannot be compiled")
     built = built_file()
     built.parent.mkdir(parents=True, exist_ok=True)
@@ -166,6 +159,5 @@ def _run(command: list[str], seconds: float, failure: str) -> None:
         raise EngineError(f"{failure}: no result within {seconds:g} s.") from None
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise EngineError(
-            f"{failure}: {sanitize((lines or ['no reason'])[-1], multiline=False)}"
-        )
+        reason = lines[-1] if lines else "no reason"
+        raise EngineError(f"{failure}: {sanitize(reason, multiline=False)}")

@@ -24,14 +24,19 @@ class WorkerDevices(RemoteDeviceSource):
     def find_devices(
         self, hosts: Sequence[str], on_unusable: OnUnusable | None = None
     ) -> tuple[Device, ...]:
-        reports = preflight.check_all(hosts, on_unusable)
-        return tuple(device for report in reports for device in list_devices(report))
+        devices: list[Device] = []
+        for report in preflight.check_all(hosts, on_unusable):
+            devices += list_devices(report)
+        return tuple(devices)
 
     def prepare(self, notify: Callable[[str], None]) -> None:
         side_library.find_or_build(notify)
 
     def register(self, ggml: GgmlLibrary, host: str) -> list[int]:
-        """llama.cpp aborts if the worker cannot be reached: the preflight comes first."""
+        """Register the devices of a worker that the preflight has reached.
+
+        llama.cpp aborts if it cannot be reached.
+        """
         backend = ggml.backend_reg_by_name(b"RPC")
         if not backend:
             backend = ggml.backend_load(os.fsencode(side_library.require()))
@@ -76,23 +81,27 @@ class WorkerDevices(RemoteDeviceSource):
 
 
 def list_devices(report: WorkerReport) -> Iterator[Device]:
-    """Named as in llama.cpp's log.  A limit applies to all devices together."""
-    link = DeviceLink(
-        str(report.address), report.round_trip_ms, report.bytes_per_second
-    )
+    """A worker's devices, named as in llama.cpp's log.
+
+    The worker's memory limit holds for all its devices together: with a limit of 10 GiB,
+    two devices with 8 GiB each have 8 and 2 GiB.
+    """
+    address = report.address
+    link = DeviceLink(str(address), report.round_trip_ms, report.bytes_per_second)
     left = report.status.memory_limit
     for index, device in enumerate(report.status.devices):
         free = device.free
         if left is not None:
             free = min(free, left)
             left -= free
+        backend = HOST if device.kind == "cpu" else "RPC"
         yield Device(
-            f"RPC{index}[{report.address}]",
-            f"{device.description} of {report.address.host}",
+            name=f"RPC{index}[{address}]",
+            description=f"{device.description} of {address.host}",
             kind="gpu",
             free=free,
             total=device.total,
-            backend=HOST if device.kind == "cpu" else "RPC",
+            backend=backend,
             link=link,
         )
 

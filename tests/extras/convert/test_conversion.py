@@ -1,6 +1,4 @@
-"""Conversion of models: what is written, what is refused, and what an interruption
-leaves.
-"""
+"""Conversion of models: what is written, refused, and left by an interruption."""
 
 import math
 import os
@@ -51,7 +49,7 @@ def convert(
 
 
 def files(folder: Path) -> list[str]:
-    # the tests' own
+    """The names of all files but `data`, the data folder of some of these tests."""
     return [entry.name for entry in os.scandir(folder) if entry.name != "data"]
 
 
@@ -69,40 +67,55 @@ def write_model(folder: Path, name: str) -> Path:
 
 
 def test_a_copy_has_its_type_its_source_and_nearly_the_answers(tmp_path: Path) -> None:
-    source, folder = (
-        conversion.open_source(write_model(tmp_path, "whole")),
-        tmp_path / "copies",
-    )
-    converted = convert(source, "F16", folder / "copy.gguf", 64)
+    source = conversion.open_source(write_model(tmp_path, "whole"))
+    folder = tmp_path / "copies"
+
+    converted = convert(source, "F16", folder / "copy.gguf", n_tokens=64)
+
     header = reader.read(converted.path)
-    assert (header.quantization, header.keys["localspec.converted_from"]) == (
-        "F16",
-        "whole.gguf",
-    )
+    assert header.quantization == "F16"
+    assert header.keys["localspec.converted_from"] == "whole.gguf"
     assert files(folder) == ["copy.gguf"]
     compared = converted.comparison
-    assert compared is not None and compared.tokens >= 60 and compared.same >= 0.9
+    assert compared is not None
+    assert compared.tokens >= 60
+    assert compared.same >= 0.9
     assert 0 <= compared.divergence < 0.02
-    assert min(compared.source_ms, compared.copy_ms, compared.copy_read_ms) > 0
-    worse = convert(source, "Q2_K", folder / "Q2_K", 64, 1e-6)
-    assert worse.comparison and worse.comparison.divergence > 2 * compared.divergence
-    assert not worse.is_kept and files(folder) == ["copy.gguf"], "beyond the bound"
+    assert compared.source_ms > 0
+    assert compared.copy_ms > 0
+    assert compared.copy_read_ms > 0
+
+
+def test_a_copy_that_differs_too_much_is_not_kept(tmp_path: Path) -> None:
+    source = conversion.open_source(write_model(tmp_path, "whole"))
+    folder = tmp_path / "copies"
+    near = convert(source, "F16", folder / "copy.gguf", n_tokens=64)
+
+    worse = convert(source, "Q2_K", folder / "Q2_K", n_tokens=64, bound=1e-6)
+
+    assert near.comparison is not None
+    assert worse.comparison is not None
+    assert worse.comparison.divergence > 2 * near.comparison.divergence
+    assert not worse.is_kept
+    assert files(folder) == ["copy.gguf"]
 
 
 def test_types_that_cannot_be_written_are_refused(zoo: Zoo) -> None:
+    source = conversion.open_source(zoo["target"])
     for kind, message in [
-        ("f16", "already"),
+        (source.header.quantization, "already"),
         ("IQ1_S", "importance matrix"),
         ("iq2_xxs", "importance matrix"),
         ("NVFP4", "no type"),
         ("MXFP4", "mixtures of experts"),
         ("\x1b[2J", "no type"),
     ]:
-        source = conversion.open_source(zoo["target"])
-        own = source.header.quantization if kind == "f16" else kind
         with pytest.raises(UsageError, match=message) as refused:
-            conversion.check_type(source, own)
+            conversion.check_type(source, kind)
         assert "\x1b" not in refused.value.message
+
+
+def test_a_head_is_not_converted() -> None:
     with pytest.raises(UsageError, match="draft head"):
         conversion.open_source(paths.find_bundled("demo-eagle3.gguf"))
 
@@ -114,7 +127,8 @@ def test_models_of_every_form(name: str, tmp_path: Path) -> None:
     n_tokens = 32 if name == "splits" else 0  # to compare costs another process
     converted = convert(source, "Q4_K_M", tmp_path / "copy.gguf", n_tokens)
     header = reader.read(converted.path)
-    assert (header.quantization, header.split) == ("Q4_K_M", None)
+    assert header.quantization == "Q4_K_M"
+    assert header.split is None
     assert {t.name for t in header.tensors} == {t.name for t in source.header.tensors}
     assert header.parameters == source.header.parameters
     assert converted.comparison is None or converted.comparison.tokens == n_tokens
@@ -134,58 +148,72 @@ def test_every_type_that_is_offered_can_be_written(tmp_path: Path) -> None:
         out.unlink()
 
 
-def test_an_existing_file_and_a_full_disk(
+def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "copy.gguf"
+    out.write_bytes(b"mine")
+
+    with pytest.raises(UsageError, match="exists"):
+        convert(conversion.open_source(DEMO), "F16", out)
+
+    assert out.read_bytes() == b"mine"
+
+
+def test_a_disk_without_space_is_refused_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, out = conversion.open_source(DEMO), tmp_path / "copy.gguf"
-    out.write_bytes(b"mine")
-    with pytest.raises(UsageError, match="exists"):
-        convert(source, "F16", out)
-    assert out.read_bytes() == b"mine"
-    out.unlink()
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+
     with pytest.raises(StorageError, match="needs about"):
-        convert(source, "F16", out)
+        convert(conversion.open_source(DEMO), "F16", tmp_path / "copy.gguf")
+
     assert files(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size")
-@pytest.mark.parametrize(("left", "error"), [(0, StorageError), (1 << 40, EngineError)])
+@pytest.mark.parametrize(
+    ("left", "error", "message"),
+    [(0, StorageError, "became full"), (1 << 40, EngineError, "cannot convert")],
+)
 def test_a_write_that_fails_midway(
-    left: int, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left: int,
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By a limit of the process; the disk counts as full only if it is."""
+    """It fails by a limit of the process; the disk counts as full only if it is."""
     import resource  # noqa: PLC0415  Unix only
 
-    frees, usage = iter([1 << 40, left]), shutil.disk_usage(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    free_bytes = iter([1 << 40, left])
     monkeypatch.setattr(
-        shutil, "disk_usage", lambda _: usage._replace(free=next(frees))
+        shutil, "disk_usage", lambda _: usage._replace(free=next(free_bytes))
     )
-    source, limits = (
-        conversion.open_source(DEMO),
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-    )
+    source = conversion.open_source(DEMO)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        with pytest.raises(
-            error, match="became full" if left == 0 else "cannot convert"
-        ):
+        with pytest.raises(error, match=message):
             convert(source, "F16", tmp_path / "copy.gguf")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
     assert files(tmp_path) == []
 
 
 def test_closing_a_conversion_at_any_step_leaves_nothing(tmp_path: Path) -> None:
     source = conversion.open_source(DEMO)
+    trial = ComparisonTrial(TEXTS, 64)
     for last in ("converting", "comparing"):
-        steps = conversion.convert(
-            source, "F16", tmp_path / "copy.gguf", ComparisonTrial(TEXTS, 64)
-        )
-        while not next(steps)[0].startswith(last):
-            pass
+        steps = conversion.convert(source, "F16", tmp_path / "copy.gguf", trial)
+        what = ""
+        while not what.startswith(last):
+            what, _ = next(steps)
+
         steps.close()
+
         assert files(tmp_path) == []
 
 
@@ -205,42 +233,49 @@ def test_a_killed_conversion_leaves_nothing(tmp_path: Path) -> None:
 
 
 def speed(name: str, write_ms: float, read_ms: float) -> TypeSpeed:
-    return TypeSpeed(
-        name, {1: write_ms, 2: write_ms, 4: write_ms, 8: write_ms, 256: 256 * read_ms}
-    )
+    pass_ms = dict.fromkeys((1, 2, 4, 8), write_ms)
+    return TypeSpeed(name, pass_ms | {256: 256 * read_ms})
 
 
 def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(
     zoo: Zoo,
 ) -> None:
-    source = conversion.open_source(DEMO)
-    own = source.header.quantization
-    speeds = [speed("Q4_0", 1, 0.1), speed("F16", 4, 0.2), speed("BF16", 5, 0.2)]
-    own_speed = speed(own, 9, 0.5)
-    assert conversion.rank_types(source.header, [*speeds, own_speed]) == ["F16", "BF16"]
-    assert (
-        conversion.rank_types(source.header, [own_speed, speed("MXFP4", 1, 0.1)]) == []
-    )
-    assert conversion.rank_types(source.header, [*speeds, speed(own, 0.5, 0.01)]) == []
+    header = conversion.open_source(DEMO).header
+    others = [
+        speed("Q4_0", write_ms=1, read_ms=0.1),
+        speed("F16", write_ms=4, read_ms=0.2),
+        speed("BF16", write_ms=5, read_ms=0.2),
+    ]
+    slow = speed(header.quantization, write_ms=9, read_ms=0.5)
+    fast = speed(header.quantization, write_ms=0.5, read_ms=0.01)
+    of_experts = speed("MXFP4", write_ms=1, read_ms=0.1)
+
+    assert conversion.rank_types(header, [*others, slow]) == ["F16", "BF16"]
+    assert conversion.rank_types(header, [slow, of_experts]) == []
+    assert conversion.rank_types(header, [*others, fast]) == []
 
 
 def test_a_gain_is_suggested_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    header = conversion.open_source(DEMO).header
-    own, faster = speed(header.main_type, 4, 0.4), speed("F16", 3.5, 0.2)
+    source = conversion.open_source(DEMO)
+    header = source.header
+    own = speed(header.main_type, write_ms=4, read_ms=0.4)
     types = {own.name: own}
     monkeypatch.setattr(type_speeds, "read_types", lambda: types)
-    assert conversion.suggest_once(DEMO, header) is None
-    types[faster.name] = faster
-    notice = conversion.suggest_once(DEMO, header)
-    assert notice is not None
-    assert notice.message == f"F16 reads 2.0 × as fast on this CPU as {own.name}."
-    assert notice.hint is not None and f"localspec convert {DEMO}" in notice.hint
-    assert conversion.suggest_once(DEMO, header) is None
+    assert conversion.suggest_once(DEMO, header) is None, "no other type is timed"
+    types["F16"] = speed("F16", write_ms=3.5, read_ms=0.2)
+
+    first = conversion.suggest_once(DEMO, header)
+    second = conversion.suggest_once(DEMO, header)
+
+    assert first is not None
+    assert first.message == f"F16 reads 2.0 × as fast on this CPU as {own.name}."
+    assert f"localspec convert {DEMO}" in first.hint
+    assert second is None
     assert conversion.suggest_conversion(header) != ""
-    copy = convert(conversion.open_source(DEMO), "BF16", tmp_path / "copy.gguf")
-    assert conversion.suggest_conversion(reader.read(copy.path)) == ""
+    copy = convert(source, "BF16", tmp_path / "copy.gguf")
+    assert conversion.suggest_conversion(reader.read(copy.path)) == "", "it is a copy"
 
 
 @pytest.fixture
@@ -248,9 +283,7 @@ def packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     file = tmp_path / "packaged.gguf"
     shutil.copy(DEMO, file)
     model = describe_file(file, {}, "package")
-    monkeypatch.setattr(
-        inventory, "find_packaged", lambda path: model if path == file else None
-    )
+    monkeypatch.setattr(inventory, "find_packaged", {file: model}.get)
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_STARTER_TYPE", "F16")
     yield file
@@ -300,10 +333,11 @@ def test_the_copy_is_made_while_nobody_asks(
     monkeypatch.setattr(idle_tasks, "IDLE_SECONDS", 0.01)
     monkeypatch.setattr(type_speeds, "missing_types", list)
 
+    def is_made() -> bool:
+        return conversion.choose_faster_copy(packaged, lambda _: None) != packaged
+
     with idle_tasks.work_while_idle(packaged):
-        wait_for(
-            lambda: conversion.choose_faster_copy(packaged, lambda _: None) != packaged
-        )
+        wait_for(is_made)
 
 
 def test_a_question_ends_the_conversion_and_leaves_no_file(
@@ -323,9 +357,7 @@ def test_a_question_ends_the_conversion_and_leaves_no_file(
 
     with idle_tasks.work_while_idle(packaged):
         wait_for(lambda: bool(processes))
-        (thread,) = [
-            each for each in threading.enumerate() if each.name == "idle-tasks"
-        ]
+        (thread,) = [t for t in threading.enumerate() if t.name == "idle-tasks"]
     thread.join(20)
 
     assert not thread.is_alive()

@@ -20,14 +20,15 @@ def test_a_slow_type_is_named(
     folder.mkdir()
     shutil.copy(zoo["target"], folder / "slow.gguf")
     monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(folder))
-    assert "slow-type" not in by_id(checks.check_models())
-    monkeypatch.setattr(
-        conversion, "suggest_conversion", lambda _: "F16 reads 2.0 × as fast"
-    )
+    assert "slow-type" not in by_id(checks.check_models()), "nothing is timed"
+    gain = "F16 reads 2.0 × as fast"
+    monkeypatch.setattr(conversion, "suggest_conversion", lambda _: gain)
+
     found = by_id(checks.check_models())["slow-type"]
-    assert found.what == "slow.gguf: F16 reads 2.0 × as fast"
+
+    assert found.what == f"slow.gguf: {gain}"
     assert found.fix == f"localspec convert {folder / 'slow.gguf'}"
     header = conversion.open_source(folder / "slow.gguf").header
     copied = replace(header, keys={**header.keys, conversion.ORIGIN_KEY: "slow.gguf"})
     monkeypatch.setattr(reader, "read", lambda _: copied)
-    assert "slow-type" not in by_id(checks.check_models())
+    assert "slow-type" not in by_id(checks.check_models()), "it has a copy"

@@ -57,10 +57,16 @@ def crossed(
     `pieces` are those of the target and the draft.
     """
     cache = model if isinstance(model, PrefixCache) else PrefixCache(model)
-    vocabularies = VocabularyMap(vocabulary(pieces[0]), vocabulary(pieces[1]))
-    n_vocab = len(pieces[0])
+    target_pieces, draft_pieces = pieces
+    vocabularies = VocabularyMap(vocabulary(target_pieces), vocabulary(draft_pieces))
     inputs = DrafterInputs(
-        cache, verifier, sampling, start, n_vocab, is_end, prepared=vocabularies
+        draft_cache=cache,
+        verifier=verifier,
+        sampling=sampling,
+        prompt_length=start,
+        n_vocab=len(target_pieces),
+        is_eog=is_end,
+        prepared=vocabularies,
     )
     return CrossVocabularyDrafter(cache, vocabularies, inputs)
 
@@ -74,10 +80,11 @@ class PermutedModel(FakeModel):
     def __init__(self, model: FakeModel) -> None:
         super().__init__(model.n_vocab, model.n_ctx, model.n_batch)
         self._model = model
-        self._theirs = np.array(["abcdef".index(letter) for letter in PERMUTED])
+        self._their_ids = np.array(["abcdef".index(letter) for letter in PERMUTED])
+        """The token of `model` for each of this one's."""
 
     def row(self, past: Sequence[int]) -> Logits:
-        their_past = [int(self._theirs[token]) for token in past]
+        their_past = [int(self._their_ids[token]) for token in past]
         their_row = self._model.row(their_past)
-        row: Logits = their_row[self._theirs]
+        row: Logits = their_row[self._their_ids]
         return row

@@ -17,9 +17,21 @@ from tests.support.fake_models import FakeModel, HistoryModel, TableModel, table
 def crossed_by(
     make: Callable[[], FakeModel], pieces: tuple[Sequence[str], Sequence[str]]
 ) -> Callable[[Verifier, PreparedAnswer, list[int]], Drafter]:
-    return lambda verifier, what, text: crossed(
-        make(), verifier, what.sampling, len(what.prompt), pieces, is_end=what.is_eog
-    )
+    """Makes the drafter of an answer, over the model that `make` makes."""
+
+    def make_drafter(
+        verifier: Verifier, answer: PreparedAnswer, _text: list[int]
+    ) -> Drafter:
+        return crossed(
+            make(),
+            verifier,
+            answer.sampling,
+            len(answer.prompt),
+            pieces=pieces,
+            is_end=answer.is_eog,
+        )
+
+    return make_drafter
 
 
 TWINS = {

@@ -1,6 +1,4 @@
-"""A draft of another vocabulary reads the target's text, whatever bytes the target
-writes.
-"""
+"""A draft model of another vocabulary reads every text that the target writes."""
 
 import random
 from collections.abc import Iterator
@@ -52,10 +50,11 @@ def spelled(path: Path) -> tuple[SpelledVocabulary, LlamaModel]:
 
 @pytest.fixture(scope="module")
 def spm_and_bpe(zoo: Zoo) -> Iterator[tuple[SpelledVocabulary, SpelledVocabulary]]:
-    (spm, one), (bpe, other) = spelled(zoo["target"]), spelled(DEMO / "demo-draft.gguf")
+    spm, spm_model = spelled(zoo["target"])
+    bpe, bpe_model = spelled(DEMO / "demo-draft.gguf")
     yield spm, bpe
-    one.close()
-    other.close()
+    spm_model.close()
+    bpe_model.close()
 
 
 def test_the_bytes_of_every_token_are_llama_cpps_and_controls_are_not_shared(
@@ -68,17 +67,17 @@ def test_the_bytes_of_every_token_are_llama_cpps_and_controls_are_not_shared(
         expected = [model.vocabulary.piece(i) for i in range(model.vocabulary.n_tokens)]
         assert list(own.tokens.pieces) == expected
         shared = VocabularyMap(own, other).shared_target_ids.tolist()
-        assert shared and all(expected[token] for token in shared)
+        assert shared
+        assert all(expected[token] for token in shared)
         assert not any(model.vocabulary.is_eog(token) for token in shared)
         model.close()
 
 
-def read_in_steps(
-    text: DraftText, tokens: list[int], rng: random.Random
-) -> Iterator[int]:
+def random_ends(n_tokens: int, rng: random.Random) -> Iterator[int]:
+    """Ascending lengths of a text of `n_tokens` that grows by one to six tokens."""
     at = 0
-    while at < len(tokens):
-        at = min(len(tokens), at + rng.randint(1, 6))
+    while at < n_tokens:
+        at = min(n_tokens, at + rng.randint(1, 6))
         yield at
 
 
@@ -86,24 +85,30 @@ def read_in_steps(
 def test_a_text_is_read_as_it_grows(
     spm_and_bpe: tuple[SpelledVocabulary, SpelledVocabulary], reverse: bool
 ) -> None:
-    """At every step the draft's tokens stand for the text, and what it says is
-    unchanged is.
+    """At every step the draft's tokens stand for the text, and the first `n_unchanged`
+    are those of the step before.
     """
-    target, draft = spm_and_bpe[::-1] if reverse else spm_and_bpe
+    target, draft = spm_and_bpe
+    if reverse:
+        target, draft = draft, target
     rng = random.Random(0)
     for text in TEXTS * 4:
         tokens = target.spell(text.encode())
-        reading = DraftText(VocabularyMap(target, draft), None, 0)
+        reading = DraftText(VocabularyMap(target, draft), prompt=None, prompt_length=0)
         before: list[int] = []
-        for n in read_in_steps(reading, tokens, rng):
-            is_whole = reading.update(tokens[:n])
+        for n in random_ends(len(tokens), rng):
             data = target.join(tokens[:n])
-            assert is_whole == (data.decode("utf-8", "ignore").encode() == data)
+            ends_in_character = data.decode("utf-8", "ignore").encode() != data
+
+            is_whole = reading.update(tokens[:n])
+
+            assert is_whole != ends_in_character
             if is_whole:
                 assert draft.join(reading.tokens) == data
                 kept = reading.n_unchanged
                 assert reading.tokens[:kept] == before[:kept]
-                before, reading.n_unchanged = list(reading.tokens), len(reading.tokens)
+                before = list(reading.tokens)
+                reading.n_unchanged = len(before)
         assert draft.join(reading.tokens) == text.encode()
 
 
@@ -111,12 +116,18 @@ def test_a_word_that_would_begin_with_another_space_is_spelled_without() -> None
     """Llama 2's tokenizer adds a space before the first word."""
     plain = vocabulary(("a", "b", " ", "\n", " a", " ab"))
     adding = replace(plain, tokenize=lambda text: plain.tokenize(b" " + text))
+
     for text in (b"ab", b" ab", b"a", b"b a"):
         assert adding.join(adding.spell(text)) == text
-    changing = replace(
-        plain, tokenize=lambda text: plain.tokenize(text.replace(b"a", b"b"))
-    )
-    assert changing.spell(b"ba") == []
+
+
+def test_a_text_that_the_tokenizer_changes_has_no_spelling() -> None:
+    plain = vocabulary(("a", "b", "\n"))
+
+    def tokenize(text: bytes) -> list[int]:
+        return plain.tokenize(text.replace(b"a", b"b"))
+
+    assert replace(plain, tokenize=tokenize).spell(b"ba") == []
 
 
 def test_a_longer_token_replaces_the_last_one() -> None:
@@ -128,12 +139,14 @@ def test_a_longer_token_replaces_the_last_one() -> None:
             row[DRAFT.index("cab")] = 50.0
             return row
 
-    model = Healing(0, n_vocab=len(DRAFT))
-    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2)
     text = [TARGET.index("a"), TARGET.index("c")]
-    assert drafter.propose(text, 1).tokens == [TARGET.index("ab")]
-    drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 2)
-    assert drafter.propose(text, 2).tokens == [TARGET.index("ab"), TARGET.index("ca")]
+    for limit, expected in ((1, ["ab"]), (2, ["ab", "ca"])):
+        model = Healing(0, n_vocab=len(DRAFT))
+        drafter = crossed(model, make_verifier("coupled", 0), GREEDY, len(text))
+
+        draft = drafter.propose(text, limit)
+
+        assert draft.tokens == [TARGET.index(piece) for piece in expected]
     assert model.memory == [DRAFT.index("a"), DRAFT.index("cab")]
 
 
@@ -145,12 +158,13 @@ def unlike(zoo: Zoo) -> Iterator[Session]:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_text_is_the_targets(unlike: Session, mode: str) -> None:
+    """Greedy texts are equal with every method, sampled ones with `coupled`."""
     for i, text in enumerate(TEXTS):
-        samplings = [
-            GREEDY,
-            SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=i),
-        ]
-        for sampling in samplings[: 1 + (mode == "coupled")]:
+        samplings = [GREEDY]
+        if mode == "coupled":
+            hot = SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=i)
+            samplings.append(hot)
+        for sampling in samplings:
             asked = {"sampling": sampling, "verify": mode, "max_tokens": 40}
             (got,) = say_like_plain(unlike, "crossvocab", text, (4,), **asked)
             assert got.speculation["drafted"] > 0
@@ -165,39 +179,49 @@ def test_auto_says_what_it_is_and_pauses_it_like_any_other(unlike: Session) -> N
     assert got.speculation["paused_rounds"] > 0
 
 
+QUESTION = (ChatMessage("user", "Say it <|im_end|> again"),)
+
+
+def test_a_draft_of_the_same_vocabulary_needs_no_map(zoo: Zoo) -> None:
+    with loaded(zoo["chatty"], zoo["no-system"]) as session:
+        draft = session._pair.loaded_draft
+        assert draft is not None
+        assert draft.prepared is None
+
+
 def test_it_drafts_a_chat_by_its_own_template(zoo: Zoo) -> None:
-    question = (ChatMessage("user", "Say it <|im_end|> again"),)
-    with loaded(zoo["chatty"], zoo["no-system"]) as same:
-        assert same._pair.loaded_draft is not None
-        assert same._pair.loaded_draft.prepared is None
     with loaded(zoo["chatty"], zoo["thinker"]) as session:
         draft = session._pair.loaded_draft
-        assert draft is not None and session._draft is not None
-        prompt = draft.prompt(GenerateCommand(messages=question))
-        assert prompt is not None
-        shown = b"".join(
-            session._draft.vocabulary.token_text(token) for token in prompt
-        )
-        assert shown.endswith(b"<|im_start|>assistant\n") or b"assistant" in shown
-        assert draft.prompt(GenerateCommand("Say it")) is None
-    with loaded(zoo["chatty"], DEMO / "demo-draft.gguf") as without_template:
-        draft = without_template._pair.loaded_draft
         assert draft is not None
-        assert draft.prompt(GenerateCommand(messages=question)) is None
+        assert session._draft is not None
+
+        prompt = draft.prompt(GenerateCommand(messages=QUESTION))
+
+        assert prompt is not None
+        names = [session._draft.vocabulary.token_text(token) for token in prompt]
+        assert b"assistant" in b"".join(names)
+        assert draft.prompt(GenerateCommand("Say it")) is None, "it is no chat"
+
+
+def test_a_draft_without_a_template_reads_the_targets_chat(zoo: Zoo) -> None:
+    with loaded(zoo["chatty"], DEMO / "demo-draft.gguf") as session:
+        draft = session._pair.loaded_draft
+        assert draft is not None
+        assert draft.prompt(GenerateCommand(messages=QUESTION)) is None
 
 
 def test_a_text_the_draft_cannot_spell_is_not_drafted() -> None:
     model = HistoryModel(0, n_vocab=2)
-    drafter = crossed(
-        model, make_verifier("coupled", 0), GREEDY, 2, (TARGET, ("a", "c"))
-    )
+    verifier = make_verifier("coupled", 0)
+    drafter = crossed(model, verifier, GREEDY, 2, pieces=(TARGET, ("a", "c")))
+
     assert drafter.propose([0, 1], 3).tokens == []
     assert model.memory == []
 
 
 def test_a_bias_of_the_targets_tokens_is_no_bias_of_the_drafts() -> None:
     """The target's token 40 is none of the draft's; what is drafted stays as without."""
-    drafts = []
+    drafts: list[list[int]] = []
     for bias in ((), ((40, 5.0), (1, -100.0))):
         sampling = replace(SAMPLED, logit_bias=bias, presence_penalty=0.5)
         model = HistoryModel(2, n_vocab=len(DRAFT))
@@ -210,5 +234,9 @@ def test_it_ends_with_its_context() -> None:
     model = HistoryModel(0, n_vocab=len(DRAFT), n_ctx=8)
     for n in range(5, 12):
         drafter = crossed(model, make_verifier("coupled", 0), GREEDY, 5)
-        assert len(drafter.propose([TARGET.index("c")] * n, 5).tokens) <= 5
+        text = [TARGET.index("c")] * n
+
+        draft = drafter.propose(text, 5)
+
+        assert len(draft.tokens) <= 5
         assert len(model.memory) <= 8

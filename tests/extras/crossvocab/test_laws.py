@@ -30,12 +30,9 @@ DRY_AND_XTC = replace(
 
 
 def shared_tokens_case(sampling: SamplingParams) -> Case:
-    """A draft that shares two of the target's three tokens, and knows one that it
-    lacks.
-    """
-    drafter = crossed_by(
-        lambda: TableModel(table(12, 3, scale=1.0)), (("a", "b", "ab"), SHARED_BY_TWO)
-    )
+    """A draft with two of the target's three tokens, and one that the target lacks."""
+    pieces = (("a", "b", "ab"), SHARED_BY_TWO)
+    drafter = crossed_by(lambda: TableModel(table(12, 3, scale=1.0)), pieces)
     return replace(tables_case(sampling), drafter=drafter)
 
 
@@ -53,7 +50,9 @@ def test_the_target_under_other_numbers_is_judged_to_be_always_right() -> None:
     answer, command = recorded(SAMPLED)
     cache = PrefixCache(PermutedModel(history()))
     pieces = ("abcdef", PERMUTED)
-    drafter = crossed(cache, answer.prepared.verifier, SAMPLED, len(PROMPT), pieces)
+    drafter = crossed(
+        cache, answer.prepared.verifier, SAMPLED, len(PROMPT), pieces=pieces
+    )
 
     score = draft_scoring.score_drafter(drafter, answer)
 

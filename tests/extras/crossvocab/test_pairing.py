@@ -9,16 +9,18 @@ from tests.support.zoo import Zoo
 
 
 def test_pair_check_names_the_verdict(zoo: Zoo) -> None:
-    done = localspec("pair", "check", zoo["target"], zoo["reordered"], "--json")
+    pair = (zoo["target"], zoo["reordered"])
 
-    assert (done.code, done.document["verdict"]) == (0, "cross-vocabulary")
+    done = localspec("pair", "check", *pair, "--json")
+
+    assert done.code == 0
+    assert done.document["verdict"] == "cross-vocabulary"
 
 
 def test_such_a_pair_has_this_drafter_and_no_head(zoo: Zoo) -> None:
     pair = launch.resolve_pair(str(zoo["target"]), "demo")
 
     launch.check_drafter(pair, "crossvocab")
-    with pytest.raises(
-        UsageError, match="its draft is a model with another vocabulary"
-    ):
+    reason = "its draft is a model with another vocabulary"
+    with pytest.raises(UsageError, match=reason):
         launch.check_drafter(pair, "eagle3")

@@ -26,16 +26,15 @@ from tests.support.zoo import Zoo
 
 def contents(path: Path) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
     """Keys with their types and values; tensors with their types, shapes and bytes."""
-    reader = GGUFReader(path)
-    keys = {
-        name: (field.types, field.contents())
-        for name, field in reader.fields.items()
-        if not name.startswith("GGUF.")
-    }
-    tensors = {
-        tensor.name: (tensor.tensor_type, list(tensor.shape), tensor.data.tobytes())
-        for tensor in reader.tensors
-    }
+    file = GGUFReader(path)
+    keys: dict[str, Any] = {}
+    for name, field in file.fields.items():
+        if not name.startswith("GGUF."):
+            keys[name] = (field.types, field.contents())
+    tensors: dict[str, tuple[Any, ...]] = {}
+    for tensor in file.tensors:
+        shape = list(tensor.shape)
+        tensors[tensor.name] = (tensor.tensor_type, shape, tensor.data.tobytes())
     return keys, tensors
 
 
@@ -49,9 +48,8 @@ def with_layers(model: Model, kept: list[int], **keys: Any) -> Model:
             tensors[new_names[prefix] + name.removeprefix(prefix)] = values
         elif not name.startswith("blk."):
             tensors[name] = values
-    return replace(
-        model, tensors=tensors, keys={**model.keys, "block_count": len(kept), **keys}
-    )
+    new_keys = {**model.keys, "block_count": len(kept), **keys}
+    return replace(model, tensors=tensors, keys=new_keys)
 
 
 def deep(**more: Any) -> Model:
@@ -89,24 +87,29 @@ def test_it_is_the_model_that_has_only_these_layers(name: str, tmp_path: Path) -
     make, kept, keys = CASES[name]
     source = make().write(tmp_path / "whole.gguf")
     expected = with_layers(make(), kept, **keys).write(tmp_path / "expected.gguf")
-    size = layer_subset.copy_layers(source, tmp_path / "copy.gguf", kept)
-    assert contents(tmp_path / "copy.gguf") == contents(expected)
-    assert size == (tmp_path / "copy.gguf").stat().st_size
-    reader.check_loadable(tmp_path / "copy.gguf")
+    copy = tmp_path / "copy.gguf"
+
+    size = layer_subset.copy_layers(source, copy, kept)
+
+    assert contents(copy) == contents(expected)
+    assert size == copy.stat().st_size
+    reader.check_loadable(copy)
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_layer_keeps_its_kind_of_attention(zoo: Zoo, tmp_path: Path) -> None:
-    """Gemma's sixth layers see the whole text; the file does not say so, only their
-    number.
+@pytest.mark.parametrize(("layer", "has_window"), [(0, True), (1, False)])
+def test_a_layer_keeps_its_kind_of_attention(
+    layer: int, has_window: bool, zoo: Zoo, tmp_path: Path
+) -> None:
+    """Every sixth layer of Gemma sees the whole text. The file does not say so: it
+    follows from the layer's number.
     """
-    swa_layers = [True, False]
     copy = tmp_path / "copy.gguf"
-    layer_subset.copy_layers(zoo["sliding"], copy, [1], swa_layers)
+
+    layer_subset.copy_layers(zoo["sliding"], copy, [layer], swa_layers=[True, False])
+
     pattern = "gemma3.attention.sliding_window_pattern"
-    assert reader.read(copy).keys[pattern] == (False,)
-    layer_subset.copy_layers(zoo["sliding"], tmp_path / "first.gguf", [0], swa_layers)
-    assert reader.read(tmp_path / "first.gguf").keys[pattern] == (True,)
+    assert reader.read(copy).keys[pattern] == (has_window,)
 
 
 def test_layers_that_predict_are_left_out(zoo: Zoo, tmp_path: Path) -> None:
@@ -114,9 +117,12 @@ def test_layers_that_predict_are_left_out(zoo: Zoo, tmp_path: Path) -> None:
     n = before.n_layer - before.hparam("nextn_predict_layers")
     assert before.hparam("nextn_predict_layers")
     copy = tmp_path / "copy.gguf"
+
     layer_subset.copy_layers(zoo["mimo"], copy, [0])
+
     after = reader.read(copy)
-    assert (after.n_layer, after.hparam("nextn_predict_layers")) == (1, 0)
+    assert after.n_layer == 1
+    assert after.hparam("nextn_predict_layers") == 0
     assert not any("nextn" in name for name in after.tensors_by_name)
     with pytest.raises(UsageError, match=f"no layer {n}"):
         layer_subset.copy_layers(zoo["mimo"], copy, [n])
@@ -129,30 +135,40 @@ def test_the_command_makes_a_draft_that_drafts(tmp_path: Path) -> None:
     model = tinygguf.nudged(deep(kind=Kind.Q8_0), 1)
     model.keys["early_exit_layer"] = 4
     source = model.write(tmp_path / "whole.gguf")
-    draft, middle = tmp_path / "exit.gguf", tmp_path / "middle.gguf"
-    done = localspec("make-draft", source, "--out", draft, "--json")
-    assert (done.code, done.document["layers"], done.document["of"]) == (
-        0,
-        [0, 1, 2, 3],
-        6,
+    draft = tmp_path / "exit.gguf"
+    middle = tmp_path / "middle.gguf"
+
+    exit_layers = localspec("make-draft", source, *out_to(draft), "--json")
+    some_layers = localspec(
+        *("make-draft", source), *("--keep", "0-1,5, 3"), *out_to(middle)
     )
-    assert (
-        localspec("make-draft", source, "--keep", "0-1,5, 3", "--out", middle).code == 0
-    )
+
+    assert exit_layers.code == 0
+    assert exit_layers.document["layers"] == [0, 1, 2, 3]
+    assert exit_layers.document["of"] == 6
+    assert some_layers.code == 0
     assert reader.read(middle).n_layer == 4
-    plain = localspec(
-        "run", source, "--draft", "none", "--spec", "off", *ASKED
-    ).document
     for path in (draft, middle):
-        got = localspec(
-            "run", source, "--draft", path, "--spec", "model", *ASKED
-        ).document
-        assert got["text"] == plain["text"] and got["speculation"]["drafted"] > 0
+        check_that_it_drafts(source, path)
 
 
-def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
+def out_to(file: Path) -> tuple[str, Path]:
+    return "--out", file
+
+
+def check_that_it_drafts(target: Path, draft: Path) -> None:
+    """It drafts for a target, whose greedy text stays the same."""
+    without = ("--draft", "none", "--spec", "off")
+    with_draft = ("--draft", draft, "--spec", "model")
+    plain = localspec("run", target, *without, *ASKED).document
+    got = localspec("run", target, *with_draft, *ASKED).document
+    assert got["text"] == plain["text"]
+    assert got["speculation"]["drafted"] > 0
+
+
+def test_models_and_layers_that_are_refused(zoo: Zoo, tmp_path: Path) -> None:
     out = tmp_path / "draft.gguf"
-    for model, arguments, said in (
+    for model, arguments, words in (
         ("target", ("--keep", "0-9"), "no layer 2"),
         ("target", ("--keep", "1-0"), "'1-0' is no layer"),
         ("target", ("--keep", ""), "it is empty"),
@@ -161,83 +177,88 @@ def test_what_is_refused(zoo: Zoo, tmp_path: Path) -> None:
         ("eagle3", ("--keep", "0"), "draft head"),
         ("vocabulary-only", ("--keep", "0"), "no weights"),
     ):
-        done = localspec("make-draft", zoo[model], *arguments, "--out", out, "--json")
-        assert done.code in (2, 12) and said in json.dumps(
-            done.document["error"]["message"]
-        )
+        given = (zoo[model], *arguments, *out_to(out), "--json")
+        done = localspec("make-draft", *given)
+        assert done.code in (2, 12)
+        assert words in json.dumps(done.document["error"]["message"])
         assert not out.exists()
+
+
+def test_an_existing_file_is_not_replaced(zoo: Zoo, tmp_path: Path) -> None:
+    out = tmp_path / "draft.gguf"
     out.write_bytes(b"mine")
-    done = localspec("make-draft", zoo["target"], "--keep", "0", "--out", out)
-    assert done.code == 2 and out.read_bytes() == b"mine"
-    full = localspec(
-        "make-draft", zoo["target"], "--keep", "0", "--out", tmp_path / "no" / "x"
-    )
-    assert full.code == 8
+    given = (zoo["target"], "--keep", "0", *out_to(out))
+
+    done = localspec("make-draft", *given)
+
+    assert done.code == 2
+    assert out.read_bytes() == b"mine"
 
 
-def test_the_command_trims_the_vocabulary(zoo: Zoo, tmp_path: Path) -> None:
-    """The most used tokens of a text, then the first ones; the draft is a target for
-    nobody.
-    """
-    text, draft = tmp_path / "text.txt", tmp_path / "trimmed.gguf"
+def test_a_folder_that_is_not_there_is_a_storage_error(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    given = (zoo["target"], "--keep", "0", *out_to(tmp_path / "no" / "x"))
+
+    assert localspec("make-draft", *given).code == 8
+
+
+@pytest.fixture
+def trimmed(zoo: Zoo, tmp_path: Path) -> Path:
+    """A draft with the 40 tokens that a text uses most, and the first ones."""
+    text = tmp_path / "text.txt"
     text.write_text("the one the two the three " * 20)
-    arguments = (
-        "make-draft",
-        zoo["cousin"],
-        "--vocab",
-        "40",
-        "--from",
-        text,
-        "--out",
-        draft,
-    )
-    done = localspec(*arguments, "--json").document
-    assert (done["tokens"], done["coverage"], done["layers"]) == (40, 1.0, [0, 1])
-    before, after = (
-        reader.read(path).tensors_by_name for path in (zoo["cousin"], draft)
-    )
-    assert after["output.weight"].n_bytes * before["output.weight"].shape[1] == (
-        before["output.weight"].n_bytes * 40
-    )
-    assert localspec("pair", "check", zoo["target"], draft).code == 0
-    said = localspec(
-        "run", zoo["target"], "--draft", draft, "--spec", "model", *ASKED
-    ).document
-    plain = localspec(
-        "run", zoo["target"], "--draft", "none", "--spec", "off", *ASKED
-    ).document
-    assert said["text"] == plain["text"] and said["speculation"]["drafted"] > 0
-    none = tmp_path / "none.gguf"
+    draft = tmp_path / "trimmed.gguf"
+    given = (zoo["cousin"], "--vocab", "40", "--from", text, *out_to(draft))
+
+    done = localspec("make-draft", *given, "--json").document
+
+    assert done["tokens"] == 40
+    assert done["coverage"] == 1.0
+    assert done["layers"] == [0, 1]
+    return draft
+
+
+def test_a_trimmed_vocabulary_has_fewer_output_rows(zoo: Zoo, trimmed: Path) -> None:
+    before = reader.read(zoo["cousin"]).tensors_by_name["output.weight"]
+    after = reader.read(trimmed).tensors_by_name["output.weight"]
+
+    assert after.n_bytes / 40 == before.n_bytes / before.shape[1]
+
+
+def test_a_draft_with_a_trimmed_vocabulary_drafts(zoo: Zoo, trimmed: Path) -> None:
+    assert localspec("pair", "check", zoo["target"], trimmed).code == 0
+    check_that_it_drafts(zoo["target"], trimmed)
+
+
+def test_vocabularies_that_are_refused(zoo: Zoo, trimmed: Path, tmp_path: Path) -> None:
+    """A trimmed model is neither a target nor a source; others cannot be trimmed."""
+    out = tmp_path / "none.gguf"
+    to_out = out_to(out)
+    cousin = zoo["cousin"]
+    hybrid = zoo["hybrid"]
     for refused, words in (
-        (("run", draft, *ASKED), "not a complete model"),
-        (("convert", draft, "--type", "Q4_0", "--out", none), "is trimmed"),
-        (("make-draft", draft, "--vocab", "20", "--out", none), "trimmed already"),
-        (
-            ("make-draft", zoo["cousin"], "--vocab", "32k", "--out", none),
-            "no number of tokens",
-        ),
-        (
-            ("make-draft", zoo["hybrid"], "--vocab", "40", "--out", none),
-            "cannot be trimmed",
-        ),
-        (
-            ("make-draft", zoo["cousin"], "--vocab", "40", "--out", none),
-            "no kept answer",
-        ),
+        (("run", trimmed, *ASKED), "not a complete model"),
+        (("convert", trimmed, "--type", "Q4_0", *to_out), "is trimmed"),
+        (("make-draft", trimmed, "--vocab", "20", *to_out), "trimmed already"),
+        (("make-draft", cousin, "--vocab", "32k", *to_out), "no number of tokens"),
+        (("make-draft", hybrid, "--vocab", "40", *to_out), "cannot be trimmed"),
+        (("make-draft", cousin, "--vocab", "40", *to_out), "no kept answer"),
     ):
         failed = localspec(*refused)
-        assert failed.code in (2, 12) and words in failed.err + failed.out.decode()
-        assert not none.exists()
+        assert failed.code in (2, 12)
+        assert words in failed.err + failed.out.decode()
+        assert not out.exists()
 
 
 def test_the_answers_of_kept_chats_are_counted(zoo: Zoo, tmp_path: Path) -> None:
     with closing(ChatHistory.open()) as history:
         put(history, ("what?", "the end"), ("and then?", "in the end"))
-    draft = tmp_path / "trimmed.gguf"
-    done = localspec(
-        "make-draft", zoo["cousin"], "--vocab", "2", "--out", draft, "--json"
-    )
-    # of `▁` three, of `▁the` two
+    given = ("--vocab", "2", *out_to(tmp_path / "trimmed.gguf"), "--json")
+
+    done = localspec("make-draft", zoo["cousin"], *given)
+
+    # The most used of 12 tokens are `▁`, three times, and `▁the`, twice.
     assert done.document["coverage"] == pytest.approx(5 / 12)
 
 

@@ -74,13 +74,13 @@ def overlapped_drafter(
     assert isinstance(cache.model, BranchingModel)
     cache.model.n_branches = fan
     inputs = drafters.DrafterInputs(
-        cache,
-        verifier,
-        what.sampling,
-        len(what.prompt),
-        cache.model.n_vocab,
-        what.is_eog,
-        what.is_cancelled,
+        draft_cache=cache,
+        verifier=verifier,
+        sampling=what.sampling,
+        prompt_length=len(what.prompt),
+        n_vocab=cache.model.n_vocab,
+        is_eog=what.is_eog,
+        cancelled=what.is_cancelled,
         constraint=what.constraint,
         keep_logits=True,
     )
@@ -88,4 +88,5 @@ def overlapped_drafter(
         policy = OverlapPolicy()
         policy.is_forced = True
     worker = worker or ScheduledWorker(lambda: (True, 1000))
-    return OverlappedDrafter(ModelDrafter(cache, inputs), cache, inputs, policy, worker)
+    drafter = ModelDrafter(cache, inputs)
+    return OverlappedDrafter(drafter, cache, inputs, policy=policy, worker=worker)

@@ -11,14 +11,20 @@ from tests.support.fake_models import BranchingModel
 def _overlapped(
     fan: int, n_checks: int
 ) -> Callable[[Verifier, PreparedAnswer, list[int]], Drafter]:
-    """Drafts ahead for `fan` outcomes; each job is stopped after some checks."""
-    return lambda verifier, what, text: overlapped_drafter(
-        BranchingModel(2),
-        verifier,
-        what,
-        ScheduledWorker(lambda: (True, n_checks)),
-        fan=fan,
-    )
+    """Makes a drafter that drafts ahead for `fan` outcomes.
+
+    Each of its jobs is stopped after `n_checks` checks.
+    """
+
+    def make_drafter(
+        verifier: Verifier, answer: PreparedAnswer, _text: list[int]
+    ) -> Drafter:
+        worker = ScheduledWorker(lambda: (True, n_checks))
+        return overlapped_drafter(
+            BranchingModel(2), verifier, answer, worker=worker, fan=fan
+        )
+
+    return make_drafter
 
 
 GUESSERS = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.engine.session import Session
@@ -15,8 +16,11 @@ from localspec.errors import EngineError, UsageError
 from localspec.extras.overlapped.drafter import (
     DraftOverlap,
     IsStopped,
+    OverlappedDrafter,
     OverlapPolicy,
+    Place,
     ThreadWorker,
+    likely_outcomes,
 )
 from localspec.protocol.events import Overlap, RoundTimes
 from localspec.protocol.wire import LoadCommand, MeasuredCosts, SamplingParams
@@ -61,35 +65,40 @@ class LikeTarget(BranchingModel):
         return mixed
 
 
-def answer(
-    what: PreparedAnswer,
-    fan: int = 0,
-    n_checks: int = 1000,
-    draft: int = 1,
-    target: int = 1,
+def answer_without_overlap(what: PreparedAnswer, draft_seed: int) -> Run:
+    verifier = make_verifier("coupled", SEED)
+    drafter = model_drafter(
+        LikeTarget(draft_seed),
+        verifier,
+        what.sampling,
+        len(what.prompt),
+        is_eog=what.is_eog,
+    )
+    return run(HistoryModel(1), drafter, verifier, what)
+
+
+def answer_with_overlap(
+    what: PreparedAnswer, draft_seed: int, *, fan: int, n_checks: int
 ) -> Run:
-    verifier, model = make_verifier("coupled", SEED), LikeTarget(draft)
-    if not fan:
-        drafter = model_drafter(
-            model, verifier, what.sampling, len(what.prompt), is_eog=what.is_eog
-        )
-        return run(HistoryModel(target), drafter, verifier, what)
+    verifier = make_verifier("coupled", SEED)
     worker = ScheduledWorker(lambda: (True, n_checks))
-    overlapped = overlapped_drafter(model, verifier, what, worker, fan=fan)
-    return run(HistoryModel(target), overlapped, verifier, what)
+    drafter = overlapped_drafter(
+        LikeTarget(draft_seed), verifier, what, worker, fan=fan
+    )
+    return run(HistoryModel(1), drafter, verifier, what)
 
 
 @pytest.mark.parametrize("fan", FANS)
 def test_every_draft_is_the_same_as_without_overlap(fan: int) -> None:
-    penalised = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=4)
-    for sampling, length, seed in product(
-        (GREEDY, SAMPLED, penalised), (1, 2, 3, 5), (1, 2)
-    ):
+    penalized = replace(SAMPLED, repeat_penalty=1.4, repeat_last_n=4)
+    samplings = (GREEDY, SAMPLED, penalized)
+    for sampling, length, seed in product(samplings, (1, 2, 3, 5), (1, 2)):
         what = job(PROMPT, 24, sampling=sampling, draft_length=length)
-        expected = answer(what, draft=seed)
+        expected = answer_without_overlap(what, seed)
         for n_checks in (0, 1, 2, 4, 1000):
-            got = answer(what, fan, n_checks, draft=seed)
-            assert (got.drafts, got.tokens) == (expected.drafts, expected.tokens)
+            got = answer_with_overlap(what, seed, fan=fan, n_checks=n_checks)
+            assert got.drafts == expected.drafts
+            assert got.tokens == expected.tokens
 
 
 def test_branches_leave_their_cells_to_a_text_that_fills_the_context() -> None:
@@ -103,19 +112,29 @@ def test_branches_leave_their_cells_to_a_text_that_fills_the_context() -> None:
         ahead = overlapped_drafter(
             LikeTarget(seed, n_ctx=n_ctx), verifier, what, fan=fan
         )
-        drafts = [
-            run(HistoryModel(1), each, verifier, what).drafts for each in (plain, ahead)
-        ]
-        assert drafts[0] == drafts[1]
+
+        expected = run(HistoryModel(1), plain, verifier, what)
+        got = run(HistoryModel(1), ahead, verifier, what)
+
+        assert got.drafts == expected.drafts
 
 
 def test_a_draft_that_is_always_right_is_always_there_already() -> None:
     what = job(PROMPT, 41, sampling=SAMPLED, draft_length=4)
-    verifier, model = make_verifier("coupled", SEED), BranchingModel(1)
-    drafter = overlapped_drafter(model, verifier, what, fan=1)
+    verifier = make_verifier("coupled", SEED)
+    drafter = overlapped_drafter(BranchingModel(1), verifier, what, fan=1)
+
     rounds = run(HistoryModel(1), drafter, verifier, what).steps
+
     assert [step.draft.overlap for step in rounds[2:]] == ["hit"] * 7
     assert all(step.draft.decode_seconds == 0.0 for step in rounds[2:])
+
+
+def test_the_likeliest_outcomes_are_drafted_for() -> None:
+    """The worked example of `likely_outcomes`."""
+    places = [Place(0.9, [10, 11, 12, 13]), Place(0.5, [20, 21, 22, 23])]
+
+    assert likely_outcomes(places, 4) == [(2, 0), (1, 1), (2, 1), (0, 1)]
 
 
 class FailingPasses(HistoryModel):
@@ -142,68 +161,82 @@ class FailingDraft(FailingPasses, LikeTarget):
         return rows
 
 
-def disturbed_answers(seed: int) -> None:
-    """Answers that are stopped, cancelled, edited or fail, with jobs of any length and
-    order; then the drafts of one answer are those of a fresh pair.
+class DisturbedPair:
+    """A pair whose answers are stopped, cancelled, edited or fail, at random.
+
+    Its overlapped jobs have any length and order.
     """
-    rng = Random(seed)
-    target, draft = (
-        FailingPasses(1, n_batch=8),
-        FailingDraft(rng.choice((1, 2)), n_batch=8),
-    )
-    target_cache, draft_cache = PrefixCache(target), BranchCache(draft)
-    worker = ScheduledWorker(
-        lambda: (rng.random() < 0.5, rng.choice((0, 1, 2, 3, 5, 99)))
-    )
-    text = list(PROMPT)
-    for _ in range(4):
-        what = _random_job(text, rng)
-        drafter = overlapped_drafter(
-            draft_cache,
-            make_verifier("coupled", SEED),
-            what,
-            worker,
-            fan=rng.choice(FANS),
+
+    def __init__(self, rng: Random) -> None:
+        self.rng = rng
+        self.verifier = make_verifier("coupled", SEED)
+        self.target = FailingPasses(1, n_batch=8)
+        self.draft_seed = rng.choice((1, 2))
+        self.draft = FailingDraft(self.draft_seed, n_batch=8)
+        self.target_cache = PrefixCache(self.target)
+        self.draft_cache = BranchCache(self.draft)
+        self.worker = ScheduledWorker(self._schedule_job)
+
+    def _schedule_job(self) -> tuple[bool, int]:
+        runs_at_once = self.rng.random() < 0.5
+        return runs_at_once, self.rng.choice((0, 1, 2, 3, 5, 99))
+
+    def make_drafter(self, what: PreparedAnswer) -> OverlappedDrafter:
+        fan = self.rng.choice(FANS)
+        return overlapped_drafter(
+            self.draft_cache, self.verifier, what, self.worker, fan=fan
         )
-        prepared = replace(what, verifier=make_verifier("coupled", SEED))
-        loop = speculative_decode(target_cache, prepared, drafting_with(drafter, what))
-        target.fails_at = rng.randrange(1, 12) if rng.random() < 0.2 else -1
-        draft.fails_at = rng.randrange(1, 30) if rng.random() < 0.3 else -1
-        draft.error = rng.choice((EngineError, DecodeInterrupted))
+
+    def disturbed_answer(self, text: list[int]) -> list[int]:
+        """An answer to `text` that may end early; returns a text that was edited."""
+        rng = self.rng
+        what = replace(random_job(text, rng), verifier=self.verifier)
+        drafting = drafting_with(self.make_drafter(what), what)
+        loop = speculative_decode(self.target_cache, what, drafting)
+        if rng.random() < 0.2:
+            self.target.fails_at = rng.randrange(1, 12)
+        if rng.random() < 0.3:
+            self.draft.fails_at = rng.randrange(1, 30)
+        self.draft.error = rng.choice((EngineError, DecodeInterrupted))
+        said: list[int] = []
         with suppress(EngineError):
             for step in islice(loop, rng.choice((2, 5, 99))):
-                text += step.tokens if isinstance(step, RoundResult) else []
+                if isinstance(step, RoundResult):
+                    said += step.tokens
         assert isinstance(loop, Generator)
         loop.close()
-        target.fails_at = draft.fails_at = -1
-        text = text[: rng.randrange(3, len(text) + 1)] + rng.choices(
-            range(5), k=rng.randrange(3)
-        )
-    what = replace(_random_job(text, rng), is_cancelled=lambda: False)
-    drafter = overlapped_drafter(
-        draft_cache, make_verifier("coupled", SEED), what, worker, fan=rng.choice(FANS)
-    )
-    got = run(target_cache, drafter, make_verifier("coupled", SEED), what)
-    fresh = model_drafter(
-        LikeTarget(draft._seed),
-        make_verifier("coupled", SEED),
-        what.sampling,
-        len(what.prompt),
-    )
-    expected = run(HistoryModel(1), fresh, make_verifier("coupled", SEED), what)
+        self.target.fails_at = -1
+        self.draft.fails_at = -1
+        whole = text + said
+        n_kept = rng.randrange(3, len(whole) + 1)
+        return whole[:n_kept] + rng.choices(range(5), k=rng.randrange(3))
+
+
+def check_answer_after_disturbed_ones(seed: int) -> None:
+    """The drafts of an answer after four disturbed ones are those of a fresh pair."""
+    rng = Random(seed)
+    pair = DisturbedPair(rng)
+    text = list(PROMPT)
+    for _ in range(4):
+        text = pair.disturbed_answer(text)
+    what = replace(random_job(text, rng), is_cancelled=lambda: False)
+
+    got = run(pair.target_cache, pair.make_drafter(what), pair.verifier, what)
+
+    expected = answer_without_overlap(what, pair.draft_seed)
     assert got.drafts == expected.drafts
     assert got.tokens == expected.tokens
 
 
-def _random_job(text: list[int], rng: Random) -> PreparedAnswer:
-    sampling = rng.choice((GREEDY, SAMPLED))
-    cancelled = Stop(rng.randrange(40)) if rng.random() < 0.3 else lambda: False
-    draft_length = rng.choice((1, 2, 3, 5))
+def random_job(text: list[int], rng: Random) -> PreparedAnswer:
+    cancelled: Callable[[], bool] = lambda: False  # noqa: E731
+    if rng.random() < 0.3:
+        cancelled = Stop(rng.randrange(40))
     return job(
         text[-60:],
         25,
-        sampling=sampling,
-        draft_length=draft_length,
+        sampling=rng.choice((GREEDY, SAMPLED)),
+        draft_length=rng.choice((1, 2, 3, 5)),
         cancelled=cancelled,
     )
 
@@ -215,45 +248,69 @@ def _random_job(text: list[int], rng: Random) -> PreparedAnswer:
 )
 def test_the_next_answer_is_as_from_a_fresh_pair(seeds: range) -> None:
     for seed in seeds:
-        disturbed_answers(seed)
+        check_answer_after_disturbed_ones(seed)
 
 
-OVERLAPS: tuple[Overlap, Overlap] = ("", "hit")
+class PassMs(Struct, frozen=True):
+    """Milliseconds of a target pass, and of the draft after it."""
+
+    verify: float
+    draft: float
 
 
-def overlapped_rounds(
-    n: int, verify_ms: tuple[float, float], draft_ms: tuple[float, float]
-) -> list[bool]:
-    """In which rounds a policy overlaps; the times are without overlap, and with it."""
-    usual = MeasuredCosts(verify_ms[0], {"1": 1.0, "4": 1.0, "8": 1.0})
-    policy, rounds, was_overlapped = (
-        OverlapPolicy(PassCosts(usual)),
-        list[bool](),
-        False,
-    )
+def overlapped_rounds(n: int, without: PassMs, with_overlap: PassMs) -> list[bool]:
+    """In which of `n` rounds a policy overlaps, with these times in each."""
+    usual = MeasuredCosts(without.verify, {"1": 1.0, "4": 1.0, "8": 1.0})
+    policy = OverlapPolicy(PassCosts(usual))
+    rounds: list[bool] = []
+    was_overlapped = False
     for _ in range(n):
-        drafting, overlap = draft_ms[was_overlapped], OVERLAPS[was_overlapped]
-        draft = Draft([7] * 3, None, "model", drafting / 1e3, overlap=overlap)
         rounds.append(was_overlapped)
+        draft_ms = without.draft
+        overlap: Overlap = ""
+        if was_overlapped:
+            draft_ms = with_overlap.draft
+            overlap = "hit"
+        draft = Draft(
+            [7] * 3, source="model", decode_seconds=draft_ms / 1e3, overlap=overlap
+        )
         was_overlapped = policy.choose()
-        times = RoundTimes(drafting, verify_ms[was_overlapped], 0.0)
-        policy.record_round(RoundResult(draft, 3, [7] * 4, times, 4))
+        verify_ms = with_overlap.verify if was_overlapped else without.verify
+        times = RoundTimes(draft=draft_ms, verify=verify_ms, host=0.0)
+        result = RoundResult(draft, accepted=3, tokens=[7] * 4, ms=times, width=4)
+        policy.record_round(result)
     return rounds
 
 
 def test_auto_overlaps_where_it_pays() -> None:
     for verify_ms in (60.0, 120.0):
-        rounds = overlapped_rounds(200, (verify_ms, verify_ms), (24.0, 5.0))
+        rounds = overlapped_rounds(
+            200,
+            without=PassMs(verify_ms, draft=24.0),
+            with_overlap=PassMs(verify_ms, draft=5.0),
+        )
         assert sum(rounds[20:]) > 0.9 * len(rounds[20:])
 
 
 def test_auto_does_not_overlap_where_it_loses() -> None:
-    slowed = overlapped_rounds(100, (60.0, 78.0), (24.0, 12.0))
-    assert 0 < sum(slowed[:24]) <= 12
-    assert not any(slowed[24:100])
-    assert not any(overlapped_rounds(100, (300.0, 300.0), (6.0, 0.0))), (
-        "too little to gain"
+    rounds = overlapped_rounds(
+        100,
+        without=PassMs(60.0, draft=24.0),
+        with_overlap=PassMs(78.0, draft=12.0),
     )
+
+    assert 0 < sum(rounds[:24]) <= 12, "the trial"
+    assert not any(rounds[24:])
+
+
+def test_auto_does_not_overlap_where_there_is_too_little_to_gain() -> None:
+    rounds = overlapped_rounds(
+        100,
+        without=PassMs(300.0, draft=6.0),
+        with_overlap=PassMs(300.0, draft=0.0),
+    )
+
+    assert not any(rounds)
 
 
 class AtOnce(ThreadWorker):
@@ -265,13 +322,15 @@ class AtOnce(ThreadWorker):
 
 def test_an_error_of_the_thread_ends_the_answer() -> None:
     what = job(PROMPT, 60, sampling=SAMPLED, draft_length=3)
-    model, verifier = FailingDraft(3), make_verifier("coupled", SEED)
+    model = FailingDraft(3)
+    verifier = make_verifier("coupled", SEED)
     with closing(AtOnce()) as worker:
         drafter = overlapped_drafter(model, verifier, what, worker, fan=3)
         model.fails_at = 4
         with pytest.raises(EngineError):
             run(HistoryModel(1), drafter, verifier, what)
-        model.fails_at, model.error = 4, DecodeInterrupted
+        model.fails_at = 4
+        model.error = DecodeInterrupted
         assert run(HistoryModel(1), drafter, verifier, what).end == "cancelled"
 
 
@@ -285,8 +344,15 @@ def overlap_of(session: Session) -> DraftOverlap:
 def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
     """A target with one thread, and a draft with another, whose cache holds branches."""
     require_same_logits_at_every_width(zoo["target"])
-    files = str(zoo["target"]), str(zoo["cousin"])
-    session = Session(LoadCommand(*files, SETTINGS, SETTINGS, overlap=True))
+    session = Session(
+        LoadCommand(
+            target=str(zoo["target"]),
+            draft=str(zoo["cousin"]),
+            target_settings=SETTINGS,
+            draft_settings=SETTINGS,
+            overlap=True,
+        )
+    )
     if request.param == "at once":  # so that drafts are there in time
         overlap_of(session).worker = AtOnce()
     yield session
@@ -295,7 +361,8 @@ def pair(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[Session]:
 
 def test_the_text_is_the_same_with_overlap(pair: Session) -> None:
     for seed, spec in product(range(3), ("model", "auto")):
-        sampling = SamplingParams(temperature=0.7 * (seed > 0), seed=seed)
+        temperature = 0.7 if seed else 0.0
+        sampling = SamplingParams(temperature=temperature, seed=seed)
         options: dict[str, Any] = {
             "spec": spec,
             "max_tokens": 60,

@@ -2,24 +2,43 @@
 
 from pathlib import Path
 
+import pytest
+
 from localspec import launch
 from tests.support.run_command import hello
 from tests.support.zoo import HELLO_TEXT, Zoo
 
+GIVEN = ("--spec", "model", "--threads", "1", "--json")
 
-def test_overlap_is_kept_for_runs_and_given_way_to(zoo: Zoo, tmp_path: Path) -> None:
-    """A method that cannot overlap is refused with --overlap on, but not for a kept
-    preference.
-    """
+
+@pytest.fixture
+def preference(tmp_path: Path) -> None:
+    """config.toml turns overlap on."""
     (tmp_path / "config.toml").write_text('[answers]\noverlap = "on"\n')
-    given = ("--spec", "model", "--threads", "1", "--json")
-    kept = hello(zoo, *given)
-    assert kept.document["speculation"]["overlap"]["rounds"] > 0
-    other = hello(zoo, *given, "--verify", "rejection")
-    assert other.code == 0 and other.document["text"] == HELLO_TEXT
-    assert "overlap" not in other.document["speculation"]
-    refused = hello(zoo, *given, "--verify", "rejection", "--overlap", "on")
-    assert "verification rejection" in refused.document["error"]["message"]
+
+
+@pytest.mark.usefixtures("preference")
+def test_the_preference_holds_for_runs(zoo: Zoo) -> None:
+    run = hello(zoo, *GIVEN)
+
+    assert run.document["speculation"]["overlap"]["rounds"] > 0
+
+
+@pytest.mark.usefixtures("preference")
+def test_the_preference_is_ignored_with_a_method_that_cannot_overlap(zoo: Zoo) -> None:
+    run = hello(zoo, *GIVEN, "--verify", "rejection")
+
+    assert run.code == 0
+    assert run.document["text"] == HELLO_TEXT
+    assert "overlap" not in run.document["speculation"]
+
+
+def test_the_option_is_refused_with_a_method_that_cannot_overlap(zoo: Zoo) -> None:
+    given = (*GIVEN, "--verify", "rejection", "--overlap", "on")
+
+    run = hello(zoo, *given)
+
+    assert "verification rejection" in run.document["error"]["message"]
 
 
 def test_the_preference_holds_for_loads_and_for_suggestions(tmp_path: Path) -> None:

@@ -28,15 +28,17 @@ def test_workers_of_the_settings_are_optional(zoo: Zoo) -> None:
         gone = str(address)
         refused = localspec(*given, "--workers", gone)
         done = localspec(*given, env={"LOCALSPEC_RUN_WORKERS": gone})
+        none = ("--workers", "none")
+        silent = localspec(*given, *none, env={"LOCALSPEC_RUN_WORKERS": gone})
     unreachable = f"The worker {gone} cannot be reached: connection refused."
-    assert refused.code == 9 and unreachable in refused.err and refused.out == b""
-    assert (
-        done.code == 0
-        and done.out
-        and f"{unreachable} Going on without it." in done.err
-    )
-    silent = localspec(*given, "--workers", "none", env={"LOCALSPEC_RUN_WORKERS": gone})
-    assert silent.code == 0 and gone not in silent.err
+    assert refused.code == 9
+    assert refused.out == b""
+    assert unreachable in refused.err
+    assert done.code == 0
+    assert done.out
+    assert f"{unreachable} Going on without it." in done.err
+    assert silent.code == 0
+    assert gone not in silent.err
 
 
 def test_home_counts_the_other_computers_that_answer(
@@ -105,6 +107,7 @@ def test_a_worker_that_is_silent_ends_the_answer_though_a_gpu_computes() -> None
 
         last = list(engine.generate(wire.GenerateCommand("hi")))[-1]
 
-        assert isinstance(last, EngineExit) and last.how == "worker"
+        assert isinstance(last, EngineExit)
+        assert last.how == "worker"
     finally:
         engine.close()

@@ -29,7 +29,7 @@ from localspec.protocol.events import Event, Notice
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
 GIB = 1 << 30
-CPU = wire.WorkerDevice("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
+CPU = wire.WorkerDevice("CPU", "A CPU", "cpu", free=8 * GIB, total=16 * GIB)
 
 
 def test_addresses_that_llama_cpp_would_abort_on() -> None:
@@ -98,19 +98,24 @@ def http(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-WRONG_DEVICE = ({"free": "x"}, {"total": float("nan")}, {"name": 5}, {"free": -1})
-WRONG_STATUS = ({"llama_cpp": 5}, {"memory_limit": "x"})
-
-
-@pytest.mark.parametrize("values", [*WRONG_DEVICE, *WRONG_STATUS])
-def test_values_that_no_worker_sends(values: dict[str, Any]) -> None:
-    device = replace(CPU, **values) if values in WRONG_DEVICE else CPU
-    wrong = replace(status(devices=(device,)), **(values if device == CPU else {}))
+def check_that_it_is_no_worker(wrong: wire.WorkerStatus) -> None:
     with (
         listening(worker(wrong)) as address,
         pytest.raises(UsageError, match="not a localspec"),
     ):
         preflight.check(address)
+
+
+@pytest.mark.parametrize(
+    "values", [{"free": "x"}, {"total": float("nan")}, {"name": 5}, {"free": -1}]
+)
+def test_values_that_no_device_has(values: dict[str, Any]) -> None:
+    check_that_it_is_no_worker(status(devices=(replace(CPU, **values),)))
+
+
+@pytest.mark.parametrize("values", [{"llama_cpp": 5}, {"memory_limit": "x"}])
+def test_values_that_no_worker_sends(values: dict[str, Any]) -> None:
+    check_that_it_is_no_worker(replace(status(), **values))
 
 
 def test_bytes_that_drip_have_one_timeout_together(
@@ -146,7 +151,8 @@ def test_what_llama_cpp_would_abort_on_is_refused() -> None:
         with listening(answer) as address:
             with pytest.raises(kind, match=reason) as caught:
                 preflight.check(address)
-            assert str(address) in caught.value.message and caught.value.hint
+            assert str(address) in caught.value.message
+            assert caught.value.hint
 
 
 def test_a_worker_that_is_not_there() -> None:
@@ -154,10 +160,9 @@ def test_a_worker_that_is_not_there() -> None:
         with pytest.raises(EngineError, match="cannot be reached: connection refused"):
             preflight.check(address)
         assert preflight.find_silent([str(address)]) == (str(address),)
-    with pytest.raises(
-        EngineError, match=r"no-such-host\.invalid:50052 cannot be reached"
-    ):
-        preflight.check(WorkerAddress("no-such-host.invalid"))
+    unknown = WorkerAddress("no-such-host.invalid")
+    with pytest.raises(EngineError, match=rf"{unknown.host}:50052 cannot be reached"):
+        preflight.check(unknown)
 
 
 def test_unusable_workers_of_the_settings_are_skipped(
@@ -181,57 +186,67 @@ def test_unusable_workers_of_the_settings_are_skipped(
         request, devices = find_remote_devices(optional, notices.append)
         assert request.load.target_settings.remote_hosts == () == devices
     unreachable, _, no_library = notices
-    assert isinstance(unreachable, Notice) and isinstance(no_library, Notice)
+    assert isinstance(unreachable, Notice)
+    assert isinstance(no_library, Notice)
     assert f"The worker {gone} cannot be reached" in unreachable.message
     assert "no C++ compiler" in no_library.message
     assert unreachable.hint == no_library.hint == "Going on without it."
 
 
 def request(command: int, body: bytes = b"") -> bytes:
+    """As llama.cpp's client sends it: 6 is SET_TENSOR, 10 and 16 compute a graph."""
     return bytes([command]) + len(body).to_bytes(8, "little") + body
+
+
+def weights_of_layer(n: int) -> bytes:
+    return b"\0" * 200 + f"blk.{n}.attn_q.weight".encode() + b"\0" * 300
 
 
 @given(st.lists(st.integers(1, 700)))
 def test_passes_and_layers_are_counted_however_the_bytes_arrive(
     sizes: list[int],
 ) -> None:
-    weights = [
-        b"\0" * 200 + f"blk.{n}.attn_q.weight".encode() + b"\0" * 300
-        for n in (3, 14, 3)
-    ]
-    # beyond the description: weights that look like a name
+    # Behind the description of the tensor, its weights look like another's name.
     text_like = b"\0" * 400 + b"blk.7."
     requests = [
-        *(request(6, each) for each in (*weights, text_like, b"")),
+        request(6, weights_of_layer(3)),
+        request(6, weights_of_layer(14)),
+        request(6, weights_of_layer(3)),
+        request(6, text_like),
+        request(6),
         request(0, b"x" * 12),
+        request(10, weights_of_layer(14) * 9),
     ]
-    stream = b"".join(
-        (*requests, request(10, weights[1] * 9), *[request(16, b"g" * 4)] * 5)
-    )
+    requests += [request(16, b"g" * 4)] * 5
+    stream = b"".join(requests)
     meter = wire.RequestMeter()
+
     for size in sizes:
         meter.feed(memoryview(stream[:size]))
         stream = stream[size:]
     meter.feed(memoryview(stream))
-    assert (meter.n_passes, meter.layers) == (6, {3, 14})
+
+    assert meter.n_passes == 6
+    assert meter.layers == {3, 14}
 
 
 def test_layers_go_to_the_workers_first_and_a_draft_stays_here() -> None:
     """As llama.cpp places them with the devices of machine/llama_params.py."""
-    gpu = Device("CUDA0", "A card", "gpu", 8 * GIB, 8 * GIB, "CUDA")
-    host = Device("CPU", "A CPU", "cpu", 8 * GIB, 16 * GIB)
+    gpu = Device("CUDA0", "A card", "gpu", free=8 * GIB, total=8 * GIB, backend="CUDA")
+    host = Device("CPU", "A CPU", "cpu", free=8 * GIB, total=16 * GIB)
     here = MachineProfile(
         (gpu,), host, HardwareSpeed((gpu,), {HOST: TYPICAL_CPU_SPEED})
     )
     limited = wire.WorkerStatus("1", False, (CPU, CPU), memory_limit=10 * GIB)
-    report = WorkerReport(WorkerAddress("box"), limited, 1.0, 1e8)
-    machine = machine_profile.with_remote(here, [*list_devices(report)])
-    assert [d.name for d in machine.devices] == [
-        "RPC0[box:50052]",
-        "RPC1[box:50052]",
-        "CUDA0",
-    ]
-    assert [d.free for d in machine.devices[:2]] == [8 * GIB, 2 * GIB]
+    report = WorkerReport(
+        WorkerAddress("box"), limited, round_trip_ms=1.0, bytes_per_second=1e8
+    )
+
+    machine = machine_profile.with_remote(here, list(list_devices(report)))
+
+    names = [device.name for device in machine.devices]
+    assert names == ["RPC0[box:50052]", "RPC1[box:50052]", "CUDA0"]
+    assert [device.free for device in machine.devices[:2]] == [8 * GIB, 2 * GIB]
     target = ContextSettings(remote_hosts=("box:50052",))
     assert placement.offload_devices(target, machine.devices) == machine.devices
     assert placement.offload_devices(ContextSettings(), machine.devices) == (gpu,)

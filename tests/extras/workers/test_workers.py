@@ -1,6 +1,4 @@
-"""Workers on this computer: llama.cpp's RPC backend built from its sources, and real
-deaths.
-"""
+"""Real workers on this computer, with llama.cpp's RPC backend built from its sources."""
 
 import os
 import random
@@ -10,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack, closing, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,20 +145,26 @@ def remote(*workers: WorkerServer) -> ContextSettings:
 
 @dataclass
 class Answer:
-    text: str
-    n_passes: int
+    text: str = ""
+    n_passes: int = 0
     end: EngineExit | None = None
 
 
 def load(
     settings: ContextSettings, timeouts: EngineTimeouts | None = None
 ) -> EngineProcess:
-    target, draft = (str(DEMO / f"demo-{name}.gguf") for name in ("target", "draft"))
-    with ExitStack() as unless_loaded:
-        engine = EngineProcess(timeouts=timeouts or EngineTimeouts())
-        unless_loaded.callback(engine.close)
-        engine.load(LoadCommand(target, draft, settings, HERE))
-        unless_loaded.pop_all()
+    command = LoadCommand(
+        target=str(DEMO / "demo-target.gguf"),
+        draft=str(DEMO / "demo-draft.gguf"),
+        target_settings=settings,
+        draft_settings=HERE,
+    )
+    engine = EngineProcess(timeouts=timeouts or EngineTimeouts())
+    try:
+        engine.load(command)
+    except BaseException:
+        engine.close()
+        raise
     return engine
 
 
@@ -173,7 +177,7 @@ def ask(
 ) -> Answer:
     sampling = SamplingParams(temperature=temperature, seed=7)
     request = GenerateCommand("def fibonacci(n):", sampling, max_tokens=n, spec=spec)
-    answer = Answer("", 0)
+    answer = Answer()
     for event in engine.generate(request):
         if isinstance(event, Round):
             answer.n_passes += 1
@@ -189,13 +193,13 @@ def ask(
 def test_two_workers_one_text(
     temperature: float, workers: tuple[WorkerServer, WorkerServer]
 ) -> None:
-    texts = set()
+    texts: set[str] = set()
     for settings in (HERE, remote(*workers)):
         with closing(load(settings)) as engine:
-            texts |= {
-                ask(engine, 60, spec, temperature).text for spec in ("off", "model")
-            }
-    assert len(texts) == 1 and len(texts.pop()) > 60
+            for spec in ("off", "model"):
+                texts.add(ask(engine, 60, spec, temperature).text)
+    assert len(texts) == 1
+    assert len(texts.pop()) > 60
 
 
 def test_a_pass_is_one_round_trip_a_worker(
@@ -222,7 +226,8 @@ def test_a_chat_and_a_server_use_a_worker(
     with Dialogue("run", "demo", "--workers", address, "--max-tokens", "9") as chat:
         chat.until("\n> ")
         chat.line("def fibonacci(n):")
-        assert server.activity.n_layers == N_LAYERS and server.activity.n_passes > 1
+        assert server.activity.n_layers == N_LAYERS
+        assert server.activity.n_passes > 1
     command = [sys.executable, "-m", "localspec", "serve", "demo", "--port", "0"]
     process = subprocess.Popen(
         [*command, "--workers", address],
@@ -239,25 +244,21 @@ def test_a_chat_and_a_server_use_a_worker(
 def test_a_lost_worker_is_named_and_the_text_is_kept(
     loss: str, program: WorkerProgram
 ) -> None:
-    """Also one that only sleeps, or a cable that was pulled: llama.cpp would wait for
-    ever.
-    """
-    address = parse_address(program.address)
-    with closing(Cable(address.port)) as cable:
+    """Also one that is stopped, or a cable that was cut: llama.cpp would wait for ever."""
+    with closing(Cable(parse_address(program.address).port)) as cable:
         used = cable.address if loss == "cable" else program.address
-
-        def lose() -> None:
-            if loss == "cable":
-                cable.cut()
-            else:
-                program.signal(signal.SIGKILL if loss == "killed" else signal.SIGSTOP)
-
-        engine = load(
-            replace(HERE, remote_hosts=(used,)), EngineTimeouts(remote_check=1)
-        )
+        lose = {
+            "killed": lambda: program.signal(signal.SIGKILL),
+            "stopped": lambda: program.signal(signal.SIGSTOP),
+            "cable": cable.cut,
+        }[loss]
+        settings = replace(HERE, remote_hosts=(used,))
+        engine = load(settings, EngineTimeouts(remote_check=1))
         with closing(engine):
             answer = ask(engine, 900, after_two_rounds=lose)
-    assert answer.text and answer.end is not None and answer.end.how == "worker"
+    assert answer.text
+    assert answer.end is not None
+    assert answer.end.how == "worker"
     assert f"{used} does not answer" in answer.end.hint
 
 
@@ -268,7 +269,8 @@ async def test_f5_finishes(
     # the demo would be faster here
     monkeypatch.setattr(advisor, "_MIN_REMOTE_GAIN", 1e-9)
     demo = ResolvedPair(DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf", "model")
-    session, runner = ChatSession(demo), EngineRunner()
+    session = ChatSession(demo)
+    runner = EngineRunner()
     session.change_settings(max_tokens=300)
     async with AsyncExitStack() as stack:
         server = stack.enter_context(serving(library))
@@ -299,10 +301,13 @@ async def test_f5_finishes(
             await wait_until(pilot, lambda: "Going on without it" in toasts(app), 60)
         await wait_until(pilot, lambda: phase(pilot) == "ready", 60)
         finished = session.conversation.turns[0]
-        assert finished.finish_reason is not None and finished.answer
+        assert finished.finish_reason is not None
+        assert finished.answer
         if is_back:  # other devices may round differently, so that the text is another
             assert finished.answer.startswith(before)
-        assert server.activity.n_layers == N_LAYERS * is_back
+            assert server.activity.n_layers == N_LAYERS
+        else:
+            assert server.activity.n_layers == 0
 
 
 def toasts(app: LocalspecApp) -> str:
@@ -348,11 +353,12 @@ def test_garbage_harms_nobody(program: WorkerProgram) -> None:
         begin = chance.choice(
             [b"", HELLO, HELLO[:5], b"GET / HTTP/1.1\r\n\r\n", b"LOCALSPEC"]
         )
+        rest = chance.randbytes(chance.choice([0, 1, 23, 24, 400]))
         with (
             socket.create_connection((address.host, address.port), 5) as line,
             suppress(OSError),
         ):
-            line.sendall(begin + chance.randbytes(chance.choice([0, 1, 23, 24, 400])))
+            line.sendall(begin + rest)
             if chance.random() < 0.5:
                 line.shutdown(socket.SHUT_WR)
     wait_for(lambda: is_free(address), 60)
