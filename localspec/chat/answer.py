@@ -1,4 +1,4 @@
-"""One answer as it is generated, and what its events say of it."""
+"""One answer as it is generated: its events, text, tokens and statistics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AnswerDelta(Struct, frozen=True):
 
 
 class GeneratedAnswer:
-    """Accumulates the events of one answer: its turn, text, tokens and statistics.
+    """Accumulates the events of one answer.
 
     One thread adds events. Others may read the statistics meanwhile, but not `turn` and
     `text`.
@@ -118,7 +118,7 @@ class GeneratedAnswer:
     @property
     def context_tokens(self) -> int:
         """Tokens of the prompt and the answer; after the end, as the engine counts."""
-        totals = self._final_totals
+        totals = self.final_totals
         if "prompt_tokens" in totals:
             n_answered = int(totals.get("tokens", self.totals.tokens))
             return int(totals["prompt_tokens"]) + n_answered
@@ -136,15 +136,16 @@ class GeneratedAnswer:
         return self._timing("first_token_ms")
 
     def _timing(self, name: str) -> float | None:
-        value = self._final_totals.get("timings", {}).get(name)
+        value = self.final_totals.get("timings", {}).get(name)
         return float(value) if isinstance(value, int | float) else None
 
     @property
     def ended_in_thinking(self) -> bool:
-        return bool(self._final_totals.get("thinking", {}).get("open"))
+        return bool(self.final_totals.get("thinking", {}).get("open"))
 
     @property
-    def _final_totals(self) -> dict[str, Any]:
+    def final_totals(self) -> dict[str, Any]:
+        """Those of the event that ended the answer; empty before it."""
         return self.finished.totals if self.finished else {}
 
 

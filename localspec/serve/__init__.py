@@ -6,7 +6,10 @@ from localspec.errors import UsageError
 
 
 def import_http_server() -> ModuleType:
-    """Raises UsageError without the packages of the extra `serve`."""
+    """The module `http_server`.
+
+    Raises UsageError without the packages of the extra `serve`.
+    """
     try:
         from localspec.serve import http_server  # noqa: PLC0415  an optional extra
     except ImportError as missing:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import itertools
 import re
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -33,7 +33,7 @@ class AccessRules(Struct, frozen=True):
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise ApiError for a request that is not allowed."""
-        # of a proxy, in HTTP/1.0
+        # A proxy may ask for the health in HTTP/1.0, which has no Host.
         is_probe = "host" not in headers and path in _OPEN_PATHS
         if not is_probe and not self.is_host_allowed(headers.get("host", "")):
             message = (
@@ -46,9 +46,8 @@ class AccessRules(Struct, frozen=True):
         if method == "OPTIONS":
             return
         if path not in _OPEN_PATHS and not self._has_key(headers):
-            raise ApiError(
-                401, "The API key is missing or wrong.", name="invalid_api_key"
-            )
+            message = "The API key is missing or wrong."
+            raise ApiError(401, message, name="invalid_api_key")
         content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and content_type != "application/json":
             raise ApiError(415, "Send JSON, with Content-Type: application/json.")
@@ -57,41 +56,48 @@ class AccessRules(Struct, frozen=True):
         name = _host_name(header)
         if _is_loopback(name):
             return True
-        if name in {_host_name(host) for host in (self.host, *self.allowed_hosts)} - {
-            ""
-        }:
+        allowed = [_host_name(host) for host in (self.host, *self.allowed_hosts)]
+        if name and name in allowed:
             return True
         # A name can be rebound to this computer; an address cannot.
-        return self.host in ("0.0.0.0", "::", "") and _is_address(name)
+        is_open = self.host in ("0.0.0.0", "::", "")
+        return is_open and _is_address(name)
 
     def is_origin_allowed(self, origin: str) -> bool:
         if origin in self.allowed_origins or "*" in self.allowed_origins:
             return True
         try:
             parts = urlsplit(origin)
-            return parts.scheme in ("http", "https") and _is_loopback(
-                parts.hostname or ""
-            )
+            name = parts.hostname or ""
         except ValueError:
             return False
+        return parts.scheme in ("http", "https") and _is_loopback(name)
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         if not self.keys:
             return True
+        given = [headers.get("x-api-key", "").strip().encode("latin-1")]
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        bearer = bearer.strip() if scheme.lower() == "bearer" else ""
-        given = [
-            text.encode("latin-1")
-            for text in (bearer, headers.get("x-api-key", "").strip())
-        ]
-        keys = [key.encode("utf-8", "surrogateescape") for key in self.keys]
-        # Some clients send Latin-1.
-        keys += [
-            key.encode("latin-1") for key in self.keys if max(key, default="") <= "\xff"
-        ]
-        # A list: every key is compared, however the first ones turn out.
-        pairs = itertools.product(filter(None, keys), given)
-        return any([hmac.compare_digest(key, text) for key, text in pairs])
+        if scheme.lower() == "bearer":
+            given.append(bearer.strip().encode("latin-1"))
+        has_key = False
+        # All keys are compared, so that the time does not tell which one is right.
+        for key in self.keys:
+            for encoded in _encode_key(key):
+                for text in given:
+                    if hmac.compare_digest(encoded, text):
+                        has_key = True
+        return has_key
+
+
+def _encode_key(key: str) -> list[bytes]:
+    """In UTF-8, and in Latin-1, which some clients send; none of an empty key."""
+    if not key:
+        return []
+    encoded = [key.encode("utf-8", "surrogateescape")]
+    with suppress(UnicodeEncodeError):
+        encoded.append(key.encode("latin-1"))
+    return encoded
 
 
 def is_local(host: str) -> bool:
@@ -125,9 +131,9 @@ def _is_address(name: str) -> bool:
 
 
 def _is_loopback(name: str) -> bool:
-    return name == "localhost" or (
-        _is_address(name) and ipaddress.ip_address(name).is_loopback
-    )
+    if name == "localhost":
+        return True
+    return _is_address(name) and ipaddress.ip_address(name).is_loopback
 
 
 class AccessMiddleware:
@@ -142,29 +148,35 @@ class AccessMiddleware:
             return
         scope = {**scope, "path": _normalize_path(scope["path"])}
         received = Headers(scope=scope)
-        # Of a header that comes twice, all values: no check sees only one.
+        # A header that comes twice has all its values here, so each is checked.
         headers = {name: ", ".join(received.getlist(name)) for name in received}
-        origin = headers.get("origin")
-        cors = {}
-        if origin is not None and self._rules.is_origin_allowed(origin):
-            cors = {
-                "Access-Control-Allow-Origin": origin,
-                "Access-Control-Allow-Headers": headers.get(
-                    "access-control-request-headers", "*"
-                ),
-                "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
-                "Access-Control-Max-Age": "600",
-                "Vary": "Origin",
-            }
+        cors = self._make_cors_headers(headers)
 
         async def send_with_cors(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(cors)
             await send(message)
 
-        app = Response(status_code=204) if scope["method"] == "OPTIONS" else self._app
+        app = self._app
+        if scope["method"] == "OPTIONS":
+            app = Response(status_code=204)
         try:
             self._rules.check(scope["method"], scope["path"], headers)
         except ApiError as error:
             app = error_response(error, scope)
         await app(scope, receive, send_with_cors)
+
+    def _make_cors_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """Headers that let a page read the answer; none if its origin is not allowed."""
+        origin = headers.get("origin")
+        if origin is None or not self._rules.is_origin_allowed(origin):
+            return {}
+        return {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Headers": headers.get(
+                "access-control-request-headers", "*"
+            ),
+            "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+            "Access-Control-Max-Age": "600",
+            "Vary": "Origin",
+        }

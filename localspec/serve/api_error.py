@@ -1,4 +1,4 @@
-"""Errors of the HTTP API: their status and error object; errors of the engine as such."""
+"""Errors of the HTTP API: their status, and the error object in the form of each API."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ _TYPES = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
-_CONTEXT_EXCEEDED: Any = {
-    "name": "context_length_exceeded",
-    "kind": "exceed_context_size_error",
+_ANTHROPIC_TYPES = _TYPES | {
+    413: "request_too_large",
+    500: "api_error",
+    503: "overloaded_error",
 }
 _FIELDS = {
     "max_tokens": "max_tokens",
     "spec": "localspec.spec",
     "verify": "localspec.verify",
 }
-"""Of a request, by option; the others are of `localspec serve`."""
+"""Option -> field of a request; other options are those of `localspec serve`."""
 
 
 class ApiError(LocalspecError):
@@ -49,8 +50,9 @@ class ApiError(LocalspecError):
         kind: str = "",
         headers: dict[str, str] | None = None,
     ) -> None:
-        """`name` is OpenAI's `code`, `kind` its `type` where that of the status is too
-        general.
+        """`param` is the field that is wrong, `name` OpenAI's `code`.
+
+        `kind` is OpenAI's `type`, where that of the status is too general.
         """
         super().__init__(message)
         self.status = status
@@ -62,17 +64,14 @@ class ApiError(LocalspecError):
 
     def to_anthropic(self) -> dict[str, Any]:
         """The error object of Anthropic's API, where the message alone names the field."""
-        message = self.message.replace("].function.", "].")  # tools are flat there
-        if self.details:  # agents know this error by these words
+        # Tools are flat there, so their fields have shorter names.
+        message = self.message.replace("].function.", "].")
+        if self.details:
+            # Agents know this error by these words.
             n = self.details["n_prompt_tokens"]
             n_ctx = self.details["n_ctx"]
             message = f"prompt is too long: {n} tokens > {n_ctx} maximum. {message}"
-        kinds = _TYPES | {
-            413: "request_too_large",
-            500: "api_error",
-            503: "overloaded_error",
-        }
-        kind = kinds.get(self.status, "invalid_request_error")
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": message}}
 
     def to_json(self) -> dict[str, Any]:
@@ -115,11 +114,21 @@ def context_exceeded(n_prompt: int, n_ctx: int) -> ApiError:
 def prompt_too_long(size: str, n_ctx: int, param: str | None = None) -> ApiError:
     # Clients know this error by its words: OpenAI's (litellm, and so aider) or
     # llama-server's.
-    message = (
+    return _too_long(
         f"This model's maximum context length is {n_ctx:,} tokens here: the prompt of {size} "
-        "exceeds the available context size. Shorten it, or start the server with a larger --ctx."
+        "exceeds the available context size. Shorten it, or start the server with a larger --ctx.",
+        param,
     )
-    return ApiError(400, message, param=param, **_CONTEXT_EXCEEDED)
+
+
+def _too_long(message: str, param: str | None = None) -> ApiError:
+    return ApiError(
+        400,
+        message,
+        param=param,
+        name="context_length_exceeded",
+        kind="exceed_context_size_error",
+    )
 
 
 def loading() -> ApiError:
@@ -133,8 +142,9 @@ def shutting_down() -> ApiError:
 
 
 def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
-    """`may_retry`: whether the same request may succeed after the engine was loaded
-    again.
+    """The answer to a request that an error of any kind has ended.
+
+    `may_retry`: whether the same request may succeed after the engine is loaded again.
     """
     if isinstance(error, ApiError):
         return error
@@ -148,11 +158,15 @@ def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
     if isinstance(error, GrammarError):
         return ApiError(400, message, name="invalid_grammar")
     if isinstance(error, PromptTooLongError):
-        return ApiError(400, message, **_CONTEXT_EXCEEDED)
-    headers = {"x-should-retry": "true" if may_retry else "false"}
+        return _too_long(message)
+    should_retry = "true" if may_retry else "false"
+    headers = {"x-should-retry": should_retry}
     return ApiError(500, message, name=error.code, headers=headers)
 
 
 def _name_field(option: OptionHint) -> str:
+    """The option as a field of a request, if it is one."""
     field = _FIELDS.get(option.name)
-    return f"{field}: {option.value}" if field else str(option)
+    if field is None:
+        return str(option)
+    return f"{field}: {option.value}"

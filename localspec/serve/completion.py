@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -19,6 +20,7 @@ from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.models.chat_template.tool_calls import (
     ThinkingCallFinder,
     ToolCallDelta,
+    ToolCallParser,
     ToolDelta,
 )
 from localspec.protocol.events import (
@@ -29,6 +31,7 @@ from localspec.protocol.events import (
     Round,
     Token,
 )
+from localspec.protocol.round_totals import DraftTotals
 from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, ClientLeftError, shutting_down
@@ -43,10 +46,11 @@ from localspec.serve.request_metrics import (
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import ServedModel
 
-PING_SECONDS = 10.0
+PING_SECONDS = 10.0  # A silent stream gets a comment this often.
 _FIRST_EVENT_SECONDS = 0.5
-"""How long headers wait for the engine to accept a prompt, where no request is before
-it.
+"""How long the headers of a stream wait for the engine to accept the prompt.
+
+They do not wait if other requests are before this one.
 """
 _WAIT_SECONDS = 3600.0
 _CLIENT_LEFT = 499  # Status in the log; the client does not see it.
@@ -60,22 +64,61 @@ _FINISH_REASONS: dict[FinishReason, str] = {
 
 
 class AnswerText(Struct):
-    """Text that was added to a choice, and its tokens."""
+    """Text that was added to a choice, its tokens, and its calls of tools.
 
-    content: str = ""
-    reasoning: str = ""
+    Texts are kept in pieces that are not empty. If each token's text were added to one
+    string, the string would be copied for each token: two minutes for an answer of
+    200,000 tokens.
+    """
+
+    content_pieces: list[str] = field(default_factory=list)
+    reasoning_pieces: list[str] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
     calls: list[ToolCallDelta] = field(default_factory=list)
 
-    def add_content(self, deltas: Sequence[ToolDelta]) -> None:
-        self.content += "".join(delta for delta in deltas if isinstance(delta, str))
-        self.calls += [delta for delta in deltas if not isinstance(delta, str)]
+    @property
+    def content(self) -> str:
+        return "".join(self.content_pieces)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self.reasoning_pieces)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show; there may be tokens."""
+        return not (self.content_pieces or self.reasoning_pieces or self.calls)
+
+    def add_content(self, text: str) -> None:
+        if text:
+            self.content_pieces.append(text)
+
+    def add_reasoning(self, text: str) -> None:
+        if text:
+            self.reasoning_pieces.append(text)
+
+    def add_deltas(self, deltas: Sequence[ToolDelta]) -> None:
+        for delta in deltas:
+            if isinstance(delta, str):
+                self.add_content(delta)
+            else:
+                self.calls.append(delta)
 
     def add(self, other: AnswerText) -> None:
-        self.content += other.content
-        self.reasoning += other.reasoning
+        self.content_pieces += other.content_pieces
+        self.reasoning_pieces += other.reasoning_pieces
         self.tokens += other.tokens
         self.calls += other.calls
+
+    def strip_start(self) -> None:
+        """Remove white space before the content."""
+        content = self.content.lstrip()
+        self.content_pieces = []
+        self.add_content(content)
+
+    def drop_last_tokens_without_text(self) -> None:
+        while self.tokens and not self.tokens[-1].text:
+            self.tokens.pop()
 
 
 class Choice(AsyncJob[None]):
@@ -92,13 +135,16 @@ class Choice(AsyncJob[None]):
         self.answer = GeneratedAnswer(thinking_markers=markers)
         self.text = AnswerText()  # All of it so far.
         self._pending = AnswerText()  # Since the last `take_delta`.
-        self._tools = tools.make_parser() if tools is not None else None
+        self._calls: ToolCallParser | None = None
+        self._is_single_call = False
         if tools is not None:
+            self._calls = tools.make_parser()
             self._thinking_calls = ThinkingCallFinder(tools.make_parser)
-        self._max_calls = 1 if tools is not None and tools.is_single else None
-        if self._tools is not None and tools is not None and tools.forced is not None:
-            self._pending.add_content(self._tools.feed(tools.forced.prefix))
-            self.text.add(self._pending)
+            self._is_single_call = tools.is_single
+            if tools.forced is not None:
+                # The answer continues this text, so the engine does not repeat it.
+                self._pending.add_deltas(self._calls.feed(tools.forced.prefix))
+                self.text.add(self._pending)
 
     def _generate(self, engine: Engine) -> None:
         """In the engine's thread."""
@@ -110,87 +156,98 @@ class Choice(AsyncJob[None]):
                 self.put(event)
                 check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
+            n_prompt = count_prompt(engine, command)
             n_ctx = int(engine.ready.settings["target"]["n_ctx"])
-            raise api_error.context_exceeded(
-                count_prompt(engine, command), n_ctx
-            ) from None
+            raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
     def add(self, event: Event) -> None:
         delta = self.answer.add(event)
         added = AnswerText()
         for part in delta.parts:
             self._add_part(part, added)
-        if self._tools is not None and isinstance(event, GenerationFinished):
-            is_cut = event.reason not in ("eog", "stop")
-            added.add_content(self._tools.finish(is_cut=is_cut))
-            rest, calls = self._thinking_calls.finish(is_cut=is_cut)
-            added.reasoning += rest
-            added.add_content(calls)
-        if not self.text.content and (self.text.reasoning or added.reasoning):
-            # between the thinking and the answer
-            added.content = added.content.lstrip()
+        if isinstance(event, GenerationFinished):
+            self._finish_calls(event, added)
+        has_reasoning = self.text.reasoning_pieces or added.reasoning_pieces
+        if has_reasoning and not self.text.content_pieces:
+            # It separates the thinking from the answer.
+            added.strip_start()
         if isinstance(event, Round) and not delta.in_thinking:
             added.tokens += event.tokens
-        if self._max_calls is not None:
-            added.calls = [
-                delta for delta in added.calls if delta.index < self._max_calls
-            ]
-        for text in (self.text, self._pending):
-            text.add(added)
-            if isinstance(event, GenerationFinished) and event.reason == "stop":
-                while text.tokens and not text.tokens[-1].text:  # of the stop string
-                    text.tokens.pop()
+        if self._is_single_call:
+            added.calls = [call for call in added.calls if call.index == 0]
+        self.text.add(added)
+        self._pending.add(added)
+        if isinstance(event, GenerationFinished) and event.reason == "stop":
+            # They are the tokens of the stop string.
+            self.text.drop_last_tokens_without_text()
+            self._pending.drop_last_tokens_without_text()
 
     def _add_part(self, part: AnswerPart, added: AnswerText) -> None:
-        if self._tools is None:
+        """With tools, calls are taken out of the text; also out of the thinking."""
+        if self._calls is None:
             if part.is_thinking:
-                added.reasoning += part.text
+                added.add_reasoning(part.text)
             else:
-                added.content += part.text
+                added.add_content(part.text)
         elif part.is_thinking:
-            added.reasoning += self._thinking_calls.feed(part.text)
+            added.add_reasoning(self._thinking_calls.feed(part.text))
         else:
-            added.reasoning += self._thinking_calls.close()
-            added.add_content(self._tools.feed(part.text))
+            added.add_reasoning(self._thinking_calls.close())
+            added.add_deltas(self._calls.feed(part.text))
+
+    def _finish_calls(self, event: GenerationFinished, added: AnswerText) -> None:
+        """Add what was held back because a call might begin with it."""
+        if self._calls is None:
+            return
+        is_cut = event.reason not in ("eog", "stop")
+        added.add_deltas(self._calls.finish(is_cut=is_cut))
+        reasoning, calls = self._thinking_calls.finish(is_cut=is_cut)
+        added.add_reasoning(reasoning)
+        added.add_deltas(calls)
 
     def take_delta(self) -> AnswerText | None:
         """The new text; None without any.
 
-        Tokens wait for the text that they are part of.
+        The last tokens may be the beginning of a text that is still to come. If they
+        have probabilities, they wait for it: `é` of two tokens has its text with the
+        second one.
         """
-        pending = self._pending
-        if not pending.content and not pending.reasoning and not pending.calls:
+        delta = self._pending
+        if delta.is_empty:
             return None
-        self._pending = AnswerText()
-        n = len(pending.tokens)
-        while (
-            n
-            and pending.tokens[n - 1].p_target is not None
-            and not pending.tokens[n - 1].text
-        ):
-            n -= 1
-        self._pending.tokens = pending.tokens[n:]
-        del pending.tokens[n:]
-        return pending
+        n_complete = len(delta.tokens)
+        while n_complete and _awaits_text(delta.tokens[n_complete - 1]):
+            n_complete -= 1
+        self._pending = AnswerText(tokens=delta.tokens[n_complete:])
+        del delta.tokens[n_complete:]
+        return delta
 
     @property
     def finish_reason(self) -> str | None:
-        """None if the answer was stopped before its end."""
+        """OpenAI's; None if the answer was stopped before its end."""
         finished = self.answer.finished
-        if finished and self.text.calls and finished.reason in ("eog", "stop"):
+        if finished is None:
+            return None
+        if self.text.calls and finished.reason in ("eog", "stop"):
             return "tool_calls"
-        return _FINISH_REASONS.get(finished.reason) if finished else None
+        return _FINISH_REASONS.get(finished.reason)
+
+
+def _awaits_text(token: Token) -> bool:
+    return token.p_target is not None and not token.text
 
 
 def count_prompt(engine: Engine, command: GenerateCommand) -> int:
     """The tokens of a prompt, with the beginning of the answer."""
-    n = len(command.prompt_tokens) or engine.count(command.to_count())
+    n_tokens = len(command.prompt_tokens)
+    if not n_tokens:
+        n_tokens = engine.count(command.to_count())
     if command.prefill:
-        n += len(engine.tokenize(TokenizeCommand(command.prefill)).tokens)
-    return n
+        n_tokens += len(engine.tokenize(TokenizeCommand(command.prefill)).tokens)
+    return n_tokens
 
 
-class Completion:
+class Completion(ABC):
     """Answers one request, in one or several choices.
 
     Each API is a subclass, for its JSON. From `submit` on it holds a place in the
@@ -221,9 +278,15 @@ class Completion:
 
     # --- the JSON of an answer
 
-    _whole: Any  # () -> the JSON
-    _lines: Any  # () -> an AsyncGenerator of bytes: the stream but for its last line.
-    _last_line: Any  # () -> bytes
+    @abstractmethod
+    def _whole(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _lines(self) -> AsyncGenerator[bytes, None]:
+        """The stream without its last line."""
+
+    @abstractmethod
+    def _last_line(self) -> bytes: ...
 
     def _error_line(self, error: ApiError) -> bytes:
         return to_event(error.to_json())
@@ -249,9 +312,10 @@ class Completion:
                     options=self.options,
                     index=index,
                 )
-                self._choices.append(Choice(build, markers, self.options.tools))
-                self._choices[-1].model = self._model.name
-                self._queue.submit(self._choices[-1])
+                choice = Choice(build, markers, self.options.tools)
+                choice.model = self._model.name
+                self._choices.append(choice)
+                self._queue.submit(choice)
 
     @property
     def position(self) -> int:
@@ -272,15 +336,15 @@ class Completion:
             while not choice.has_ended:
                 await self._take_events(choice, _WAIT_SECONDS)
             self._check_end(choice)
-        whole: dict[str, Any] = self._whole()
+        whole = self._whole()
         self.close()
         return whole
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events. An error after the beginning is the last of them.
 
-        It does not clean up for a client that leaves: if it was not started by then,
-        Python runs no `finally` of it.
+        The generator does not clean up for a client that leaves: if it was not started
+        by then, Python runs no `finally` in it.
         """
         try:
             async for line in self._lines():
@@ -297,8 +361,8 @@ class Completion:
     ) -> AsyncGenerator[tuple[list[Event], AnswerText | None], None]:
         """New events and their text, to the end of a choice.
 
-        There is neither after ten silent seconds. Raises ApiError if the engine failed, or
-        the server ends.
+        After PING_SECONDS of silence there are no events and no text. Raises ApiError
+        if the engine failed, or the server ends.
         """
         has_ended = False
         while not has_ended:
@@ -316,16 +380,15 @@ class Completion:
         except Exception as error:
             raise self._record_failure(error) from None
         assert self._request is not None
-        if self.options.reads_only:  # nothing is left of the answer
-            batch = [_drop_text(event) for event in batch if not _has_tokens(event)]
+        assert self._admission is not None
+        if self.options.reads_only:
+            batch = _drop_answer(batch)
         for event in batch:
             choice.add(event)
             self._request.add(event)
             self._activity.add(event)
-            is_end = (
-                isinstance(event, GenerationFinished) and choice is self._choices[-1]
-            )
-            if is_end and self._admission is not None:
+            is_last_choice = choice is self._choices[-1]
+            if isinstance(event, GenerationFinished) and is_last_choice:
                 self._admission.release()
         self._request.answer = choice.answer
         return batch
@@ -379,64 +442,61 @@ class Completion:
         """Where each token came from, if the request asks for it."""
         if not self.options.show_tokens:
             return {}
-        details = [
-            {
-                "id": token.id,
-                "text": token.text,
-                "class": token.kind,
-                "p": token.p_target,
-            }
-            for token in tokens
-        ]
+        details = []
+        for token in tokens:
+            details.append(
+                {
+                    "id": token.id,
+                    "text": token.text,
+                    "class": token.kind,
+                    "p": token.p_target,
+                }
+            )
         return {"localspec": {"tokens": details}}
 
-    def _progress(self, batch: Sequence[Event]) -> list[dict[str, Any]]:
+    def _progress(self, batch: Sequence[Event]) -> Iterator[dict[str, Any]]:
         """llama.cpp's `prompt_progress`, if the request asks for it."""
         assert self._request is not None
-        return [
-            {
-                "prompt_progress": {
+        if not self.options.return_progress:
+            return
+        for event in batch:
+            if isinstance(event, Prefill):
+                progress = {
                     "total": event.total,
                     "cache": event.reused,
                     "processed": event.done,
                     "time_ms": round(self._request.seconds * 1e3),
                 }
-            }
-            for event in batch
-            if isinstance(event, Prefill) and self.options.return_progress
-        ]
+                yield {"prompt_progress": progress}
 
     def _usage(self) -> dict[str, Any]:
         """OpenAI's `usage`; a prompt counts once, whatever the number of its choices."""
-        answers = [choice.answer for choice in self._choices]
-        totals = [
-            answer.finished.totals if answer.finished else {} for answer in answers
-        ]
-        by_prompt = totals[:: self.options.n]
-        prompt = sum(total.get("prompt_tokens", 0) for total in by_prompt)
-        reused = sum(total.get("reused_tokens", 0) for total in by_prompt)
-        completion = sum(answer.totals.tokens for answer in answers)
-        details = {
-            "reasoning_tokens": sum(
-                t.get("thinking", {}).get("tokens", 0) for t in totals
-            )
-        }
+        n_prompt = 0
+        n_reused = 0
+        n_completion = 0
+        n_reasoning = 0
+        copied = DraftTotals()
+        for index, choice in enumerate(self._choices):
+            answer = choice.answer
+            totals = answer.final_totals
+            is_first_of_prompt = index % self.options.n == 0
+            if is_first_of_prompt:
+                n_prompt += totals.get("prompt_tokens", 0)
+                n_reused += totals.get("reused_tokens", 0)
+            n_completion += answer.totals.tokens
+            n_reasoning += totals.get("thinking", {}).get("tokens", 0)
+            for source, counts in answer.totals.by_source.items():
+                if source.startswith("lookup"):
+                    copied.count(counts.drafted, counts.accepted)
+        details = {"reasoning_tokens": n_reasoning}
         if self.options.prediction:
-            sources = [
-                each for answer in answers for each in answer.totals.by_source.items()
-            ]
-            copied = [
-                counts for source, counts in sources if source.startswith("lookup")
-            ]
-            accepted = sum(counts.accepted for counts in copied)
-            drafted = sum(counts.drafted for counts in copied)
-            details["accepted_prediction_tokens"] = accepted
-            details["rejected_prediction_tokens"] = drafted - accepted
+            details["accepted_prediction_tokens"] = copied.accepted
+            details["rejected_prediction_tokens"] = copied.drafted - copied.accepted
         return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": reused},
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_completion,
+            "total_tokens": n_prompt + n_completion,
+            "prompt_tokens_details": {"cached_tokens": n_reused},
             "completion_tokens_details": details,
         }
 
@@ -474,18 +534,19 @@ class Completion:
         }
 
 
-def _has_tokens(event: Event) -> bool:
-    return isinstance(event, Round)
-
-
-def _drop_text(event: Event) -> Event:
-    if isinstance(event, GenerationFinished):
-        return replace(event, tail="")
-    return event
+def _drop_answer(batch: Sequence[Event]) -> list[Event]:
+    """The events of an answer of which only the prompt was to be read."""
+    kept: list[Event] = []
+    for event in batch:
+        if isinstance(event, GenerationFinished):
+            kept.append(replace(event, tail=""))
+        elif not isinstance(event, Round):
+            kept.append(event)
+    return kept
 
 
 def _end_state(error: BaseException | None) -> tuple[RequestState, int]:
-    """The state and the status that the log has of a request which this error ended."""
+    """The state and the status in the log of a request that this error ended."""
     if error is None:
         return "done", 200
     if isinstance(error, Exception) and not isinstance(error, ClientLeftError):
@@ -495,21 +556,22 @@ def _end_state(error: BaseException | None) -> tuple[RequestState, int]:
 
 def timings(answer: GeneratedAnswer) -> dict[str, Any]:
     """llama.cpp's `timings`. Before the end they are those of the rounds so far."""
-    totals = answer.finished.totals if answer.finished else {}
+    totals = answer.final_totals
     times = totals.get("timings", {})
-    rounds = answer.rounds
-    prefill = answer.prefill or Prefill(0, 0, 0)
-    first_ms = rounds[0].ms.verify if rounds else 0.0
-    prompt_ms = times.get("prefill_ms", first_ms)
-    decode_ms = times.get("decode_ms", sum(each.ms.total for each in rounds[1:]))
-    total = totals.get("prompt_tokens", prefill.total)
-    reused = totals.get("reused_tokens", prefill.reused)
+    prefill = answer.prefill or Prefill(done=0, total=0, reused=0)
+    n_reused = totals.get("reused_tokens", prefill.reused)
+    n_read = totals.get("prompt_tokens", prefill.total) - n_reused
+    n_answered = answer.totals.tokens
+    prompt_ms = times.get("prefill_ms")
+    if prompt_ms is None:
+        prompt_ms = answer.rounds[0].ms.verify if answer.rounds else 0.0
+    decode_ms = times.get("decode_ms")
+    if decode_ms is None:
+        decode_ms = sum(event.ms.total for event in answer.rounds[1:])
     values: dict[str, Any] = {
-        "cache_n": reused,
-        **_rates("prompt", total - reused, total - reused, prompt_ms),
-        **_rates(
-            "predicted", answer.totals.tokens, answer.totals.tokens - 1, decode_ms
-        ),
+        "cache_n": n_reused,
+        **_rates("prompt", n_read, n_timed=n_read, ms=prompt_ms),
+        **_rates("predicted", n_answered, n_timed=n_answered - 1, ms=decode_ms),
     }
     if answer.totals.drafted:
         values |= {
@@ -519,8 +581,11 @@ def timings(answer: GeneratedAnswer) -> dict[str, Any]:
     return values
 
 
-def _rates(name: str, n: int, n_timed: int, ms: float) -> dict[str, Any]:
-    """`n_timed` of the n tokens took `ms`: the first one comes with the prompt."""
+def _rates(name: str, n: int, *, n_timed: int, ms: float) -> dict[str, Any]:
+    """`n_timed` of the n tokens took `ms`.
+
+    The first token of an answer comes with the prompt: of 5 tokens, 4 are timed.
+    """
     ms = round(ms, 3)
     per_token_ms = 0.0
     per_second = 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import AsyncGenerator, Sequence
-from itertools import accumulate
 from typing import Any
 from uuid import uuid4
 
@@ -33,13 +32,14 @@ class ChatCompletion(Completion):
         return {"delta": {"role": "assistant", "content": ""}}
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
-        calls = list(map(_call_delta, text.calls))
-        fields = {
-            "reasoning_content": text.reasoning,
-            "content": text.content,
-            "tool_calls": calls,
-        }
-        return {"delta": {name: value for name, value in fields.items() if value}}
+        delta: dict[str, Any] = {}
+        if text.reasoning_pieces:
+            delta["reasoning_content"] = text.reasoning
+        if text.content_pieces:
+            delta["content"] = text.content
+        if text.calls:
+            delta["tool_calls"] = [_call_delta(call) for call in text.calls]
+        return {"delta": delta}
 
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
         message: dict[str, Any] = {
@@ -47,7 +47,7 @@ class ChatCompletion(Completion):
             "content": text.content,
             "refusal": None,
         }
-        if text.reasoning:
+        if text.reasoning_pieces:
             message["reasoning_content"] = text.reasoning
         if text.calls:
             message["content"] = text.content or None
@@ -57,19 +57,20 @@ class ChatCompletion(Completion):
     def _score(
         self, tokens: Sequence[Token], n_top: int, offset: int
     ) -> dict[str, Any]:
+        """`offset`: the characters of the choice's text before these tokens."""
         return chat_logprobs(tokens, n_top)
 
     def _whole(self) -> dict[str, Any]:
         choices = []
+        tokens: list[Token] = []
         for index, choice in enumerate(self._choices):
             part = self._whole_part(index, choice.text)
-            logprobs = self._logprobs(choice.text.tokens, 0)
+            logprobs = self._logprobs(choice.text.tokens, offset=0)
             choices.append(_choice_item(index, part, logprobs, choice.finish_reason))
-        tokens = [token for choice in self._choices for token in choice.answer.tokens]
-        body = self._envelope(self.whole_object) | {
-            "choices": choices,
-            "usage": self._usage(),
-        }
+            tokens += choice.answer.tokens
+        body = self._envelope(self.whole_object)
+        body["choices"] = choices
+        body["usage"] = self._usage()
         return body | self._numbers() | self._token_details(tokens)
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
@@ -91,26 +92,30 @@ class ChatCompletion(Completion):
         offset = 0
         async for batch, text in self._deltas(choice):
             for progress in self._progress(batch):
-                yield self._chunk(
-                    [_choice_item(index, self._part(AnswerText()))], **progress
-                )
+                nothing = _choice_item(index, self._part(AnswerText()))
+                yield self._chunk([nothing], **progress)
             if text is not None:
-                logprobs = self._logprobs(text.tokens, offset)
+                logprobs = self._logprobs(text.tokens, offset=offset)
                 offset += len(text.content)
                 part = _choice_item(index, self._part(text), logprobs)
                 yield self._chunk([part], **self._chunk_extras(choice, text))
             elif not batch:
                 yield PING
-        is_last = choice is self._choices[-1]
-        extras = self._numbers() if is_last and not self.options.include_usage else {}
+        extras: dict[str, Any] = {}
+        if choice is self._choices[-1] and not self.options.include_usage:
+            extras = self._numbers()
         last = _choice_item(
             index, self._part(AnswerText()), reason=choice.finish_reason
         )
         yield self._chunk([last], **extras)
 
-    def _logprobs(self, tokens: Sequence[Token], offset: int) -> Any:
+    def _logprobs(
+        self, tokens: Sequence[Token], *, offset: int
+    ) -> dict[str, Any] | None:
         n_top = self.options.n_logprobs
-        return None if n_top is None else self._score(tokens, n_top, offset)
+        if n_top is None:
+            return None
+        return self._score(tokens, n_top, offset)
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {
@@ -163,7 +168,8 @@ class TextCompletion(ChatCompletion):
     """The same with other parts."""
 
     id_prefix = "cmpl-"
-    whole_object = chunk_object = "text_completion"
+    whole_object = "text_completion"
+    chunk_object = "text_completion"
 
     def __init__(self, echoes: Sequence[str], *arguments: Any) -> None:
         """`echoes`: by choice, the prompt to repeat before the answer; empty for none."""
@@ -171,7 +177,9 @@ class TextCompletion(ChatCompletion):
         self._echoes = echoes
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
-        return {"text": self._echoes[index]} if self._echoes else None
+        if not self._echoes:
+            return None
+        return {"text": self._echoes[index]}
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
         return {"text": text.content}
@@ -183,22 +191,31 @@ class TextCompletion(ChatCompletion):
     def _score(
         self, tokens: Sequence[Token], n_top: int, offset: int
     ) -> dict[str, Any]:
-        """Four arrays; `offset` is that of the first token."""
-        tokens = _scored(tokens)
+        """Four arrays, with an entry for each token.
+
+        A character of several tokens is in the text at its last token: `é` of two bytes
+        and `!` have the offsets 0, 0 and 1.
+        """
+        texts = []
+        logprobs = []
+        top_logprobs = []
+        offsets = []
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        lengths = [len(decoder.decode(_data(token))) for token in tokens]
-        offsets = accumulate(lengths[:-1], initial=offset)
+        for token in _scored(tokens):
+            data = _data(token)
+            texts.append(data.decode("utf-8", "replace"))
+            logprobs.append(_log(token.p_target))
+            top = {}
+            for _, other, p in _likeliest(token, n_top):
+                top[other.decode("utf-8", "replace")] = _log(p)
+            top_logprobs.append(top)
+            offsets.append(offset)
+            offset += len(decoder.decode(data))
         return {
-            "tokens": [_data(token).decode("utf-8", "replace") for token in tokens],
-            "token_logprobs": [_log(token.p_target) for token in tokens],
-            "top_logprobs": [
-                {
-                    data.decode("utf-8", "replace"): _log(p)
-                    for _, data, p in _likeliest(token, n_top)
-                }
-                for token in tokens
-            ],
-            "text_offset": list(offsets)[: len(tokens)],
+            "tokens": texts,
+            "token_logprobs": logprobs,
+            "top_logprobs": top_logprobs,
+            "text_offset": offsets,
         }
 
 
@@ -208,8 +225,10 @@ class InfillCompletion(Completion):
     def _whole(self) -> dict[str, Any]:
         (choice,) = self._choices
         body = self._piece(choice.text) | self._end_fields(choice)
-        wanted = self.options.response_fields
-        return {name: _find_field(body, name) for name in wanted} if wanted else body
+        requested = self.options.response_fields
+        if not requested:
+            return body
+        return {name: _find_field(body, name) for name in requested}
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
         async for batch, text in self._deltas(self._choices[0]):
@@ -222,10 +241,10 @@ class InfillCompletion(Completion):
         return to_event(self._piece(AnswerText()) | self._end_fields(self._choices[0]))
 
     def _piece(self, text: AnswerText) -> dict[str, Any]:
-        tokens = (
-            [token.id for token in text.tokens] if self.options.return_tokens else []
-        )
-        piece: dict[str, Any] = {"index": 0, "content": text.content, "tokens": tokens}
+        ids: list[int] = []
+        if self.options.return_tokens:
+            ids = [token.id for token in text.tokens]
+        piece: dict[str, Any] = {"index": 0, "content": text.content, "tokens": ids}
         n_top = self.options.n_logprobs
         if n_top is not None:
             items = chat_logprobs(text.tokens, n_top)["content"]
@@ -256,7 +275,9 @@ def _find_field(body: dict[str, Any], path: str) -> Any:
     """The value at a path such as `timings/prompt_n`; None without it."""
     value: Any = body
     for name in path.split("/"):
-        value = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
     return value
 
 
@@ -265,9 +286,8 @@ def chat_logprobs(tokens: Sequence[Token], n_top: int) -> dict[str, Any]:
     content = []
     for token in _scored(tokens):
         item = _logprob(token.id, _data(token), token.p_target)
-        item["top_logprobs"] = [
-            _logprob(*likely) for likely in _likeliest(token, n_top)
-        ]
+        likeliest = _likeliest(token, n_top)
+        item["top_logprobs"] = [_logprob(id_, data, p) for id_, data, p in likeliest]
         content.append(item)
     return {"content": content, "refusal": None}
 

@@ -17,8 +17,8 @@ from localspec.serve import api_error
 from localspec.serve.api_error import ApiError
 
 T = TypeVar("T")
-# Default number of requests that wait behind the one that is answered.
 MAX_WAITING = 16
+"""Default number of requests that wait behind the one that is answered."""
 _MAX_RETRY_SECONDS = 30
 
 
@@ -34,14 +34,16 @@ class AsyncJob(EngineJob[T]):
 
         Raises what the work raised.
         """
-        batch: list[Any] = []
+        batch = self.take()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not (batch := self.take()) and not self.is_done:
+                while not batch and not self.is_done:
                     await self.updated.wait()
                     self.updated.clear()
+                    batch = self.take()
         if not batch and self.has_ended:
             self.result()
+        # The job may have put out its last events and ended after the last `take`.
         return batch or self.take()
 
 
@@ -51,8 +53,8 @@ class EngineQueue:
     def __init__(self, host: EngineHost, max_waiting: int = MAX_WAITING) -> None:
         self.host = host
         self._max_admitted = max_waiting + 1
-        self._admitted = 0
-        self._mean_seconds = 1.0
+        self._admitted = 0  # Requests that have a place now.
+        self._mean_seconds = 1.0  # Of one request, from its start to its end.
         self._failures = 0  # Consecutive failures of the engine.
         self.ready: EngineReady | None = None
         self.is_closing = False
@@ -79,7 +81,13 @@ class EngineQueue:
             message = f"The queue is full: {self._admitted - 1} requests are waiting."
             wait = {"Retry-After": str(seconds)}
             raise ApiError(429, message, name="queue_full", headers=wait)
-        return Admission(self)
+        admission = Admission(self._admitted, self._release)
+        self._admitted += 1
+        return admission
+
+    def _release(self, seconds: float) -> None:
+        self._admitted -= 1
+        self._mean_seconds = 0.7 * self._mean_seconds + 0.3 * seconds
 
     def submit(self, job: EngineJob[Any]) -> None:
         self._jobs.add(job)
@@ -95,7 +103,10 @@ class EngineQueue:
         if self.host.is_lost:
             return _host_closed()
         failure = api_error.from_engine(error, may_retry=self._failures == 0)
-        self._failures = self._failures + 1 if failure.status == 500 else 0
+        if failure.status == 500:
+            self._failures += 1
+        else:
+            self._failures = 0
         return failure
 
     def record_success(self) -> None:
@@ -135,17 +146,20 @@ def _host_closed() -> ApiError:
 class Admission:
     """A place in the queue, from a request's arrival to the end of its work."""
 
-    def __init__(self, queue: EngineQueue) -> None:
-        self._queue = queue
-        self.position = queue._admitted  # Number of requests before this one.
+    def __init__(self, position: int, on_release: Callable[[float], None]) -> None:
+        """`position`: the number of requests before this one.
+
+        `on_release` receives the seconds of a request. A request that was the third of
+        the queue and ended after 6 seconds waited for two others, so it took 2.
+        """
+        self.position = position
+        self._on_release = on_release
         self._began = time.monotonic()
         self._is_open = True
-        queue._admitted += 1
 
     def release(self) -> None:
+        """Leave the queue; does nothing the second time."""
         if self._is_open:
             self._is_open = False
-            queue = self._queue
-            queue._admitted -= 1
-            seconds = (time.monotonic() - self._began) / (self.position + 1)
-            queue._mean_seconds = 0.7 * queue._mean_seconds + 0.3 * seconds
+            seconds = time.monotonic() - self._began
+            self._on_release(seconds / (self.position + 1))

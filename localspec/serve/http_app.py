@@ -16,9 +16,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from localspec.launch import Engine
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import TokenizeCommand
-from localspec.serve import api_error, messages, prompts, request_options, responses
+from localspec.serve import api_error, messages, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules
 from localspec.serve.api_error import ApiError, ClientLeftError
 from localspec.serve.completion import Completion, count_prompt
@@ -36,9 +37,15 @@ from localspec.serve.json_bodies import (
     to_unicode,
 )
 from localspec.serve.messages import MessageCompletion
-from localspec.serve.prompts import PromptInput, parse_infill, parse_texts
+from localspec.serve.prompts import (
+    ChatFields,
+    PromptInput,
+    parse_chat,
+    parse_infill,
+    parse_texts,
+)
 from localspec.serve.request_metrics import ServerActivity
-from localspec.serve.requests import ResponsesRequest, TokenizeRequest
+from localspec.serve.requests import InfillRequest, TextRequest, TokenizeRequest
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import NOT_LOADED, ServedModel
 
@@ -50,9 +57,9 @@ ParseRequest = Callable[[ServedModel, dict[str, Any]], ParsedRequest]
 _SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
-_PART_TIMEOUT = 10.0  # Seconds without a byte.
-_BODY_TIMEOUT = 120.0
-_LARGE_BODY = 64 * 1024
+_PART_TIMEOUT = 10.0  # Seconds without a byte of a body.
+_BODY_TIMEOUT = 120.0  # Seconds for a whole body.
+_LARGE_BODY = 64 * 1024  # Bytes from which a body is parsed in a thread.
 _CLOSE = {"Connection": "close"}
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -87,13 +94,12 @@ class ApiServer:
             ("GET", "/", self._greet),
             ("GET", "/metrics", self._show_metrics),
             ("POST", "/tokenize", self._tokenize),
-            *(
-                ("POST", route, self._complete(route, parse))
-                for route, parse in _APIS.items()
-            ),
         ]
+        for route, parse in _APIS.items():
+            endpoints.append(("POST", route, self._complete(route, parse)))
         routes = []
         for method, route, endpoint in endpoints:
+            # Each is also there without `/v1`.
             for path in {route, route.removeprefix("/v1")}:
                 routes.append(Route(path, endpoint, methods=[method]))
         handlers: Any = dict.fromkeys((ApiError, HTTPException, Exception), _on_error)
@@ -132,12 +138,17 @@ class ApiServer:
 
     async def _list_models(self, _: Request) -> Response:
         models = [self._describe(name) for name in self._models]
-        # Some clients read `models`, as Ollama has it; Anthropic's the last three.
         names = [{"name": name, "model": name} for name in self._models]
-        body = {"object": "list", "data": models, "models": names, "has_more": False}
-        return JsonResponse(
-            body | {"first_id": self._first, "last_id": models[-1]["id"]}
-        )
+        body = {
+            "object": "list",
+            "data": models,
+            "models": names,  # As Ollama has it.
+            # Clients of Anthropic read these.
+            "has_more": False,
+            "first_id": self._first,
+            "last_id": models[-1]["id"],
+        }
+        return JsonResponse(body)
 
     async def _show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -158,7 +169,7 @@ class ApiServer:
     async def _show_metrics(self, _: Request) -> Response:
         response = PlainTextResponse(self._activity.metrics())
         began = str(round(self._activity.began)).encode()
-        # in this very case
+        # Starlette would write the name in lower case.
         response.raw_headers.append((b"Process-Start-Time-Unix", began))
         return response
 
@@ -201,13 +212,14 @@ class ApiServer:
         model, (make, (prompt,)) = await self._parse(request, _parse_messages)
         model.check_prompt(prompt)
         options = make(model, self._queue, self._activity).options
-        build = partial(model.build_command, prompt=prompt, options=options, index=0)
-        work = self._queue.run(
-            lambda engine: count_prompt(engine, build(engine)), model.name
-        )
-        return JsonResponse(
-            {"input_tokens": await _until_disconnect(request.receive, work)}
-        )
+
+        def count(engine: Engine) -> int:
+            command = model.build_command(engine, prompt, options, index=0)
+            return count_prompt(engine, command)
+
+        work = self._queue.run(count, model.name)
+        n_tokens = await _until_disconnect(request.receive, work)
+        return JsonResponse({"input_tokens": n_tokens})
 
     async def _tokenize(self, request: Request) -> Response:
         model, command = await self._parse(request, _parse_tokenize)
@@ -215,11 +227,9 @@ class ApiServer:
         result = await _until_disconnect(request.receive, work)
         tokens: list[Any] = list(result.tokens)
         if command.pieces:
-            pieces = map(_piece_to_json, result.pieces)
-            tokens = [
-                {"id": id_, "piece": each}
-                for id_, each in zip(tokens, pieces, strict=True)
-            ]
+            tokens = []
+            for id_, piece in zip(result.tokens, result.pieces, strict=True):
+                tokens.append({"id": id_, "piece": _piece_to_json(piece)})
         return JsonResponse({"tokens": tokens})
 
 
@@ -227,34 +237,35 @@ class ApiServer:
 
 
 def _parse_chat(
-    api: Any, form: Any, model: ServedModel, body: dict[str, Any]
+    parse: Callable[[dict[str, Any]], ChatFields],
+    form: Callable[..., Completion],
+    model: ServedModel,
+    body: dict[str, Any],
 ) -> ParsedRequest:
     """The request of a chat.
 
-    The module `api` knows the form of the request, and the class `form` that of the
-    answer.
+    `parse` knows the form of the request, and the class `form` that of the answer.
     """
-    prompt = PromptInput(api.parse_input(body), param=api.INPUT)
-    chat_fields, names = api.to_chat_fields(body)
+    chat = parse(body)
     options = request_options.parse_chat_options(
-        chat_fields,
+        chat,
         model.settings,
-        model.seed,
-        model.tool_format,
-        model.loaded().thinking_controls,
-        names,
+        default_seed=model.seed,
+        tool_format=model.tool_format,
+        thinking_controls=model.loaded().thinking_controls,
     )
-    if form is ResponseCompletion:
-        echoed = convert_request(ResponsesRequest, body)
-        options = replace(options, echoed=echoed)
+    prompt = PromptInput(chat.messages, param=chat.param)
     return partial(form, options), [prompt]
 
 
 def _parse_text(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
-    options = request_options.parse_text_options(body, model.settings, model.seed)
-    given = parse_texts(body)
+    request = convert_request(TextRequest, body)
+    options = request_options.parse_text_options(
+        request, body, model.settings, default_seed=model.seed
+    )
+    given = parse_texts(request)
     echoes: list[str] = []
-    if body.get("echo"):
+    if request.echo:
         if options.n_logprobs is not None:
             raise api_error.unsupported("echo", "with it, logprobs are not available")
         for prompt in given:
@@ -263,16 +274,19 @@ def _parse_text(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
 
 
 def _parse_infill(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
-    options = request_options.parse_infill_options(body, model.settings, model.seed)
-    given = [PromptInput(infill=parse_infill(body))]
+    request = convert_request(InfillRequest, body)
+    options = request_options.parse_infill_options(
+        request, body, model.settings, default_seed=model.seed
+    )
+    given = [PromptInput(infill=parse_infill(request))]
     return partial(InfillCompletion, options), given
 
 
-_parse_messages = partial(_parse_chat, messages, MessageCompletion)
+_parse_messages = partial(_parse_chat, messages.parse_chat, MessageCompletion)
 _APIS: dict[str, ParseRequest] = {
-    "/v1/chat/completions": partial(_parse_chat, prompts, ChatCompletion),
+    "/v1/chat/completions": partial(_parse_chat, parse_chat, ChatCompletion),
     "/v1/completions": _parse_text,
-    "/v1/responses": partial(_parse_chat, responses, ResponseCompletion),
+    "/v1/responses": partial(_parse_chat, responses.parse_chat, ResponseCompletion),
     "/v1/messages": _parse_messages,
     "/infill": _parse_infill,
 }
@@ -356,7 +370,9 @@ class EventStream(Response):
 
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        status = error.status_code if error.status_code in (404, 405) else 400
+        status = 400
+        if error.status_code in (404, 405):
+            status = error.status_code
         error = ApiError(status, str(error.detail))
     return error_response(api_error.from_engine(error), request.scope)
 
@@ -370,11 +386,8 @@ class BodyReader:
     async def read(self, request: Request) -> bytes:
         """Raises ApiError for a body that is too large or too slow."""
         length = request.headers.get("content-length", "0")
-        if (
-            length.isascii()
-            and length.isdecimal()
-            and int(length[:20]) > MAX_BODY_BYTES
-        ):
+        is_number = length.isascii() and length.isdecimal()
+        if is_number and int(length[:20]) > MAX_BODY_BYTES:
             raise _too_large()
         parts: list[bytes] = []
         size = 0

@@ -11,8 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from typing import Any
 
 import uvicorn
 from msgspec import Struct, field
@@ -29,11 +27,12 @@ from localspec.serve.served_model import ServedModel
 
 DEFAULT_PORT = 8080  # Where Zed's llama.cpp provider looks by itself.
 _HEADER_TIMEOUT = 10.0
-"""Seconds for the headers of a request, on a new connection or after the last answer.
-"""
+"""Seconds for the headers of a request, on a new connection or after an answer."""
 _END_TIMEOUT = 0.8  # Seconds for the running streams to end after Ctrl+C.
 _MAX_CONNECTIONS = 1000
 _BACKLOG = 512
+_LOOPBACK_OF_ALL = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
+"""Address that stands for all of this computer -> one that a client can use."""
 
 
 class ServerOptions(Struct, frozen=True):
@@ -113,11 +112,8 @@ class HttpServer:
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )
-        # without a handler, warnings go to standard error
-        for name in (
-            "uvicorn",
-            "asyncio",
-        ):
+        # Without a handler, their warnings would go to standard error.
+        for name in ("uvicorn", "asyncio"):
             logging.getLogger(name).addHandler(logging.NullHandler())
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
@@ -128,7 +124,7 @@ class HttpServer:
     @property
     def url(self) -> str:
         host = self._options.rules.host
-        host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)
+        host = _LOOPBACK_OF_ALL.get(host, host)
         if ":" in host:
             host = f"[{host}]"
         return f"http://{host}:{self.port}"
@@ -141,7 +137,7 @@ class HttpServer:
         Raises the engine's error if the pair cannot be loaded.
         """
         self._loop = asyncio.get_running_loop()
-        # the log has the request's status
+        # The log shows what fails by the status of the request.
         self._loop.set_exception_handler(lambda *_: None)
         self._stop_requested = asyncio.Event()
         if self._is_stopped:
@@ -158,19 +154,22 @@ class HttpServer:
             self._queue.stop_all()
             if self._owns_host:
                 self._queue.host.end()
-            for task in (loading, stopping):
-                task.cancel()
-            # until the stopped answers have told their clients
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_END_TIMEOUT):
-                    while self.activity.running:
-                        await asyncio.sleep(0.01)
-            self._uvicorn.should_exit = True
-            with suppress(TimeoutError, asyncio.CancelledError):
-                async with asyncio.timeout(_END_TIMEOUT):
-                    await asyncio.shield(serving)
-            self._uvicorn.force_exit = True
-            await asyncio.gather(serving, return_exceptions=True)
+            loading.cancel()
+            stopping.cancel()
+            await self._end_connections(serving)
+
+    async def _end_connections(self, serving: asyncio.Future[None]) -> None:
+        """Let the stopped answers tell their clients, then close what is still open."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_END_TIMEOUT):
+                while self.activity.running:
+                    await asyncio.sleep(0.01)
+        self._uvicorn.should_exit = True
+        with suppress(TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(_END_TIMEOUT):
+                await asyncio.shield(serving)
+        self._uvicorn.force_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
 
     async def _load(self, on_ready: Callable[[EngineReady], None]) -> None:
         ready = await self._queue.load()
@@ -178,7 +177,7 @@ class HttpServer:
         on_ready(ready)
 
     def set_host(self, host: EngineHost) -> None:
-        """When others load the pair again."""
+        """Use another host, which its owner has loaded again."""
         self._queue.host = host
 
     def stop(self) -> None:
@@ -187,7 +186,7 @@ class HttpServer:
         loop = self._loop
         event = self._stop_requested
         if loop is not None and event is not None:
-            with suppress(RuntimeError):  # the loop is closed
+            with suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon_threadsafe(event.set)
 
     def close(self) -> None:
@@ -198,6 +197,8 @@ class HttpServer:
 
 
 class ServerThread:
+    """Runs a server in a thread of its own, from the start on."""
+
     def __init__(self, server: HttpServer) -> None:
         self.url = server.url
         self.activity = server.activity
@@ -212,9 +213,12 @@ class ServerThread:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        def on_ready(ready: EngineReady) -> None:
+            self.ready = ready
+
         try:
-            asyncio.run(self._server.serve(partial(setattr, self, "ready")))
-        except BaseException as error:  # raised in the caller's thread
+            asyncio.run(self._server.serve(on_ready))
+        except BaseException as error:  # `close` raises it, in the caller's thread.
             self._error = error
 
     def close(self) -> None:
@@ -234,15 +238,13 @@ def stop_on_signals(server: HttpServer) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         server.stop()
 
-    before: dict[int, Any] = {
-        number: signal.signal(number, handle)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before_interrupt = signal.signal(signal.SIGINT, handle)
+    before_terminate = signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, before_interrupt)
+        signal.signal(signal.SIGTERM, before_terminate)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""JSON of requests and answers: errors name the field that is wrong; one encoder."""
+"""JSON of requests and answers: errors name the field that is wrong."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def _refuse_constant(name: str) -> None:
 def _parse_float(text: str) -> float:
     """Some languages write every number as a float: 8.0 is a whole number, too."""
     number = float(text)
-    return int(number) if number.is_integer() else number
+    if number.is_integer():
+        return int(number)
+    return number
 
 
 def convert_request(
@@ -55,8 +57,11 @@ def convert_request(
     try:
         return from_json(kind, body)
     except JsonError as error:
-        steps = (place, rename_param(error.path, names))
-        param = ".".join(filter(None, steps))
+        param = rename_param(error.path, names)
+        if place and param:
+            param = f"{place}.{param}"
+        elif place:
+            param = place
         if not param:
             raise ApiError(400, error.problem) from None
         raise invalid(param, error.problem) from None
@@ -84,7 +89,10 @@ def to_unicode(text: str) -> str:
 
 
 def encode_json(body: Any) -> str:
-    """In valid UTF-8 whatever the texts hold; no client takes a part for a line's end."""
+    """JSON on one line, in valid UTF-8 whatever the texts hold.
+
+    Some clients also split lines at U+0085, U+2028 and U+2029, so these are escaped.
+    """
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return to_unicode(text).translate(_LINE_ENDS)
 

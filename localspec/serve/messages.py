@@ -13,8 +13,9 @@ from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, invalid
 from localspec.serve.completion import PING
 from localspec.serve.json_bodies import convert_request, to_event, to_unicode
-from localspec.serve.output_items import ItemCompletion, ItemKind
+from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
 from localspec.serve.prompts import (
+    ChatFields,
     check_chat,
     join_messages,
     join_parts,
@@ -31,14 +32,13 @@ from localspec.serve.requests import (
 )
 from localspec.serve.responses import nest_format
 
-INPUT = "messages"
 _BILLING = "x-anthropic-billing-header:"
 """A system block of Claude Code that differs in each request.
 
 With it, no prompt would continue another.
 """
-# Of thinking; some clients send back only thinking that has one.
 _SIGNATURE = "localspec"
+"""The signature of all thinking; some clients send back only thinking that has one."""
 _NAMES = {
     "stop": "stop_sequences",
     "response_format": "output_config.format",
@@ -46,15 +46,29 @@ _NAMES = {
     "thinking_budget_tokens": "thinking.budget_tokens",
 }
 """The names that fields of chat completions have here."""
-_CHOICES = {"auto": "auto", "any": "required", "none": "none", None: None}
+_NOT_OF_THIS_API = dict.fromkeys(
+    ("n", "stream_options", "logprobs", "top_logprobs", "modalities")
+)
+"""Fields of chat completions that have no meaning here, whatever a client sends."""
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceeded"}
 
 # --- the request
 
 
-def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    """The chat of `system` and `messages`. Raises ApiError."""
+def parse_chat(body: dict[str, Any]) -> ChatFields:
+    """Raises ApiError."""
     request = convert_request(MessagesRequest, body)
+    return ChatFields(
+        messages=_parse_messages(request),
+        param="messages",
+        body=body | _rename_fields(request),
+        names=_NAMES,
+    )
+
+
+def _parse_messages(request: MessagesRequest) -> tuple[ChatMessage, ...]:
+    """The chat of `system` and `messages`."""
     system = _parse_blocks("system", request.system or [], "system")
     messages = [block for block in system if not block.content.startswith(_BILLING)]
     for i, message in enumerate(request.messages or ()):
@@ -93,34 +107,34 @@ def _parse_block(role: str, block: MessageBlock, param: str) -> ChatMessage:
     return ChatMessage(role, read_part(block.type, block.text, param))
 
 
-def to_chat_fields(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The request with its names of chat completions, and the client's names.
-
-    Raises ApiError.
-    """
-    request = convert_request(MessagesRequest, body)
-    choice = request.tool_choice or MessageToolChoice()
-    thinking = request.thinking or ThinkingOptions()
+def _rename_fields(request: MessagesRequest) -> dict[str, Any]:
+    """The fields that chat completions have under another name or in another form."""
     output = request.output_config or OutputConfig()
-    changes: dict[str, Any] = dict.fromkeys(
-        ("n", "stream_options", "logprobs", "top_logprobs", "modalities")
-    )
-    changes["stop"] = request.stop_sequences
-    changes["tools"] = _nest_tools(request)
-    changes["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+    thinking = request.thinking or ThinkingOptions()
+    effort = None
+    if thinking.type == "disabled":
+        effort = "none"
+    enable_thinking = None
+    if thinking.type == "enabled":
+        enable_thinking = True
+    choice = request.tool_choice or MessageToolChoice()
+    tool_choice: Any = None
     if choice.type == "tool":
         function = {"name": choice.name or ""}
-        changes["tool_choice"] = {"type": "function", "function": function}
-    else:
-        changes["tool_choice"] = _CHOICES[choice.type]
-    changes["response_format"] = nest_format(output.format)
-    changes["effort_hint"] = output.effort
-    changes["reasoning_effort"] = "none" if thinking.type == "disabled" else None
-    changes["chat_template_kwargs"] = {
-        "enable_thinking": thinking.type == "enabled" or None
+        tool_choice = {"type": "function", "function": function}
+    elif choice.type is not None:
+        tool_choice = _TOOL_CHOICES[choice.type]
+    return _NOT_OF_THIS_API | {
+        "stop": request.stop_sequences,
+        "tools": _nest_tools(request),
+        "parallel_tool_calls": not choice.disable_parallel_tool_use,
+        "tool_choice": tool_choice,
+        "response_format": nest_format(output.format),
+        "effort_hint": output.effort,
+        "reasoning_effort": effort,
+        "chat_template_kwargs": {"enable_thinking": enable_thinking},
+        "thinking_budget_tokens": thinking.budget_tokens,
     }
-    changes["thinking_budget_tokens"] = thinking.budget_tokens
-    return body | changes, _NAMES
 
 
 def _nest_tools(request: MessagesRequest) -> list[dict[str, Any]]:
@@ -147,41 +161,46 @@ class MessageCompletion(ItemCompletion):
     id_prefix = "msg_"
     _has_begun = False
 
-    def _begin(self, kind: ItemKind, name: str) -> Iterator[dict[str, Any]]:
-        block: dict[str, Any] = {"type": kind, kind: ""}
+    def _begin(self, kind: ItemKind, name: str) -> Iterator[JsonEvent]:
+        block: dict[str, Any] = {"type": "text", "text": ""}
         if kind == "thinking":
-            block["signature"] = ""
+            block = {"type": "thinking", "thinking": "", "signature": ""}
         elif kind == "call":
             id_ = f"toolu_{uuid4().hex[:24]}"
             block = {"type": "tool_use", "id": id_, "name": name, "input": {}}
-        self._arguments = ""
         self.items.append(block)
         yield self._event("start", content_block=block)
 
-    def _grow(self, delta: str, logprobs: list[Any]) -> dict[str, Any]:
+    def _grow(self, delta: str, logprobs: list[Any]) -> JsonEvent:
         if self.kind == "call":
-            self._arguments += delta
             return self._delta("input_json_delta", partial_json=delta)
-        kind = str(self.kind)
-        self.items[-1][kind] += delta
-        return self._delta(f"{kind}_delta", **{kind: delta})
+        if self.kind == "thinking":
+            return self._delta("thinking_delta", thinking=delta)
+        return self._delta("text_delta", text=delta)
 
-    def _end(self, is_cut: bool) -> Iterator[dict[str, Any]]:
+    def _set_text(self, text: str) -> None:
+        block = self.items[-1]
+        if self.kind == "call":
+            with suppress(ValueError):  # The call was cut.
+                block["input"] = json.loads(text or "{}")
+        elif self.kind == "thinking":
+            block["thinking"] = text
+        else:
+            block["text"] = text
+
+    def _end(self, *, is_cut: bool) -> Iterator[JsonEvent]:
         if self.kind == "thinking":
             self.items[-1]["signature"] = _SIGNATURE
             yield self._delta("signature_delta", signature=_SIGNATURE)
-        elif self.kind == "call":
-            with suppress(ValueError):  # of a call that was cut
-                self.items[-1]["input"] = json.loads(self._arguments or "{}")
         yield self._event("stop")
 
-    def _delta(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _delta(self, kind: str, **fields: Any) -> JsonEvent:
         return self._event("delta", delta={"type": kind} | fields)
 
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _event(self, kind: str, **fields: Any) -> JsonEvent:
         return {"type": f"content_block_{kind}", "index": len(self.items) - 1} | fields
 
-    def _news(self, batch: Sequence[Event]) -> Iterator[dict[str, Any]]:
+    def _news(self, batch: Sequence[Event]) -> Iterator[JsonEvent]:
         answer = self._choices[0].answer
         if not self._has_begun and (answer.prefill or answer.finished):
             self._has_begun = True
@@ -213,12 +232,10 @@ class MessageCompletion(ItemCompletion):
             "type": "message",
             "role": "assistant",
             "content": [],
+            "model": self._model.name,
+            "usage": self._message_usage(),
         }
-        return (
-            message
-            | {"model": self._model.name, "usage": self._message_usage()}
-            | fields
-        )
+        return message | fields
 
     def _stop(self) -> dict[str, Any]:
         choice = self._choices[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -29,10 +29,10 @@ from localspec.serve.requests import (
     RequestedFunction,
     RequestMessage,
     RequestTool,
+    ResponsesRequest,
     TextRequest,
 )
 
-INPUT = "messages"
 _MAX_PROMPTS = 16
 _ROLES = {
     "system": "system",
@@ -46,12 +46,16 @@ _WRONG_CHOICE = (
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 
 
+class ProjectFile(Struct, frozen=True):
+    name: str
+    text: str
+
+
 class InfillInput(Struct, frozen=True):
     prefix: str
     suffix: str
     prompt: str = ""  # Text after the prefix, before the cursor.
-    # Names and texts of other files, the nearest last.
-    files: tuple[tuple[str, str], ...] = ()
+    files: tuple[ProjectFile, ...] = ()  # Other files, the nearest last.
 
 
 class PromptInput(Struct, frozen=True):
@@ -65,27 +69,26 @@ class PromptInput(Struct, frozen=True):
 
     @property
     def n_bytes(self) -> int:
-        contents = (message.content for message in self.messages)
-        return len(self.text) + 4 * len(self.tokens) + sum(map(len, contents))
+        n_of_messages = sum(len(message.content) for message in self.messages)
+        return len(self.text) + 4 * len(self.tokens) + n_of_messages
 
 
-def parse_infill(body: dict[str, Any]) -> InfillInput:
-    """The text around the cursor, and further files of the project. Raises ApiError."""
-    request = convert_request(InfillRequest, body)
+def parse_infill(request: InfillRequest) -> InfillInput:
+    """The text around the cursor, and further files of the project."""
+    files = []
+    for file in request.input_extra or ():
+        name = to_unicode(file.filename or "")
+        files.append(ProjectFile(name, to_unicode(file.text)))
     return InfillInput(
-        to_unicode(request.input_prefix or ""),
-        to_unicode(request.input_suffix or ""),
-        to_unicode(request.prompt or ""),
-        tuple(
-            (to_unicode(file.filename or ""), to_unicode(file.text))
-            for file in request.input_extra or ()
-        ),
+        prefix=to_unicode(request.input_prefix or ""),
+        suffix=to_unicode(request.input_suffix or ""),
+        prompt=to_unicode(request.prompt or ""),
+        files=tuple(files),
     )
 
 
-def parse_texts(body: dict[str, Any]) -> list[PromptInput]:
+def parse_texts(request: TextRequest) -> list[PromptInput]:
     """A text, several, tokens, or several of these. Raises ApiError."""
-    request = convert_request(TextRequest, body)
     prompts = [_make_prompt(given) for given in _split_prompts(request.prompt)]
     if not all(prompt.text or prompt.tokens for prompt in prompts):
         raise invalid("prompt", "it is empty")
@@ -118,20 +121,27 @@ def _make_prompt(given: Any) -> PromptInput:
 # --- messages
 
 
-def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    """The chat of a chat completion. Raises ApiError if it is none."""
+class ChatFields(Struct, frozen=True):
+    """A request of any chat API, translated to OpenAI's chat completions."""
+
+    messages: tuple[ChatMessage, ...]
+    param: str  # The request's field that has the messages, for errors.
+    body: dict[str, Any]
+    """The other fields, with the names and forms of chat completions, unchecked."""
+    names: Mapping[str, str] = {}
+    """Field of chat completions -> its name in the request, if it has another there."""
+    echoed: ResponsesRequest = ResponsesRequest()
+    """The request of `/v1/responses`, whose answers repeat parts of it."""
+
+
+def parse_chat(body: dict[str, Any]) -> ChatFields:
+    """A chat completion, which needs no translation. Raises ApiError."""
     request = convert_request(ChatMessages, body)
-    messages = tuple(
-        parse_message(message, f"{INPUT}[{i}]")
-        for i, message in enumerate(request.messages or ())
-    )
-    check_chat(messages, INPUT)
-    return messages
-
-
-def to_chat_fields(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The request with its names of chat completions, and the client's names."""
-    return body, {}
+    messages = []
+    for i, message in enumerate(request.messages or ()):
+        messages.append(parse_message(message, f"messages[{i}]"))
+    check_chat(messages, "messages")
+    return ChatFields(messages=tuple(messages), param="messages", body=body)
 
 
 def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
@@ -149,17 +159,21 @@ def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
 
 def parse_message(message: RequestMessage, param: str) -> ChatMessage:
     """Raises ApiError, with the place `param` of the message."""
+    if message.role == "function":
+        raise unsupported(param, "use the role tool")
+    if message.role == "assistant":
+        return _parse_assistant(message, param)
     if message.role == "tool":
         content = join_parts(message.content, f"{param}.content")
         call_id = to_unicode(message.tool_call_id or "")
         return ChatMessage("tool", content, tool_call_id=call_id)
-    if message.role == "function":
-        raise unsupported(param, "use the role tool")
     if message.role is None or message.role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
-    if message.role != "assistant":
-        content = join_parts(message.content, f"{param}.content")
-        return ChatMessage(_ROLES[message.role], content)
+    content = join_parts(message.content, f"{param}.content")
+    return ChatMessage(_ROLES[message.role], content)
+
+
+def _parse_assistant(message: RequestMessage, param: str) -> ChatMessage:
     content = ""
     if message.content is not None:
         content = join_parts(message.content, f"{param}.content")
@@ -180,9 +194,11 @@ def parse_message(message: RequestMessage, param: str) -> ChatMessage:
 def join_messages(
     messages: Sequence[ChatMessage], roles: tuple[str, ...]
 ) -> list[ChatMessage]:
-    """Join what a chat has in one message.
+    """Join messages in a row that have one of these roles.
 
-    That is texts in a row, or an answer with its thinking and its calls.
+    Some APIs have items of their own for thinking, text and calls, which a chat has in
+    one message: `[system "a", system "b", user "c"]` becomes `[system "a\\n\\nb", user
+    "c"]`.
     """
     joined: list[ChatMessage] = []
     for role, group in groupby(messages, lambda message: message.role):
@@ -190,15 +206,17 @@ def join_messages(
         if role not in roles:
             joined += parts
             continue
-        texts = [part.content for part in parts if part.content]
         separator = "" if role == "assistant" else "\n\n"
-        content = separator.join(texts)
-        calls = tuple(chain.from_iterable(part.tool_calls for part in parts))
+        content = separator.join(part.content for part in parts if part.content)
         reasoning = "\n\n".join(part.reasoning for part in parts if part.reasoning)
-        if role != "assistant" or content or calls:  # thinking alone is no answer
-            joined.append(
-                ChatMessage(role, content, tool_calls=calls, reasoning=reasoning)
-            )
+        calls: list[ToolCall] = []
+        for part in parts:
+            calls += part.tool_calls
+        if role == "assistant" and not content and not calls:
+            continue  # Thinking alone is no answer.
+        joined.append(
+            ChatMessage(role, content, tool_calls=tuple(calls), reasoning=reasoning)
+        )
     return joined
 
 
@@ -219,10 +237,10 @@ def join_parts(content: str | Sequence[ContentPart] | None, param: str) -> str:
         raise invalid(param, "it is not a string or an array of parts")
     if isinstance(content, str):
         return to_unicode(content)
-    return "".join(
-        read_part(part.type, part.text, f"{param}[{i}]")
-        for i, part in enumerate(content)
-    )
+    texts = []
+    for i, part in enumerate(content):
+        texts.append(read_part(part.type, part.text, f"{param}[{i}]"))
+    return "".join(texts)
 
 
 def read_part(type_: str | None, text: str | None, param: str) -> str:
@@ -245,8 +263,8 @@ class OfferedTools(Struct, frozen=True):
 
     format: ToolFormat
     tools: str  # The request's array, as JSON: templates read it.
-    # The JSON Schema of the arguments, by the tool's name.
     parameters: Mapping[str, Any]
+    """Name of a tool -> the JSON Schema of its arguments."""
     forced: ForcedCall | None = None
     is_single: bool = False  # At most one call.
 
@@ -264,7 +282,10 @@ def parse_tools(request: ChatRequest, form: ToolFormat | None) -> OfferedTools |
         raise unsupported(
             "tools", "the chat template of this model takes no tools that are known"
         )
-    parameters = dict(_parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(given))
+    parameters = {}
+    for i, tool in enumerate(given):
+        name, schema = _parse_tool(tool, f"tools[{i}]")
+        parameters[name] = schema
     tools = OfferedTools(
         form,
         to_unicode(encode_schema(given, "tools")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -20,6 +19,18 @@ RequestState = Literal["queued", "reading", "answering", "done", "cancelled", "f
 _KEPT_REQUESTS = 200
 
 
+class PromptProgress(Struct, frozen=True):
+    """How much of a prompt is read, and when. Times are of `time.monotonic`."""
+
+    prefill: Prefill
+    began: float
+    read: float  # When `prefill` was received.
+
+    def complete(self, now: float) -> PromptProgress:
+        prefill = replace(self.prefill, done=self.prefill.total)
+        return PromptProgress(prefill, self.began, read=now)
+
+
 class RequestActivity(Struct):
     """One request that uses the engine. Times are of `time.monotonic`."""
 
@@ -32,44 +43,48 @@ class RequestActivity(Struct):
     status: int = 0  # The HTTP status; 0 until it is known.
     prompt_tokens: int = 0
     reused_tokens: int = 0
-    open_answer: tuple[Prefill, float, float] | None = None
-    """Before its end: the last Prefill, and the times of the first and the last one."""
+    open_prompt: PromptProgress | None = None
+    """Of the current choice. Its last event has the final numbers, so None after it."""
     totals: RoundTotals = field(default_factory=RoundTotals)
-    # Of the current choice.
     answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
+    """Of the current choice."""
 
     def add(self, event: Event) -> None:
+        now = time.monotonic()
         if isinstance(event, Prefill):
             self.state = "reading"
-            now = time.monotonic()
-            began = self.open_answer[1] if self.open_answer else now
-            self.open_answer = (event, began, now)
+            began = self.open_prompt.began if self.open_prompt else now
+            self.open_prompt = PromptProgress(event, began, read=now)
         elif isinstance(event, Round):
-            if self.state == "reading" and self.open_answer is not None:
-                prefill, began, _ = self.open_answer  # this pass read the rest of it
-                self.open_answer = (
-                    replace(prefill, done=prefill.total),
-                    began,
-                    time.monotonic(),
-                )
+            if self.state == "reading" and self.open_prompt is not None:
+                # The first pass has read the rest of the prompt.
+                self.open_prompt = self.open_prompt.complete(now)
             self.state = "answering"
-            self.answer_began = self.answer_began or time.monotonic()
+            if self.answer_began is None:
+                self.answer_began = now
             self.totals.add(event)
         elif isinstance(event, GenerationFinished):
-            self.open_answer = None
+            self.open_prompt = None
             self.prompt_tokens += int(event.totals.get("prompt_tokens", 0))
             self.reused_tokens += int(event.totals.get("reused_tokens", 0))
 
     @property
     def seconds(self) -> float:
-        return (self.ended or time.monotonic()) - self.began
+        return self._end_or_now - self.began
 
     @property
     def tokens_per_second(self) -> float | None:
+        """After the first token, which comes with the prompt."""
         if self.answer_began is None or self.totals.tokens < 2:
             return None
-        seconds = (self.ended or time.monotonic()) - self.answer_began
-        return (self.totals.tokens - 1) / seconds if seconds > 0 else None
+        seconds = self._end_or_now - self.answer_began
+        if seconds <= 0:
+            return None
+        return (self.totals.tokens - 1) / seconds
+
+    @property
+    def _end_or_now(self) -> float:
+        return time.monotonic() if self.ended is None else self.ended
 
 
 class ServerActivity:
@@ -85,24 +100,26 @@ class ServerActivity:
         self.began = time.time()
         self.running: list[RequestActivity] = []  # In the order of the queue.
         self.finished: deque[RequestActivity] = deque(maxlen=_KEPT_REQUESTS)
-        self.prompt_tokens = self.reused_tokens = 0
+        self.prompt_tokens = 0
+        self.reused_tokens = 0
         self.longest = 0  # Tokens of the longest prompt with its answer.
-        self.prompt_seconds = self.decode_seconds = 0.0
+        self.prompt_seconds = 0.0
+        self.decode_seconds = 0.0
         self.finished_by_state: Counter[RequestState] = Counter()
         self.totals = RoundTotals()
         self._numbers = itertools.count(1)
 
     @property
     def n_processing(self) -> int:
-        return sum(request.state != "queued" for request in self.running)
+        return len([each for each in self.running if each.state != "queued"])
 
     @property
     def tokens_per_second(self) -> float | None:
         """Of the answers that have ended."""
-        n_tokens = self.totals.tokens - sum(
-            request.totals.tokens for request in self.running
-        )
-        return n_tokens / self.decode_seconds if self.decode_seconds else None
+        if not self.decode_seconds:
+            return None
+        n_running = sum(request.totals.tokens for request in self.running)
+        return (self.totals.tokens - n_running) / self.decode_seconds
 
     def begin(self, route: str) -> RequestActivity:
         request = RequestActivity(next(self._numbers), route)
@@ -116,13 +133,15 @@ class ServerActivity:
         request.state = state
         request.status = status
         request.ended = time.monotonic()
-        if request.open_answer is not None:  # Stopped: its last event will not come.
-            prefill, began, read = request.open_answer
-            for sums in (request, self):
-                sums.prompt_tokens += prefill.done
-                sums.reused_tokens += prefill.reused
-            self.prompt_seconds += read - began
-            self.decode_seconds += request.ended - read
+        if request.open_prompt is not None:
+            # It was stopped, so the event with the final numbers will not come.
+            prompt = request.open_prompt
+            request.prompt_tokens += prompt.prefill.done
+            request.reused_tokens += prompt.prefill.reused
+            self.prompt_tokens += prompt.prefill.done
+            self.reused_tokens += prompt.prefill.reused
+            self.prompt_seconds += prompt.read - prompt.began
+            self.decode_seconds += request.ended - prompt.read
         self.running.remove(request)
         self.finished.append(request)
         self.finished_by_state[state] += 1
@@ -143,60 +162,62 @@ class ServerActivity:
     def metrics(self) -> str:
         """In Prometheus' text format, with the names of llama.cpp."""
         n_running = self.n_processing
+        n_waiting = len(self.running) - n_running
         totals = self.totals
-        decode_seconds = self.decode_seconds
         n_read = self.prompt_tokens - self.reused_tokens
-        read_rate = n_read / (self.prompt_seconds or math.inf)
-        write_rate = self.tokens_per_second
-        metrics = (
-            ("prompt_tokens_total", "Prompt tokens read.", n_read),
-            (
-                "prompt_tokens_cached_total",
-                "Prompt tokens in the KV cache.",
-                self.reused_tokens,
-            ),
-            ("prompt_seconds_total", "Time of reading prompts.", self.prompt_seconds),
-            ("tokens_predicted_total", "Tokens of answers.", totals.tokens),
-            (
-                "tokens_predicted_seconds_total",
-                "Time of writing answers.",
-                decode_seconds,
-            ),
-            ("n_decode_total", "Passes of the target.", totals.passes),
-            ("requests_processing", "Requests that the engine works at.", n_running),
-            ("requests_deferred", "Requests that wait.", len(self.running) - n_running),
-            (
-                "n_tokens_max",
-                "Tokens of the longest prompt with its answer.",
-                self.longest,
-            ),
-            ("n_busy_slots_per_decode", "Answers per pass.", 1),
-            ("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate),
-            (
-                "predicted_tokens_seconds",
-                "Tokens of answers per second.",
-                write_rate or 0,
-            ),
-            (
-                "spec_decode_num_drafts_total",
-                "Passes that verified a draft.",
-                totals.rounds,
-            ),
-            ("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted),
-            (
-                "spec_decode_num_accepted_tokens_total",
-                "Accepted draft tokens.",
-                totals.accepted,
-            ),
-        )
+        read_rate = 0.0
+        if self.prompt_seconds:
+            read_rate = n_read / self.prompt_seconds
         lines = []
-        for name, meaning, value in metrics:
-            lines += [*_metric_head(name, meaning), f"llamacpp:{name} {value:g}"]
+
+        def add(name: str, meaning: str, value: float) -> None:
+            lines.extend(_metric_head(name, meaning))
+            lines.append(f"llamacpp:{name} {value:g}")
+
+        add("prompt_tokens_total", "Prompt tokens read.", n_read)
+        add(
+            "prompt_tokens_cached_total",
+            "Prompt tokens in the KV cache.",
+            self.reused_tokens,
+        )
+        add("prompt_seconds_total", "Time of reading prompts.", self.prompt_seconds)
+        add("tokens_predicted_total", "Tokens of answers.", totals.tokens)
+        add(
+            "tokens_predicted_seconds_total",
+            "Time of writing answers.",
+            self.decode_seconds,
+        )
+        add("n_decode_total", "Passes of the target.", totals.passes)
+        add("requests_processing", "Requests that the engine works at.", n_running)
+        add("requests_deferred", "Requests that wait.", n_waiting)
+        add(
+            "n_tokens_max",
+            "Tokens of the longest prompt with its answer.",
+            self.longest,
+        )
+        add("n_busy_slots_per_decode", "Answers per pass.", 1)
+        add("prompt_tokens_seconds", "Prompt tokens read per second.", read_rate)
+        add(
+            "predicted_tokens_seconds",
+            "Tokens of answers per second.",
+            self.tokens_per_second or 0,
+        )
+        add(
+            "spec_decode_num_drafts_total",
+            "Passes that verified a draft.",
+            totals.rounds,
+        )
+        add("spec_decode_num_draft_tokens_total", "Draft tokens.", totals.drafted)
+        add(
+            "spec_decode_num_accepted_tokens_total",
+            "Accepted draft tokens.",
+            totals.accepted,
+        )
         name = "spec_decode_num_accepted_tokens_per_pos_total"
         lines += _metric_head(name, "Accepted draft tokens by place in the draft.")
         for position, counts in enumerate(totals.by_position):
             lines.append(f'llamacpp:{name}{{position="{position}"}} {counts.accepted}')
-        return "\n".join([*lines, ""])
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _metric_head(name: str, meaning: str) -> list[str]:

@@ -23,7 +23,7 @@ from localspec.serve.json_bodies import (
     rename_param,
     to_unicode,
 )
-from localspec.serve.prompts import OfferedTools, join_parts, parse_tools
+from localspec.serve.prompts import ChatFields, OfferedTools, join_parts, parse_tools
 from localspec.serve.requests import (
     OPTIONS_OF_ANSWERS,
     OPTIONS_OF_SPECULATION,
@@ -31,9 +31,11 @@ from localspec.serve.requests import (
     CompletionRequest,
     InfillRequest,
     OptionFields,
+    OwnOptions,
     ResponseFormat,
     ResponsesRequest,
     SpeculationFields,
+    StreamOptions,
     TextRequest,
 )
 
@@ -70,6 +72,7 @@ class CompletionOptions(Struct, frozen=True):
     return_progress: bool = False
     show_tokens: bool = False  # Add the tokens and their classes to the answer.
     prediction: str = ""
+    """The text that the answer probably repeats (OpenAI's predicted outputs)."""
     constraint: Constraint = Constraint()
     tools: OfferedTools | None = None
     return_tokens: bool = False
@@ -81,25 +84,29 @@ class CompletionOptions(Struct, frozen=True):
     """Of `/v1/responses`, whose answers repeat parts of the request."""
 
     def choice_settings(self, index: int) -> ChatSettings:
-        sampling = replace(self.settings.sampling, seed=(self.seed + index) % 2**63)
+        seed = (self.seed + index) % 2**63
+        sampling = replace(self.settings.sampling, seed=seed)
         return replace(self.settings, sampling=sampling)
 
 
 def parse_chat_options(
-    body: dict[str, Any],
+    chat: ChatFields,
     defaults: ChatSettings,
-    default_seed: int | None = None,
-    tool_format: ToolFormat | None = None,
-    thinking_controls: Sequence[str] = (),
-    names: Mapping[str, str] = {},
+    *,
+    default_seed: int | None,
+    tool_format: ToolFormat | None,
+    thinking_controls: Sequence[str],
 ) -> CompletionOptions:
     """The options of a chat. Raises ApiError.
 
-    `tool_format` and `thinking_controls` are those of the model's template; `names` has
-    what the client calls fields that have other names in chat completions, for errors.
+    `tool_format` and `thinking_controls` are those of the model's template.
     """
-    request = convert_request(ChatRequest, body, names=names)
-    options = _parse_options(request, body, defaults, default_seed, names)
+    names = chat.names
+    request = convert_request(ChatRequest, chat.body, names=names)
+    options = _parse_options(
+        request, chat.body, defaults, default_seed=default_seed, names=names
+    )
+    options = replace(options, echoed=chat.echoed)
     if request.logprobs:
         options = replace(options, n_logprobs=request.top_logprobs or 0)
     elif request.top_logprobs:
@@ -109,9 +116,8 @@ def parse_chat_options(
     tools = parse_tools(request, tool_format)
     if tools is not None and tools.forced is not None:
         if options.constraint != Constraint():
-            raise invalid(
-                "tool_choice", "it cannot be used together with a response_format"
-            )
+            problem = "it cannot be used together with a response_format"
+            raise invalid("tool_choice", problem)
         constraint = Constraint(json_schema=tools.forced.schema, param="tools")
         options = replace(options, constraint=constraint)
     settings = _parse_thinking(request, options.settings, thinking_controls, names)
@@ -119,29 +125,34 @@ def parse_chat_options(
 
 
 def parse_text_options(
-    body: dict[str, Any], defaults: ChatSettings, default_seed: int | None = None
+    request: TextRequest,
+    body: dict[str, Any],
+    defaults: ChatSettings,
+    *,
+    default_seed: int | None,
 ) -> CompletionOptions:
     """The options of a text completion. Raises ApiError."""
-    request = convert_request(TextRequest, body)
     if request.suffix:
-        raise unsupported(
-            "suffix", "text is not inserted between a prompt and a suffix"
-        )
+        problem = "text is not inserted between a prompt and a suffix"
+        raise unsupported("suffix", problem)
     if request.best_of is not None and request.best_of > 1:
         raise unsupported("best_of", "only 1 is supported")
-    options = _parse_options(request, body, defaults, default_seed)
+    options = _parse_options(request, body, defaults, default_seed=default_seed)
     return replace(options, n_logprobs=request.logprobs)
 
 
 def parse_infill_options(
-    body: dict[str, Any], defaults: ChatSettings, default_seed: int | None
+    request: InfillRequest,
+    body: dict[str, Any],
+    defaults: ChatSettings,
+    *,
+    default_seed: int | None,
 ) -> CompletionOptions:
     """The options of an infill. Raises ApiError.
 
     `n_predict` and `n_probs` have other names in OpenAI's API.
     """
-    request = convert_request(InfillRequest, body)
-    options = _parse_options(request, body, defaults, default_seed)
+    options = _parse_options(request, body, defaults, default_seed=default_seed)
     if options.n > 1:
         raise unsupported("n", "only 1 is supported")
     settings = options.settings
@@ -149,13 +160,14 @@ def parse_infill_options(
         settings = replace(settings, max_tokens=MAX_INT)
     elif request.n_predict is not None:
         settings = replace(settings, max_tokens=max(request.n_predict, 1))
+    fields = [name for name in request.response_fields or () if name]
     return replace(
         options,
         settings=settings,
         reads_only=request.n_predict == 0,
         n_logprobs=request.n_probs or None,
         return_tokens=bool(request.return_tokens) or options.stream,
-        response_fields=tuple(filter(None, request.response_fields or ())),
+        response_fields=tuple(fields),
     )
 
 
@@ -163,27 +175,37 @@ def _parse_options(
     request: CompletionRequest,
     body: dict[str, Any],
     defaults: ChatSettings,
+    *,
     default_seed: int | None,
     names: Mapping[str, str] = {},
 ) -> CompletionOptions:
-    """Raises ApiError for a field that is wrong, or that the server cannot honour."""
+    """The options that all APIs have.
+
+    `names` has what the client calls fields that have other names in chat completions.
+    Raises ApiError for a field that is wrong, or that the server cannot honour.
+    """
     for name, problem in _REFUSED.items():
         if getattr(request, name):
             raise unsupported(name, problem)
     if any(value != "text" for value in request.modalities or ()):
         raise unsupported("modalities", "only text is supported")
-    stream_options = request.stream_options
-    own = request.localspec
+    settings = _parse_settings(request, body, defaults, names)
+    seed = _choose_seed(request.seed, default_seed)
+    prediction = ""
+    if request.prediction is not None:
+        prediction = join_parts(request.prediction.content, "prediction.content")
+    stream_options = request.stream_options or StreamOptions()
+    own_options = request.localspec or OwnOptions()
     return CompletionOptions(
-        _parse_settings(request, body, defaults, names),
-        _choose_seed(request.seed, default_seed),
+        settings,
+        seed,
         n=request.n or 1,
         stream=bool(request.stream),
-        include_usage=stream_options is not None and bool(stream_options.include_usage),
+        include_usage=bool(stream_options.include_usage),
         timings_per_token=bool(request.timings_per_token),
         return_progress=bool(request.return_progress),
-        show_tokens=own is not None and bool(own.tokens),
-        prediction=_parse_prediction(request),
+        show_tokens=bool(own_options.tokens),
+        prediction=prediction,
         constraint=_parse_constraint(request, names),
     )
 
@@ -219,15 +241,20 @@ def _parse_settings(
     if values.get("max_tokens") == 0:
         raise invalid("max_tokens", "it is not between 1 and the context's length")
     if request.stop is not None:
-        given = [request.stop] if isinstance(request.stop, str) else request.stop
-        values["stop"] = tuple(to_unicode(text) for text in given if text)
+        stops = request.stop
+        if isinstance(stops, str):
+            stops = [stops]
+        values["stop"] = tuple(to_unicode(text) for text in stops if text)
     if request.logit_bias is not None:
         values["logit_bias"] = _parse_logit_bias(request.logit_bias)
     return defaults.with_values(values)
 
 
 def _replace_special(fields: Struct, options: Iterable[Option]) -> dict[str, Any]:
-    """The values that a request has; some stand for others, as llama.cpp's -1."""
+    """The values that a request has, by the names of their options.
+
+    Some values stand for others: llama.cpp's `top_k` -1 for 0, which is off.
+    """
     values = {}
     for option in options:
         value = getattr(fields, option.name)
@@ -271,13 +298,6 @@ def _parse_bias(pair: Any) -> tuple[int, float]:
     return token, float(bias)
 
 
-def _parse_prediction(request: CompletionRequest) -> str:
-    """The text that the answer probably repeats (OpenAI's predicted outputs)."""
-    if request.prediction is None:
-        return ""
-    return join_parts(request.prediction.content, "prediction.content")
-
-
 def _parse_constraint(
     request: CompletionRequest, names: Mapping[str, str]
 ) -> Constraint:
@@ -287,8 +307,10 @@ def _parse_constraint(
     if schema is None:
         schema = request.json_schema
         param = "json_schema"
+    if schema is None and not grammar:
+        return Constraint()
     if schema is None:
-        return Constraint(grammar=grammar, param="grammar") if grammar else Constraint()
+        return Constraint(grammar=grammar, param="grammar")
     if grammar:
         raise invalid("grammar", "it cannot be used together with a JSON schema")
     if not isinstance(schema, dict | bool):
@@ -318,7 +340,8 @@ def _parse_thinking(
     names: Mapping[str, str],
 ) -> ChatSettings:
     effort = request.reasoning_effort
-    if effort is None and controls:  # Claude Code gives one to every model.
+    if effort is None and controls:
+        # Claude Code gives a hint to every model; one without thinking ignores it.
         effort = request.effort_hint
     budget = request.thinking_budget_tokens
     needs_thinking = {
@@ -329,9 +352,10 @@ def _parse_thinking(
         if is_needed and not controls:
             problem = "the chat template of this model has no thinking"
             raise unsupported(rename_param(name, names), problem)
-    if effort is not None:
-        think = False if effort == "none" else None
-        settings = replace(settings, effort=effort, think=think)
+    if effort == "none":
+        settings = replace(settings, effort=effort, think=False)
+    elif effort is not None:
+        settings = replace(settings, effort=effort, think=None)
     if budget is not None:
         settings = replace(settings, think_budget=budget)
     arguments = request.chat_template_kwargs

@@ -61,7 +61,7 @@ class RequestMessage(Struct, frozen=True):
     content: Content | None = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[RequestedCall], Meta(max_length=1024)] | None = None
-    # Names of the same: clients send back what they show as thinking, in any form.
+    # Three names of one thing: clients send back what they show as thinking.
     reasoning_content: Any = None
     reasoning: Any = None
     thinking: Any = None
@@ -129,7 +129,7 @@ class CompletionRequest(Struct, kw_only=True, frozen=True):
     return_progress: bool | None = None
     localspec: OwnOptions | None = None
     modalities: Annotated[list[Any], Meta(max_length=8)] | None = None
-    # What is refused, whatever its type.
+    # They are refused, whatever their type.
     audio: Any = None
     web_search_options: Any = None
     functions: Any = None
@@ -139,8 +139,8 @@ class CompletionRequest(Struct, kw_only=True, frozen=True):
 class ChatRequest(CompletionRequest, kw_only=True, frozen=True):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
-    # Templates read them as they came.
     tools: Annotated[list[Any], Meta(max_length=1024)] | None = None
+    """Templates read them as they came."""
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
@@ -226,7 +226,7 @@ class ResponsesRequest(Struct, frozen=True, kw_only=True):
     reasoning: ReasoningOptions | None = None
     max_output_tokens: PositiveLimit | None = None
     metadata: Any = None
-    # What needs a memory of responses, which this server has not.
+    # They are refused: they need stored responses, which this server does not have.
     previous_response_id: Any = None
     conversation: Any = None
     prompt: Any = None

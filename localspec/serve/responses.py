@@ -12,8 +12,14 @@ from localspec.serve.api_error import ApiError, unsupported
 from localspec.serve.completion import PING
 from localspec.serve.completion_formats import new_call_id
 from localspec.serve.json_bodies import convert_request, to_unicode
-from localspec.serve.output_items import ItemCompletion, ItemKind
-from localspec.serve.prompts import check_chat, join_messages, make_call, parse_message
+from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
+from localspec.serve.prompts import (
+    ChatFields,
+    check_chat,
+    join_messages,
+    make_call,
+    parse_message,
+)
 from localspec.serve.requests import (
     ReasoningOptions,
     RequestedFunction,
@@ -24,20 +30,22 @@ from localspec.serve.requests import (
     TextOptions,
 )
 
-INPUT = "input"
-# The value of `include` that asks for logprobs.
 _LOGPROBS = "message.output_text.logprobs"
+"""The value of `include` that asks for logprobs."""
+_NOT_OF_THIS_API = dict.fromkeys(("n", "stream_options", "max_tokens"))
+"""Fields of chat completions that have no meaning here, whatever a client sends."""
 _REFUSED = {
     "previous_response_id": "responses are not stored; send the conversation as input",
     "conversation": "conversations are not stored; send the conversation as input",
     "prompt": "prompts are not stored; send input",
     "background": "an answer ends when its client leaves",
 }
-_ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {  # With the prefix of their ids.
+_ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {
     "thinking": ("reasoning", "rs"),
     "text": ("message", "msg"),
     "call": ("function_call", "fc"),
 }
+"""The type of an item, and the prefix of its id."""
 _CONSTANTS: dict[str, Any] = {
     "error": None,
     "previous_response_id": None,
@@ -57,12 +65,23 @@ _NAMES = {
 # --- the request
 
 
-def parse_input(body: dict[str, Any]) -> tuple[ChatMessage, ...]:
-    """The chat of `instructions` and `input`. Raises ApiError."""
+def parse_chat(body: dict[str, Any]) -> ChatFields:
+    """Raises ApiError."""
     for name, problem in _REFUSED.items():
         if body.get(name):
             raise unsupported(name, problem)
     request = convert_request(ResponsesRequest, body)
+    return ChatFields(
+        messages=_parse_input(request),
+        param="input",
+        body=body | _rename_fields(request, body),
+        names=_NAMES,
+        echoed=request,
+    )
+
+
+def _parse_input(request: ResponsesRequest) -> tuple[ChatMessage, ...]:
+    """The chat of `instructions` and `input`."""
     messages = []
     if request.instructions:
         messages.append(ChatMessage("system", to_unicode(request.instructions)))
@@ -101,28 +120,20 @@ def _join_thinking(item: ResponseItem) -> str:
     return "\n\n".join(to_unicode(part.text) for part in parts if part.text)
 
 
-def to_chat_fields(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The request with its names of chat completions, and the client's names.
-
-    Raises ApiError.
-    """
-    request = convert_request(ResponsesRequest, body)
+def _rename_fields(request: ResponsesRequest, body: dict[str, Any]) -> dict[str, Any]:
+    """The fields that chat completions have under another name or in another form."""
     text = request.text or TextOptions()
     reasoning = request.reasoning or ReasoningOptions()
     wants_logprobs = _LOGPROBS in (request.include or ())
-    choice = request.tool_choice
-    changes: dict[str, Any] = dict.fromkeys(("n", "stream_options", "max_tokens"))
-    changes["max_completion_tokens"] = request.max_output_tokens
-    changes["reasoning_effort"] = reasoning.effort
-    changes["response_format"] = nest_format(text.format)
-    changes["logprobs"] = wants_logprobs or body.get("top_logprobs") is not None
-    changes["tools"] = [
-        _nest_function(tool) for tool in request.tools or () if _is_callable(tool)
-    ]
-    changes["tool_choice"] = (
-        _nest_function(choice) if isinstance(choice, dict) else choice
-    )
-    return body | changes, _NAMES
+    tools = [tool for tool in request.tools or () if _is_callable(tool)]
+    return _NOT_OF_THIS_API | {
+        "max_completion_tokens": request.max_output_tokens,
+        "reasoning_effort": reasoning.effort,
+        "response_format": nest_format(text.format),
+        "logprobs": wants_logprobs or body.get("top_logprobs") is not None,
+        "tools": [_nest_function(tool) for tool in tools],
+        "tool_choice": _nest_function(request.tool_choice),
+    }
 
 
 def _is_callable(tool: Any) -> bool:
@@ -131,7 +142,11 @@ def _is_callable(tool: Any) -> bool:
 
 
 def _nest_function(tool: Any) -> Any:
-    """A tool of this API as chat completions have it."""
+    """A tool, or the choice of one, as chat completions have it.
+
+    `{"type": "function", "name": "f"}` becomes
+    `{"type": "function", "function": {"name": "f"}}`.
+    """
     if not isinstance(tool, dict) or tool.get("type") != "function":
         return tool
     function = {name: value for name, value in tool.items() if name != "type"}
@@ -139,7 +154,7 @@ def _nest_function(tool: Any) -> Any:
 
 
 def nest_format(form: TextFormat | None) -> dict[str, Any] | None:
-    """A format of this API as chat completions have it."""
+    """A format of this API or of Anthropic's as chat completions have it."""
     if form is None or form == TextFormat():
         return None
     nested: dict[str, Any] = {"type": form.type}
@@ -157,7 +172,7 @@ class ResponseCompletion(ItemCompletion):
     id_prefix = "resp_"
     _n_events = 0
 
-    def _begin(self, kind: ItemKind, name: str) -> Iterator[dict[str, Any]]:
+    def _begin(self, kind: ItemKind, name: str) -> Iterator[JsonEvent]:
         type_, prefix = _ITEM_TYPES[kind]
         id_ = f"{prefix}_{uuid4().hex}"
         item: dict[str, Any] = {"id": id_, "type": type_, "status": "in_progress"}
@@ -180,26 +195,34 @@ class ResponseCompletion(ItemCompletion):
             yield self._event("content_part.added", content_index=0, part=part)
             item["content"].append(part)
 
-    def _grow(self, delta: str, logprobs: list[Any]) -> dict[str, Any]:
+    def _grow(self, delta: str, logprobs: list[Any]) -> JsonEvent:
         if self.kind == "call":
-            self.items[-1]["arguments"] += delta
             return self._event("function_call_arguments.delta", delta=delta)
+        if self.kind == "thinking":
+            return self._event("reasoning_text.delta", content_index=0, delta=delta)
         (part,) = self.items[-1]["content"]
-        part["text"] += delta
-        more: dict[str, Any] = {}
-        if self.kind == "text":
-            part["logprobs"] += logprobs
-            more["logprobs"] = logprobs
+        part["logprobs"] += logprobs
         return self._event(
-            f"{part['type']}.delta", content_index=0, delta=delta, **more
+            "output_text.delta", content_index=0, delta=delta, logprobs=logprobs
         )
 
-    def _end(self, is_cut: bool) -> Iterator[dict[str, Any]]:
+    def _set_text(self, text: str) -> None:
+        item = self.items[-1]
+        if self.kind == "call":
+            item["arguments"] = text
+        else:
+            (part,) = item["content"]
+            part["text"] = text
+
+    def _end(self, *, is_cut: bool) -> Iterator[JsonEvent]:
         item = self.items[-1]
         item["status"] = "incomplete" if is_cut else "completed"
         if self.kind == "call":
-            done = {name: item[name] for name in ("name", "arguments")}
-            yield self._event("function_call_arguments.done", **done)
+            yield self._event(
+                "function_call_arguments.done",
+                name=item["name"],
+                arguments=item["arguments"],
+            )
         else:
             (part,) = item["content"]
             done = {name: part[name] for name in ("text", "logprobs") if name in part}
@@ -207,15 +230,13 @@ class ResponseCompletion(ItemCompletion):
             yield self._event("content_part.done", content_index=0, part=part)
         yield self._event("output_item.done", item=item)
 
-    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+    def _event(self, kind: str, **fields: Any) -> JsonEvent:
+        event = {"type": f"response.{kind}", "output_index": len(self.items) - 1}
         if "item" not in fields:
-            fields = {"item_id": self.items[-1]["id"]} | fields
-        return {
-            "type": f"response.{kind}",
-            "output_index": len(self.items) - 1,
-        } | fields
+            event["item_id"] = self.items[-1]["id"]
+        return event | fields
 
-    def _news(self, batch: Sequence[Event]) -> Iterator[dict[str, Any]]:
+    def _news(self, batch: Sequence[Event]) -> Iterator[JsonEvent]:
         if not self._n_events:
             yield self._lifecycle("in_progress", {}, "created")
             yield self._lifecycle("in_progress", {})
@@ -223,8 +244,10 @@ class ResponseCompletion(ItemCompletion):
             yield self._lifecycle("in_progress", progress)
 
     def _ping(self) -> bytes:
+        if self.items:
+            return PING
         # Some clients count comments as silence.
-        return PING if self.items else self._line(self._lifecycle("in_progress", {}))
+        return self._line(self._lifecycle("in_progress", {}))
 
     def _answer(self) -> dict[str, Any]:
         return self._response(self._status)
@@ -250,49 +273,56 @@ class ResponseCompletion(ItemCompletion):
         }
         return event | more
 
-    def _line(self, event: dict[str, Any]) -> bytes:
+    def _line(self, event: JsonEvent) -> bytes:
+        sequence_number = self._n_events
         self._n_events += 1
-        return super()._line(event | {"sequence_number": self._n_events - 1})
+        return super()._line(event | {"sequence_number": sequence_number})
 
     def _response(self, status: str) -> dict[str, Any]:
+        self._write_text()
         request = self.options.echoed
-        sampling = self.options.settings.sampling
         reasoning = request.reasoning or ReasoningOptions()
         text = request.text or TextOptions()
         form = text.format or TextFormat()
-        is_done = status in ("completed", "incomplete")
-        reason = {"reason": "max_output_tokens"} if status == "incomplete" else None
-        metadata = {}
-        if isinstance(request.metadata, dict):
-            for name, value in request.metadata.items():
-                if isinstance(value, str):  # Others have no meaning in OpenAI's API.
-                    metadata[name] = value
-        response = _CONSTANTS | {
+        sampling = self.options.settings.sampling
+        response: dict[str, Any] = _CONSTANTS | {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "incomplete_details": reason,
+            "incomplete_details": None,
             "instructions": request.instructions or None,
             "max_output_tokens": request.max_output_tokens,
-            "metadata": metadata,
+            "metadata": _text_values(request.metadata),
             "model": self._model.name,
             "output": self.items,
             "reasoning": {"effort": reasoning.effort or None, "summary": None},
             "temperature": sampling.temperature,
             "text": {"format": {"type": form.type or "text"}},
             "top_p": sampling.top_p,
-            "usage": self._response_usage() if is_done else None,
+            "usage": None,
         }
-        return response | self._numbers() if is_done else response
+        if status == "incomplete":
+            response["incomplete_details"] = {"reason": "max_output_tokens"}
+        if status in ("completed", "incomplete"):
+            response["usage"] = self._response_usage()
+            response |= self._numbers()
+        return response
 
     def _response_usage(self) -> dict[str, Any]:
         usage = self._usage()
+        input_details = usage["prompt_tokens_details"] | {"cache_write_tokens": 0}
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"]
-            | {"cache_write_tokens": 0},
+            "input_tokens_details": input_details,
             "output_tokens": usage["completion_tokens"],
             "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],
         }
+
+
+def _text_values(metadata: Any) -> dict[str, str]:
+    """Other values have no meaning in OpenAI's API."""
+    if not isinstance(metadata, dict):
+        return {}
+    return {name: value for name, value in metadata.items() if isinstance(value, str)}

@@ -29,10 +29,11 @@ _TEXT_MAX_TOKENS = 512
 _MAX_BYTES_PER_TOKEN = 512
 """No prompt of more bytes per token of context fits; the engine need not count it."""
 _KEPT_ANSWER_TOKENS = 500_000
-# Left free for the answer, in a context of at least twice as many.
 _INFILL_ANSWER_TOKENS = 256
+"""Left free for the answer of an infill, in a context of at least twice as many."""
+_INFILL_CONTROL_TOKENS = 8  # Room for the tokens before, between and after the texts.
 _PREFIX_SHARE = 0.75
-"""Of what is left, as in llama-server: the prefix matters more than the suffix."""
+"""Of the rest, as in llama-server: the prefix matters more than the suffix."""
 _MAX_CHARS_PER_TOKEN = 64
 
 
@@ -56,7 +57,8 @@ class AnswerTokens:
         self._tokens[text] = visible
         self._n_tokens += len(visible)
         while self._n_tokens > _KEPT_ANSWER_TOKENS:
-            self._n_tokens -= len(self._tokens.popitem(last=False)[1])
+            _, oldest = self._tokens.popitem(last=False)
+            self._n_tokens -= len(oldest)
 
     def find(self, text: str) -> tuple[int, ...]:
         """Empty if no answer had this text."""
@@ -73,17 +75,24 @@ class AnswerTokens:
 
 
 def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
-    """The last tokens, whose text is exactly `text`; none if no token begins there."""
+    """The last tokens, whose text is exactly `text`; none if no token begins there.
+
+    Tokens `<think>`, `hm`, `</think>`, `Hel`, `lo` and text `Hello` give the last two.
+    """
     length = 0
-    i = len(tokens)
-    while i and length < len(text):
-        i -= 1
-        length += len(tokens[i].text)
-    is_same = "".join(token.text for token in tokens[i:]) == text
-    return tuple(token.id for token in tokens[i:]) if is_same else ()
+    start = len(tokens)
+    while start and length < len(text):
+        start -= 1
+        length += len(tokens[start].text)
+    end = tokens[start:]
+    if "".join(token.text for token in end) != text:
+        return ()
+    return tuple(token.id for token in end)
 
 
-NOT_LOADED = EngineReady({}, "", None, (), {}, {}, 0.0)
+NOT_LOADED = EngineReady(
+    engine={}, model="", draft=None, devices=(), settings={}, memory={}, load_ms=0.0
+)
 
 
 class ServedModel(Struct, frozen=True):
@@ -93,8 +102,8 @@ class ServedModel(Struct, frozen=True):
     pair: ResolvedPair
     settings: ChatSettings  # Of an answer whose request leaves them open.
     ready: EngineReady = NOT_LOADED
-    # Of every request without one; None: each has a random seed.
     seed: int | None = None
+    """Of every request without one; None: each has a random seed."""
     template: str | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
@@ -106,11 +115,7 @@ class ServedModel(Struct, frozen=True):
             spec = self.pair.spec
             reason = self.pair.spec_reason
         return LoadedModel.from_ready(
-            self.ready,
-            spec,
-            reason,
-            raw=raw,
-            template=self.template,
+            self.ready, spec, reason, raw=raw, template=self.template
         )
 
     @property
@@ -120,8 +125,11 @@ class ServedModel(Struct, frozen=True):
     @property
     def tool_format(self) -> ToolFormat | None:
         """How the model's own template writes tool calls; None if it takes no tools."""
-        form: ToolFormat | None = (self.ready.settings.get("chat") or {}).get("tools")
-        return None if self.template else form
+        if self.template:
+            return None
+        chat = self.ready.settings.get("chat") or {}
+        form: ToolFormat | None = chat.get("tools")
+        return form
 
     @property
     def fingerprint(self) -> str:
@@ -132,20 +140,20 @@ class ServedModel(Struct, frozen=True):
             self.ready.draft,
             sorted(self.ready.engine.items()),
         )
-        return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+        return f"fp_{digest[:10]}"
 
     def check_prompt(self, prompt: PromptInput) -> None:
         """Raise ApiError for a prompt that cannot fit, or a chat without a template."""
         if prompt.messages and not self.loaded().has_chat_template:
             message = (
                 f"{self.ready.model} has no chat template: it only completes text. "
+                "Use /v1/completions, or start the server with --template."
             )
-            message += "Use /v1/completions, or start the server with --template."
             raise ApiError(400, message, param=prompt.param)
         if prompt.n_bytes > _MAX_BYTES_PER_TOKEN * self.n_ctx:
-            raise prompt_too_long(
-                f"{prompt.n_bytes:,} characters", self.n_ctx, prompt.param
-            )
+            size = f"{prompt.n_bytes:,} characters"
+            raise prompt_too_long(size, self.n_ctx, prompt.param)
 
     def build_command(
         self,
@@ -205,28 +213,33 @@ class ServedModel(Struct, frozen=True):
 
     def describe(self, *, is_loaded: bool) -> dict[str, Any]:
         """The object of /v1/models."""
-        file = reader.read(self.pair.target)
-        meta = {
-            "n_ctx": self.n_ctx if is_loaded else None,
-            "n_ctx_train": file.n_ctx_train,
-            "n_vocab": file.tokenizer.n_tokens,
-            "n_embd": file.n_embd,
-            "n_params": file.parameters,
-            "size": file.weight_bytes,
-        }
-        model = {"id": self.name, "object": "model", "created": self.created}
-        created_at = f"{datetime.fromtimestamp(self.created, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        anthropic = {
+        n_ctx = None
+        status = "unloaded"
+        if is_loaded:
+            n_ctx = self.n_ctx
+            status = "loaded"
+        header = reader.read(self.pair.target)
+        created = datetime.fromtimestamp(self.created, UTC)
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            # Anthropic's fields.
             "type": "model",
             "display_name": self.name,
-            "created_at": created_at,
+            "created_at": f"{created:%Y-%m-%dT%H:%M:%SZ}",
+            # llama-server's fields.
+            "owned_by": "localspec",
+            "meta": {
+                "n_ctx": n_ctx,
+                "n_ctx_train": header.n_ctx_train,
+                "n_vocab": header.tokenizer.n_tokens,
+                "n_embd": header.n_embd,
+                "n_params": header.parameters,
+                "size": header.weight_bytes,
+            },
+            "status": {"value": status},
         }
-        status = {"value": "loaded" if is_loaded else "unloaded"}
-        return (
-            model
-            | anthropic
-            | {"owned_by": "localspec", "meta": meta, "status": status}
-        )
 
 
 def build_infill_tokens(
@@ -245,26 +258,29 @@ def build_infill_tokens(
         return list(engine.tokenize(TokenizeCommand(text, parse_special=False)).tokens)
 
     # Of a long text, only what may fit is tokenized.
-    limit = _MAX_CHARS_PER_TOKEN * n_ctx
-    room = n_ctx - min(_INFILL_ANSWER_TOKENS, n_ctx // 2) - 8
-    prefix = tokenize((given.prefix + given.prompt)[-limit:])
-    suffix = tokenize(given.suffix[:limit])
-    n_suffix = min(
-        len(suffix), max(room - len(prefix), int(room * (1 - _PREFIX_SHARE)))
-    )
+    max_chars = _MAX_CHARS_PER_TOKEN * n_ctx
+    n_answer = min(_INFILL_ANSWER_TOKENS, n_ctx // 2)
+    room = n_ctx - n_answer - _INFILL_CONTROL_TOKENS
+    prefix = tokenize((given.prefix + given.prompt)[-max_chars:])
+    suffix = tokenize(given.suffix[:max_chars])
+    # In a room of 1,000 tokens, a prefix of 2,000 and a suffix of 900 become 750 and
+    # 250; beside a prefix of 300, the suffix gets 700.
+    suffix_share = int(room * (1 - _PREFIX_SHARE))
+    n_suffix = min(len(suffix), max(room - len(prefix), suffix_share))
     prefix = prefix[-(room - n_suffix) :]
     suffix = suffix[:n_suffix]
     files: list[int] = []
-    for name, text in reversed(given.files):
-        separator = (
-            [fim["sep"], *tokenize(f"{name}\n")] if "sep" in fim else tokenize("\n\n")
-        )
-        if len(text) > limit:
+    for file in reversed(given.files):
+        if len(file.text) > max_chars:
             break
-        file = [*separator, *tokenize(text)]
-        if len(file) + len(files) + len(prefix) + len(suffix) > room:
+        if "sep" in fim:
+            separator = [fim["sep"], *tokenize(f"{file.name}\n")]
+        else:
+            separator = tokenize("\n\n")
+        tokens = [*separator, *tokenize(file.text)]
+        if len(tokens) + len(files) + len(prefix) + len(suffix) > room:
             break
-        files = [*file, *files]
+        files = [*tokens, *files]
     if files and "rep" in fim:
         files = [fim["rep"], *tokenize("myproject\n"), *files]
     begin = [fim["bos"]] if "bos" in fim else []

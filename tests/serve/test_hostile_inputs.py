@@ -2,11 +2,14 @@
 
 import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from localspec.protocol.wire import ChatMessage
 from localspec.serve import responses
+from localspec.serve.prompts import check_chat
 from tests.serve.conftest import Served, read_events, streaming
 from tests.support.downloads import wait_for
 
@@ -140,20 +143,18 @@ def test_an_answer_has_no_line_end_but_those_of_the_stream(target: Served) -> No
 def test_large_requests_hold_nobody_up(
     chatty: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, threads = responses.parse_input, []
+    threads = []
 
-    def parse_input(body: dict[str, Any]) -> Any:
+    def check_in_thread(messages: Sequence[ChatMessage], param: str) -> None:
         threads.append(threading.current_thread())
-        return read(body)
+        check_chat(messages, param)
 
-    monkeypatch.setattr(responses, "parse_input", parse_input)
+    monkeypatch.setattr(responses, "check_chat", check_in_thread)
     small: list[Any] = [{"role": "user", "content": "x"}]
     system = {"role": "system", "content": "s" * 500}
-    # a minute, where texts are joined one by one
-    for items in (
-        small,
-        [system] * 19_990 + small,
-    ):
+    # It takes a minute if texts are joined one by one.
+    large = [system] * 19_990 + small
+    for items in (small, large):
         chatty.post("/v1/responses", {"input": items, "max_output_tokens": 1})
     assert threads[0] is not threads[1], "it is read in the event loop's thread"
     assert chatty.post("/tokenize", {"content": "a" * 3_000_000}).status == 400

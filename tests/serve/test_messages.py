@@ -212,7 +212,7 @@ def test_thinking_as_far_as_the_template_has_it(thinker: Served, claude: Any) ->
 
 def test_blocks_become_the_messages_of_a_chat() -> None:
     def parse(given: list[Any], **more: Any) -> Any:
-        return messages.parse_input({"messages": given, **more})
+        return messages.parse_chat({"messages": given, **more}).messages
 
     def text(*texts: str) -> list[Any]:
         return [{"type": "text", "text": each} for each in texts]

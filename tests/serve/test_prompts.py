@@ -9,7 +9,7 @@ import pytest
 from openai import OpenAI
 
 from localspec.protocol.wire import ChatMessage, ToolCall
-from localspec.serve.prompts import parse_input
+from localspec.serve.prompts import parse_chat
 from tests.serve.conftest import Served
 
 CITY: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_roles_and_parts() -> None:
         {"role": "user", "content": parts},
     ]
     empty = {"role": "assistant", "content": None}
-    assert parse_input({"messages": [*chat, empty, *HI]}) == (
+    assert parse_chat({"messages": [*chat, empty, *HI]}).messages == (
         *(ChatMessage("system", "Be kind."), ChatMessage("user", "Hi?")),
         *(ChatMessage("assistant", ""), ChatMessage("user", "Hi?")),
     )
@@ -167,11 +167,11 @@ def test_calls_results_and_reasoning_of_a_chat_are_kept(name: str) -> None:
         name: "a plan",
     }
     tool = {"role": "tool", "tool_call_id": "c", "content": "sunny"}
-    assert parse_input({"messages": [*HI, answer, tool]})[1:] == (
+    assert parse_chat({"messages": [*HI, answer, tool]}).messages[1:] == (
         ChatMessage(
             "assistant", "", tool_calls=(ToolCall("c", "f", "{}"),), reasoning="a plan"
         ),
         ChatMessage("tool", "sunny", tool_call_id="c"),
     )
     answer[name] = {"effort": "high"}  # not a text
-    assert parse_input({"messages": [*HI, answer, tool]})[1].reasoning == ""
+    assert parse_chat({"messages": [*HI, answer, tool]}).messages[1].reasoning == ""

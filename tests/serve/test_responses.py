@@ -132,7 +132,7 @@ def test_items_become_the_messages_of_a_chat() -> None:
         {"type": "function_call_output", "call_id": "a", "output": "sunny"},
     ]
     given = {"instructions": "Be kind.", "input": items}
-    assert responses.parse_input(given) == (
+    assert responses.parse_chat(given).messages == (
         ChatMessage("system", "Be kind.\n\nBe brief."),
         ChatMessage("user", "Hi?"),
         ChatMessage(
@@ -198,8 +198,8 @@ def test_errors_name_the_fields_of_responses(
 
 def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
     def parse(*items: dict[str, Any]) -> list[tuple[str, str]]:
-        given = responses.parse_input({"input": [user, *items]})
-        return [(message.content, message.reasoning) for message in given[1:]]
+        chat = responses.parse_chat({"input": [user, *items]})
+        return [(message.content, message.reasoning) for message in chat.messages[1:]]
 
     user, text = (
         {"role": "user", "content": "Why?"},
