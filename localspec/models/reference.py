@@ -1,8 +1,8 @@
-"""Model references as typed, the repository files that they select, and which names are
-safe as paths.
+"""Model references as typed, and the repository files that they select.
 
 The rules for `user/repo:QUANT` are llama.cpp's (common/download.cpp), so that one
-reference means the same file in both programs.
+reference means the same file in both programs. Names are untrusted: those that become
+parts of paths are checked here, too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from localspec.errors import ModelFileError, NotFoundError, UsageError
 from localspec.sanitize import sanitize
 from localspec.units import join_first
 
-HEAD_PREFIXES = tuple(
-    kind.file_prefix
-    for kind in sorted(draft_kinds.heads(), key=lambda kind: kind.search_rank)
-)
+_HEADS_BY_RANK = sorted(draft_kinds.heads(), key=lambda kind: kind.search_rank)
+HEAD_PREFIXES = tuple(kind.file_prefix for kind in _HEADS_BY_RANK)
 """File name prefixes of heads in their target's repository, best first."""
 COMPANION_MARKERS = ("mmproj", "imatrix", *HEAD_PREFIXES)
 """Parts of the names of files that are not models by themselves."""
@@ -40,7 +38,15 @@ _WINDOWS_DEVICE = re.compile(
 )
 """Device names of Windows; reserved with any suffix."""
 _MAX_DEPTH = 8
-_MAX_LENGTH = 4096  # Characters of a reference.
+_MAX_LENGTH = 4096
+"""Characters of a reference."""
+_HUB_ADDRESS = re.compile(
+    r"(https?://)?((www\.)?huggingface\.co|hf\.co)/", re.IGNORECASE
+)
+_PAGES = ("blob", "resolve", "raw", "tree")
+"""What is between repository and revision in the address of a file or folder."""
+_DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
+"""llama.cpp's quantisations for a reference without a tag, the first that is there."""
 
 
 class RepoFile(Struct, frozen=True):
@@ -57,15 +63,13 @@ class RepoFile(Struct, frozen=True):
 
 
 class HubReference(Struct, frozen=True):
-    """A file of a repository: `file`, else the quantisation `tag`, else llama.cpp's
-    default.
-
-    A `file` that ends in a slash is a folder, of which the default is meant.
-    """
+    """A file of a repository; without `file` and `tag`, llama.cpp's default."""
 
     repo: str
     tag: str | None = None
+    """The quantisation."""
     file: str | None = None
+    """The path of the file. A folder ends in a slash, and its default file is meant."""
     revision: str | None = None
 
 
@@ -84,16 +88,15 @@ def parse(text: str) -> Reference:
 
     Raises UsageError if it is none.
     """
-    if (pieces := _split_address(text)) is not None:
+    pieces = _split_address(text)
+    if pieces is not None:
         return _parse_hub(pieces, text)
     if not text or len(text) > _MAX_LENGTH or "\0" in text:
         raise _unreadable_error(text)
     if "://" in text:
         hint = "Download the file, then use its path."
         raise UsageError(f"{_quote(text)} is not a Hugging Face address.", hint)
-    is_relative = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
-    is_windows = "\\" in text or re.match(r"[A-Za-z]:/", text)
-    if is_relative or is_windows or text.lower().endswith(".gguf"):
+    if _looks_like_path(text):
         return Path(text)
     if "/" in text:
         stem = text.partition(":")[0].partition("@")[0]
@@ -102,6 +105,14 @@ def parse(text: str) -> Reference:
     if _NAME.fullmatch(name) and (not colon or _TAG.fullmatch(tag)):
         return NameReference(name, tag or None)
     return Path(text)
+
+
+def _looks_like_path(text: str) -> bool:
+    if text in (".", "..") or text.startswith(("/", "./", "../", "~")):
+        return True
+    if "\\" in text or re.match(r"[A-Za-z]:/", text):  # as on Windows
+        return True
+    return text.lower().endswith(".gguf")
 
 
 def check_names(repo: str, *revisions: str | None) -> None:
@@ -118,32 +129,34 @@ def check_names(repo: str, *revisions: str | None) -> None:
 def check_gguf_path(path: str) -> None:
     """Raise ModelFileError unless `path` is a .gguf path that is safe on every system."""
     if not is_safe_gguf_path(path):
-        message = (
-            f"The file name {_quote(path)} is unsafe, or not that of a .gguf file."
+        raise ModelFileError(
+            f"The file name {_quote(path)} is unsafe, or not that of a .gguf file.",
+            "Choose another file, or ask the owner of the repository to rename it.",
         )
-        hint = "Choose another file, or ask the owner of the repository to rename it."
-        raise ModelFileError(message, hint)
 
 
 def is_repo_id(repo: str) -> bool:
-    is_plain = _REPO.fullmatch(repo) and "--" not in repo and ".." not in repo
-    return bool(is_plain) and not repo.endswith((".git", "."))
+    if not _REPO.fullmatch(repo) or "--" in repo or ".." in repo:
+        return False
+    return not repo.endswith((".git", "."))
 
 
 def is_revision(revision: str) -> bool:
-    is_plain = _REVISION.fullmatch(revision) and ".." not in revision
-    return bool(is_plain) and not revision.endswith((".lock", "."))
+    if not _REVISION.fullmatch(revision) or ".." in revision:
+        return False
+    return not revision.endswith((".lock", "."))
 
 
 def is_safe_path(path: str) -> bool:
     """Whether an untrusted name may be used as a relative path on every system."""
     parts = path.split("/")
-    return len(parts) <= _MAX_DEPTH and all(
-        _SEGMENT.fullmatch(part)
-        and not _WINDOWS_DEVICE.fullmatch(part)
-        and not part.endswith((".", " "))  # rejects "." and ".." too
-        for part in parts
-    )
+    return len(parts) <= _MAX_DEPTH and all(map(_is_safe_name, parts))
+
+
+def _is_safe_name(name: str) -> bool:
+    if not _SEGMENT.fullmatch(name) or _WINDOWS_DEVICE.fullmatch(name):
+        return False
+    return not name.endswith((".", " "))  # rejects "." and ".." too
 
 
 def is_safe_gguf_path(path: str) -> bool:
@@ -151,31 +164,37 @@ def is_safe_gguf_path(path: str) -> bool:
 
 
 class GgufFileName(Struct, frozen=True):
-    """The parts of a file name: stem, quantisation, and split number and count."""
+    """The parts of a file name: `m-Q4_K_M-00002-of-00003.gguf` is split 2 of 3."""
 
     stem: str
+    """Without the split and the suffix: `m-Q4_K_M`."""
     tag: str
+    """The quantisation, `Q4_K_M`; may be empty."""
     index: int = 1
     count: int = 1
 
 
 def parse_file_name(path: str) -> GgufFileName:
-    """Split a file name as llama.cpp does."""
-    stem, index, count = path.removesuffix(".gguf"), 1, 1
-    if split := re.fullmatch(r"(.+)-([0-9]{5})-of-([0-9]{5})", stem):
-        stem, index, count = split[1], int(split[2]), int(split[3])
-    quant = re.search(r"[-.]([A-Za-z0-9_]+)\Z", stem)
-    return GgufFileName(stem, quant[1].upper() if quant else "", index, count)
+    """Take a file name apart as llama.cpp does."""
+    stem = path.removesuffix(".gguf")
+    index = 1
+    count = 1
+    split = re.fullmatch(r"(.+)-([0-9]{5})-of-([0-9]{5})", stem)
+    if split:
+        stem = split[1]
+        index = int(split[2])
+        count = int(split[3])
+    last_word = re.search(r"[-.]([A-Za-z0-9_]+)\Z", stem)
+    tag = last_word[1].upper() if last_word else ""
+    return GgufFileName(stem, tag, index=index, count=count)
 
 
 def is_model(path: str) -> bool:
-    """Whether a file is a GGUF and not a companion of a model, such as a head or an
-    mmproj.
-    """
+    """Whether a file is a GGUF and no companion of a model, such as a head or mmproj."""
+    if not path.endswith(".gguf"):
+        return False
     name = path.rpartition("/")[2]
-    return path.endswith(".gguf") and not any(
-        marker in name for marker in COMPANION_MARKERS
-    )
+    return not any(marker in name for marker in COMPANION_MARKERS)
 
 
 def choose_files(
@@ -183,41 +202,59 @@ def choose_files(
 ) -> tuple[RepoFile, ...]:
     """The file that a reference selects, with all its splits in order.
 
-    `file` names it, or its folder.  Without `file`, it is the first model, in the repository's own
-    order, whose path holds the word `tag` (or Q4_K_M, or Q8_0) followed by a dot or a dash; without
-    a tag and a match, the first model.  Of m-I-Compact and m-Compact the tag Compact is the latter.
-    Raises NotFoundError, with the available files.
+    `file` names it, or its folder. Without `file`, it is the first model, in the
+    repository's own order, whose path holds the word `tag` (or Q4_K_M, or Q8_0)
+    followed by a dot or a dash; without a tag and a match, the first model. Raises
+    NotFoundError, with the available files.
     """
     safe = [f for f in files if is_safe_gguf_path(f.path)]
     if file is not None and not file.endswith("/"):
         chosen = next((f for f in safe if f.path == file), None)
     else:
-        models = [f for f in list_models(safe) if f.path.startswith(file or "")]
-        tagged = (
-            _tagged_first(models, wanted)
-            for wanted in ((tag,) if tag else ("Q4_K_M", "Q8_0"))
-        )
-        chosen = next(filter(None, tagged), models[0] if models and not tag else None)
+        folder = file or ""
+        models = [f for f in list_models(safe) if f.path.startswith(folder)]
+        chosen = _choose_model(models, tag)
     if chosen is None:
-        of_tag = f"GGUF for {_quote(tag)}" if tag else "GGUF file"
-        what = f"file {_quote(file)}" if file else of_tag
+        wanted = f"GGUF for {_quote(tag)}" if tag else "GGUF file"
+        if file:
+            wanted = f"file {_quote(file)}"
         raise NotFoundError(
-            f"The repository has no {what}.", _list_choices(safe, bool(file))
+            f"The repository has no {wanted}.",
+            _list_choices(safe, by_file=bool(file)),
         )
     return _all_splits(safe, chosen)
 
 
-def _tagged_first(models: Sequence[RepoFile], tag: str) -> RepoFile | None:
+def _choose_model(models: Sequence[RepoFile], tag: str | None) -> RepoFile | None:
+    if tag:
+        return _find_tagged(models, tag)
+    for default in _DEFAULT_TAGS:
+        found = _find_tagged(models, default)
+        if found is not None:
+            return found
+    return models[0] if models else None
+
+
+def _find_tagged(models: Sequence[RepoFile], tag: str) -> RepoFile | None:
+    """The first model with a tag, and without a further word before the tag.
+
+    Of m-I-Compact.gguf and m-Compact.gguf, the tag Compact selects the second: before
+    the tag it has only `m-`, with which the first begins, too.
+    """
     pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(tag)}[.-]", re.IGNORECASE)
-    matches = [(found.start(), m) for m in models if (found := pattern.search(m.path))]
+    matches: list[tuple[str, RepoFile]] = []
+    """What is before the tag, and the model."""
+    for model in models:
+        found = pattern.search(model.path)
+        if found:
+            matches.append((model.path[: found.start()], model))
     if not matches:
         return None
-    # and one without a further word between its name and the tag
-    start, first = matches[0]
-    plainer = (
-        m for at, m in matches if at < start and first.path.startswith(m.path[:at])
-    )
-    return next(plainer, first)
+    first_before, first = matches[0]
+    for before, model in matches:
+        if len(before) < len(first_before) and first_before.startswith(before):
+            return model
+    return first
 
 
 def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
@@ -226,53 +263,69 @@ def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
 
 
 def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
-    """The best head of each kind that a repository has for a model, by llama.cpp's
-    rule.
+    """The best head of each kind that a repository has for a model, by llama.cpp's rule.
 
-    Its path holds the kind's prefix and lies in the model's folder or above.  The deepest wins,
-    then the one whose number of bits is closest to the model's.
+    Its path holds the kind's prefix and is in the model's folder or above. The deepest
+    wins, then the one whose number of bits is closest to the model's.
     """
-
-    def bits(path: str) -> int:
-        digits = re.search(r"[0-9]{1,4}", parse_file_name(path).tag)
-        return int(digits[0]) if digits else 0
-
-    folders = model.split("/")[:-1]
+    if not is_model(model):
+        return ()
     candidates = [
-        f
-        for f in files
-        if is_safe_gguf_path(f.path)
-        and folders[: f.path.count("/")] == f.path.split("/")[:-1]
+        file
+        for file in files
+        if is_safe_gguf_path(file.path) and _is_in_or_above(file.path, model)
     ]
-    candidates.sort(key=lambda f: (-f.path.count("/"), abs(bits(f.path) - bits(model))))
-    best = (
-        next((f for f in candidates if kind in f.path), None) for kind in HEAD_PREFIXES
-    )
-    return tuple(filter(None, best)) if is_model(model) else ()
+
+    def rank(file: RepoFile) -> tuple[int, int]:
+        depth = file.path.count("/")
+        return -depth, abs(_bits(file.path) - _bits(model))
+
+    candidates.sort(key=rank)
+    heads = []
+    for prefix in HEAD_PREFIXES:
+        of_kind = [file for file in candidates if prefix in file.path]
+        heads += of_kind[:1]
+    return tuple(heads)
+
+
+def _is_in_or_above(path: str, model: str) -> bool:
+    """Whether a file is in the folder of a model, or in a folder above it."""
+    folder = path.split("/")[:-1]
+    model_folder = model.split("/")[:-1]
+    return model_folder[: len(folder)] == folder
+
+
+def _bits(path: str) -> int:
+    """The first number of the quantisation: 4 of Q4_K_M."""
+    digits = re.search(r"[0-9]{1,4}", parse_file_name(path).tag)
+    return int(digits[0]) if digits else 0
 
 
 def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, ...]:
     """All splits of the model that a split belongs to."""
-    name = parse_file_name(split.path)
-    if name.count <= 1:
+    wanted = parse_file_name(split.path)
+    if wanted.count <= 1:
         return (split,)
-    parsed = [(parse_file_name(f.path), f) for f in files]
-    splits = {
-        n.index: f for n, f in parsed if (n.stem, n.count) == (name.stem, name.count)
-    }
+    splits: dict[int, RepoFile] = {}
+    for file in files:
+        name = parse_file_name(file.path)
+        if name.stem == wanted.stem and name.count == wanted.count:
+            splits[name.index] = file
     missing = next(n for n in range(1, len(splits) + 2) if n not in splits)
-    if missing <= name.count:
-        path = _quote(f"{name.stem}-{missing:05}-of-{name.count:05}.gguf")
-        message = f"The repository has {len(splits)} of {name.count} parts: {path} is missing."
-        raise NotFoundError(message, "Choose another file.")
-    return tuple(splits[n] for n in range(1, name.count + 1))
+    if missing <= wanted.count:
+        path = _quote(f"{wanted.stem}-{missing:05}-of-{wanted.count:05}.gguf")
+        raise NotFoundError(
+            f"The repository has {len(splits)} of {wanted.count} parts: "
+            f"{path} is missing.",
+            "Choose another file.",
+        )
+    return tuple(splits[n] for n in range(1, wanted.count + 1))
 
 
-def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
-    models = [f.path for f in list_models(files)]
-    names = (
-        models if by_file else [parse_file_name(path).tag or path for path in models]
-    )
+def _list_choices(files: Sequence[RepoFile], *, by_file: bool) -> str:
+    names = [f.path for f in list_models(files)]
+    if not by_file:
+        names = [parse_file_name(path).tag or path for path in names]
     choices = list(dict.fromkeys(names))
     if not choices:
         return "It has no GGUF files. Search for the model's name plus GGUF."
@@ -280,49 +333,59 @@ def _list_choices(files: Sequence[RepoFile], by_file: bool) -> str:
 
 
 def _split_address(text: str) -> list[str] | None:
-    """The parts of a path after hf:// or the hub's host name, decoded; None for another
-    text.
+    """The parts of a path after hf:// or the hub's host name, decoded.
 
-    A page of a file's details (`?show_file_info=FILE`) is the file's.
+    None for another text. A page with a file's details (`?show_file_info=FILE`) means
+    the file.
     """
     if text[:5].lower() == "hf://":
         return text[5:].strip("/").split("/")
-    host = re.match(
-        r"(https?://)?((www\.)?huggingface\.co|hf\.co)/", text, re.IGNORECASE
-    )
+    host = _HUB_ADDRESS.match(text)
     if host is None:
         return None
     url = urlsplit(text[host.end() :].strip())
     pieces = [unquote(piece) for piece in url.path.strip("/").split("/")]
-    shown = parse_qs(url.query).get("show_file_info")
-    return [*pieces, *shown[-1].split("/")] if shown and len(pieces) == 2 else pieces
+    shown_file = parse_qs(url.query).get("show_file_info")
+    if shown_file and len(pieces) == 2:
+        pieces += shown_file[-1].split("/")
+    return pieces
 
 
 def _parse_hub(pieces: Sequence[str], typed: str) -> HubReference:
-    """`user/repo[@revision][/file][:tag]`, or a page's address:
-    `user/repo/blob/main/file`.
+    """`user/repo[@revision][/file][:tag]`, or the parts of a page's address.
+
+    The latter are `user/repo/blob/main/file`, or `user/repo/tree/main/folder`.
     """
     if len(pieces) < 2:
         raise _unreadable_error(typed)
-    name, rest, tag = pieces[1], pieces[2:], None
+    user, name, *rest = pieces
+    tag = ""
     if not rest:
         name, colon, tag = name.partition(":")
         if colon and not _TAG.fullmatch(tag):
             raise _unreadable_error(typed)
     name, at, revision = name.partition("@")
-    folder = ""
-    if rest and rest[0] in ("blob", "resolve", "raw", "tree") and len(rest) >= 2:
-        n = 4 if rest[1] == "refs" and len(rest) > 4 else 2  # refs/pr/1
-        revision, page, rest = "/".join(rest[1:n]), rest[0], rest[n:]
-        folder = (
-            "/" if page == "tree" and rest and not rest[-1].endswith(".gguf") else ""
-        )
-    repo, file = f"{pieces[0]}/{name}", "/".join(rest)
-    is_wrong = (at and not revision) or (revision and not is_revision(revision))
-    is_path = is_safe_path(file) if folder else not file or is_safe_gguf_path(file)
-    if is_wrong or not is_repo_id(repo) or not is_path:
+    is_folder = False
+    if len(rest) >= 2 and rest[0] in _PAGES:
+        page = rest[0]
+        is_long_revision = rest[1] == "refs" and len(rest) > 4  # refs/pr/1
+        revision_end = 4 if is_long_revision else 2
+        revision = "/".join(rest[1:revision_end])
+        rest = rest[revision_end:]
+        is_folder = page == "tree" and bool(rest) and not rest[-1].endswith(".gguf")
+
+    repo = f"{user}/{name}"
+    file = "/".join(rest)
+    is_safe_file = is_safe_path(file) if is_folder else is_safe_gguf_path(file)
+    if not is_repo_id(repo) or (file and not is_safe_file):
         raise _unreadable_error(typed)
-    return HubReference(repo, tag or None, file + folder or None, revision or None)
+    if (at or revision) and not is_revision(revision):
+        raise _unreadable_error(typed)
+    if is_folder:
+        file += "/"
+    return HubReference(
+        repo, tag=tag or None, file=file or None, revision=revision or None
+    )
 
 
 def _unreadable_error(text: str) -> UsageError:
