@@ -1,7 +1,7 @@
-"""Parses a GGUF file's structure from untrusted bytes: keys, arrays and the tensor
-table.
+"""Parses what precedes the tensors' data in a GGUF file: keys, arrays, tensor table.
 
-Every length is checked before it is used.  llama.cpp's own parser is ggml/src/gguf.cpp.
+The bytes are untrusted: every length is checked before it is used. llama.cpp's own parser
+is ggml/src/gguf.cpp.
 """
 
 from __future__ import annotations
@@ -12,31 +12,67 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 _VERSIONS = (2, 3)
-MAX_HEADER_BYTES = 64 * 1024**2  # The largest known header has 16 MB.
-_MAX_ENTRIES = 100_000  # Tensors or keys; real models have less than a tenth.
+MAX_HEADER_BYTES = 64 * 1024**2
+"""The largest known header has 16 MB."""
+_MAX_ENTRIES = 100_000
+"""Tensors or keys; real models have less than a tenth."""
 _MAX_KEY_BYTES = 65_535
 _MAX_ARRAY_LENGTH = 10_000_000
-# Their texts are kept in memory; the largest known vocabulary has 262,144.
 _MAX_TOKENS = 1_000_000
+"""Their texts are kept in memory; the largest known vocabulary has 262,144."""
 _MAX_ALIGNMENT = 65_536
+_DEFAULT_ALIGNMENT = 32
 _MAX_TENSOR_NAME_BYTES = 63
 _MAX_DIMENSIONS = 4
-_SHORT_ARRAY = 1024  # Arrays of up to this many elements become values.
+_MAX_TENSOR_SIZE = 2**62
+"""Elements or bytes: llama.cpp computes with signed 64-bit numbers."""
+_SHORT_ARRAY = 1024
+"""Arrays of up to this many elements become values."""
 _READ_STEP = 1024**2
 _TOKENS_KEY = "tokenizer.ggml.tokens"
 _TYPES_KEY = "tokenizer.ggml.token_type"
 
-UINT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 2, 4, 5, 6, 7, 8, 9
-UINT64, INT64, FLOAT64 = 10, 11, 12
+# Types of values (gguf_type).
+UINT8 = 0
+INT8 = 1
+UINT16 = 2
+INT16 = 3
+UINT32 = 4
+INT32 = 5
+FLOAT32 = 6
+BOOL = 7
+STRING = 8
+ARRAY = 9
+UINT64 = 10
+INT64 = 11
+FLOAT64 = 12
 SCALAR_STRUCTS = {
-    type_: struct.Struct(f"<{code}")
-    for type_, code in zip(
-        (*range(STRING), UINT64, INT64, FLOAT64), "BbHhIif?Qqd", strict=True
-    )
+    UINT8: struct.Struct("<B"),
+    INT8: struct.Struct("<b"),
+    UINT16: struct.Struct("<H"),
+    INT16: struct.Struct("<h"),
+    UINT32: struct.Struct("<I"),
+    INT32: struct.Struct("<i"),
+    FLOAT32: struct.Struct("<f"),
+    BOOL: struct.Struct("<?"),
+    UINT64: struct.Struct("<Q"),
+    INT64: struct.Struct("<q"),
+    FLOAT64: struct.Struct("<d"),
 }
-_U32, _U64 = SCALAR_STRUCTS[UINT32], SCALAR_STRUCTS[UINT64]
+_U32 = SCALAR_STRUCTS[UINT32]
+_U64 = SCALAR_STRUCTS[UINT64]
+
+
+class GgmlType(NamedTuple):
+    """A type of tensors: each block of elements takes some bytes."""
+
+    name: str
+    block_size: int
+    block_bytes: int
+
 
 _GGML_TYPES = (
     "0 F32 1 4, 1 F16 1 2, 2 Q4_0 32 18, 3 Q4_1 32 20, 6 Q5_0 32 22, 7 Q5_1 32 24, 8 Q8_0 32 34, "
@@ -47,11 +83,11 @@ _GGML_TYPES = (
     "34 TQ1_0 256 54, 35 TQ2_0 256 66, 39 MXFP4 32 17, 40 NVFP4 64 36, 41 Q1_0 128 18, "
     "42 Q2_0 64 18"
 )
-GGML_TYPES: dict[int, tuple[str, int, int]] = {
-    int(number): (name, int(elements), int(n_bytes))
-    for number, name, elements, n_bytes in map(str.split, _GGML_TYPES.split(","))
+GGML_TYPES = {
+    int(number): GgmlType(name, int(block_size), int(block_bytes))
+    for number, name, block_size, block_bytes in map(str.split, _GGML_TYPES.split(","))
 }
-"""By ggml type: name, elements per block, bytes per block (ggml.c, type_traits)."""
+"""By ggml_type (ggml.c, type_traits)."""
 
 _FILE_TYPES = (
     "0 F32, 1 F16, 2 Q4_0, 3 Q4_1, 7 Q8_0, 8 Q5_0, 9 Q5_1, 10 Q2_K, 11 Q3_K_S, 12 Q3_K_M, "
@@ -71,9 +107,12 @@ Value = Scalar | tuple[Scalar, ...]
 
 class TensorInfo(NamedTuple):
     name: str
-    shape: tuple[int, ...]  # Row length first.
+    shape: tuple[int, ...]
+    """Row length first."""
     type: int
-    offset: int  # Relative to the start of the tensors' data.
+    """Of GGML_TYPES."""
+    offset: int
+    """From the start of the tensors' data."""
     n_bytes: int
 
     @property
@@ -82,12 +121,13 @@ class TensorInfo(NamedTuple):
 
     @property
     def type_name(self) -> str:
-        return GGML_TYPES[self.type][0]
+        return GGML_TYPES[self.type].name
 
 
 class InvalidGgufError(Exception):
-    """The file is damaged; the message ends a sentence that begins with the file's
-    name.
+    """The file is damaged.
+
+    The message ends a sentence that begins with the file's name.
     """
 
 
@@ -107,16 +147,16 @@ class GgufContents(Struct):
     """The contents of a file before the tensors' data."""
 
     version: int = 0
-    # Scalars, texts and short arrays.
     keys: dict[str, Value] = field(default_factory=dict)
+    """Scalars, texts and short arrays."""
     key_types: dict[str, int] = field(default_factory=dict)
     key_spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Start and end of each key with its value, as offsets in the file."""
     arrays: dict[str, GgufArray] = field(default_factory=dict)
     tokens: list[bytes] = field(default_factory=list)
     tensors: tuple[TensorInfo, ...] = ()
-    # Where the tensors' data begins; without tensors, where the file ends.
     data_offset: int = 0
+    """Where the tensors' data begins; without tensors, where the file ends."""
 
     def text(self, key: str, default: str = "") -> str:
         """Raises InvalidGgufError for a value of another type."""
@@ -127,8 +167,9 @@ class GgufContents(Struct):
 
 
 class GgufByteStream:
-    """Reads a file of `size` bytes from its start; `read_more(start, end)` gets further
-    bytes.
+    """Reads a file of `size` bytes from its start.
+
+    `data` is the beginning; `read_more(start, end)` gets further bytes.
     """
 
     def __init__(
@@ -137,9 +178,9 @@ class GgufByteStream:
         size: int,
         read_more: Callable[[int, int], bytes] | None = None,
     ) -> None:
-        self._data = (
-            bytearray(data) if read_more or not isinstance(data, bytes) else data
-        )
+        self._data: bytes | bytearray = bytes(data)
+        if read_more is not None:
+            self._data = bytearray(data)  # which can grow
         self._size = size
         self._read_more = read_more
         self.position = 0
@@ -171,9 +212,11 @@ class GgufByteStream:
     def read_strings(self, count: int, *, keep: bool) -> list[bytes]:
         """An array of texts; without `keep` they are skipped."""
         strings: list[bytes] = []
-        data, position, n_read = self._data, self.position, len(self._data)
+        data = self._data
+        n_read = len(data)
+        position = self.position
         unpack = _U64.unpack_from
-        for _ in range(count):  # a vocabulary has 250,000: no calls
+        for _ in range(count):  # A vocabulary has 250,000, so methods are not called.
             start = position + 8
             if start > n_read:
                 self._read_until(start)
@@ -188,9 +231,11 @@ class GgufByteStream:
         return strings
 
     def _read_until(self, end: int) -> None:
+        """Append bytes to `_data` up to `end`, and some more."""
         if end > self._size:
-            what = f"its header does not end within {self._size:,} bytes"
-            raise InvalidGgufError(f"is incomplete: {what}")
+            raise InvalidGgufError(
+                f"is incomplete: its header does not end within {self._size:,} bytes"
+            )
         if end > MAX_HEADER_BYTES:
             raise InvalidGgufError(
                 f"has a header of more than {MAX_HEADER_BYTES:,} bytes"
@@ -198,9 +243,8 @@ class GgufByteStream:
         n_read = len(self._data)
         more = b""
         if self._read_more is not None:
-            more = self._read_more(
-                n_read, min(self._size, max(end, n_read + _READ_STEP))
-            )
+            wanted_end = min(self._size, max(end, n_read + _READ_STEP))
+            more = self._read_more(n_read, wanted_end)
         if end > n_read + len(more):
             raise InvalidGgufError("changed while it was read")
         assert isinstance(self._data, bytearray)
@@ -209,14 +253,13 @@ class GgufByteStream:
 
 def parse(source: GgufByteStream) -> GgufContents:
     """Parse everything before the tensors' data.  Raises InvalidGgufError."""
-    if source.slice(start := source.advance(4), start + 4) != b"GGUF":
+    start = source.advance(4)
+    if source.slice(start, start + 4) != b"GGUF":
         raise InvalidGgufError("is not a GGUF file")
     contents = GgufContents(version=source.read(_U32))
-    if contents.version not in _VERSIONS:
-        is_big_endian = int.from_bytes(_U32.pack(contents.version), "big") in _VERSIONS
-        kind = "a big-endian file" if is_big_endian else f"GGUF v{contents.version}"
-        raise UnsupportedGgufError(f"is {kind}, which cannot be run")
-    n_tensors, n_keys = source.read(_U64), source.read(_U64)
+    _check_version(contents.version)
+    n_tensors = source.read(_U64)
+    n_keys = source.read(_U64)
     if n_tensors > _MAX_ENTRIES or n_keys > _MAX_ENTRIES:
         raise InvalidGgufError(
             f"has a damaged header: {n_tensors:,} tensors, {n_keys:,} keys"
@@ -225,10 +268,19 @@ def parse(source: GgufByteStream) -> GgufContents:
         _read_key(source, contents)
     alignment = _read_alignment(contents)
     contents.tensors = _read_tensors(source, n_tensors, alignment)
-    contents.data_offset = (
-        align(source.position, alignment) if n_tensors else source.position
-    )
+    contents.data_offset = source.position
+    if n_tensors:
+        contents.data_offset = align(source.position, alignment)
     return contents
+
+
+def _check_version(version: int) -> None:
+    if version in _VERSIONS:
+        return
+    kind = f"GGUF v{version}"
+    if int.from_bytes(_U32.pack(version), "big") in _VERSIONS:
+        kind = "a big-endian file"
+    raise UnsupportedGgufError(f"is {kind}, which cannot be run")
 
 
 def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
@@ -239,7 +291,8 @@ def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
         raise InvalidGgufError(
             f"has a damaged header: the key {key[:80]!r} is empty or duplicated"
         )
-    type_ = contents.key_types[key] = source.read(_U32)
+    type_ = source.read(_U32)
+    contents.key_types[key] = type_
     if type_ == ARRAY:
         _read_array(source, contents, key)
     elif type_ == STRING:
@@ -251,50 +304,61 @@ def _read_key(source: GgufByteStream, contents: GgufContents) -> None:
         raise InvalidGgufError(
             f"has a damaged header: the key {key[:80]!r} is of type {type_}"
         )
-    contents.key_spans[key] = start, source.position
+    contents.key_spans[key] = (start, source.position)
 
 
 def _read_array(source: GgufByteStream, contents: GgufContents, key: str) -> None:
-    type_, count = source.read(_U32), source.read(_U64)
+    type_ = source.read(_U32)
+    count = source.read(_U64)
     max_count = _MAX_TOKENS if key == _TOKENS_KEY else _MAX_ARRAY_LENGTH
     if count > max_count or (type_ not in SCALAR_STRUCTS and type_ != STRING):
-        detail = f"the array {key[:80]!r} of type {type_} has {count:,} elements"
-        raise InvalidGgufError(f"has a damaged header: {detail}")
-    if type_ == STRING:
-        strings = source.read_strings(
-            count, keep=key == _TOKENS_KEY or count <= _SHORT_ARRAY
+        raise InvalidGgufError(
+            f"has a damaged header: the array {key[:80]!r} of type {type_} "
+            f"has {count:,} elements"
         )
-        contents.arrays[key] = GgufArray(type_, count)
-        if key == _TOKENS_KEY:
-            contents.tokens = strings
-        if count <= _SHORT_ARRAY:
-            contents.keys[key] = tuple(
-                text.decode("utf-8", "replace") for text in strings
-            )
-        return
-    struct_ = SCALAR_STRUCTS[type_]
-    start = source.advance(count * struct_.size)
-    is_kept = count <= _SHORT_ARRAY or key == _TYPES_KEY
-    data = source.slice(start, source.position) if is_kept else b""
-    contents.arrays[key] = GgufArray(type_, count, data)
-    if count <= _SHORT_ARRAY:
-        contents.keys[key] = tuple(value for (value,) in struct_.iter_unpack(data))
+    if type_ == STRING:
+        _read_text_array(source, contents, key, count)
+    else:
+        _read_number_array(source, contents, key, GgufArray(type_, count))
+
+
+def _read_text_array(
+    source: GgufByteStream, contents: GgufContents, key: str, count: int
+) -> None:
+    is_short = count <= _SHORT_ARRAY
+    texts = source.read_strings(count, keep=is_short or key == _TOKENS_KEY)
+    contents.arrays[key] = GgufArray(STRING, count)
+    if key == _TOKENS_KEY:
+        contents.tokens = texts
+    if is_short:
+        contents.keys[key] = tuple(text.decode("utf-8", "replace") for text in texts)
+
+
+def _read_number_array(
+    source: GgufByteStream, contents: GgufContents, key: str, array: GgufArray
+) -> None:
+    """`array` is without its data."""
+    is_short = array.count <= _SHORT_ARRAY
+    struct_ = SCALAR_STRUCTS[array.element_type]
+    start = source.advance(array.count * struct_.size)
+    if is_short or key == _TYPES_KEY:
+        array = replace(array, data=source.slice(start, source.position))
+    contents.arrays[key] = array
+    if is_short:
+        values = struct_.iter_unpack(array.data)
+        contents.keys[key] = tuple(value for (value,) in values)
 
 
 def _read_alignment(contents: GgufContents) -> int:
-    alignment = contents.keys.get("general.alignment", 32)
-    is_number = contents.key_types.get("general.alignment", UINT32) == UINT32
-    if (
-        not is_number
-        or not isinstance(alignment, int)
-        or not 0 < alignment <= _MAX_ALIGNMENT
-    ):
-        raise InvalidGgufError(
-            f"has a damaged header: an alignment of {str(alignment)[:40]}"
-        )
-    if alignment & (alignment - 1):
-        raise InvalidGgufError(f"has a damaged header: an alignment of {alignment}")
-    return alignment
+    key = "general.alignment"
+    alignment = contents.keys.get(key, _DEFAULT_ALIGNMENT)
+    if contents.key_types.get(key, UINT32) == UINT32 and isinstance(alignment, int):
+        is_power_of_two = alignment & (alignment - 1) == 0
+        if 0 < alignment <= _MAX_ALIGNMENT and is_power_of_two:
+            return alignment
+    raise InvalidGgufError(
+        f"has a damaged header: an alignment of {str(alignment)[:40]}"
+    )
 
 
 def _read_tensors(
@@ -323,19 +387,23 @@ def _read_tensor(source: GgufByteStream) -> TensorInfo:
             f"has a damaged header: {name!r} has {n_dimensions:,} dimensions"
         )
     shape = tuple(source.read(_U64) for _ in range(n_dimensions))
-    type_, offset = source.read(_U32), source.read(_U64)
-    if type_ not in GGML_TYPES:
-        what = f"has the tensor {name!r} of type {type_}, which cannot be read"
-        raise UnsupportedGgufError(what)
-    _, block, block_bytes = GGML_TYPES[type_]
-    row = shape[0] if shape else 1
-    tensor = TensorInfo(name, shape, type_, offset, 0)
-    too_large = (
-        max(shape, default=0) >= 2**62 or tensor.n_elements * block_bytes >= 2**62
+    type_ = source.read(_U32)
+    offset = source.read(_U64)
+    ggml_type = GGML_TYPES.get(type_)
+    if ggml_type is None:
+        raise UnsupportedGgufError(
+            f"has the tensor {name!r} of type {type_}, which cannot be read"
+        )
+    row_length = shape[0] if shape else 1
+    n_elements = math.prod(shape)
+    n_bytes = n_elements // ggml_type.block_size * ggml_type.block_bytes
+    is_too_large = (
+        max(shape, default=0) >= _MAX_TENSOR_SIZE
+        or n_elements * ggml_type.block_bytes >= _MAX_TENSOR_SIZE
     )
-    if row % block or too_large:
+    if row_length % ggml_type.block_size or is_too_large:
         raise InvalidGgufError(f"has a damaged header: {name!r} has the shape {shape}")
-    return tensor._replace(n_bytes=tensor.n_elements // block * block_bytes)
+    return TensorInfo(name, shape, type=type_, offset=offset, n_bytes=n_bytes)
 
 
 def align(n: int, alignment: int) -> int:

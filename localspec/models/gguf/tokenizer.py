@@ -1,5 +1,4 @@
-"""A model's vocabulary, read from the header as llama.cpp reads it, and what its tokens
-stand for.
+"""A model's vocabulary and its special tokens, read from the header as by llama.cpp.
 
 Missing keys have defaults by the kind of tokenizer: those of llama_vocab::impl::load in
 llama.cpp's src/llama-vocab.cpp.
@@ -19,9 +18,20 @@ from localspec.models.gguf.architectures import name_set
 from localspec.models.gguf.parser import GgufContents, InvalidGgufError
 from localspec.sanitize import sanitize
 
-NONE, SPM, BPE, WPM, UGM, RWKV, PLAMO2, TEST = range(8)
-UNKNOWN = -1  # A tokenizer.ggml.model that llama.cpp rejects.
-NULL_TOKEN = -1  # LLAMA_TOKEN_NULL.
+# Kinds of vocabularies (llama_vocab_type).
+UNKNOWN = -1
+"""A tokenizer.ggml.model that llama.cpp rejects."""
+NONE = 0
+SPM = 1
+BPE = 2
+WPM = 3
+UGM = 4
+RWKV = 5
+PLAMO2 = 6
+TEST = 7
+
+NULL_TOKEN = -1
+"""No token (LLAMA_TOKEN_NULL)."""
 TRIMMED_KEY = "localspec.tokenizer.model"
 """Has the value of tokenizer.ggml.model in a file whose vocabulary is trimmed."""
 
@@ -79,36 +89,40 @@ PRETOKENIZERS = (
 """Values of tokenizer.ggml.pre; llama.cpp rejects others for BPE."""
 
 _SPECIAL_TOKENS = ("bos", "eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-_SPECIAL_TOKEN_TEXTS: dict[str, tuple[bytes, ...]] = {
-    name: tuple(texts.encode().split(b" "))
-    for name, texts in {
-        "eot": "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> "
-        "_<EOT> [EOT] <｜end▁of▁sentence｜> <end_of_utterance>",
-        "eom": "<|eom_id|>",
-        "fim_pad": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]",
-        "fim_rep": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
-        "fim_sep": "<|file_sep|>",
-    }.items()
+
+
+def _token_texts(text: str) -> tuple[bytes, ...]:
+    return tuple(text.encode().split())
+
+
+_SPECIAL_TOKEN_TEXTS = {
+    "eot": _token_texts(
+        "<|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <EOT> "
+        "_<EOT> [EOT] <｜end▁of▁sentence｜> <end_of_utterance>"
+    ),
+    "eom": _token_texts("<|eom_id|>"),
+    "fim_pad": _token_texts("<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]"),
+    "fim_rep": _token_texts("<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>"),
+    "fim_sep": _token_texts("<|file_sep|>"),
 }
 """Texts by which a special token is found if no key names it."""
 _EOG_TEXTS = frozenset(
-    (
+    _token_texts(
         "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> "
         "<|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> "
         "<end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> [e~["
     )
-    .encode()
-    .split(b" ")
 )
 """Texts of end-of-generation tokens in any vocabulary."""
 _RECOGNIZED_TEXTS = _EOG_TEXTS.union(*_SPECIAL_TOKEN_TEXTS.values())
 _DNA_MARKER = b"\xee\x80\x80"
+"""Ends the texts of DNA words in `hybriddna`, which other tokens may have without it."""
 
 
 class TokenTexts(Struct, frozen=True):
     texts: Sequence[bytes]
-    # llama.cpp's type of each token; empty if the file does not say.
     types: Sequence[int] = ()
+    """llama.cpp's type of each token; empty if the file does not say."""
 
 
 class TokenizerMetadata(Struct, frozen=True, eq=False):
@@ -125,16 +139,13 @@ class TokenizerMetadata(Struct, frozen=True, eq=False):
     add_bos: bool = False
     add_eos: bool = False
     special_ids: Mapping[str, int] = field(default_factory=dict)
-    """By name: bos, eos, eot, eom, fim_pad, fim_rep, fim_sep; NULL_TOKEN if there is
-    none.
-    """
-    eog_ids: frozenset[int] = frozenset()  # End-of-generation tokens.
+    """NULL_TOKEN if there is none; bos, eos, eot, eom, fim_pad, fim_rep, fim_sep."""
+    eog_ids: frozenset[int] = frozenset()
+    """End-of-generation tokens."""
     fingerprint: str = ""
-    """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal.
-    """
+    """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
     read_texts: Callable[[], TokenTexts] = lambda: TokenTexts(())
-    """From the file, if the header was cached: its errors are those of `header.read`.
-    """
+    """If the header was cached, this reads the file, and raises as `reader.read`."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TokenizerMetadata):
@@ -158,9 +169,9 @@ class TokenizerMetadata(Struct, frozen=True, eq=False):
 
     @property
     def is_supported(self) -> bool:
-        return self.kind != UNKNOWN and (
-            self.kind != BPE or self.pre in {*PRETOKENIZERS, ""}
-        )
+        if self.kind == BPE:
+            return self.pre == "" or self.pre in PRETOKENIZERS
+        return self.kind != UNKNOWN
 
     def token_text(self, token: int) -> bytes:
         texts = self.read_texts().texts
@@ -170,30 +181,32 @@ class TokenizerMetadata(Struct, frozen=True, eq=False):
 def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetadata:
     """Raises InvalidGgufError if llama.cpp would reject the vocabulary or abort."""
     model = contents.text("tokenizer.ggml.model", "none")
-    model = contents.text(TRIMMED_KEY, model)  # its whole vocabulary is in the file
+    # A file with a trimmed vocabulary says "none" there, but has the whole one.
+    model = contents.text(TRIMMED_KEY, model)
     defaults = DEFAULTS_BY_MODEL.get(model, TokenizerDefaults(UNKNOWN))
     pre = "gemma4" if model == "gemma4" else contents.text("tokenizer.ggml.pre")
     if defaults.kind == NONE:
-        size = contents.keys.get(f"{architecture}.vocab_size", 0)
-        return TokenizerMetadata(NONE, model, pre, size if isinstance(size, int) else 0)
+        size = contents.keys.get(f"{architecture}.vocab_size")
+        n_tokens = size if isinstance(size, int) else 0
+        return TokenizerMetadata(NONE, model, pre, n_tokens)
     _check_arrays(contents, defaults.kind, pre)
     texts, distinct = _normalize_token_texts(contents.tokens)
     if len(distinct) < len(texts):
         raise InvalidGgufError(_describe_duplicate(texts))
     ids_by_text = {text: texts.index(text) for text in distinct & _RECOGNIZED_TEXTS}
-    special = _read_special_ids(contents, defaults, pre, ids_by_text, len(texts))
-    # its words have a suffix that tells them from other tokens
+    special = _read_special_ids(
+        contents, defaults, pre=pre, ids_by_text=ids_by_text, n_tokens=len(texts)
+    )
     if model == "hybriddna":
-        first = texts.index(b"<oov>") + 1 if b"<oov>" in texts else len(texts)
-        words = (text.removesuffix(_DNA_MARKER) or text for text in texts[first:])
-        texts = [*texts[:first], *words]
-    type_data = contents.arrays.get(
-        "tokenizer.ggml.token_type", gguf.GgufArray(gguf.INT32, 0)
-    ).data
-    types = array("i", type_data[: 4 * len(texts)])
-    token_texts = TokenTexts(texts, types)
+        texts = _remove_dna_markers(texts)
+    type_data = b""
+    type_array = contents.arrays.get("tokenizer.ggml.token_type")
+    if type_array is not None:
+        type_data = type_array.data
+    token_texts = TokenTexts(texts, array("i", type_data[: 4 * len(texts)]))
     import hashlib  # noqa: PLC0415  loads OpenSSL, which the engine has no use for
 
+    digest = hashlib.sha256(b"\0".join([*texts, b"", type_data]))
     return TokenizerMetadata(
         kind=defaults.kind,
         model=model,
@@ -203,7 +216,7 @@ def read_tokenizer(contents: GgufContents, architecture: str) -> TokenizerMetada
         add_eos=_read_add_token(contents, "eos", defaults, pre),
         special_ids=special,
         eog_ids=_find_eog_ids(special, ids_by_text),
-        fingerprint=hashlib.sha256(b"\0".join([*texts, b"", type_data])).hexdigest(),
+        fingerprint=digest.hexdigest(),
         read_texts=lambda: token_texts,
     )
 
@@ -213,16 +226,15 @@ def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
     tokens = contents.arrays.get("tokenizer.ggml.tokens")
     if tokens is None or tokens.element_type != gguf.STRING:
         raise InvalidGgufError("has no list of tokens")
-    for name, types in {
-        "scores": (gguf.INT32, gguf.FLOAT32),
-        "token_type": (gguf.INT32,),
-    }.items():
-        key = f"tokenizer.ggml.{name}"
+    for key, types in (
+        ("tokenizer.ggml.scores", (gguf.INT32, gguf.FLOAT32)),
+        ("tokenizer.ggml.token_type", (gguf.INT32,)),
+    ):
+        if key not in contents.key_types:
+            continue
         array = contents.arrays.get(key)
-        is_wrong = array and (
-            array.element_type not in types or array.count < tokens.count
-        )
-        if is_wrong or (array is None and key in contents.key_types):
+        has_type = array is not None and array.element_type in types
+        if array is None or not has_type or array.count < tokens.count:
             raise InvalidGgufError(f"has a damaged vocabulary: {key} does not match it")
     merges = contents.arrays.get("tokenizer.ggml.merges")
     has_merges = merges is not None and merges.element_type == gguf.STRING
@@ -233,38 +245,49 @@ def _check_arrays(contents: GgufContents, kind: int, pre: str) -> None:
 def _normalize_token_texts(
     texts: Sequence[bytes],
 ) -> tuple[Sequence[bytes], set[bytes]]:
-    """The texts as C strings (cut at a zero byte, with names for empty ones), and their
-    set.
+    """The texts as C strings, and their set.
+
+    llama.cpp cuts a text at a zero byte, and names an empty one by its token.
     """
     distinct = set(texts)
     if b"" in distinct or b"\0" in b"".join(texts):
         cut = (text.partition(b"\0")[0] for text in texts)
-        texts = [text or b"[EMPTY_%d]" % i for i, text in enumerate(cut)]
+        texts = [text or b"[EMPTY_%d]" % token for token, text in enumerate(cut)]
         distinct = set(texts)
     return texts, distinct
 
 
+def _remove_dna_markers(texts: Sequence[bytes]) -> Sequence[bytes]:
+    """The DNA words are after the token <oov>."""
+    if b"<oov>" not in texts:
+        return texts
+    n_others = texts.index(b"<oov>") + 1
+    words = [text.removesuffix(_DNA_MARKER) or text for text in texts[n_others:]]
+    return [*texts[:n_others], *words]
+
+
 def _describe_duplicate(texts: Sequence[bytes]) -> str:
     """llama.cpp aborts the process if two tokens have the same text."""
-    first = {text: token for token, text in reversed(tuple(enumerate(texts)))}
-    token, text = next((i, text) for i, text in enumerate(texts) if first[text] != i)
+    first_tokens: dict[bytes, int] = {}
+    for token, text in enumerate(texts):
+        first = first_tokens.setdefault(text, token)
+        if first != token:
+            break
     shown = sanitize(text[:80].decode("utf-8", "replace"), multiline=False)
-    return (
-        f"has a damaged vocabulary: tokens {first[text]} and {token} are both {shown!r}"
-    )
+    return f"has a damaged vocabulary: tokens {first} and {token} are both {shown!r}"
 
 
 def _read_special_ids(
     contents: GgufContents,
     defaults: TokenizerDefaults,
+    *,
     pre: str,
     ids_by_text: Mapping[bytes, int],
     n_tokens: int,
 ) -> dict[str, int]:
-    ids = dict.fromkeys(_SPECIAL_TOKENS, NULL_TOKEN) | {
-        "bos": defaults.bos,
-        "eos": defaults.eos,
-    }
+    ids = dict.fromkeys(_SPECIAL_TOKENS, NULL_TOKEN)
+    ids["bos"] = defaults.bos
+    ids["eos"] = defaults.eos
     if defaults.kind == BPE and pre in NO_DEFAULT_BOS:
         ids["bos"] = NULL_TOKEN
     for name in _SPECIAL_TOKENS:
@@ -289,11 +312,11 @@ def _read_add_token(
     contents: GgufContents, name: str, defaults: TokenizerDefaults, pre: str
 ) -> bool:
     key = f"tokenizer.ggml.add_{name}_token"
-    default = defaults.add_bos if name == "bos" else defaults.add_eos
     is_bpe_bos = defaults.kind == BPE and name == "bos"
-    value = contents.keys.get(
-        key, default or (is_bpe_bos and pre in ADD_BOS_BY_DEFAULT)
-    )
+    default = defaults.add_bos if name == "bos" else defaults.add_eos
+    if is_bpe_bos and pre in ADD_BOS_BY_DEFAULT:
+        default = True
+    value = contents.keys.get(key, default)
     if not isinstance(value, bool):
         raise InvalidGgufError(f"has a damaged header: {key} is of a wrong type")
     return value or (is_bpe_bos and pre in ALWAYS_ADD_BOS)
@@ -309,12 +332,10 @@ def _find_eog_ids(
     }
     eog_ids.discard(NULL_TOKEN)
     eog_texts = {text for text, token in ids_by_text.items() if token in eog_ids}
-    has_calls = bool(eog_texts & {b"<|call|>", b"<|calls|>"})
-    if (
-        has_calls
-        and b"<|end|>" in eog_texts
-        and eog_texts & {b"<|return|>", b"<|flush|>"}
-    ):
+    has_call = bool(eog_texts & {b"<|call|>", b"<|calls|>"})
+    has_return = bool(eog_texts & {b"<|return|>", b"<|flush|>"})
+    if b"<|end|>" in eog_texts and has_call and has_return:
+        # As in gpt-oss, where it ends a part of an answer.
         eog_ids.discard(ids_by_text[b"<|end|>"])
     if b"<|tool_response>" in eog_texts and b"</s>" in eog_texts:
         eog_ids.discard(ids_by_text[b"</s>"])

@@ -1,6 +1,4 @@
-"""Writes GGUF headers without a vocabulary: enough for llama.cpp to plan a model's
-memory.
-"""
+"""Writes GGUF headers without a vocabulary, from which llama.cpp counts memory."""
 
 from __future__ import annotations
 
@@ -26,15 +24,17 @@ def serialize_header(header: Header) -> bytes:
 
     Followed by `data_size` bytes, it is a file that llama.cpp accepts.
     """
-    vocab = f"{header.architecture}.vocab_size"
     n_tokens = header.tokenizer.n_tokens
     if header.has_trimmed_vocabulary:
         n_tokens = header.hparam("vocab_size")
+    size_key = f"{header.architecture}.vocab_size"
     keys = {
         key: value
         for key, value in header.keys.items()
-        if not key.startswith("tokenizer.") and key != vocab
-    } | {vocab: n_tokens, "tokenizer.ggml.model": "none"}
+        if not key.startswith("tokenizer.") and key != size_key
+    }
+    keys[size_key] = n_tokens
+    keys["tokenizer.ggml.model"] = "none"
     entries = [pack_entry(key, value) for key, value in keys.items()]
     return serialize(entries, header.tensors, header.alignment)
 
@@ -45,9 +45,13 @@ def serialize(
     """`entries` is each key with its value, as bytes of a GGUF file."""
     parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(entries)), *entries]
     for tensor in tensors:
-        n = len(tensor.shape)
-        place = struct.pack(f"<I{n}QIQ", n, *tensor.shape, tensor.type, tensor.offset)
-        parts += [pack_string(tensor.name), place]
+        n_dimensions = len(tensor.shape)
+        parts += [
+            pack_string(tensor.name),
+            struct.pack("<I", n_dimensions),
+            struct.pack(f"<{n_dimensions}Q", *tensor.shape),
+            struct.pack("<IQ", tensor.type, tensor.offset),
+        ]
     unpadded = b"".join(parts)
     return unpadded + bytes(-len(unpadded) % alignment)
 
@@ -56,8 +60,8 @@ def data_size(header: Header) -> int:
     """Bytes of the tensors' data, with padding."""
     if not header.tensors:
         return 0
-    end = header.tensors[-1].offset + header.tensors[-1].n_bytes
-    return end + -end % header.alignment
+    last = header.tensors[-1]
+    return parser.align(last.offset + last.n_bytes, header.alignment)
 
 
 def pack_string(text: str) -> bytes:
@@ -83,16 +87,23 @@ def _pack_value(key: str, value: Value) -> bytes:
 
 def _infer_value_type(values: Sequence[object]) -> int:
     """The type that llama.cpp expects for such values."""
-    first = values[0] if values else 0
     floats = [value for value in values if isinstance(value, float)]
-    if floats:  # infinite and NaN are float32, too
-        fits = all(abs(value) < _MAX_FLOAT32 or not isfinite(value) for value in floats)
-        return parser.FLOAT32 if fits else parser.FLOAT64
-    for kind, type_ in ((bool, parser.BOOL), (str, STRING)):
-        if isinstance(first, kind):
-            return type_
+    if floats:
+        return parser.FLOAT32 if all(map(_fits_float32, floats)) else parser.FLOAT64
+    first = values[0] if values else 0
+    if isinstance(first, bool):
+        return parser.BOOL
+    if isinstance(first, str):
+        return STRING
     numbers = [value for value in values if isinstance(value, int)]
-    low, high = min(numbers, default=0), max(numbers, default=0)
-    if low < 0:
-        return parser.INT32 if low >= -(2**31) and high < 2**31 else parser.INT64
-    return UINT32 if high < 2**32 else parser.UINT64
+    lowest = min(numbers, default=0)
+    highest = max(numbers, default=0)
+    if lowest < 0:
+        is_32_bit = lowest >= -(2**31) and highest < 2**31
+        return parser.INT32 if is_32_bit else parser.INT64
+    return UINT32 if highest < 2**32 else parser.UINT64
+
+
+def _fits_float32(value: float) -> bool:
+    """Infinity and NaN do, too."""
+    return abs(value) < _MAX_FLOAT32 or not isfinite(value)
