@@ -1,9 +1,9 @@
 """Work for another process of low priority: both sides of its protocol.
 
 The parent writes requests as JSON lines. The child answers each with JSON lines that
-have `progress` (0 to 1), and then with one that has `result` or `failed`. Its own
-process because llama.cpp aborts on some files, and because a process can be killed as
-soon as somebody waits for the computer.
+have `progress` (0 to 1), and then with one that has `result` or `failed`. The work has
+its own process because llama.cpp aborts on some files, and because a process can be
+killed as soon as somebody waits for the computer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def run(
 ) -> Generator[Any, None, None]:
     """Send `requests` to a process that runs `module`, which calls `serve`.
 
-    Yields of each request the shares that are done, as floats, and then its result.
+    For each request it yields the shares that are done, as floats, and then the result.
     `on_start` gets the process, which another thread may kill. Closing the generator
-    ends it. Raises EngineError.
+    ends the process. Raises EngineError.
     """
     parent = str(child_process.parent_pid_for_child())
     try:
@@ -62,9 +62,11 @@ def run(
             reply = json.loads(line)
             if "failed" in reply:
                 raise EngineError(sanitize(str(reply["failed"]), multiline=False))
-            if "result" in reply:
+            if "progress" in reply:
+                yield reply["progress"]
+            else:
                 n_left -= 1
-            yield reply.get("progress", reply.get("result"))
+                yield reply["result"]
     except OSError as error:
         raise EngineError(f"llama.cpp's process ended: {error.strerror}.") from error
     finally:
@@ -80,7 +82,10 @@ def run(
 
 def serve(answer: Callable[[Request, ReportProgress], Any]) -> None:
     """Answer requests until standard input ends."""
-    child_process.set_up_child(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    parent = 0
+    if len(sys.argv) > 1:
+        parent = int(sys.argv[1])
+    child_process.set_up_child(parent)
     out = child_process.take_over_stdout()
     _lower_priority()
 
@@ -101,13 +106,13 @@ def serve(answer: Callable[[Request, ReportProgress], Any]) -> None:
 def _lower_priority() -> None:
     """Other programs come first.
 
-    Linux may weigh sessions (autogroup), whatever their processes.
+    Linux may share the CPU among sessions (autogroup), whatever their processes. So the
+    session gets a low priority too.
     """
     import psutil  # noqa: PLC0415  as in cpu_and_ram.py
 
+    on_windows = getattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", None)
     with suppress(psutil.Error, OSError):
-        psutil.Process().nice(
-            getattr(psutil, "BELOW_NORMAL_PRIORITY_CLASS", _LOW_PRIORITY)
-        )
+        psutil.Process().nice(on_windows or _LOW_PRIORITY)
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(_LOW_PRIORITY), encoding="ascii")

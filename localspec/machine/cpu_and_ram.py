@@ -1,5 +1,6 @@
-"""System memory and its limits (containers, Apple GPUs); the CPU: its name, cores and
-load.
+"""System memory and its limits; the CPU: its name, cores and load.
+
+Limits are those of containers and of Apple GPUs.
 """
 
 from __future__ import annotations
@@ -20,12 +21,32 @@ from msgspec import Struct
 from localspec.sanitize import sanitize
 
 CGROUP_DIR = Path("/sys/fs/cgroup")
-# cgroup v2, then v1: limit, usage, statistics, the key of evictable cache
-_CGROUP_FILES = (
-    "memory.max memory.current memory.stat inactive_file",
-    "memory/memory.limit_in_bytes memory/memory.usage_in_bytes memory/memory.stat "
-    "total_inactive_file",
+
+
+class _CgroupFiles(Struct, frozen=True):
+    """Where a version of cgroups has the memory of a container."""
+
+    limit: str
+    used: str
+    statistics: str
+    evictable: str  # The name of evictable cache in the statistics.
+
+
+_CGROUP_VERSIONS = (
+    _CgroupFiles(
+        limit="memory.max",
+        used="memory.current",
+        statistics="memory.stat",
+        evictable="inactive_file",
+    ),
+    _CgroupFiles(
+        limit="memory/memory.limit_in_bytes",
+        used="memory/memory.usage_in_bytes",
+        statistics="memory/memory.stat",
+        evictable="total_inactive_file",
+    ),
 )
+"""Version 2, and version 1."""
 _MIN_LOAD_SECONDS = 0.05  # CPU times advance in steps of a hundredth of a second.
 
 
@@ -46,20 +67,29 @@ def read_host_memory(root: Path = CGROUP_DIR) -> HostMemory:
 
 
 def apply_cgroup_limit(host: HostMemory, root: Path) -> HostMemory:
-    for limit_file, used_file, stat_file, evictable in map(str.split, _CGROUP_FILES):
-        limit, used = _read_int(root / limit_file), _read_int(root / used_file)
+    """The memory of a container, or the host's if nothing limits it.
+
+    Evictable cache counts as available: with a limit of 8 GiB, 5 GiB in use and 2 GiB
+    of that in evictable cache, 5 GiB are available.
+    """
+    for files in _CGROUP_VERSIONS:
+        limit = _read_int(root / files.limit)
+        used = _read_int(root / files.used)
         if limit is None or used is None or not 0 < limit < host.total:
             continue
-        cached = _read_stat(root / stat_file, evictable)
-        free = max(0, min(host.available, limit - max(0, used - cached)))
-        return HostMemory(free, limit, "limited by the container")
+        evictable = _read_stat(root / files.statistics, files.evictable)
+        needed = max(0, used - evictable)
+        available = max(0, min(host.available, limit - needed))
+        return HostMemory(available, total=limit, note="limited by the container")
     return host
 
 
 def read_wired_limit() -> int | None:
     """Bytes a Mac's GPU may use (iogpu.wired_limit_mb); None if it is the default."""
     megabytes = _sysctl("iogpu.wired_limit_mb")
-    return int(megabytes) << 20 or None if megabytes.isdecimal() else None
+    if not megabytes.isdecimal() or int(megabytes) == 0:
+        return None
+    return int(megabytes) << 20
 
 
 def _read_int(path: Path) -> int | None:
@@ -69,11 +99,11 @@ def _read_int(path: Path) -> int | None:
 
 
 def _read_stat(path: Path, name: str) -> int:
+    """The number after this name in a file of lines "name number"; 0 without one."""
     with suppress(OSError, ValueError):
-        lines = path.read_text(encoding="ascii").splitlines()
-        return next(
-            (int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0
-        )
+        for line in path.read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
     return 0
 
 
@@ -82,10 +112,16 @@ def read_cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     name = ""
     with suppress(OSError):
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r"^model name\s*:(.*)", text, re.MULTILINE):
+        found = re.search(r"^model name\s*:(.*)", text, re.MULTILINE)
+        if found:
             name = found[1].strip()
-    name = name or _sysctl("machdep.cpu.brand_string") or platform.processor()
-    return sanitize(name or platform.machine(), multiline=False)
+    name = (
+        name
+        or _sysctl("machdep.cpu.brand_string")
+        or platform.processor()
+        or platform.machine()
+    )
+    return sanitize(name, multiline=False)
 
 
 _RAM_BY_CPU = (
@@ -101,19 +137,22 @@ _RAM_BY_CPU = (
         51.0,
     ),
 )
-"""The memory that CPUs are usually sold with, by name: what it is, and its peak in
-GB/s.
+"""The memory that CPUs are usually sold with.
+
+A row is a pattern of the CPU's name, the kind of memory, and its peak in GB/s.
 """
 
 
 def typical_ram(cpu_name: str) -> tuple[str, float]:
     """The kind of memory and GB/s.
 
-    Published splits reach 39 to 47 GB/s on ordinary PCs, 71 with fast DDR5, 72 with
-    four channels.
+    Published speeds of models that are partly in RAM reach 39 to 47 GB/s on ordinary
+    PCs, 71 with fast DDR5, and 72 with four channels.
     """
-    matches = (each[1:] for each in _RAM_BY_CPU if re.search(each[0], cpu_name))
-    return next(matches, ("dual-channel memory", 60.0))
+    for pattern, kind, peak in _RAM_BY_CPU:
+        if re.search(pattern, cpu_name):
+            return kind, peak
+    return "dual-channel memory", 60.0
 
 
 def _sysctl(name: str) -> str:
@@ -128,77 +167,91 @@ def _sysctl(name: str) -> str:
     return ""
 
 
-# Of a CPU: a thread gets on with the rest if other programs use less of it.
-_SHARED_CPU = 0.45
+_MAX_SHARED_LOAD = 0.45
+"""A thread can use a CPU beside other programs that use at most this share of it."""
 MAX_OTHER_LOAD = 1 / 8
-"""A measurement is trusted if other programs used at most this share of all CPUs
-meanwhile.
-"""
+"""A measurement is trusted if other programs used at most this share of all CPUs."""
 
 
 def count_free_cpus(other_load: float | None) -> int:
-    """CPUs that other programs leave, at least one; unlimited if their load is not
-    known.
+    """CPUs that other programs leave, at least one; unlimited if the load is unknown.
+
+    Of 4 CPUs, a load of 0.1 leaves 3.6, and so 4; a load of 0.2 leaves 3.2, and so 3.
     """
     if other_load is None:
         return sys.maxsize
-    return max(1, math.floor((1 - other_load) * (os.cpu_count() or 1) + _SHARED_CPU))
+    free = (1 - other_load) * (os.cpu_count() or 1)
+    return max(1, math.floor(free + _MAX_SHARED_LOAD))
+
+
+class _CpuSeconds(Struct, frozen=True):
+    """CPU time since the system started."""
+
+    other: float  # Of other programs.
+    total: float  # Of all CPUs, idle or not.
 
 
 class OtherCpuLoad:
-    """CPU time of programs other than the given processes, from `start` or the last
-    `read`.
+    """CPU time of programs other than the given processes.
 
-    A time too short to be measured counts with the next one.
+    It is counted from `start` or the last `read`. A time too short to be measured
+    counts with the next one.
     """
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
-        self._before: tuple[float, float] | None = None
-        self._other = self._total = 0.0
+        self._before: _CpuSeconds | None = None
+        self._other = 0.0
+        self._total = 0.0
 
     def start(self) -> None:
         self._before = self._read_seconds()
 
     def read(self) -> float | None:
-        """The share of all CPUs, 0 to 1; None if the time was too short or a process
-        has ended.
+        """The share of all CPUs, 0 to 1.
+
+        None if the time was too short or a process has ended.
         """
-        before, now = self._before, self._read_seconds()
+        before = self._before
+        now = self._read_seconds()
         if before is None or now is None:
             return None
         self._before = now
-        self._other += now[0] - before[0]
-        self._total += now[1] - before[1]
+        self._other += now.other - before.other
+        self._total += now.total - before.total
         if self._total < _MIN_LOAD_SECONDS:
             return None
         share = min(1.0, max(0.0, self._other / self._total))
-        self._other = self._total = 0.0
+        self._other = 0.0
+        self._total = 0.0
         return share
 
-    def _read_seconds(self) -> tuple[float, float] | None:
-        """Seconds of other programs, and of all CPUs, since the system started."""
+    def _read_seconds(self) -> _CpuSeconds | None:
         import psutil  # noqa: PLC0415  not needed for --help
 
+        total = 0.0
         times = psutil.cpu_times()._asdict()
-        # `user` contains the time of guests.
-        total = sum(
-            time for name, time in times.items() if not name.startswith("guest")
-        )
+        for name, seconds in times.items():
+            if not name.startswith("guest"):  # `user` contains the time of guests.
+                total += seconds
         idle = times["idle"] + times.get("iowait", 0.0)
+        own = 0.0
         try:
-            own = [psutil.Process(pid).cpu_times() for pid in self._pids]
+            for pid in self._pids:
+                process_times = psutil.Process(pid).cpu_times()
+                own += process_times.user + process_times.system
         except psutil.Error:
             return None
-        return total - idle - sum(each.user + each.system for each in own), total
+        return _CpuSeconds(other=total - idle - own, total=total)
 
 
 _MAX_THREADS_PER_CPU = 4
 
 
 class CpuCores(Struct, frozen=True):
-    """Numbers of cores; `performance` equals `physical` where all are alike or it is
-    unknown.
+    """Numbers of cores.
+
+    `performance` equals `physical` where all are alike or it is unknown.
     """
 
     physical: int
@@ -217,24 +270,23 @@ def read_cpu_cores() -> CpuCores:
 
     logical = psutil.cpu_count() or 1
     physical = psutil.cpu_count(logical=False) or logical
+    usable = logical
     if sys.platform == "linux":
         performance = _count_linux_performance_cores()
+        usable = min(len(os.sched_getaffinity(0)), _cgroup_cpus())
     elif sys.platform == "darwin":
         performance = int(_sysctl("hw.perflevel0.physicalcpu") or 0)
     else:
         performance = _count_windows_performance_cores()
-    usable = (
-        min(len(os.sched_getaffinity(0)), _cgroup_cpus())
-        if sys.platform == "linux"
-        else None
+    return limit_cores(
+        physical=physical, logical=logical, performance=performance, usable=usable
     )
-    return limit_cores(physical, logical, performance, usable or logical)
 
 
 def choose_n_threads(requested: int | None = None) -> int:
     """Threads of a model: those requested, within reason, or one per performance core.
 
-    That is what a model starts with; a slow core would delay all others.  Which of
+    That is what a model starts with; a slow core would delay all others. Which of
     `CpuCores.thread_counts` is best is measured when the computer is idle.
     """
     if requested is None:
@@ -243,13 +295,17 @@ def choose_n_threads(requested: int | None = None) -> int:
     return max(1, min(requested, most))
 
 
-def limit_cores(physical: int, logical: int, performance: int, usable: int) -> CpuCores:
-    """The cores of a process that may use `usable` CPUs; `performance` is 0 if it is
-    unknown.
+def limit_cores(
+    *, physical: int, logical: int, performance: int, usable: int
+) -> CpuCores:
+    """The cores of a process that may use `usable` CPUs.
+
+    `performance` is 0 if it is unknown.
     """
     logical = max(1, min(logical, usable))
     physical = max(1, min(physical, logical))
-    return CpuCores(physical, logical, min(performance or physical, physical))
+    performance = min(performance or physical, physical)
+    return CpuCores(physical=physical, logical=logical, performance=performance)
 
 
 def _cgroup_cpus(limit: Path = CGROUP_DIR / "cpu.max") -> int:
@@ -264,29 +320,42 @@ def _count_linux_performance_cores(
     cpus: Path = Path("/sys/devices/system/cpu"),
     intel: Path = Path("/sys/devices/cpu_core/cpus"),
 ) -> int:
-    """Cores of the highest capacity (ARM), or of Intel's performance kind; 0 if all are
-    alike.
+    """Cores of Intel's performance kind, or of the highest capacity (ARM).
+
+    0 if neither file exists: all are alike, or it is unknown.
     """
     try:
-        spans = [
-            span.split("-")
-            for span in intel.read_text(encoding="ascii").strip().split(",")
-        ]
-        fast = {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
+        fast_cpus = _parse_cpu_list(intel.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        capacities: dict[int, int] = {}
-        for path in cpus.glob("cpu[0-9]*/cpu_capacity"):
-            with suppress(OSError, ValueError):
-                capacity = int(path.read_text(encoding="ascii"))
-                capacities[int(path.parent.name.removeprefix("cpu"))] = capacity
-        highest = max(capacities.values(), default=0)
-        fast = {cpu for cpu, capacity in capacities.items() if capacity == highest}
-    cores = {str(cpu): str(cpu) for cpu in fast}
-    for cpu in cores:  # the logical CPUs of a core have the same siblings
+        fast_cpus = _read_cpus_of_highest_capacity(cpus)
+    cores = set()
+    for cpu in fast_cpus:
+        # The logical CPUs of a core have the same siblings.
+        core = str(cpu)
         with suppress(OSError):
             siblings = cpus / f"cpu{cpu}/topology/thread_siblings_list"
-            cores[cpu] = siblings.read_text(encoding="ascii")
-    return len(set(cores.values()))
+            core = siblings.read_text(encoding="ascii")
+        cores.add(core)
+    return len(cores)
+
+
+def _parse_cpu_list(text: str) -> set[int]:
+    """The CPUs 0, 1, 2, 3 and 8 of "0-3,8". Raises ValueError."""
+    cpus: set[int] = set()
+    for span in text.strip().split(","):
+        first, _, last = span.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def _read_cpus_of_highest_capacity(cpus: Path) -> set[int]:
+    capacities: dict[int, int] = {}
+    for path in cpus.glob("cpu[0-9]*/cpu_capacity"):
+        with suppress(OSError, ValueError):
+            capacity = int(path.read_text(encoding="ascii"))
+            capacities[int(path.parent.name.removeprefix("cpu"))] = capacity
+    highest = max(capacities.values(), default=0)
+    return {cpu for cpu, capacity in capacities.items() if capacity == highest}
 
 
 def _count_windows_performance_cores() -> int:
@@ -302,11 +371,15 @@ def _count_windows_performance_cores() -> int:
 
 
 def _count_highest_class(records: bytes) -> int:
-    """From SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX records: relation, size, flags,
-    class, …
+    """The number of SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX records of that class.
+
+    A record has its relation (4 bytes), its size (4), flags (1), its efficiency class
+    (1), and more that does not matter here.
     """
-    classes, at = [], 0
-    while at + 10 <= len(records):
-        classes.append(records[at + 9])
-        at += max(10, int.from_bytes(records[at + 4 : at + 8], sys.byteorder))
+    classes = []
+    start = 0
+    while start + 10 <= len(records):
+        classes.append(records[start + 9])
+        size = int.from_bytes(records[start + 4 : start + 8], sys.byteorder)
+        start += max(10, size)
     return classes.count(max(classes, default=0))

@@ -1,5 +1,6 @@
-"""Devices that llama.cpp computes on, and the memory of models there, as read from its
-log.
+"""Devices that llama.cpp computes on, and the memory of models there.
+
+The memory is read from llama.cpp's log.
 """
 
 from __future__ import annotations
@@ -7,14 +8,13 @@ from __future__ import annotations
 import re
 import sys
 from collections import defaultdict
-from operator import add, attrgetter
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-# Name for all buffers in system memory, including pinned, mapped and repacked ones.
 HOST = "CPU"
+"""The name of all buffers in system memory, also pinned, mapped and repacked ones."""
 
 DeviceKind = Literal["gpu", "igpu", "cpu", "accel"]
 
@@ -52,15 +52,12 @@ class Device(Struct, frozen=True):
 def reserve_bytes(device: Device) -> int:
     """Bytes of a device reserved for other programs: 5 %, but at least 512 MiB.
 
-    At least 1 GiB of system memory, of a GPU that drives a display, and on Windows,
-    which swaps GPU memory instead of refusing allocations.
+    At least 1 GiB is reserved of system memory, of a GPU that drives a display, and on
+    Windows, which swaps GPU memory instead of refusing allocations.
     """
+    is_on_windows = sys.platform == "win32" and not device.simulated
     least = 512 * _MIB
-    if (
-        device.kind == "cpu"
-        or device.drives_display
-        or (sys.platform == "win32" and not device.simulated)
-    ):
+    if device.kind == "cpu" or device.drives_display or is_on_windows:
         least = _GIB
     return max(least, (device.total or 0) // 20)
 
@@ -80,10 +77,13 @@ class DeviceMemory(Struct, frozen=True):
         return self.weights + self.kv + self.compute
 
     def __add__(self, other: DeviceMemory) -> DeviceMemory:
-        return DeviceMemory(*map(add, _memory_parts(self), _memory_parts(other)))
-
-
-_memory_parts = attrgetter("weights", "kv", "compute", "states", "window")
+        return DeviceMemory(
+            weights=self.weights + other.weights,
+            kv=self.kv + other.kv,
+            compute=self.compute + other.compute,
+            states=self.states + other.states,
+            window=self.window + other.window,
+        )
 
 
 _BUFFER = re.compile(
@@ -96,9 +96,7 @@ No other words may stand in the line: llama.cpp also prints texts of the model's
 _KV_TOTAL = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 """One line for each cache; a model with sliding windows has two."""
 _HOST_BUFFER = re.compile(r"CPU|AMX|BLAS|.*_Host$")
-"""Repacked (CPU_REPACK), mapped (CPU_Mapped) and pinned memory (CUDA_Host) are system
-memory.
-"""
+"""System memory is also repacked (CPU_REPACK), mapped (CPU_Mapped) or pinned (CUDA_Host)."""
 _BUFFER_SUFFIX = re.compile(r"_(Mapped|Private|Shared|Split)$")
 _CATEGORIES = {"model": "weights", "compute": "compute", "output": ""}
 """Other buffers (KV, RS, state) count as KV cache; the output buffer grows later."""
@@ -118,23 +116,26 @@ class BufferLog:
 
         A compute buffer may be reserved again: its last size counts.
         """
-        if match := _KV_TOTAL.match(line):
-            self.kv_total += _bytes(match[1])
-        if not (match := _BUFFER.match(line)):
+        cache = _KV_TOTAL.match(line)
+        if cache:
+            self.kv_total += _bytes(cache[1])
+        found = _BUFFER.match(line)
+        if not found:
             return
-        buffer, category = match[1], _CATEGORIES.get(match[2], "kv")
+        buffer, kind, mib = found.groups()
+        category = _CATEGORIES.get(kind, "kv")
         if category == "compute":
             self._sizes[buffer, category] = 0
         if category:
-            self._sizes[buffer, category] += _bytes(match[3])
+            self._sizes[buffer, category] += _bytes(mib)
 
     def by_device(self) -> dict[str, DeviceMemory]:
         """By device name, system memory under HOST."""
         sums: dict[str, DeviceMemory] = defaultdict(DeviceMemory)
         for (buffer, category), size in self._sizes.items():
-            device = (
-                HOST if _HOST_BUFFER.match(buffer) else _BUFFER_SUFFIX.sub("", buffer)
-            )
+            device = _BUFFER_SUFFIX.sub("", buffer)
+            if _HOST_BUFFER.match(buffer):
+                device = HOST
             sums[device] += replace(DeviceMemory(), **{category: size})
         return dict(sums)
 

@@ -1,7 +1,7 @@
 """Detects the devices of this computer that the installed llama.cpp can use.
 
-The devices come from ggml; drivers (NVML, and on Linux sysfs) add details and cross-check free
-memory.  Unknown values are None, never guessed.
+The devices come from ggml; drivers (NVML, and on Linux sysfs) add details and
+cross-check free memory. Unknown values are None, never guessed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from localspec.sanitize import sanitize
 from localspec.units import gib
 
 _MAX_UNIFIED_SHARE = 0.75
-"""Upper limit for a GPU without its own memory, as a share of available system memory.
-"""
+"""A GPU without its own memory may use this share of available system memory."""
 # Sources that differ by more than this share of the total disagree.
 _FREE_TOLERANCE = 0.1
 _UNIFIED_BACKENDS = ("Metal", "MTL")
@@ -52,7 +51,7 @@ class MachineDevices(Struct, frozen=True):
 
 
 class DriverGpu(Struct, frozen=True):
-    """A GPU as its driver reports it.  Memory in bytes; None is unknown."""
+    """A GPU as its driver reports it. Memory is in bytes; None is unknown."""
 
     source: str  # NVML or sysfs.
     name: str = ""
@@ -69,7 +68,7 @@ _cached: list[MachineDevices] = []
 
 
 def detect_devices(refresh: bool = False) -> MachineDevices:
-    """Cached unless `refresh`; takes under a second.  Never raises."""
+    """Cached unless `refresh`; takes under a second. Never raises."""
     with _lock:
         if refresh or not _cached:
             _cached[:] = [_detect()]
@@ -79,37 +78,39 @@ def detect_devices(refresh: bool = False) -> MachineDevices:
 def query_free(name: str) -> int | None:
     """Bytes free on a device now; None if unknown."""
     detected = detect_devices(refresh=True)
-    devices = (*detected.devices, detected.cpu)
-    return next((device.free for device in devices if device.name == name), None)
+    for device in (*detected.devices, detected.cpu):
+        if device.name == name:
+            return device.free
+    return None
 
 
 def _detect() -> MachineDevices:
     try:
         ram = cpu_and_ram.read_host_memory()
     except Exception as error:  # psutil on an unusual system
-        note = f"system memory is unknown: {error}"
-        return MachineDevices(
-            (), Device("CPU", kind="cpu"), note=sanitize(note, multiline=False)
-        )
+        note = sanitize(f"system memory is unknown: {error}", multiline=False)
+        return MachineDevices((), Device("CPU", kind="cpu"), note=note)
     backends = installed_llama_cpp.find_gpu_backends()
     if backends == ():  # a CPU-only build has no GPUs to list
         return MachineDevices((), cpu_device(ram, cpu_and_ram.read_cpu_name()))
     try:
         info = memory_probe.query_llama_cpp()
         found = reconcile(info.devices, ram, _read_drivers())
-        are_hidden = any(
-            os.environ.get(name) in ("", "-1") for name in VISIBLE_DEVICES_VARIABLES
-        )
-        if found.devices or not backends or are_hidden:
-            return found
-        note = (
-            f"llama.cpp is built for {' and '.join(backends)}, but finds no such device"
-        )
-        return replace(found, note=note)
     except Exception as error:  # the CPU is usable even if the list of devices is not
         reason = sanitize(str(error) or type(error).__name__, multiline=False)
         note = f"llama.cpp does not list its devices: {reason}"
         return MachineDevices((), cpu_device(ram), note=note)
+    if found.devices or not backends or _are_devices_hidden():
+        return found
+    names = " and ".join(backends)
+    note = f"llama.cpp is built for {names}, but finds no such device"
+    return replace(found, note=note)
+
+
+def _are_devices_hidden() -> bool:
+    """Somebody hides all GPUs from llama.cpp by an environment variable."""
+    values = [os.environ.get(name) for name in VISIBLE_DEVICES_VARIABLES]
+    return "" in values or "-1" in values
 
 
 def _read_drivers() -> tuple[DriverGpu, ...]:
@@ -126,19 +127,21 @@ def reconcile(
     ram: HostMemory,
     driver_gpus: Sequence[DriverGpu] = (),
 ) -> MachineDevices:
-    """Combines the devices ggml lists (`listed`) with system memory and driver
-    information.
+    """Combine the devices that ggml lists with system memory and the drivers' reports.
+
+    As in llama.cpp, a GPU that shares system memory counts only if there is no other.
     """
-    devices = [parse_device(each) for each in listed]
-    gpus = _deduplicate(
-        [device for device in devices if device.kind in ("gpu", "igpu")]
-    )
-    discrete = [device for device in gpus if device.kind == "gpu"]
-    checked = [_reconcile_gpu(device, ram, driver_gpus) for device in discrete or gpus]
-    checked.sort(key=lambda device: -(device.total or 0))
-    cpu_name = next(
-        (device.description for device in devices if device.kind == "cpu"), ""
-    )
+    devices = [parse_device(reported) for reported in listed]
+    gpus = [device for device in devices if device.kind in ("gpu", "igpu")]
+    gpus = _deduplicate(gpus)
+    discrete = [gpu for gpu in gpus if gpu.kind == "gpu"]
+    checked = [_reconcile_gpu(gpu, ram, driver_gpus) for gpu in discrete or gpus]
+    checked.sort(key=lambda gpu: -(gpu.total or 0))
+    cpu_name = ""
+    for device in devices:
+        if device.kind == "cpu":
+            cpu_name = device.description
+            break
     return MachineDevices(tuple(checked), cpu_device(ram, cpu_name))
 
 
@@ -158,28 +161,39 @@ def cpu_device(ram: HostMemory, description: str = "") -> Device:
 
 
 def parse_device(reported: Mapping[str, Any]) -> Device:
-    """A device as ggml reports it; free is limited to the total, and a total of 0 is
-    unknown.
+    """A device as ggml reports it.
+
+    Its free memory is limited to the total. Without a total both are unknown.
     """
-    total, free = int(reported.get("total") or 0), int(reported.get("free") or 0)
-    backend = sanitize(str(reported.get("backend") or ""), multiline=False)
-    kind = reported.get("type")
-    description = sanitize(
-        str(reported.get("description") or ""), multiline=False
-    ).strip()
-    is_software = description.startswith(_SOFTWARE_DEVICES)
-    return Device(
-        name=sanitize(str(reported["name"]), multiline=False),
-        description=description,
-        kind=kind if kind in ("gpu", "igpu", "cpu") else "accel",
-        free=min(free, total) if total else None,
-        total=total or None,
-        backend="Metal" if backend in _UNIFIED_BACKENDS else backend,
+    total = int(reported.get("total") or 0)
+    free = int(reported.get("free") or 0)
+    device = Device(
+        name=_clean_text(reported["name"]),
+        description=_clean_text(reported.get("description")).strip(),
+        kind="accel",
+        backend=_clean_text(reported.get("backend")),
         id=parse_pci_address(reported.get("id")),
-        used_by_others=max(0, total - free) if total else None,
-        unified=kind == "igpu" or is_software or backend in _UNIFIED_BACKENDS,
-        note="computes on the CPU: for tests only" if is_software else "",
     )
+    kind = reported.get("type")
+    if kind in ("gpu", "igpu", "cpu"):
+        device = replace(device, kind=kind, unified=kind == "igpu")
+    if total:
+        device = replace(
+            device,
+            free=min(free, total),
+            total=total,
+            used_by_others=max(0, total - free),
+        )
+    if device.backend in _UNIFIED_BACKENDS:
+        device = replace(device, backend="Metal", unified=True)
+    if device.description.startswith(_SOFTWARE_DEVICES):
+        note = "computes on the CPU: for tests only"
+        device = replace(device, unified=True, note=note)
+    return device
+
+
+def _clean_text(reported: Any) -> str:
+    return sanitize(str(reported or ""), multiline=False)
 
 
 def _deduplicate(gpus: Sequence[Device]) -> list[Device]:
@@ -202,61 +216,71 @@ def _deduplicate(gpus: Sequence[Device]) -> list[Device]:
 def _reconcile_gpu(
     gpu: Device, ram: HostMemory, driver_gpus: Sequence[DriverGpu]
 ) -> Device:
-    # By PCI address; without one, by a name that only one GPU has.
-    same_name = [
-        other for other in driver_gpus if other.name and other.name == gpu.description
-    ]
-    same = (
-        [other for other in driver_gpus if other.id == gpu.id] if gpu.id else same_name
-    )
-    for match in same if gpu.id or len(same) == 1 else ():
-        gpu = _cross_check(gpu, match)
-    if not gpu.unified:
-        return gpu
-    # One that shares system memory gets a part of what is available.
+    for driver_gpu in _find_reports(gpu, driver_gpus):
+        gpu = _cross_check(gpu, driver_gpu)
+    if gpu.unified:
+        return _limit_unified(gpu, ram)
+    return gpu
+
+
+def _find_reports(gpu: Device, driver_gpus: Sequence[DriverGpu]) -> list[DriverGpu]:
+    """What drivers report of this GPU: by its PCI address, which several may know.
+
+    Without an address, by its name, if only one GPU has it.
+    """
+    if gpu.id:
+        return [report for report in driver_gpus if report.id == gpu.id]
+    if not gpu.description:
+        return []
+    same_name = [report for report in driver_gpus if report.name == gpu.description]
+    if len(same_name) > 1:
+        return []
+    return same_name
+
+
+def _limit_unified(gpu: Device, ram: HostMemory) -> Device:
+    """A GPU that shares system memory gets a part of what is available."""
     share = _MAX_UNIFIED_SHARE
-    if ram.total and (limit := cpu_and_ram.read_wired_limit()):
-        share = max(share, limit / ram.total)
-    most = int(share * ram.available)
-    return replace(
-        gpu, free=min(most, most if gpu.free is None else gpu.free), used_by_others=None
-    )
+    wired_limit = cpu_and_ram.read_wired_limit()
+    if ram.total and wired_limit is not None:
+        share = max(share, wired_limit / ram.total)
+    free = int(share * ram.available)
+    if gpu.free is not None:
+        free = min(free, gpu.free)
+    return replace(gpu, free=free, used_by_others=None)
 
 
 def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
-    """Adds what only the driver reports; if free memory disagrees, the lower value
-    counts.
+    """Add what only the driver reports.
+
+    If the two disagree about free memory, the lower value counts.
     """
-    display = gpu.drives_display
-    gpu = replace(
-        gpu,
-        used_by_others=gpu.used_by_others
-        if driver_gpu.used is None
-        else driver_gpu.used,
-        driver=gpu.driver or driver_gpu.driver,
-        drives_display=driver_gpu.drives_display if display is None else display,
-    )
+    if gpu.driver is None:
+        gpu = replace(gpu, driver=driver_gpu.driver)
+    if gpu.drives_display is None:
+        gpu = replace(gpu, drives_display=driver_gpu.drives_display)
+    if driver_gpu.used is not None:
+        gpu = replace(gpu, used_by_others=driver_gpu.used)
     if gpu.unified or driver_gpu.free is None:
         return gpu
     if gpu.free is None or gpu.total is None:
+        note = f"memory reported by {driver_gpu.source}"
         total = gpu.total or driver_gpu.total
-        free = driver_gpu.free if total is None else min(driver_gpu.free, total)
-        return replace(
-            gpu, total=total, free=free, note=f"memory reported by {driver_gpu.source}"
-        )
+        free = driver_gpu.free
+        if total is not None:
+            free = min(free, total)
+        return replace(gpu, total=total, free=free, note=note)
     if abs(gpu.free - driver_gpu.free) <= _FREE_TOLERANCE * gpu.total:
         return gpu
     note = (
-        f"{gpu.backend} reports {gib(gpu.free)} free, {driver_gpu.source} {gib(driver_gpu.free)}; "
-        "the lower value is used"
+        f"{gpu.backend} reports {gib(gpu.free)} free, "
+        f"{driver_gpu.source} {gib(driver_gpu.free)}; the lower value is used"
     )
     return replace(gpu, free=min(gpu.free, driver_gpu.free), note=note)
 
 
 def parse_pci_address(text: str | None) -> str | None:
-    """A PCI address in ggml's format: NVML writes the domain with eight digits, ggml
-    with four.
-    """
+    """A PCI address in ggml's format, whose domain has four digits; NVML's has eight."""
     match = _PCI_ADDRESS.match((text or "").strip().lower())
     if not match:
         return None
@@ -297,18 +321,17 @@ def _nvml_gpu(nvml: Any, handle: Any) -> DriverGpu:
 def read_displays(root: Path = _DRM_DIR) -> Iterator[DriverGpu]:
     """Linux: GPUs with display connectors, and whether one is connected."""
     for card in sorted(root.glob("card*")):
-        states = [
-            path.read_text(encoding="ascii")
-            for path in card.glob(f"{card.name}-*/status")
-        ]
+        states = []
+        for path in card.glob(f"{card.name}-*/status"):
+            states.append(path.read_text(encoding="ascii").strip())
         slot = None
         with suppress(OSError):
-            text = (card / "device/uevent").read_text(
-                encoding="utf-8", errors="replace"
-            )
+            uevent = card / "device/uevent"
+            text = uevent.read_text(encoding="utf-8", errors="replace")
             slot = re.search(r"PCI_SLOT_NAME=(\S+)", text)
         if slot and states:
-            has_display = any(state.strip() == "connected" for state in states)
             yield DriverGpu(
-                "sysfs", id=parse_pci_address(slot[1]), drives_display=has_display
+                "sysfs",
+                id=parse_pci_address(slot[1]),
+                drives_display="connected" in states,
             )

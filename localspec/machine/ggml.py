@@ -1,8 +1,8 @@
-"""ctypes bindings of functions that llama_cpp does not have: ggml's devices, and those
-for heads.
+"""ctypes bindings of functions that llama_cpp does not have.
 
-For child processes only.  Callers pass the library handle: loading ggml by its path would create a
-second copy with separate devices.
+They are those of ggml's devices, and those for heads. They are for child processes
+only. Callers pass the library handle: loading ggml by its path would create a second
+copy with separate devices.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ class GgmlTypeTraits(ctypes.Structure):
 
 
 class GgmlLibrary(Struct, frozen=True):
-    """Functions of ggml as attributes, without the prefix `ggml_`; AttributeError if
-    missing.
+    """Functions of ggml as attributes, without the prefix `ggml_`.
 
     `library` is the ctypes handle of libllama, which also resolves symbols of its
-    dependencies.
+    dependencies. A function that it lacks raises AttributeError.
     """
 
     library: Any
@@ -66,13 +65,18 @@ class GgmlLibrary(Struct, frozen=True):
 
     def kind(self, device: int) -> str:
         number = self.backend_dev_type(device)
-        return KINDS[number] if 0 <= number < len(KINDS) else "meta"
+        if not 0 <= number < len(KINDS):
+            return "meta"
+        return KINDS[number]
 
     def describe(self, device: int) -> dict[str, Any]:
         """Properties of a device, as JSON values."""
         props = GgmlDeviceProps()
         self.backend_dev_get_props(device, ctypes.byref(props))
         registry = self.backend_dev_backend_reg(device)
+        backend = ""
+        if registry:
+            backend = _text(self.backend_reg_name(registry))
         return {
             "name": _text(props.name),
             "description": _text(props.description),
@@ -80,7 +84,7 @@ class GgmlLibrary(Struct, frozen=True):
             "free": int(props.memory_free),
             "total": int(props.memory_total),
             "id": _text(props.device_id) or None,
-            "backend": _text(self.backend_reg_name(registry)) if registry else "",
+            "backend": backend,
         }
 
 
@@ -136,8 +140,7 @@ def _find_symbol(library: Any, name: str) -> Any:
     except AttributeError:
         if sys.platform != "win32":
             raise
-    # Windows searches one library only; the ggml libraries next to it are already
-    # loaded.
+    # Windows searches one library only. The ggml libraries beside it are loaded already.
     folder = Path(library._name).parent
     for file in sorted(folder.glob("ggml*.dll")):
         try:
@@ -173,21 +176,17 @@ HEAD_FUNCTIONS = {
         "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z",
     ),
 }
-"""C++ functions of llama.cpp, not part of its C API, which a build may lack: by plain
-name, the symbols of GCC and Clang, and of Microsoft's compiler.
+"""C++ functions of llama.cpp that are not part of its C API: a build may lack them.
+
+By plain name, the symbol of GCC and Clang, and the one of Microsoft's compiler.
 """
 
 
 def find_head_function(library: Any, name: str) -> Any | None:
     """`library` is the ctypes handle of libllama."""
     gnu, microsoft = HEAD_FUNCTIONS[name]
-    # on macOS dlsym adds one more underscore
-    for symbol in (
-        name,
-        gnu,
-        f"_{gnu}",
-        microsoft,
-    ):
+    gnu_on_macos = f"_{gnu}"  # There dlsym adds one more underscore.
+    for symbol in (name, gnu, gnu_on_macos, microsoft):
         function = getattr(library, symbol, None)
         if function is not None:
             return function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +20,9 @@ _GIB = 1 << 30
 _MAX_VRAM_GIB = 4096
 
 _VISIBLE_VRAM_SHARE = {"nvidia": 0.98, "amd": 0.995, "intel": 0.995}
-"""Share of the sold memory that a runtime reports: CUDA reports 23.5 of an RTX 4090's
-24 GiB.
+"""Share of the sold memory that a runtime reports.
+
+CUDA reports 23.5 of an RTX 4090's 24 GiB.
 """
 _SHARED_MEMORY_SHARE = 0.75
 """Share of system memory that an integrated GPU may use; Apple's above 36 GiB."""
@@ -34,15 +36,9 @@ _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
 _is_ignored = re.compile(
     "nvidia|geforce|amd|radeon|intel|graphics|gpu|apple|chip|with"
 ).fullmatch
-# Words people leave out, as in "4060".
-_OPTIONAL_WORDS = {
-    "rtx",
-    "gtx",
-    "rx",
-    "arc",
-    "pro",
-    "ai",
-}
+_OPTIONAL_WORDS = {"rtx", "gtx", "rx", "arc", "pro", "ai"}
+"""Words people leave out, as in "4060"."""
+_BACKENDS = {"nvidia": "CUDA", "apple": "Metal", "amd": "Vulkan", "intel": "Vulkan"}
 
 
 class GpuSpec(Struct, frozen=True):
@@ -61,24 +57,23 @@ class GpuSpec(Struct, frozen=True):
     aliases: tuple[str, ...] = ()
 
     def as_device(self, vram_gib: float | None = None) -> Device:
-        """A simulated device with all memory free; `vram_gib` defaults to the common
-        size.
+        """A simulated device with all memory free.
 
-        `total` is the memory a runtime reports, a little less than sold.  Raises UsageError for an
-        impossible size.
+        `vram_gib` defaults to the size that is sold most. `total` is the memory that a
+        runtime reports, a little less than sold. Raises UsageError for an impossible
+        size.
         """
         size = self.vram_gib[0] if vram_gib is None else vram_gib
         if not 0 < size <= _MAX_VRAM_GIB:
             what = f"A GPU cannot have {size:g} GiB of memory."
             raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GiB.")
-        share = _VISIBLE_VRAM_SHARE.get(self.maker, _SHARED_MEMORY_SHARE)
-        if self.kind != "gpu":
-            is_small_mac = self.maker == "apple" and size <= _SMALL_MAC_GIB
-            share = _SMALL_MAC_SHARE if is_small_mac else _SHARED_MEMORY_SHARE
-        total = int(size * _GIB * share)
-        backend = {"nvidia": "CUDA", "apple": "Metal"}.get(self.maker, "Vulkan")
+        total = int(size * _GIB * self._visible_share(size))
+        backend = _BACKENDS[self.maker]
+        name = f"{backend}0"
+        if backend == "Metal":
+            name = backend
         return Device(
-            name="Metal" if backend == "Metal" else f"{backend}0",
+            name=name,
             description=f"{self.name}, {size:g} GiB",
             kind="igpu" if self.kind == "igpu" else "gpu",
             free=total,
@@ -88,6 +83,14 @@ class GpuSpec(Struct, frozen=True):
             simulated=True,
         )
 
+    def _visible_share(self, size: float) -> float:
+        """The share of the sold memory that a runtime reports as the GPU's."""
+        if self.kind == "gpu":
+            return _VISIBLE_VRAM_SHARE.get(self.maker, _SHARED_MEMORY_SHARE)
+        if self.maker == "apple" and size <= _SMALL_MAC_GIB:
+            return _SMALL_MAC_SHARE
+        return _SHARED_MEMORY_SHARE
+
 
 @functools.cache
 def load() -> tuple[GpuSpec, ...]:
@@ -96,28 +99,29 @@ def load() -> tuple[GpuSpec, ...]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = Path(__file__).with_name("gpus.yaml").read_text(encoding="utf-8")
-    return tuple(
-        GpuSpec(
-            name=card["name"],
-            maker=group["maker"],
-            kind=group["kind"],
-            vram_gib=tuple(map(float, card["vram"])),
-            bandwidth=float(card["bandwidth"]),
-            share=card.get("share", group["share"]),
-            layer_ms=card.get("layer_ms", group["layer_ms"]),
-            verify=group["verify"],
-            unconfirmed=frozenset(card.get("unsure", ())),
-            aliases=tuple(card.get("aliases", ())),
-        )
-        for group in yaml.load(text, Loader=loader)  # safe: a SafeLoader
-        for card in group["cards"]
-    )
+    gpus = []
+    for group in yaml.load(text, Loader=loader):  # safe: a SafeLoader
+        for card in group["cards"]:
+            gpu = GpuSpec(
+                name=card["name"],
+                maker=group["maker"],
+                kind=group["kind"],
+                vram_gib=tuple(map(float, card["vram"])),
+                bandwidth=float(card["bandwidth"]),
+                share=card.get("share", group["share"]),
+                layer_ms=card.get("layer_ms", group["layer_ms"]),
+                verify=group["verify"],
+                unconfirmed=frozenset(card.get("unsure", ())),
+                aliases=tuple(card.get("aliases", ())),
+            )
+            gpus.append(gpu)
+    return tuple(gpus)
 
 
 def find(name: str) -> GpuSpec:
-    """Finds a GPU as people type it: "RTX 4060", "4060 ti 16gb", "rx7900xtx", "M4 Pro".
+    """Find a GPU as people type it: "RTX 4060", "4060 ti 16gb", "rx7900xtx", "M4 Pro".
 
-    A size in the name selects that size.  Raises NotFoundError with the closest names.
+    A size in the name selects that size. Raises NotFoundError with the closest names.
     """
     query = name[:80].lower()
     key = "".join(_name_words(query))
@@ -125,48 +129,75 @@ def find(name: str) -> GpuSpec:
     gpus = known.get(key, ())
     if not gpus:
         shown = sanitize(name[:80], multiline=False) or "(empty)"
-        names = {name: gpus[0].name for name, gpus in known.items()}
-        close = difflib.get_close_matches(key, names, n=8, cutoff=0.5)
-        closest = [*dict.fromkeys(names[name] for name in close)][:4] or [
-            "RTX 4060",
-            "RX 7800 XT",
-        ]
-        hint = f"Closest: {', '.join(closest)}; or use --vram GIB."
+        closest = ", ".join(_find_closest_names(key, known))
+        hint = f"Closest: {closest}; or use --vram GIB."
         raise NotFoundError(f"Unknown GPU: {shown}", hint)
-    if not (match := _SIZE.search(query)):
+    match = _SIZE.search(query)
+    if not match:
         return gpus[0]
     size = float(match[1])
+    sizes: list[str] = []
     for gpu in gpus:
         if size in gpu.vram_gib:
             return replace(gpu, vram_gib=(size,))
-    sizes = ", ".join(f"{each:g}" for gpu in gpus for each in gpu.vram_gib)
+        sizes += [f"{each:g}" for each in gpu.vram_gib]
     what = f"{gpus[0].name} is not sold with {size:g} GiB."
-    raise NotFoundError(what, f"It has {sizes} GiB; or use --vram GIB.")
+    raise NotFoundError(what, f"It has {', '.join(sizes)} GiB; or use --vram GIB.")
+
+
+def _find_closest_names(
+    key: str, known: Mapping[str, Sequence[GpuSpec]], n: int = 4
+) -> list[str]:
+    names: list[str] = []
+    for close_key in difflib.get_close_matches(key, known, n=2 * n, cutoff=0.5):
+        gpu = known[close_key][0]
+        if gpu.name not in names:
+            names.append(gpu.name)
+    return names[:n] or ["RTX 4060", "RX 7800 XT"]
 
 
 def match_device(device: Device) -> GpuSpec | None:
     """The GPU of a device, by its full name and memory size; None if ambiguous.
 
-    Only exact names match: a laptop GPU is not the desktop GPU, an RTX 4060 not an RTX 4060 Ti.
-    Of versions with different bandwidths the nearest size counts.  A size that is not sold is
-    that of a rebuilt GPU, which keeps its bandwidth.
+    Only exact names match: a laptop GPU is not the desktop GPU, an RTX 4060 not an RTX
+    4060 Ti. If several sizes are sold under the name, the nearest one counts. A size
+    that is far from all of them is that of a rebuilt GPU. That keeps its bandwidth, so
+    it matches if all sizes of the name have the same one.
     """
-    description = device.description.lower()
-    gpus = _gpus_by_name().get("".join(_name_words(description.split(",")[0])), ())
+    name, _, _ = device.description.lower().partition(",")
+    gpus = _gpus_by_name().get("".join(_name_words(name)), ())
     total = device.total
-    if not gpus or total is None:
+    if total is None:
         return gpus[0] if len(gpus) == 1 else None
-    sized = [replace(gpu, vram_gib=(size,)) for gpu in gpus for size in gpu.vram_gib]
-    best = min(sized, key=lambda gpu: abs((gpu.as_device().total or 0) - total))
-    # The share of system memory that a GPU reports varies.
-    is_near = best.kind != "gpu" or abs(total / _GIB / best.vram_gib[0] - 1) <= 0.1
-    return best if is_near or len({gpu.bandwidth for gpu in gpus}) == 1 else None
+
+    sold: list[GpuSpec] = []
+    for gpu in gpus:
+        sold += [replace(gpu, vram_gib=(size,)) for size in gpu.vram_gib]
+
+    def distance(gpu: GpuSpec) -> int:
+        return abs((gpu.as_device().total or 0) - total)
+
+    nearest = min(sold, key=distance, default=None)
+    if nearest is None or nearest.kind != "gpu":
+        # The share of system memory that such a GPU reports varies.
+        return nearest
+    is_sold_size = abs(total / _GIB / nearest.vram_gib[0] - 1) <= 0.1
+    bandwidths = {gpu.bandwidth for gpu in gpus}
+    if is_sold_size or len(bandwidths) == 1:
+        return nearest
+    return None
 
 
 def _name_words(text: str) -> list[str]:
-    """The significant words of a name: ["rtx", "4060", "ti"]."""
-    text = _SIZE.sub(" ", _REMARK.sub(" ", _TRADEMARK.sub("", text.lower())))
-    words = re.split(r"[\s_,\-]+", _LAPTOP.sub("laptop", text))
+    """The significant words of a name.
+
+    "NVIDIA GeForce RTX(TM) 4060 Ti 16GB" becomes ["rtx", "4060", "ti"].
+    """
+    text = _TRADEMARK.sub("", text.lower())
+    text = _REMARK.sub(" ", text)
+    text = _SIZE.sub(" ", text)
+    text = _LAPTOP.sub("laptop", text)
+    words = re.split(r"[\s_,\-]+", text)
     return [word for word in words if word and not _is_ignored(word)]
 
 
@@ -183,16 +214,15 @@ def _gpus_by_name() -> dict[str, tuple[GpuSpec, ...]]:
 
 @functools.cache
 def _gpus_by_short_name() -> dict[str, tuple[GpuSpec, ...]]:
-    """By name without optional words, if that is unique."""
-    names: dict[str, dict[str, list[GpuSpec]]] = {}
+    """By name without optional words, if that is the name of one GPU only."""
+    by_short_name: dict[str, list[GpuSpec]] = {}
     for gpu in load():
         for name in (gpu.name, *gpu.aliases):
-            key = "".join(
-                word for word in _name_words(name) if word not in _OPTIONAL_WORDS
-            )
-            names.setdefault(key, {}).setdefault(gpu.name, []).append(gpu)
-    return {
-        key: tuple(next(iter(gpus.values())))
-        for key, gpus in names.items()
-        if key and len(gpus) == 1
-    }
+            words = [word for word in _name_words(name) if word not in _OPTIONAL_WORDS]
+            if words:
+                by_short_name.setdefault("".join(words), []).append(gpu)
+    unique = {}
+    for short_name, gpus in by_short_name.items():
+        if len({gpu.name for gpu in gpus}) == 1:
+            unique[short_name] = tuple(gpus)
+    return unique

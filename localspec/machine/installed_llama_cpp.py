@@ -1,6 +1,4 @@
-"""The installed llama.cpp, inspected by its files: location, GPU backends, CUDA
-libraries.
-"""
+"""The files of the installed llama.cpp: folder, GPU backends, CUDA libraries."""
 
 from __future__ import annotations
 
@@ -18,20 +16,30 @@ _GPU_BACKENDS = ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "opencl")
 
 def library_folder() -> Path | None:
     """The folder of its shared libraries; None if it is not installed."""
-    package, chosen = _package_folder(), os.environ.get("LLAMA_CPP_LIB_PATH")
-    folder = Path(chosen) if chosen else package and package / "lib"
-    return folder if folder and folder.is_dir() else None
+    chosen = os.environ.get("LLAMA_CPP_LIB_PATH")
+    package = _package_folder()
+    if chosen:
+        folder = Path(chosen)
+    elif package is not None:
+        folder = package / "lib"
+    else:
+        return None
+    if not folder.is_dir():
+        return None
+    return folder
 
 
 def version() -> str:
     """The version of llama-cpp-python, from the name of its folder of metadata.
 
-    Else importlib.metadata's, which takes 20 ms to import. Raises PackageNotFoundError.
+    If that is not clear, importlib.metadata finds it, which takes 20 ms to import.
+    Raises PackageNotFoundError.
     """
     package = _package_folder()
-    found = [*package.parent.glob("llama_cpp_python-*.dist-info")] if package else []
-    if len(found) == 1:
-        return found[0].name.removesuffix(".dist-info").partition("-")[2]
+    if package is not None:
+        folders = list(package.parent.glob("llama_cpp_python-*.dist-info"))
+        if len(folders) == 1:
+            return folders[0].name.removesuffix(".dist-info").partition("-")[2]
     from importlib import metadata  # noqa: PLC0415
 
     return metadata.version("llama-cpp-python")
@@ -40,21 +48,24 @@ def version() -> str:
 def find_gpu_backends() -> tuple[str, ...] | None:
     """GPU backends of the installed llama.cpp; None if unknown."""
     folder = library_folder()
-    names = [path.name.lower() for path in folder.iterdir()] if folder else []
+    if folder is None:
+        return None
+    names = [path.name.lower() for path in folder.iterdir()]
     if not any("ggml" in name for name in names):
         return None
-    return tuple(b for b in _GPU_BACKENDS if any(f"ggml-{b}" in name for name in names))
+    backends = []
+    for backend in _GPU_BACKENDS:
+        if any(f"ggml-{backend}" in name for name in names):
+            backends.append(backend)
+    return tuple(backends)
 
 
 def library_bytes() -> int:
     """Size of all its libraries, which tells builds of one version apart; 0 if unknown."""
     folder = library_folder()
-    sizes = (
-        [path.stat().st_size for path in folder.iterdir() if path.is_file()]
-        if folder
-        else []
-    )
-    return sum(sizes)
+    if folder is None:
+        return 0
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 
 def preload_cuda_libraries() -> tuple[str, ...]:
@@ -76,13 +87,14 @@ def preload_cuda_libraries() -> tuple[str, ...]:
 
 
 def skip_package_init() -> None:
-    """Make `import llama_cpp.llama_cpp` skip the package's own interface, which loads
-    slowly.
+    """Make `import llama_cpp.llama_cpp` skip the package's own interface.
 
-    Call it before the first import of llama_cpp.
+    That loads slowly. Call this before the first import of llama_cpp.
     """
+    if "llama_cpp" in sys.modules:
+        return
     spec = util.find_spec("llama_cpp")
-    if spec and spec.submodule_search_locations and "llama_cpp" not in sys.modules:
+    if spec is not None and spec.submodule_search_locations:
         sys.modules["llama_cpp"] = util.module_from_spec(spec)
 
 

@@ -61,19 +61,19 @@ class LlamaCppBuild(NamedTuple):
 
 @cache
 def load_table() -> dict[str, Any]:
-    return tomllib.loads(
-        Path(__file__).with_name("backends.toml").read_text(encoding="utf-8")
-    )
+    file = Path(__file__).with_name("backends.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def _run(command: Sequence[str]) -> str:
     """The standard output of a program; empty if it fails."""
     try:
-        return subprocess.run(
+        done = subprocess.run(
             command, capture_output=True, text=True, timeout=10, check=True
-        ).stdout
+        )
     except (OSError, subprocess.SubprocessError, UnicodeError):
         return ""
+    return done.stdout
 
 
 def detect_hardware(
@@ -83,25 +83,28 @@ def detect_hardware(
     run: RunCommand = _run,
 ) -> SystemHardware:
     """Detects this computer; the parameters exist for tests."""
-    system, arch = system or platform.system(), (arch or platform.machine()).lower()
+    system = system or platform.system()
+    arch = (arch or platform.machine()).lower()
     if system == "Darwin":
         return SystemHardware(system, arch)
     driver, compute = _detect_nvidia(root, system, run)
     if system == "Windows":
         return SystemHardware(system, arch, driver, compute)
     makers = _detect_gpu_makers(root)
+    has_rocm = (root / "dev/kfd").exists() and any((root / "opt").glob("rocm*"))
+    vulkan_drivers = [
+        *(root / "usr/share/vulkan/icd.d").glob("*.json"),
+        *(root / "etc/vulkan/icd.d").glob("*.json"),
+    ]
     return SystemHardware(
         system,
         arch,
-        driver,
-        compute,
+        nvidia_driver=driver,
+        compute_capability=compute,
         has_amd="amd" in makers,
-        has_rocm=(root / "dev/kfd").exists() and any((root / "opt").glob("rocm*")),
+        has_rocm=has_rocm,
         has_intel="intel" in makers,
-        has_vulkan=any(
-            any((root / folder).glob("*.json"))
-            for folder in ("usr/share/vulkan/icd.d", "etc/vulkan/icd.d")
-        ),
+        has_vulkan=bool(vulkan_drivers),
     )
 
 
@@ -109,11 +112,13 @@ def _detect_nvidia(
     root: Path, system: str, run: RunCommand
 ) -> tuple[str | None, float | None]:
     """Driver version and the lowest compute capability; (None, None) without a GPU."""
-    program, version = "nvidia-smi", None
+    program = "nvidia-smi"
+    version = None
     if system == "Linux":
         wsl = root / "usr/lib/wsl/lib/nvidia-smi"
-        if match := _NVRM.search(_read_text(root / "proc/driver/nvidia/version")):
-            version = match[1]
+        module = _NVRM.search(_read_text(root / "proc/driver/nvidia/version"))
+        if module:
+            version = module[1]
             if not any((root / "dev").glob("nvidia[0-9]*")):
                 return None, None  # a container without access to the GPU
         elif wsl.exists():
@@ -123,12 +128,16 @@ def _detect_nvidia(
     output = run(
         [program, "--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
     )
-    rows = [line.split(",") for line in output.splitlines() if line.count(",") == 1]
-    drivers = [row[0].strip() for row in rows if re.match(r"\d+\.\d+", row[0].strip())]
-    capabilities = [
-        float(row[1]) for row in rows if re.fullmatch(r"\d+\.\d+", row[1].strip())
-    ]
-    return version or next(iter(drivers), None), min(capabilities, default=None)
+    capabilities = []
+    for line in output.splitlines():  # 550.54.14, 8.9
+        driver, comma, capability = line.partition(",")
+        if not comma or "," in capability:
+            continue
+        if version is None and re.match(r"\d+\.\d+", driver.strip()):
+            version = driver.strip()
+        if re.fullmatch(r"\d+\.\d+", capability.strip()):
+            capabilities.append(float(capability))
+    return version, min(capabilities, default=None)
 
 
 def _detect_gpu_makers(root: Path) -> set[str | None]:
@@ -184,19 +193,29 @@ def _best_build(hardware: SystemHardware) -> LlamaCppBuild:
 
 
 def _make_build(hardware: SystemHardware, backend: str, reason: str) -> LlamaCppBuild:
-    entry = load_table()[backend]
-    index, libraries = entry.get("index", {}).get(hardware.system), ()
-    header = entry.get("header")
-    if backend == "cuda" and (wheel := _find_cuda_wheel(hardware)) is not None:
-        index, libraries = wheel["index"], tuple(wheel["libraries"])
+    table = load_table()
+    entry = table[backend]
+    index = entry.get("index", {}).get(hardware.system)
+    libraries: tuple[str, ...] = ()
+    if backend == "cuda":
+        wheel = _find_cuda_wheel(hardware)
+        if wheel is not None:
+            index = wheel["index"]
+            libraries = tuple(wheel["libraries"])
+    wheel_index = None
+    if index:
+        wheel_index = table["host"] + index
+    required_header = None
+    if "header" in entry:
+        required_header = (entry["header"]["file"], entry["header"]["has"])
     return LlamaCppBuild(
         backend,
         reason,
-        wheel_index=load_table()["host"] + index if index else None,
+        wheel_index=wheel_index,
         cmake=entry["cmake"],
         libraries=libraries,
         compilers=tuple(entry.get("compiler", ())),
-        required_header=(header["file"], header["has"]) if header else None,
+        required_header=required_header,
         core_seconds=entry.get("core_seconds"),
     )
 
@@ -205,16 +224,14 @@ def _find_cuda_wheel(hardware: SystemHardware) -> dict[str, Any] | None:
     """The newest wheel that the driver and the oldest GPU support."""
     if hardware.nvidia_driver is None:
         return None
+    driver = parse_version(hardware.nvidia_driver)
+    # An unknown capability is taken as an old one: those wheels run on newer GPUs too.
+    capability = hardware.compute_capability or 6.0
     for wheel in load_table()["cuda"]["wheels"]:
-        oldest = wheel["driver"].get(hardware.system)
-        # If the capability is unknown, assume an old one: those wheels run on newer
-        # GPUs too.
-        capable = (hardware.compute_capability or 6.0) >= float(wheel["compute"])
-        if (
-            oldest
-            and capable
-            and parse_version(hardware.nvidia_driver) >= parse_version(oldest)
-        ):
+        oldest_driver = wheel["driver"].get(hardware.system)
+        if not oldest_driver or driver < parse_version(oldest_driver):
+            continue
+        if capability >= float(wheel["compute"]):
             return dict(wheel)
     return None
 
@@ -245,8 +262,9 @@ def libraries_command(build: LlamaCppBuild, python: str, uv: str | None) -> list
 
 def source_command(release: str, python: str, uv: str | None) -> list[str]:
     """Compiles without a cache, which could return a build for another backend."""
-    no_cache = ["--no-cache" if uv else "--no-cache-dir", "--no-binary", PACKAGE]
-    return _reinstall_command(no_cache, release, python, uv)
+    no_cache = "--no-cache" if uv else "--no-cache-dir"
+    options = [no_cache, "--no-binary", PACKAGE]
+    return _reinstall_command(options, release, python, uv)
 
 
 def shell_line(build: LlamaCppBuild, release: str, python: str) -> str:
@@ -254,9 +272,12 @@ def shell_line(build: LlamaCppBuild, release: str, python: str) -> str:
     lines = [quote_command(line) for line in list_commands(build, release, python)]
     if build.wheel_index:
         return " && ".join(lines)
+    line = lines[0]
     if platform.system() == "Windows":
-        return f'set "CMAKE_ARGS={build.cmake}" && {lines[0]}'
-    return f'CMAKE_ARGS="{build.cmake}" {lines[0]}' if build.cmake else lines[0]
+        return f'set "CMAKE_ARGS={build.cmake}" && {line}'
+    if not build.cmake:
+        return line
+    return f'CMAKE_ARGS="{build.cmake}" {line}'
 
 
 def list_commands(build: LlamaCppBuild, release: str, python: str) -> list[list[str]]:
@@ -264,13 +285,17 @@ def list_commands(build: LlamaCppBuild, release: str, python: str) -> list[list[
     uv = find_uv()
     if not build.wheel_index:
         return [source_command(release, python, uv)]
-    libraries = [libraries_command(build, python, uv)] if build.libraries else []
-    return [wheel_command(build, release, python, uv), *libraries]
+    commands = [wheel_command(build, release, python, uv)]
+    if build.libraries:
+        commands.append(libraries_command(build, python, uv))
+    return commands
 
 
 def find_uv() -> str | None:
-    """uv, if this Python has no pip."""
-    return None if importlib.util.find_spec("pip") else shutil.which("uv")
+    """The path of uv, if this Python has no pip."""
+    if importlib.util.find_spec("pip"):
+        return None
+    return shutil.which("uv")
 
 
 def can_install() -> bool:
@@ -284,11 +309,9 @@ def quote_command(command: Sequence[str]) -> str:
 
 
 def _installer(python: str, uv: str | None) -> list[str]:
-    return (
-        [uv, "pip", "install", "--python", python]
-        if uv
-        else [python, "-m", "pip", "install"]
-    )
+    if uv:
+        return [uv, "pip", "install", "--python", python]
+    return [python, "-m", "pip", "install"]
 
 
 def _reinstall_command(

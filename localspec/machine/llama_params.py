@@ -1,15 +1,16 @@
-"""Parameters of llama.cpp models and contexts, built from settings for both engine and
-probe.
+"""Parameters of llama.cpp models and contexts, for the engine and the memory probe.
 
-`c` is the module llama_cpp.llama_cpp; only child processes import it, so callers pass
-it.
+`c` is the module llama_cpp.llama_cpp. Callers pass it because only child processes
+import it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ CTX_STEP = 256  # llama.cpp rounds context sizes up to multiples of it.
 MIN_BATCH = 32
 HEAD_BATCH = 64  # Batch size of a head: llama.cpp computes logits for every row of it.
 _MAX_CTX_FACTOR = 8
-"""A context larger than this many trained contexts is a mistake; llama.cpp would
-allocate it.
+"""A context larger than this many trained contexts is a mistake.
+
+llama.cpp would allocate it.
 """
 _EXPERT_PATTERN = r"blk\.({})\.ffn_(up|down|gate_up|gate)_(ch|)exps"
 """Weights of the experts of some layers, as llama.cpp's --n-cpu-moe has them."""
@@ -59,8 +61,8 @@ class ModelRole(Struct, frozen=True):
 
     settings: ContextSettings
     n_outputs_max: int  # Maximum rows of logits per pass.
-    # Tokens of the last pass that can be rolled back if the model is recurrent.
     n_rs_seq: int
+    """Tokens of the last pass that can be rolled back if the model is recurrent."""
     limit_to_trained_ctx: bool = False
     load_mtp: bool = False
     n_branches: int = 0  # Sequences beside the text.
@@ -68,7 +70,10 @@ class ModelRole(Struct, frozen=True):
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
     return ModelRole(
-        load.target_settings, load.draft_max + 1, load.draft_max, load_mtp=load_mtp
+        load.target_settings,
+        n_outputs_max=load.draft_max + 1,
+        n_rs_seq=load.draft_max,
+        load_mtp=load_mtp,
     )
 
 
@@ -81,7 +86,9 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
     settings = replace(draft, n_ctx=draft.n_ctx or n_ctx)
     # A draft is decoded token by token, so snapshots of the last pass could not roll it
     # back.
-    role = ModelRole(settings, n_outputs, 0, limit_to_trained_ctx=True)
+    role = ModelRole(
+        settings, n_outputs_max=n_outputs, n_rs_seq=0, limit_to_trained_ctx=True
+    )
     for adapt in extras.load("DRAFT_ROLES"):
         role = adapt(role, load)
     return role
@@ -89,9 +96,8 @@ def draft_role(load: LoadCommand, n_ctx: int, n_outputs: int = 1) -> ModelRole:
 
 def head_role(load: LoadCommand, n_ctx: int) -> ModelRole:
     """A head for a target with `n_ctx` tokens."""
-    return ModelRole(
-        replace(load.draft_settings, n_ctx=n_ctx, n_ubatch=HEAD_BATCH), HEAD_BATCH, 0
-    )
+    settings = replace(load.draft_settings, n_ctx=n_ctx, n_ubatch=HEAD_BATCH)
+    return ModelRole(settings, n_outputs_max=HEAD_BATCH, n_rs_seq=0)
 
 
 class LlamaModelParams(Struct, frozen=True):
@@ -109,37 +115,54 @@ def model_params(c: Any, settings: ContextSettings) -> LlamaModelParams:
     params.split_mode = SPLIT_MODES[settings.split_mode]
     keep_alive: list[Any] = []
     if settings.tensor_split:
-        keep_alive.append(_tensor_split_array(c, settings.tensor_split))
-        params.tensor_split = keep_alive[-1]
-    patterns = []
-    if settings.cpu_moe:
-        is_all = settings.cpu_moe == ALL_LAYERS
-        layers = r"\d+" if is_all else "|".join(map(str, range(settings.cpu_moe)))
-        patterns.append(_EXPERT_PATTERN.format(layers).encode())
-    if chosen := _choose_devices(c._lib, settings.remote_hosts):
-        devices, is_last_remote = chosen
+        split = _tensor_split_array(c, settings.tensor_split)
+        keep_alive.append(split)
+        params.tensor_split = split
+
+    on_cpu = []  # Patterns of the weights that stay in system memory.
+    if settings.cpu_moe == ALL_LAYERS:
+        on_cpu.append(_EXPERT_PATTERN.format(r"\d+").encode())
+    elif settings.cpu_moe:
+        layers = "|".join(map(str, range(settings.cpu_moe)))
+        on_cpu.append(_EXPERT_PATTERN.format(layers).encode())
+
+    chosen = _choose_devices(c._lib, settings.remote_hosts)
+    if chosen is not None:
+        devices = _null_terminated(ctypes.c_void_p, [*chosen.remote, *chosen.local])
         keep_alive.append(devices)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)
+        # The last device gets the output layer.
+        is_last_remote = bool(chosen.remote) and not chosen.local
         if is_last_remote and settings.output_layer == "local":
-            patterns.append(_OUTPUT_PATTERN)
-    if patterns:
+            on_cpu.append(_OUTPUT_PATTERN)
+
+    if on_cpu:
         cpu = GgmlLibrary(c._lib).backend_cpu_buffer_type()
-        overrides = [
-            *(_TensorBuftOverride(each, cpu) for each in patterns),
-            _TensorBuftOverride(),
-        ]
-        keep_alive.append((_TensorBuftOverride * len(overrides))(*overrides))
-        params.tensor_buft_overrides = ctypes.cast(keep_alive[-1], ctypes.c_void_p)
+        overrides = [_TensorBuftOverride(pattern, cpu) for pattern in on_cpu]
+        array = _null_terminated(_TensorBuftOverride, overrides)
+        keep_alive.append(array)
+        params.tensor_buft_overrides = ctypes.cast(array, ctypes.c_void_p)
     return LlamaModelParams(params, tuple(keep_alive))
+
+
+def _null_terminated(item_type: Any, items: Sequence[Any]) -> Any:
+    """An array of C whose last item is all zero, by which llama.cpp finds its end."""
+    return (item_type * (len(items) + 1))(*items)
 
 
 # Devices of other computers by address, in the order of registration.
 _registered: dict[str, list[int]] = {}
 
 
-def _choose_devices(library: Any, hosts: tuple[str, ...]) -> tuple[Any, bool] | None:
-    """llama_model_params.devices: those of other computers, this computer's GPUs, NULL;
-    and whether the last device, which gets the output layer, is a remote one.
+class _ChosenDevices(Struct, frozen=True):
+    """Addresses of ggml devices, in the order in which they get layers."""
+
+    remote: list[int]
+    local: list[int]
+
+
+def _choose_devices(library: Any, hosts: tuple[str, ...]) -> _ChosenDevices | None:
+    """The devices of these computers and this computer's GPUs.
 
     None where llama.cpp's own choice is right: no other computer was ever registered.
     Otherwise the list is always explicit, because llama.cpp would put every model on
@@ -151,13 +174,15 @@ def _choose_devices(library: Any, hosts: tuple[str, ...]) -> tuple[Any, bool] | 
             _registered[host] = remote_devices.source().register(ggml, host)
     if not _registered:
         return None
-    remote = {device for devices in _registered.values() for device in devices}
-    local = [each for each in ggml.devices() if each not in remote]
-    gpus = [each for each in local if ggml.kind(each) == "gpu"]
-    gpus = gpus or [each for each in local if ggml.kind(each) == "igpu"]
-    chosen = [device for host in hosts for device in _registered[host]] + gpus
-    is_last_remote = bool(hosts) and not gpus
-    return (ctypes.c_void_p * (len(chosen) + 1))(*chosen, None), is_last_remote
+    of_any_host = set(chain.from_iterable(_registered.values()))
+    by_kind: dict[str, list[int]] = {"gpu": [], "igpu": []}
+    for device in ggml.devices():
+        if device not in of_any_host:
+            by_kind.setdefault(ggml.kind(device), []).append(device)
+    remote: list[int] = []
+    for host in hosts:
+        remote += _registered[host]
+    return _ChosenDevices(remote, local=by_kind["gpu"] or by_kind["igpu"])
 
 
 def _tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
@@ -177,9 +202,10 @@ def _tensor_split_array(c: Any, split: tuple[float, ...]) -> Any:
 def limit_to_trained(c: Any, model: Any, role: ModelRole) -> ModelRole:
     n_ctx_train = int(c.llama_model_n_ctx_train(model))
     n_ctx = role.settings.n_ctx
-    if not (role.limit_to_trained_ctx and n_ctx and n_ctx_train):
+    if not role.limit_to_trained_ctx or not n_ctx or not n_ctx_train:
         return role
-    return replace(role, settings=replace(role.settings, n_ctx=min(n_ctx, n_ctx_train)))
+    settings = replace(role.settings, n_ctx=min(n_ctx, n_ctx_train))
+    return replace(role, settings=settings)
 
 
 def resolve_n_ctx(settings: ContextSettings, trained: int, name: str) -> int:
@@ -203,23 +229,29 @@ def is_recurrent(c: Any, model: Any) -> bool:
 
 
 def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
-    """llama_context_params for a loaded model.  Raises UsageError."""
+    """llama_context_params for a loaded model. Raises UsageError."""
     settings = role.settings
     params = c.llama_context_default_params()
     # llama.cpp rounds up too, but limits the batch to the size before rounding.
     params.n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
-    batch = max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH)
-    params.n_batch = params.n_ubatch = min(batch, params.n_ctx)
+    n_batch = max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH)
+    n_batch = min(n_batch, params.n_ctx)
+    params.n_batch = n_batch
+    params.n_ubatch = n_batch
     params.n_seq_max = 1 + role.n_branches
-    # else each sequence gets a share of the context
+    # Otherwise each sequence would get a share of the context.
     params.kv_unified = role.n_branches > 0
     params.n_outputs_max = role.n_outputs_max
     params.n_outputs_max_per_seq = role.n_outputs_max
-    params.n_rs_seq = role.n_rs_seq if is_recurrent(c, model) else 0
+    params.n_rs_seq = 0
+    if is_recurrent(c, model):
+        params.n_rs_seq = role.n_rs_seq
     params.type_k, params.type_v = KV_TYPES[settings.kv_type]
     params.flash_attn_type = FLASH_ATTN_TYPES[settings.flash_attn]
     params.swa_full = settings.swa_full and role.n_outputs_max > 1
-    params.n_threads = params.n_threads_batch = choose_n_threads(settings.n_threads)
+    n_threads = choose_n_threads(settings.n_threads)
+    params.n_threads = n_threads
+    params.n_threads_batch = n_threads
     params.no_perf = True
     return params
 
@@ -228,15 +260,15 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
 def has_amx() -> bool:
     """Whether ggml would use AMX, which crashes (SIGILL) in builds by GCC 12 or older.
 
-    That compiler drops the tile configuration ggml writes before `ldtilecfg`.  Only servers have
-    AMX; without the extra buffer types they use AVX-512.  LOCALSPEC_AMX=shown|hidden overrides
-    detection (`scripts/test --amx`).
+    That compiler drops the tile configuration that ggml writes before `ldtilecfg`. Only
+    servers have AMX; without the extra buffer types they use AVX-512.
+    LOCALSPEC_AMX=shown|hidden overrides detection (`scripts/test --amx`).
     """
-    if (override := os.environ.get("LOCALSPEC_AMX")) in ("shown", "hidden"):
+    override = os.environ.get("LOCALSPEC_AMX")
+    if override in ("shown", "hidden"):
         return override == "shown"
     try:
-        return "amx_int8" in Path("/proc/cpuinfo").read_text(
-            encoding="ascii", errors="replace"
-        )
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
+    return "amx_int8" in cpuinfo

@@ -1,9 +1,9 @@
-"""Measurements made on this machine: costs, acceptance and memory of pairs, in one
-SQLite file.
+"""Measurements of pairs on this machine: costs, acceptance and memory.
 
-Only the parent process writes it.  It is a cache: everything works without it.  A row with values
-that no measurement gives is read as if it were missing, so that it is measured again; neither this
-process nor the engine ever computes with it.
+They are in one SQLite file, which only the parent process writes. It is a cache:
+everything works without it. A row with values that no measurement gives is read as if
+it were missing, so that it is measured again; neither this process nor the engine ever
+computes with it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _Stored = TypeVar("_Stored")
 
 
 def is_trusted(costs: MeasuredCosts) -> bool:
-    """Whether the computer was quiet.
+    """Whether the computer was quiet while the costs were measured.
 
-    Unknown of very short answers and of earlier versions.
+    Very short answers and earlier versions do not tell.
     """
     return costs.other_load is not None and costs.other_load <= MAX_OTHER_LOAD
 
@@ -54,7 +54,7 @@ ByteCount = Annotated[int, Meta(ge=0, le=2**60)]
 
 
 class ModelReads(Struct, frozen=True):
-    """What one model of a measured pair reads.  Field names are stored as JSON keys."""
+    """What one model of a measured pair reads. Field names are stored as JSON keys."""
 
     read: ByteCount  # Of weights per token.
     devices: tuple[str, ...]
@@ -89,7 +89,7 @@ class PairMeasurement(Struct, frozen=True):
 PassMs = Annotated[float, Meta(ge=1e-2, le=1e6)]
 """No host launches a pass in ten microseconds, or waits 17 minutes for it."""
 CostRatio = Annotated[float, Meta(ge=1e-5, le=1e4)]
-"""Of a pass, in passes of one token. Zero would be divided by."""
+"""The cost of a pass in passes of one token. It is divided by, so it is never zero."""
 PassWidth = Annotated[int, Meta(ge=1, le=1024)]
 """Tokens of a pass in a verify curve: far more than are drafted."""
 ThreadCount = Annotated[int, Meta(ge=1, le=512)]
@@ -179,9 +179,11 @@ class MeasurementStore:
     def write_costs(
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
     ) -> bool:
-        """Returns False if writing failed.  Without `reads` the stored ones remain."""
-        about = {} if reads is None else {"about": to_builtins(reads)}
-        return self._write(key, {"measured": to_builtins(measured), **about})
+        """Returns False if writing failed. Without `reads` the stored ones remain."""
+        rows = {"measured": to_builtins(measured)}
+        if reads is not None:
+            rows["about"] = to_builtins(reads)
+        return self._write(key, rows)
 
     def write_memory(self, key: str, memory: MemoryMeasurement) -> bool:
         """Returns False if writing failed."""
@@ -198,10 +200,11 @@ class MeasurementStore:
         try:
             with self._open() as db, db:
                 for table, body in rows.items():
+                    text = json.dumps(body, separators=(",", ":"))
                     db.execute(
                         f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT (key) "
                         "DO UPDATE SET said = excluded.said, at = excluded.at",
-                        (key, json.dumps(body, separators=(",", ":")), time.time()),
+                        (key, text, time.time()),
                     )
         except (sqlite3.Error, OSError):
             return False
@@ -212,10 +215,9 @@ class MeasurementStore:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             db = self._connect()
-        except sqlite3.DatabaseError as error:
-            # locked, or the disk is full
-            if isinstance(error, sqlite3.OperationalError):
-                raise
+        except sqlite3.OperationalError:
+            raise  # It is locked, or the disk is full.
+        except sqlite3.DatabaseError:
             self._path.replace(self._path.with_suffix(".damaged"))
             db = self._connect()
         with closing(db):
@@ -266,8 +268,7 @@ def _parse_costs(text: object) -> MeasuredCosts | None:
 
 
 def check_costs(costs: MeasuredCosts) -> None:
-    """Raise ValueError, with the path of the field, for values that no measurement
-    gives.
+    """Raise ValueError for values that no measurement gives, with the field's path.
 
     The engine and the estimates divide by times and take roots of acceptance rates. So
     times are positive and finite, and no more tokens are accepted than were drafted.
@@ -289,45 +290,56 @@ def find_files(key: str) -> tuple[str, ...]:
     with suppress(ValueError, TypeError, KeyError, OSError, RecursionError):
         files = json.loads(key)["files"]
         paths = tuple(str(path) for path, *_ in files)
-        return paths if files == [_file_identity(path) for path in paths] else ()
+        if files == [_file_identity(path) for path in paths]:
+            return paths
     return ()
 
 
 def make_key(load: LoadCommand) -> str:
-    """Everything measurements depend on: files, machine, devices, engine build,
-    settings.
+    """Everything that measurements depend on, as JSON.
 
-    Raises OSError if a file is missing.
+    That is files, machine, devices, engine build and settings. Raises OSError if a file
+    is missing.
     """
-
-    def cost_settings(settings: ContextSettings) -> dict[str, Any]:
-        """Without n_ctx: the cost of a pass does not depend on the allocated context."""
-        left_out = {"n_ctx"}
-        if not settings.remote_hosts:
-            left_out |= {"workers", "output_layer"}
-        return {
-            name: value
-            for name, value in to_builtins(settings).items()
-            if name not in left_out
-        }
-
+    files = [_file_identity(load.target)]
+    draft_settings = None
+    if load.draft:
+        files.append(_file_identity(load.draft))
+        draft_settings = _settings_for_key(load.draft_settings)
     parts: dict[str, Any] = {
-        "files": [_file_identity(path) for path in (load.target, load.draft) if path],
+        "files": files,
         **_environment(),
-        "target": cost_settings(load.target_settings),
-        "draft": cost_settings(load.draft_settings) if load.draft else None,
+        "target": _settings_for_key(load.target_settings),
+        "draft": draft_settings,
         "draft_max": load.draft_max,
     }
     return json.dumps(parts, sort_keys=True, separators=(",", ":"))
 
 
+def _settings_for_key(settings: ContextSettings) -> dict[str, Any]:
+    """The settings on which costs depend.
+
+    Those are not n_ctx, because the cost of a pass does not depend on the allocated
+    context, and not the options of other computers if there are none.
+    """
+    left_out = {"n_ctx"}
+    if not settings.remote_hosts:
+        left_out |= {"workers", "output_layer"}
+    fields = to_builtins(settings)
+    return {name: value for name, value in fields.items() if name not in left_out}
+
+
 def _environment() -> dict[str, Any]:
-    """Of a build for the CPU only without "gpu", as in files of earlier versions."""
+    """What measurements of all pairs depend on.
+
+    A build for the CPU only has no "gpu", as in files of earlier versions.
+    """
     environment: dict[str, Any] = {
         "machine": [platform.node(), platform.machine(), read_cpu_name()],
         "engine": installed_llama_cpp.version(),
     }
-    if backends := installed_llama_cpp.find_gpu_backends():
+    backends = installed_llama_cpp.find_gpu_backends()
+    if backends:
         devices = device_detection.detect_devices().devices
         environment["gpu"] = {
             "backends": list(backends),
@@ -340,9 +352,10 @@ def _environment() -> dict[str, Any]:
 def _is_from_environment(key: str, environment: Mapping[str, Any]) -> bool:
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         parts = json.loads(key)
-        return all(
-            parts.get(name) == environment.get(name) for name in {"gpu", *environment}
-        )
+        for name in {"gpu", *environment}:
+            if parts.get(name) != environment.get(name):
+                return False
+        return True
     return False
 
 

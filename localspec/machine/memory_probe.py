@@ -1,13 +1,13 @@
 """Memory probe: a child process in which llama.cpp counts the buffers of pairs.
 
 llama.cpp loads the models without data, so a header-only file is enough: a GGUF header
-followed by a hole.  The child takes over half a second to start and then 25 to 50 ms for
-each setting, so it stays and answers one request after the other.  It exits by itself ten
-seconds after the last one, because a GPU's driver holds memory for every process that
-uses it.
+followed by a hole. The child takes over half a second to start and then 25 to 50 ms for
+each setting, so it stays and answers one request after the other. It exits by itself
+ten seconds after the last one, because a GPU's driver holds memory for every process
+that uses it.
 
-If the child exits or fails, a request is sent once more, to a new one.  A request that
-fails twice raises ProbeError; it never waits longer than its time limit.
+If a child that was running exits instead of answering, the request is sent once more,
+to a new one. A request never waits longer than its time limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -32,7 +32,7 @@ from localspec.machine.device import Device
 from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.writer import data_size, serialize_header
-from localspec.protocol.json_values import parse_object
+from localspec.protocol.json_values import from_json, parse_object
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
 
@@ -52,7 +52,7 @@ class _ChildExitedError(ProbeError):
 
 
 class LlamaCppInfo(Struct, frozen=True):
-    """The installed llama.cpp and its devices."""
+    """The installed llama.cpp and its devices: the reply to the request `devices`."""
 
     devices: tuple[Mapping[str, Any], ...]
     """As ggml reports them: name, description, type, free, total, id, backend."""
@@ -69,27 +69,30 @@ class ModelBuffers(Struct, frozen=True):
     compute: Mapping[str, int]
     """Compute buffers by device.
 
-    Without hidden states for a head, which are requested later.
+    Those of hidden states for a head are not counted: they are requested later.
     """
     kv: int  # KV cache and recurrent states on all devices.
 
 
 class PairBuffers(Struct, frozen=True):
+    """The reply to the request `count`."""
+
     target: ModelBuffers
     draft: ModelBuffers | None
 
 
+_Reply = TypeVar("_Reply", LlamaCppInfo, PairBuffers)
+
+
 def query_llama_cpp() -> LlamaCppInfo:
-    """Starts a new child: llama.cpp may have been installed anew.  Raises ProbeError."""
+    """Starts a new child: llama.cpp may have been installed anew. Raises ProbeError."""
     with _lock:
         _probe.close()
-        info = _probe.ask({"op": "devices"})
-    return LlamaCppInfo(
-        devices=tuple(info["devices"]),
-        supports_gpu_offload=bool(info["offloads"]),
-        library_path=sanitize(str(info["library"]), multiline=False),
-        features=sanitize(str(info["features"]), multiline=False).strip(),
-        missing_head_functions=tuple(map(str, info["lacking"])),
+        info = _probe.ask(LlamaCppInfo, {"op": "devices"})
+    return replace(
+        info,
+        library_path=sanitize(info.library_path, multiline=False),
+        features=sanitize(info.features, multiline=False).strip(),
     )
 
 
@@ -101,10 +104,10 @@ def count_buffers(
     simulated: Sequence[Device] = (),
     used_by_target: Mapping[str, int] | None = None,
 ) -> PairBuffers:
-    """Buffers of the pair on the devices that llama.cpp chooses.  Raises ProbeError.
+    """Buffers of the pair on the devices that llama.cpp chooses. Raises ProbeError.
 
-    The paths in `load` are ignored.  `simulated`: GPUs that take the place of this
-    computer's.  `used_by_target`: the bytes that the target takes on each of them; a
+    The paths in `load` are ignored. `simulated` are GPUs that take the place of this
+    computer's. `used_by_target` has the bytes that the target takes on each of them: a
     draft is split over several by what is left.
     """
     if not load.draft:
@@ -115,32 +118,30 @@ def count_buffers(
     head = ""
     is_separate_file = False
     if draft is not None:
-        head = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
+        kind = draft_heads.draft_kind_for_target(target, draft)
+        head = "" if kind == "model" else kind
         is_separate_file = not draft_heads.is_own_mtp_layer(target, draft)
     used = used_by_target or {}
+    gpus = [_describe_gpu(device, used_bytes=0) for device in simulated]
+    draft_gpus = [
+        _describe_gpu(device, used_bytes=used.get(device.name, 0))
+        for device in simulated
+    ]
     with _lock:
         files = replace(
-            load,
-            target=str(_probe.write_header_only_file(target)),
-            draft=str(_probe.write_header_only_file(draft)) if draft else None,
+            load, target=str(_probe.write_header_only_file(target)), draft=None
         )
-        reply = _probe.ask_cached(
-            {
-                "op": "count",
-                "load": to_builtins(files),
-                "head": head,
-                "separate": is_separate_file,
-                "gpus": [_describe_gpu(device, 0) for device in simulated],
-                "draft_gpus": [
-                    _describe_gpu(device, used.get(device.name, 0))
-                    for device in simulated
-                ],
-            }
-        )
-    draft_buffers = None
-    if reply["draft"]:
-        draft_buffers = ModelBuffers(**reply["draft"])
-    return PairBuffers(ModelBuffers(**reply["target"]), draft_buffers)
+        if draft is not None:
+            files = replace(files, draft=str(_probe.write_header_only_file(draft)))
+        request = {
+            "op": "count",
+            "load": to_builtins(files),
+            "head": head,
+            "separate": is_separate_file,
+            "gpus": gpus,
+            "draft_gpus": draft_gpus,
+        }
+        return _probe.count(request)
 
 
 def _describe_gpu(device: Device, used_bytes: int) -> dict[str, Any]:
@@ -154,9 +155,9 @@ def _describe_gpu(device: Device, used_bytes: int) -> dict[str, Any]:
 
 
 def close() -> None:
-    """Ends the child, so that a GPU's driver frees what it holds for it.
+    """End the child, so that a GPU's driver frees what it holds for it.
 
-    Does not wait: a child that is busy ends by itself later.
+    This does not wait: a child that is busy ends by itself later.
     """
     if _lock.acquire(blocking=False):
         try:
@@ -178,29 +179,40 @@ class _WarmProbe:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._files: dict[int, tuple[Header, Path]] = {}
         """Header-only files by the identity of their header, the last used last."""
-        self._replies: dict[str, dict[str, Any]] = {}
-        """Of this child: another one may see other devices."""
+        self._counted: dict[str, PairBuffers] = {}
+        """This child's replies by request: another child may see other devices."""
 
-    def ask_cached(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def count(self, request: Mapping[str, Any]) -> PairBuffers:
+        """The reply to a request `count`, also from an earlier time. Raises ProbeError."""
         key = json.dumps(request)
         if self._process is None or self._process.poll() is not None:
-            self._replies.clear()
-        if key not in self._replies:
-            self._replies[key] = self.ask(request)
-        return self._replies[key]
+            self._counted.clear()
+        if key not in self._counted:
+            self._counted[key] = self.ask(PairBuffers, request)
+        return self._counted[key]
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, reply_type: type[_Reply], request: Mapping[str, Any]) -> _Reply:
         """Raises ProbeError."""
+        line = json.dumps(request).encode() + b"\n"
         was_warm = self._process is not None
         try:
-            return self._ask_once(request)
+            reply_line = self._exchange_lines(line)
         except _ChildExitedError:
             if not was_warm:
                 raise
-        # It may have exited because it was idle, or because of an earlier request.
-        return self._ask_once(request)
+            # It may have exited because it was idle, or because of an earlier request.
+            reply_line = self._exchange_lines(line)
+        try:
+            reply = parse_object(reply_line)
+            if "failed" in reply:
+                raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
+            return from_json(reply_type, reply)
+        except ValueError:
+            self.close()
+            raise ProbeError("invalid reply from the probe process") from None
 
-    def _ask_once(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _exchange_lines(self, request: bytes) -> bytes:
+        """Send a line to the child, which is started if there is none; read its reply."""
         process = self._process
         seconds = _REPLY_SECONDS
         if process is None:
@@ -219,7 +231,7 @@ class _WarmProbe:
         line = b""
         try:
             with suppress(OSError):
-                process.stdin.write(json.dumps(request).encode() + b"\n")
+                process.stdin.write(request)
                 line = process.stdout.readline()
         finally:
             watchdog.cancel()
@@ -228,14 +240,7 @@ class _WarmProbe:
             raise ProbeError(f"no reply from llama.cpp within {seconds:g} s")
         if not line:
             raise _ChildExitedError(self._explain_exit())
-        try:
-            reply = parse_object(line)
-        except ValueError:
-            self.close()
-            raise ProbeError("invalid reply from the probe process") from None
-        if "failed" in reply:
-            raise ProbeError(sanitize(str(reply["failed"]), multiline=False))
-        return reply
+        return line
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -260,7 +265,7 @@ class _WarmProbe:
     def close(self) -> None:
         process = self._process
         self._process = None
-        self._replies.clear()
+        self._counted.clear()
         if process is None:
             return
         process.kill()

@@ -1,6 +1,6 @@
 """Child process of the memory probe: reads and writes one JSON object per line.
 
-llama.cpp aborts on some malformed headers.  A crash ends this process only, and so does
+llama.cpp aborts on some malformed headers. A crash ends this process only, and so does
 `_IDLE_SECONDS` without a request.
 """
 
@@ -11,10 +11,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import child_process
@@ -40,6 +41,20 @@ _LOG_LEVEL_ERROR = 4  # GGML_LOG_LEVEL_ERROR.
 _MAX_ERRORS = 20
 
 
+class CountRequest(Struct, frozen=True):
+    """Count the buffers of a pair; answered with `memory_probe.PairBuffers`."""
+
+    load: LoadCommand
+    head: str
+    """The kind of the draft if it is a head; else empty."""
+    separate: bool
+    """The head has a file of its own."""
+    gpus: tuple[GpuDescription, ...]
+    """GPUs that take the place of this computer's; empty: its own."""
+    draft_gpus: tuple[GpuDescription, ...]
+    """The same with the memory that the target leaves free."""
+
+
 class ModelOpenError(Exception):
     """llama.cpp rejects the model or the settings."""
 
@@ -59,70 +74,77 @@ class ProbeServer:
         self._errors.clear()
         try:
             if request["op"] == "devices":
-                return {
-                    "devices": [
-                        self._ggml.describe(device) for device in self._ggml.devices()
-                    ],
-                    "offloads": bool(C.llama_supports_gpu_offload()),
-                    "library": str(C._lib._name),
-                    "lacking": ggml.list_missing_head_functions(C._lib),
-                    "features": C.llama_print_system_info().decode("utf-8", "replace"),
-                }
+                return self._describe_llama_cpp()
             with ExitStack() as stack:
-                return self._handle_count(request, stack)
-        except ModelOpenError as error:  # the first logged error is the cause
-            return {"failed": self._errors[0] if self._errors else str(error)}
+                return self._count(from_json(CountRequest, request), stack)
+        except ModelOpenError as error:
+            if self._errors:  # The first logged error is the cause.
+                return {"failed": self._errors[0]}
+            return {"failed": str(error)}
         except UsageError as error:
             return {"failed": error.message}
         except (LookupError, AttributeError, ValueError, OSError) as error:
             return {"failed": str(error)}
 
-    def _handle_count(
-        self, request: Mapping[str, Any], stack: ExitStack
-    ) -> dict[str, Any]:
-        """Opens both models at once, as the engine does."""
-        load = from_json(LoadCommand, request["load"])
-        head_kind: str = request["head"]
-        gpus = self._make_gpus(request["gpus"])
-        role = llama_params.target_role(load, load_mtp=head_kind == "mtp")
+    def _describe_llama_cpp(self) -> dict[str, Any]:
+        """The fields of memory_probe.LlamaCppInfo."""
+        devices = [self._ggml.describe(device) for device in self._ggml.devices()]
+        return {
+            "devices": devices,
+            "supports_gpu_offload": bool(C.llama_supports_gpu_offload()),
+            "library_path": str(C._lib._name),
+            "features": C.llama_print_system_info().decode("utf-8", "replace"),
+            "missing_head_functions": ggml.list_missing_head_functions(C._lib),
+        }
+
+    def _count(self, request: CountRequest, stack: ExitStack) -> dict[str, Any]:
+        """The fields of memory_probe.PairBuffers.
+
+        Both models are open at once, as in the engine.
+        """
+        load = request.load
+        has_mtp = request.head == "mtp"
+        gpus = self._make_gpus(request.gpus)
+        role = llama_params.target_role(load, load_mtp=has_mtp)
         target = _open_model(load.target, role, gpus, stack)
         context = _create_context(target, role, stack)
         reply: dict[str, Any] = {"target": self._take_counts(), "draft": None}
         if load.draft is None:
             return reply
         n_ctx = int(C.llama_n_ctx(context))
-        gpus = self._make_gpus(request["draft_gpus"])
-        if not head_kind:
+        gpus = self._make_gpus(request.draft_gpus)
+        if not request.head:
             role = llama_params.draft_role(load, n_ctx)
             draft = _open_model(load.draft, role, gpus, stack)
             role = llama_params.limit_to_trained(C, draft, role)
             _create_context(draft, role, stack)
         else:
-            role = llama_params.head_role(load, n_ctx)
-            role = replace(role, load_mtp=head_kind == "mtp")
+            role = replace(llama_params.head_role(load, n_ctx), load_mtp=has_mtp)
             head = target
-            if request["separate"]:
+            if request.separate:
                 head = _open_model(load.draft, role, gpus, stack)
             _create_context(head, role, stack, target=context)
         reply["draft"] = self._take_counts()
         return reply
 
-    def _make_gpus(self, described: list[dict[str, Any]]) -> Any:
+    def _make_gpus(self, gpus: Sequence[GpuDescription]) -> Any:
         """llama_model_params.devices; None for this computer's own."""
-        if not described:
+        if not gpus:
             return None
         if self._simulated is None:
             self._simulated = SimulatedGpus(C._lib)
-        gpus = [GpuDescription(**each) for each in described]
         return self._simulated.make_devices(gpus)
 
     def _take_counts(self) -> dict[str, Any]:
-        """Bytes of the buffers logged since the last call."""
-        log, self._buffers = self._buffers, BufferLog()
+        """Bytes of the buffers logged since the last call: memory_probe.ModelBuffers."""
+        log = self._buffers
+        self._buffers = BufferLog()
         by_device = log.by_device()
+        # Without data the log has the total of a KV cache, but states by device.
+        states = sum(memory.kv for memory in by_device.values())
         return {
-            "compute": {name: part.compute for name, part in by_device.items()},
-            "kv": log.kv_total + sum(part.kv for part in by_device.values()),
+            "compute": {name: memory.compute for name, memory in by_device.items()},
+            "kv": log.kv_total + states,
         }
 
     def _on_log(self, level: int, text: bytes, _: Any) -> None:
@@ -138,7 +160,8 @@ def _open_model(path: str, role: ModelRole, gpus: Any, stack: ExitStack) -> Any:
     if gpus is not None:
         params.devices = ctypes.cast(gpus, ctypes.c_void_p)
     # Without data llama.cpp aborts in other load modes.
-    params.no_alloc, params.load_mode = True, C.LLAMA_LOAD_MODE_NONE
+    params.no_alloc = True
+    params.load_mode = C.LLAMA_LOAD_MODE_NONE
     params.load_mtp = role.load_mtp
     model = C.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
@@ -178,7 +201,8 @@ def main() -> None:
         for line in sys.stdin.buffer:
             idle.cancel()
             child_process.limit_resources(cpu_seconds=_MAX_CPU_SECONDS)
-            replies.write(json.dumps(server.handle(json.loads(line))) + "\n")
+            reply = server.handle(json.loads(line))
+            replies.write(json.dumps(reply) + "\n")
             replies.flush()
             idle = _exit_when_idle()
 

@@ -1,5 +1,6 @@
-"""Speeds that others published (data/published.jsonl), and the one nearest to a
-computer.
+"""Speeds that others published, and the one nearest to a computer.
+
+They are in data/published.jsonl.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -20,8 +20,8 @@ from localspec.models.catalog import own_id
 from localspec.protocol.json_values import from_json
 
 _FILE = Path(__file__).parent.parent / "data" / "published.jsonl"
-# Of two bandwidths: a card further away says nothing of this one.
 _MAX_DISTANCE = math.log(1.5)
+"""A card whose bandwidth is further away than this factor says nothing of this one."""
 
 
 class PublishedRow(Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,14 +53,25 @@ class PublishedRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     def describe(self) -> str:
         """RTX 3090, UD-Q4_K_XL, MTP: 41 → 63 tok/s (source, 2026-08)."""
-        method = draft_kinds.head_title(self.draft) or self.draft
+        setup = [self.gpu]
+        if self.n_gpu > 1:
+            setup = [f"{self.n_gpu} x {self.gpu}"]
+        if self.quant:
+            setup.append(self.quant)
         if self.draft == "model":
-            method = "a draft model"
-        cards = f"{self.n_gpu} x {self.gpu}" if self.n_gpu > 1 else self.gpu
-        ram = "partly in RAM" if self.in_ram or self.n_cpu_moe else ""
-        setup = ", ".join(filter(None, (cards, self.quant, method, ram)))
-        speeds = [f"{speed:.3g}" for speed in (self.plain, self.speculative) if speed]
-        return f"{setup}: {' → '.join(speeds)} tok/s ({self.source}, {self.date[:7]})"
+            setup.append("a draft model")
+        elif self.draft:
+            setup.append(draft_kinds.head_title(self.draft) or self.draft)
+        if self.is_partly_in_ram:
+            setup.append("partly in RAM")
+        measured = [speed for speed in (self.plain, self.speculative) if speed]
+        speeds = " → ".join(f"{speed:.3g}" for speed in measured)
+        month = self.date[:7]
+        return f"{', '.join(setup)}: {speeds} tok/s ({self.source}, {month})"
+
+    @property
+    def is_partly_in_ram(self) -> bool:
+        return bool(self.in_ram or self.n_cpu_moe)
 
 
 @functools.cache
@@ -78,31 +89,34 @@ def load() -> tuple[PublishedRow, ...]:
 def find_nearest(
     model: str, devices: Sequence[Device], draft_kind: str = ""
 ) -> PublishedRow | None:
-    """Of this model on a GPU like the first of these devices; None if none is like it.
+    """The row of this model whose computer is most like these devices.
 
-    The same GPU first, then its maker's, then what ran with and without a draft like
-    this one.
+    None if no row's GPU has a bandwidth like the first device's. The order of what
+    counts is that of `preference` below: first the number of GPUs, then the GPU itself,
+    then its maker, and so on.
     """
-    gpu = gpu_catalog.match_device(devices[0]) if devices else None
+    if not devices:
+        return None
+    gpu = gpu_catalog.match_device(devices[0])
     if gpu is None:
         return None
-    gpus = {each.name: each for each in gpu_catalog.load()}
+    by_name = {each.name: each for each in gpu_catalog.load()}
 
-    def distance(row: PublishedRow) -> tuple[Any, ...]:
-        other = gpus[row.gpu]
+    def distance(row: PublishedRow) -> float:
+        return abs(math.log(by_name[row.gpu].bandwidth / gpu.bandwidth))
+
+    def preference(row: PublishedRow) -> tuple[bool | float, ...]:
+        """The smallest is best; False is less than True."""
         return (
             row.n_gpu != len(devices),
             row.gpu != gpu.name,
-            other.maker != gpu.maker,
-            bool(row.in_ram or row.n_cpu_moe),
+            by_name[row.gpu].maker != gpu.maker,
+            row.is_partly_in_ram,
             row.draft != draft_kind,
             row.plain is None or row.speculative is None,
-            abs(math.log(other.bandwidth / gpu.bandwidth)),
+            distance(row),
         )
 
-    rows = [
-        row
-        for row in load()
-        if row.model == own_id(model) and distance(row)[-1] <= _MAX_DISTANCE
-    ]
-    return min(rows, key=distance, default=None)
+    rows = [row for row in load() if row.model == own_id(model)]
+    near = [row for row in rows if distance(row) <= _MAX_DISTANCE]
+    return min(near, key=preference, default=None)

@@ -1,19 +1,20 @@
 """GPUs that this computer does not have, for llama.cpp to count buffers on.
 
-A simulated GPU is a ggml device written in ctypes.  It has the name and the memory of the
-real one, and the rules by which its backend sizes tensors; its operations are the CPU's.
-llama.cpp places layers on it and plans its graph as on a real one, so a load without data
-gives the real one's compute buffers (tests/fit/test_memory.py).  Nothing is computed.
+A simulated GPU is a ggml device written in ctypes. It has the name and the memory of
+the real one, and the rules by which its backend sizes tensors; its operations are the
+CPU's. llama.cpp places layers on it and plans its graph as on a real one, so a load
+without data gives the real one's compute buffers (tests/fit/test_memory.py). Nothing is
+computed.
 
-For the memory probe's child process only.  The structs are those of ggml's internal
-interface, version 2 (ggml-backend-impl.h); `SimulatedGpus` raises OSError if the loaded
-ggml has another version, and a crash ends no more than the child.
+This file is for the memory probe's child process only. The structs are those of ggml's
+internal interface, version 2 (ggml-backend-impl.h). `SimulatedGpus` raises OSError if
+the loaded ggml has another version, and a crash ends no more than the child.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -142,7 +143,7 @@ _RULES = {
     "Vulkan": _BackendRules(alignment=32),
     "Metal": _BackendRules(alignment=32, has_host_buffers=False, runs_pipelined=False),
 }
-"""Of all other backends CUDA's: most share its rules and code."""
+"""Other backends have CUDA's rules: most share its code."""
 
 
 class SimulatedGpus:
@@ -155,15 +156,16 @@ class SimulatedGpus:
         """
         self.ggml = GgmlLibrary(library)
         devices = self.ggml.devices()
-        self.cpu = next(each for each in devices if self.ggml.kind(each) == "cpu")
+        cpus = [device for device in devices if self.ggml.kind(device) == "cpu"]
+        self.cpu = cpus[0]
         registry = self.ggml.backend_dev_backend_reg(self.cpu)
         version = c_int.from_address(registry).value
         if version != _API_VERSION:
             raise OSError(f"ggml's interface has version {version}")
         self.cpu_buffers: int = self.ggml.backend_cpu_buffer_type()
-        self.operations = {
-            self.ggml.op_name(number): number for number in range(_N_OPERATIONS)
-        }
+        self.operations: dict[bytes, int] = {}
+        for number in range(_N_OPERATIONS):
+            self.operations[self.ggml.op_name(number)] = number
         self.device_offset = self._find_device_offset()
         self._made: dict[tuple[str, str], SimulatedGpu] = {}
 
@@ -223,30 +225,35 @@ class SimulatedGpu:
     def _make_registry(self) -> _GgmlRegistry:
         device = ctypes.addressof(self.device)
         return _GgmlRegistry(
-            _API_VERSION,
-            self._return_name("registry"),
-            _SizeFunction(lambda _: 1),
-            _IndexFunction(lambda _, __: device),
-            _LookupFunction(lambda _, __: None),
-            None,
+            api_version=_API_VERSION,
+            get_name=self._return_name("registry"),
+            get_device_count=_SizeFunction(lambda _: 1),
+            get_device=_IndexFunction(lambda _, __: device),
+            get_proc_address=_LookupFunction(lambda _, __: None),
+            context=None,
         )
 
     def _make_buffer_type(self, *, is_host: bool) -> _GgmlBufferType:
-        alignment = 32 if is_host else self.rules.alignment
-        size: Callable[[int, int], int] = self._tensor_bytes
+        """The type of the GPU's own memory, or of pinned memory of the host."""
+        name = self._return_name("device")
+        alignment = self.rules.alignment
+        allocate = _AllocFunction(self._allocate)
+        tensor_bytes = _TensorSizeFunction(self._tensor_bytes)
         if is_host:
-            size = self._plain_bytes
-        made = _GgmlBufferType(
-            self._return_name("host" if is_host else "device"),
-            _AllocFunction(self._allocate_host if is_host else self._allocate),
-            _SizeFunction(lambda _: alignment),
-            _SizeFunction(),
-            _TensorSizeFunction(size),
-            _FlagFunction(lambda _: is_host),
-            ctypes.addressof(self.device),
-            None,
+            name = self._return_name("host")
+            alignment = 32
+            allocate = _AllocFunction(self._allocate_host)
+            tensor_bytes = _TensorSizeFunction(self._plain_bytes)
+        return _GgmlBufferType(
+            get_name=name,
+            alloc_buffer=allocate,
+            get_alignment=_SizeFunction(lambda _: alignment),
+            get_max_size=_SizeFunction(),
+            get_alloc_size=tensor_bytes,
+            is_host=_FlagFunction(lambda _: is_host),
+            device=ctypes.addressof(self.device),
+            context=None,
         )
-        return made
 
     def _fill_device(self) -> None:
         device = self.device
@@ -283,11 +290,14 @@ class SimulatedGpu:
         found.memory_total = self.gpu.total
         found.type = 1
         found.device_id = self._names["device"].value
-        pipelined = self.rules.runs_pipelined
-        # async, host_buffer, buffer_from_host_ptr, events, mmap_support
-        found.caps = (c_bool * 5)(
-            pipelined, self.rules.has_host_buffers, False, pipelined, True
-        )
+        capabilities = {
+            "async": self.rules.runs_pipelined,
+            "host_buffer": self.rules.has_host_buffers,
+            "buffer_from_host_ptr": False,
+            "events": self.rules.runs_pipelined,
+            "mmap_support": True,
+        }
+        found.caps = (c_bool * 5)(*capabilities.values())
 
     def _init_backend(self, _: int, __: bytes) -> int:
         backend: int = self.gpus.ggml.backend_cpu_init()
@@ -304,6 +314,11 @@ class SimulatedGpu:
         return bool(self.gpus.ggml.backend_dev_supports_op(self.gpus.cpu, tensor))
 
     def _offloads(self, _: int, tensor: int) -> bool:
+        """Whether the GPU computes an operation whose weights are in system memory.
+
+        That pays for a batch of 32 tokens. Where a tensor has the batch size depends on
+        its operation.
+        """
         operation = c_int.from_address(tensor + _TENSOR_OP).value
         operations = self.gpus.operations
         if operation == operations[b"GET_ROWS"]:
@@ -335,6 +350,7 @@ class SimulatedGpu:
         return size
 
     def _add_f16_copy(self, size: int, tensor: int, source: int) -> int:
+        """The size with an f16 copy of a source behind it, unless that is f16 itself."""
         address = tensor + _TENSOR_SOURCES + 8 * source
         cache = c_uint64.from_address(address).value
         if not cache or c_int.from_address(cache + _TENSOR_TYPE).value == 1:

@@ -21,8 +21,9 @@ from localspec.protocol.json_values import from_json
 TIMED_TYPES = (
     "Q4_0", "IQ4_NL", "Q4_1", "Q4_K", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16",
 )  # fmt: skip
-"""By bits; the types that ggml has special kernels for on some CPUs, and the common
-ones.
+"""The types that ggml has special kernels for on some CPUs, and the common ones.
+
+They are in the order of their bits.
 """
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
 _CHILD = "localspec.engine.type_timing_child"
@@ -38,12 +39,11 @@ _NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
 
 
 class TypeSpeed(Struct, frozen=True):
-    """Milliseconds of a pass over `TIMED_WEIGHTS` weights of one type, by its width in
-    tokens.
-    """
+    """The times of passes over `TIMED_WEIGHTS` weights of one type."""
 
     name: str
     pass_ms: Mapping[int, float]
+    """Milliseconds by the number of tokens in the pass."""
 
     @property
     def bits(self) -> float:
@@ -65,16 +65,16 @@ class TypeSpeed(Struct, frozen=True):
         return _READ * self.read_ms + _WRITTEN * self.write_ms
 
     def describe_gain(self, other: TypeSpeed, least: float) -> str:
-        """What is at least `least` times as fast as with the other type; empty if
-        nothing is.
+        """What is at least `least` times as fast as with the other type.
+
+        For example "reads 1.8 × and writes 1.3 ×"; empty if neither is.
         """
         gains = {
             "reads": other.read_ms / self.read_ms,
             "writes": other.write_ms / self.write_ms,
         }
-        return " and ".join(
-            f"{what} {x:.1f} ×" for what, x in gains.items() if x >= least
-        )
+        described = [f"{what} {x:.1f} ×" for what, x in gains.items() if x >= least]
+        return " and ".join(described)
 
     @property
     def verify_curve(self) -> dict[int, float]:
@@ -88,24 +88,31 @@ def time_types(
     *,
     until_disturbed: bool = False,
 ) -> Iterator[TypeSpeed]:
-    """Time each type, about 1 s each; keep those beside which other programs left the
-    CPUs alone.
+    """Time each type, about 1 s each.
 
-    `until_disturbed`: end at the first that they did not.  Raises EngineError.
+    The times are stored if other programs left the CPUs alone meanwhile. With
+    `until_disturbed`, the first type beside which they did not is the end. Raises
+    EngineError.
     """
     if not names:
         return
     requests = [{"type_number": _NUMBERS[name]} for name in names]
     with closing(background_process.run(_CHILD, requests, on_start)) as replies:
         for name, reply in zip(names, replies, strict=True):
-            speed = TypeSpeed(name, {int(n): ms for n, ms in reply["pass_ms"].items()})
+            pass_ms = {int(width): ms for width, ms in reply["pass_ms"].items()}
+            speed = TypeSpeed(name, pass_ms)
             if reply["other_load"] <= MAX_OTHER_LOAD:
-                speeds = (*read_types().values(), speed)
-                types = {each.name: dict(each.pass_ms) for each in speeds}
-                data_files.write_json(_FILE, {"of": _environment(), "types": types})
+                _store(speed)
             elif until_disturbed:
                 return
             yield speed
+
+
+def _store(speed: TypeSpeed) -> None:
+    """Add a type to those that are stored."""
+    types = {name: dict(stored.pass_ms) for name, stored in read_types().items()}
+    types[speed.name] = dict(speed.pass_ms)
+    data_files.write_json(_FILE, {"of": _environment(), "types": types})
 
 
 def time_missing_types(on_start: OnProcessStart) -> None:
@@ -126,11 +133,15 @@ def missing_types() -> list[str]:
 
 
 def weight_type(quantization: str) -> str:
-    """The timed type of most weights of a file: Q4_K of UD-Q4_K_XL; empty for one not
-    timed.
+    """The type of most weights of a file, if it is timed: Q4_K of UD-Q4_K_XL.
+
+    Empty for a type that is not timed.
     """
-    name = f"{quantization.upper().removeprefix('UD-')}_"
-    return next((each for each in TIMED_TYPES if name.startswith(f"{each}_")), "")
+    name = quantization.upper().removeprefix("UD-")
+    for timed in TIMED_TYPES:
+        if name == timed or name.startswith(f"{timed}_"):
+            return timed
+    return ""
 
 
 class _StoredTimes(Struct, frozen=True):
@@ -150,13 +161,18 @@ def read_types() -> dict[str, TypeSpeed]:
     stored = data_files.read_json(_FILE, _StoredTimes)
     if stored is None or stored.of != _environment():
         return {}
-    speeds = {name: _parse_speed(name, times) for name, times in stored.types.items()}
-    return {name: speed for name, speed in speeds.items() if speed is not None}
+    speeds = {}
+    for name, times in stored.types.items():
+        speed = _parse_speed(name, times)
+        if speed is not None:
+            speeds[name] = speed
+    return speeds
 
 
 def _parse_speed(name: str, times: Any) -> TypeSpeed | None:
-    """None for an unknown type, and for times that no CPU needs: speeds are divided by
-    them.
+    """None for an unknown type, and for times that no CPU needs.
+
+    Speeds are divided by these times, so they must not be zero.
     """
     try:
         pass_ms = from_json(dict[_PassWidth, _PassMs], times)

@@ -1,7 +1,6 @@
-"""Enlarges the heads of a model together with it: the same drafts at a real head's
-cost.
+"""Enlarges the heads of a model together with it: the same drafts at a real head's cost.
 
-Like growth.py for models: the layers of a head get the width, heads and FFN of the
+It is like growth.py for models: the layers of a head get the width, heads and FFN of the
 larger target, so a draft step costs as much as one of that target's layers. Embeddings
 and output stay those of the target. The indices of the hidden states and of the
 target's layers change accordingly.
@@ -55,7 +54,8 @@ class Head:
             raise ValueError(
                 f"{path.name}: only EAGLE-3, DFlash and DSpark heads can be enlarged"
             )
-        self.small, self.big = growth.small.n_embd, growth.big.n_embd
+        self.small = growth.small.n_embd
+        self.big = growth.big.n_embd
         self.hidden_states = len(self.value("target_layers"))
 
     def value(self, key: str) -> Any:
@@ -63,28 +63,33 @@ class Head:
 
     def places(self, axis: str, n: int) -> tuple[NDArray[np.int64], int]:
         """The new positions of an axis's n indices, and its new length."""
-        if axis == "in":  # EAGLE-3 reads a token's embedding and a state, side by side
-            return self.repeated(2 if self.arch == "eagle3" else 1)
-        # EAGLE-3 norms the states before they are fused, the others after
+        if axis == "in":
+            # EAGLE-3 reads a token's embedding and a state, side by side.
+            n_states = 2 if self.arch == "eagle3" else 1
+            return self.repeated(n_states)
         if axis == "fused":
-            return self.repeated(self.hidden_states if n > self.small else 1)
+            # EAGLE-3 norms the states before they are fused, the others after.
+            n_states = self.hidden_states if n > self.small else 1
+            return self.repeated(n_states)
         if axis == "hidden_states":
             return self.repeated(self.hidden_states)
         if axis == "judged":  # a state, and a row of the Markov matrix
-            rest = np.arange(self.small, n) + self.big - self.small
-            return np.concatenate(
-                [np.arange(self.small), rest]
-            ), n + self.big - self.small
+            added = self.big - self.small
+            state = np.arange(self.small)
+            row = np.arange(self.small, n) + added
+            return np.concatenate([state, row]), n + added
         if axis == "all":
             return np.arange(n), n
         return self.growth.places[axis], self.growth.big.axis(axis)
 
     def repeated(self, times: int) -> tuple[NDArray[np.int64], int]:
+        """As `places`, of so many states side by side."""
         parts = [np.arange(self.small) + i * self.big for i in range(times)]
         return np.concatenate(parts), times * self.big
 
     def grown(self, tensor: Any) -> Tensor:
-        name, kind = _plain(tensor.name), tensor.tensor_type
+        name = _plain(tensor.name)
+        kind = tensor.tensor_type
         if name in NORMS:
             values = dequantize(tensor.data, kind)
             at, n = self.places(NORMS[name], len(values))
@@ -95,10 +100,9 @@ class Head:
             shape = tuple(int(n) for n in reversed(tensor.shape))
             return Tensor(tensor.name, shape, kind, lambda: tensor.data)
         values = np.atleast_2d(dequantize(tensor.data, kind))
-        (rows, n_rows), (columns, n_columns) = (
-            self.places(axis, n)
-            for axis, n in zip(AXES[name], values.shape, strict=True)
-        )
+        row_axis, column_axis = AXES[name]
+        rows, n_rows = self.places(row_axis, len(values))
+        columns, n_columns = self.places(column_axis, values.shape[1])
         full = blank((n_rows, n_columns), name in NOISY)
         full[np.ix_(rows, columns)] = values
         kind = Kind.F32 if name == "conf_proj" else self.growth.kind
@@ -106,18 +110,19 @@ class Head:
 
     def header(self) -> dict[str, Any]:
         """The metadata that changes."""
-        big, growth = self.big, self.growth
+        growth = self.growth
         epsilon = "attention.layer_norm_rms_epsilon"
-        step = growth.big.n_layer, growth.small.n_layer
+        target_layers = [
+            layer * growth.big.n_layer // growth.small.n_layer
+            for layer in self.value("target_layers")
+        ]
         changed = {
-            "embedding_length": big,
+            "embedding_length": self.big,
             "feed_forward_length": growth.big.n_ff,
             "attention.head_count": growth.big.n_head,
             "attention.head_count_kv": growth.big.n_head_kv,
-            "target_hidden_size": big,
-            "target_layers": [
-                layer * step[0] // step[1] for layer in self.value("target_layers")
-            ],
+            "target_hidden_size": self.big,
+            "target_layers": target_layers,
             epsilon: self.value(epsilon) * growth.shrink,
         }
         return {f"{self.arch}.{key}": value for key, value in changed.items()}
@@ -132,4 +137,7 @@ def write(path: Path, head: Head) -> int:
 def _plain(name: str) -> str:
     """A tensor's name without its layer and its ending."""
     *_, name = name.removesuffix(".weight").rsplit("blk.", 1)
-    return name.split(".", 1)[1] if name[:1].isdigit() else name
+    if not name[:1].isdigit():
+        return name
+    _, _, name = name.partition(".")
+    return name

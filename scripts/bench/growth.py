@@ -1,5 +1,6 @@
-"""Places a trained llama-architecture model in a larger shape that computes the same
-function.
+"""Places a trained model in a larger shape that computes the same function.
+
+Both have the architecture llama. How each part grows:
 
 - width: zeros beyond the trained width; RMSNorm's weights times sqrt(d/D), its epsilon times d/D;
 - heads and FFN channels: the extra ones compute noise, which zero columns remove;
@@ -53,12 +54,14 @@ class Shape(Struct, frozen=True):
         return self.n_head // self.n_head_kv
 
     def axis(self, name: str) -> int:
+        """The length of an axis."""
         sizes = {
             "embd": self.n_embd,
             "q": self.n_head * HEAD,
             "kv": self.n_head_kv * HEAD,
+            "ff": self.n_ff,
         }
-        return {**sizes, "ff": self.n_ff}[name]
+        return sizes[name]
 
     def matrix(self, name: str) -> tuple[int, int]:
         rows, columns = MATRICES[name]
@@ -132,13 +135,14 @@ def trained_model(path: Path) -> Source:
 # --- the larger model -----------------------------------------------------------------
 
 # A prime length, so that no two rows of a matrix are equal.
-NOISE = np.random.default_rng(0).standard_normal(1_000_003, np.float32) * np.float32(
-    0.02
-)
+NOISE = np.random.default_rng(0).standard_normal(1_000_003, np.float32)
+NOISE *= np.float32(0.02)
 
 
 def blank(shape: tuple[int, ...], noisy: bool) -> Array:
-    return np.resize(NOISE, shape) if noisy else np.zeros(shape, np.float32)
+    if noisy:
+        return np.resize(NOISE, shape)
+    return np.zeros(shape, np.float32)
 
 
 def stored_as(kind: Kind, values: Array) -> Stored:
@@ -146,22 +150,24 @@ def stored_as(kind: Kind, values: Array) -> Stored:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     rows, columns = values.shape
     if columns % block:
-        raise ValueError(
-            f"{kind.name} needs a multiple of {block} columns, not {columns}"
-        )
+        problem = f"{kind.name} needs a multiple of {block} columns, not {columns}"
+        raise ValueError(problem)
     stored = np.empty((rows, columns // block * size), np.uint8)
-    values, threads = np.ascontiguousarray(values, np.float32), os.cpu_count() or 1
+    values = np.ascontiguousarray(values, np.float32)
 
     def quantize(first: int, last: int) -> None:
+        """Rows from `first` to `last`."""
+        source = values.ctypes.data_as(c_void_p)
+        target = stored.ctypes.data_as(c_void_p)
+        start = c_int64(first * columns)
+        n_rows = c_int64(last - first)
+        importance = None  # No importance matrix.
         C._lib.ggml_quantize_chunk(
-            *(
-                int(kind),
-                values.ctypes.data_as(c_void_p),
-                stored.ctypes.data_as(c_void_p),
-            ),
-            *(c_int64(first * columns), c_int64(last - first), c_int64(columns), None),
+            *(int(kind), source, target),
+            *(start, n_rows, c_int64(columns), importance),
         )
 
+    threads = os.cpu_count() or 1
     bounds = np.linspace(0, rows, threads + 1, dtype=int).tolist()
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(quantize, bounds[:-1], bounds[1:]))
@@ -188,15 +194,17 @@ class Growth:
     """A trained model's tensors placed in a larger shape."""
 
     def __init__(self, source: Source, shape: Shape, kind: Kind, turn: int = 0) -> None:
-        """A `turn` other than 0 unties the output and rotates its rows by as many
-        tokens.
-        """
-        self.source, self.small, self.big = source, source.shape, shape
-        self.kind, self.turn = kind, turn
+        """A `turn` other than 0 unties the output and rotates its rows by so many tokens."""
+        self.source = source
+        self.small = source.shape
+        self.big = shape
+        self.kind = kind
+        self.turn = turn
         self.check_fit()
         self.shrink = source.shape.n_embd / shape.n_embd
-        layers, trained = shape.n_layer, source.shape.n_layer
-        self.trained = {i * layers // trained: i for i in range(trained)}
+        # The trained layers by their new index: 4 layers of 10 become 0, 2, 5 and 7.
+        n_trained = source.shape.n_layer
+        self.trained = {i * shape.n_layer // n_trained: i for i in range(n_trained)}
         self.places = {name: self.place(name) for name in ("embd", "q", "kv", "ff")}
 
     def check_fit(self) -> None:
@@ -205,8 +213,9 @@ class Growth:
                 raise ValueError(f"{name} of {self.big} is below that of {self.small}")
 
     def place(self, axis: str) -> NDArray[np.int64]:
-        """The new index of each trained index of an axis; query heads stay with their
-        KV head.
+        """The new index of each trained index of an axis.
+
+        Query heads stay with their KV head.
         """
         index = np.arange(self.small.axis(axis))
         if axis != "q":
@@ -220,7 +229,8 @@ class Growth:
         for layer in range(self.big.n_layer):
             yield from (self.norm(layer, name) for name in NORMS)
             yield from (self.matrix(layer, name) for name in MATRICES)
-        last, width = "output_norm.weight", (self.big.n_embd,)
+        last = "output_norm.weight"
+        width = (self.big.n_embd,)
         yield Tensor(last, width, Kind.F32, lambda: self.scaled(last))
         if self.turn or not self.source.is_tied:
             trained = "token_embd.weight" if self.source.is_tied else "output.weight"
@@ -253,7 +263,8 @@ class Growth:
         )
 
     def matrix(self, layer: int, name: str) -> Tensor:
-        shape, noisy = self.big.matrix(name), name not in RETURNING
+        shape = self.big.matrix(name)
+        noisy = name not in RETURNING
 
         def stored() -> Stored:
             if layer not in self.trained:
@@ -269,12 +280,12 @@ class Growth:
     def header(self) -> dict[str, Any]:
         """The metadata that changes."""
         epsilon = "llama.attention.layer_norm_rms_epsilon"
+        n_ctx = self.big.n_ctx or self.source.value("llama.context_length")
         return {
             "general.name": f"localspec bench: {self.source.value('general.name')}, grown",
             "general.description": "a smaller model's function at a larger one's cost",
             "general.file_type": FILE_TYPES[self.kind.name],
-            "llama.context_length": self.big.n_ctx
-            or self.source.value("llama.context_length"),
+            "llama.context_length": n_ctx,
             "llama.embedding_length": self.big.n_embd,
             "llama.block_count": self.big.n_layer,
             "llama.feed_forward_length": self.big.n_ff,
@@ -294,11 +305,11 @@ def write_gguf(
     """Writes the enlarged file tensor by tensor; returns its number of parameters."""
     out = gguf.GGUFWriter(path, arch)
     for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            inner = field.types[-1] if len(field.types) > 1 else None
-            out.add_key_value(
-                key, changed.get(key, field.contents()), field.types[0], inner
-            )
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        value = changed.get(key, field.contents())
+        item_type = field.types[-1] if len(field.types) > 1 else None  # Of an array.
+        out.add_key_value(key, value, field.types[0], item_type)
     for tensor in tensors:
         block, size = gguf.GGML_QUANT_SIZES[tensor.kind]
         stored = math.prod(tensor.shape) // block * size

@@ -56,32 +56,60 @@ class PairShapes:
 
 
 SIZES = {
-    "0.5b": PairShapes(Shape(896, 24, 14, 2, 6912), Shape(896, 3, 14, 2, 4864)),
-    "1b": PairShapes(Shape(2048, 16, 32, 8, 8192), Shape(1536, 3, 24, 6, 6144)),
-    "3b": PairShapes(Shape(3072, 28, 48, 8, 8192), Shape(2048, 4, 32, 8, 8192)),
+    "0.5b": PairShapes(
+        target=Shape(n_embd=896, n_layer=24, n_head=14, n_head_kv=2, n_ff=6912),
+        draft=Shape(n_embd=896, n_layer=3, n_head=14, n_head_kv=2, n_ff=4864),
+    ),
+    "1b": PairShapes(
+        target=Shape(n_embd=2048, n_layer=16, n_head=32, n_head_kv=8, n_ff=8192),
+        draft=Shape(n_embd=1536, n_layer=3, n_head=24, n_head_kv=6, n_ff=6144),
+    ),
+    "3b": PairShapes(
+        target=Shape(n_embd=3072, n_layer=28, n_head=48, n_head_kv=8, n_ff=8192),
+        draft=Shape(n_embd=2048, n_layer=4, n_head=32, n_head_kv=8, n_ff=8192),
+    ),
     "8b": PairShapes(
-        Shape(4096, 32, 64, 16, 15616, 131072), Shape(2048, 4, 32, 8, 8192, 131072)
+        target=Shape(
+            n_embd=4096,
+            n_layer=32,
+            n_head=64,
+            n_head_kv=16,
+            n_ff=15616,
+            n_ctx=131072,
+        ),
+        draft=Shape(
+            n_embd=2048,
+            n_layer=4,
+            n_head=32,
+            n_head_kv=8,
+            n_ff=8192,
+            n_ctx=131072,
+        ),
     ),
 }
-"""After Qwen2.5-0.5B, Llama-3.2-1B, Llama-3.2-3B and Llama-3.1-8B (in heads of 64).  The FFN of the
-first and the last is widened, from 4864 and 14336, by the weight of the output matrix which this
-vocabulary of 4,096 lacks.
+"""Shapes like those of Qwen2.5-0.5B, Llama-3.2-1B, Llama-3.2-3B and Llama-3.1-8B.
+
+All have heads of 64. The FFN of the first and the last is widened, from 4864 and 14336,
+by the weight of the output matrix that this vocabulary of 4,096 lacks.
 """
 DEEP_SIZES = {
-    "0.5b": Shape(1152, 30, 18, 6, 3328),
-    "1b": Shape(1536, 30, 24, 8, 5632),
-    "3b": Shape(2304, 30, 36, 12, 12288),
+    "0.5b": Shape(n_embd=1152, n_layer=30, n_head=18, n_head_kv=6, n_ff=3328),
+    "1b": Shape(n_embd=1536, n_layer=30, n_head=24, n_head_kv=8, n_ff=5632),
+    "3b": Shape(n_embd=2304, n_layer=30, n_head=36, n_head_kv=12, n_ff=12288),
 }
 """The size that a real model gets: 30 layers, three query heads for each KV head."""
 TOLERANCE = {"F16": 0.015, "BF16": 0.015, "Q8_0": 0.01, "Q4_0": 0.15, "Q4_K": 0.2}
-"""Allowed distance of the logits from the trained ones: root mean square over standard
-deviation. About twice the rounding error; in F32 that is 1e-5. F16 and BF16 differ more
-than Q8_0 because the trained files are Q8_0, for which llama.cpp also rounds
-activations.
+"""Allowed distance of the logits from the trained ones, in standard deviations.
+
+The distance is a root mean square. It is about twice the rounding error; in F32 that is
+1e-5. F16 and BF16 differ more than Q8_0 because the trained files are Q8_0, for which
+llama.cpp also rounds activations.
 """
 REAL_TOLERANCE = 0.06
-"""The same for a real model of any type: SmolLM2's own copy in BF16 is 0.028 from its
-Q4_1 file, which rounds activations more roughly.
+"""The same for a real model of any type.
+
+SmolLM2's own copy in BF16 is 0.028 from its Q4_1 file, which rounds activations more
+roughly.
 """
 
 
@@ -101,33 +129,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
-    kind, tolerance = Kind[args.type], TOLERANCE[args.type]
+    kind = Kind[args.type]
+    tolerance = TOLERANCE[args.type]
     stem = f"{args.out}/{args.size}-{args.type}"
     if args.source:
-        source, shape = args.source, DEEP_SIZES[args.size]
+        source = args.source
+        shape = DEEP_SIZES[args.size]
         path = args.out / f"{args.size}-target-{args.type}.gguf"
         made = [make(path, trained_model(source), shape, kind)]
         tolerance = max(tolerance, REAL_TOLERANCE)
     else:
-        source, shape = DEMO / "demo-target.gguf", SIZES[args.size].target
+        source = DEMO / "demo-target.gguf"
+        shape = SIZES[args.size].target
         made = list(make_pair(stem, SIZES[args.size], kind, args.hopeless))
     make_heads(stem, source, shape, kind, args.head)
-    print(*(one.report(tolerance) for one in made), sep="\n")
-    for draft in made[1:]:
-        same = agreement(draft.logits, made[0].logits)
-        print(
-            f"{draft.path.name} agrees with the target's argmax on {same:.1%} of positions"
-        )
-    return int(any(one.distance > tolerance for one in made))
+    for file in made:
+        print(file.report(tolerance))
+    target, *drafts = made
+    for draft in drafts:
+        same = agreement(draft.logits, target.logits)
+        name = draft.path.name
+        print(f"{name} agrees with the target's argmax on {same:.1%} of positions")
+    if any(file.distance > tolerance for file in made):
+        return 1
+    return 0
 
 
 # --- the check ------------------------------------------------------------------------
 
 
 def logits(path: Path) -> Array:
-    """The logits at each of the first N_CHECKED tokens of a held-out module, on the
-    CPU.
-    """
+    """The logits on the CPU, at each of the first N_CHECKED tokens of a held-out module."""
     settings = ContextSettings(
         n_ctx=N_CHECKED,
         n_gpu_layers=0,
@@ -135,7 +167,8 @@ def logits(path: Path) -> Array:
         flash_attn="on",
         kv_type="f16",
     )
-    model = LlamaContext(path, ModelRole(settings, N_CHECKED, 0))
+    role = ModelRole(settings, n_outputs_max=N_CHECKED, n_rs_seq=0)
+    model = LlamaContext(path, role)
     try:
         text = inspect.getsource(textwrap)[: 8 * N_CHECKED]
         tokens = model.vocabulary.tokenize(text, add_special=False)[:N_CHECKED]
@@ -164,15 +197,19 @@ class CheckedFile:
     same_argmax: float
 
     def report(self, tolerance: float) -> str:
-        verdict = (
-            "ok" if self.distance <= tolerance else f"OVER the tolerance of {tolerance}"
-        )
+        verdict = "ok"
+        if self.distance > tolerance:
+            verdict = f"OVER the tolerance of {tolerance}"
         return (
-            f"{self.path}: {self.path.stat().st_size / 1e6:,.0f} MB,"
-            f" {self.parameters / 1e6:,.1f} M parameters\n"
+            f"{describe_size(self.path, self.parameters)}\n"
             f"  logits within {self.largest:.4f} of the trained model's, same argmax"
             f" {self.same_argmax:.1%}, distance {self.distance:.5f}: {verdict}"
         )
+
+
+def describe_size(path: Path, parameters: int) -> str:
+    megabytes = path.stat().st_size / 1e6
+    return f"{path}: {megabytes:,.0f} MB, {parameters / 1e6:,.1f} M parameters"
 
 
 def make(
@@ -182,11 +219,17 @@ def make(
     parameters = write_gguf(
         path, "llama", source.reader, growth.header(), list(growth.tensors())
     )
-    wanted, found = np.roll(logits(source.path), turn, axis=-1), logits(path)
-    distance = float(np.sqrt(np.square(found - wanted).mean()) / wanted.std())
-    largest = float(np.abs(found - wanted).max())
+    wanted = np.roll(logits(source.path), turn, axis=-1)
+    found = logits(path)
+    difference = found - wanted
+    root_mean_square = np.sqrt(np.square(difference).mean())
     return CheckedFile(
-        path, parameters, found, distance, largest, agreement(found, wanted)
+        path,
+        parameters=parameters,
+        logits=found,
+        distance=float(root_mean_square / wanted.std()),
+        largest=float(np.abs(difference).max()),
+        same_argmax=agreement(found, wanted),
     )
 
 
@@ -194,9 +237,8 @@ def make_pair(
     stem: str, shapes: PairShapes, kind: Kind, hopeless: bool
 ) -> Iterator[CheckedFile]:
     """Write STEM-target.gguf, STEM-draft.gguf and, if `hopeless`, STEM-hopeless.gguf."""
-    target, draft = (
-        trained_model(DEMO / f"demo-{role}.gguf") for role in ("target", "draft")
-    )
+    target = trained_model(DEMO / "demo-target.gguf")
+    draft = trained_model(DEMO / "demo-draft.gguf")
     yield make(Path(f"{stem}-target.gguf"), target, shapes.target, kind)
     yield make(Path(f"{stem}-draft.gguf"), draft, shapes.draft, kind)
     if hopeless:
@@ -212,18 +254,18 @@ def make_heads(
     for head in heads:
         path = Path(f"{stem}-{head.stem.removeprefix('demo-')}.gguf")
         parameters = grow_heads.write(path, grow_heads.Head(head, growth))
-        print(
-            f"{path}: {path.stat().st_size / 1e6:,.0f} MB, {parameters / 1e6:,.1f} M parameters"
-        )
+        print(describe_size(path, parameters))
 
 
 def quantize(source: Path, target: Path, kind: str) -> None:
-    """Write a copy of a model with its matrices in another type, such as `bf16` or
-    `Q8_0`.
+    """Write a copy of a model with its matrices in another type.
+
+    A type is `bf16` or `Q8_0`, for example.
     """
     params = C.llama_model_quantize_default_params()
     params.ftype = getattr(C, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
-    params.allow_requantize, params.nthread = True, THREADS
+    params.allow_requantize = True
+    params.nthread = THREADS
     part = target.with_suffix(".part")
     if C.llama_model_quantize(os.fsencode(source), os.fsencode(part), params):
         raise BenchError(f"llama.cpp cannot convert {source}.")

@@ -43,12 +43,13 @@ HERE = str(Path(__file__).resolve())
 RATES = (20, 100, 400)
 LETTERS = "αβγδεζηθικλμνξοπρστυφχψω"
 """Typed letters that occur in no answer."""
-PAGE_UP, PAGE_DOWN, F2 = b"\x1b[5~", b"\x1b[6~", b"\x1bOQ"
+PAGE_UP = b"\x1b[5~"
+PAGE_DOWN = b"\x1b[6~"
+F2 = b"\x1bOQ"
 PROMPT = "def fibonacci(n):"
 
 
 # --- the process in the terminal
-# ----------------------------------------------------------------
 
 
 def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
@@ -69,11 +70,12 @@ def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
     from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
 
     app.reduce_gc_pauses()
-    runner, options = EngineRunner(), AppOptions()
-    dialogue = ChatSession(launch.resolve_pair("demo", "auto"))
-    dialogue.change_settings(max_tokens=tokens)
-    dialogue.settings = dialogue.settings.with_value("temperature", "0")
-    LocalspecApp(options, runner, lambda: ChatScreen(dialogue, runner, options)).run()
+    runner = EngineRunner()
+    options = AppOptions()
+    session = ChatSession(launch.resolve_pair("demo", "auto"))
+    session.change_settings(max_tokens=tokens)
+    session.settings = session.settings.with_value("temperature", "0")
+    LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options)).run()
     runner.close()
 
 
@@ -81,38 +83,43 @@ class Timed(EngineProcess):
     """Writes the speed of an answer to a file."""
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
-        first = last = 0.0
-        count = 0
+        first = 0.0
+        last = 0.0
+        n_later = 0  # Tokens after the first round.
         for event in super().generate(request):
             if isinstance(event, Round):
                 last = time.perf_counter()
-                first = first or last
-                count += len(event.tokens) if last > first else 0
+                if not first:
+                    first = last
+                else:
+                    n_later += len(event.tokens)
             elif isinstance(event, GenerationFinished) and last > first:
                 part = data_dir() / "part"
-                part.write_text(str(count / (last - first)))
+                part.write_text(str(n_later / (last - first)))
                 part.replace(data_dir() / "rate")
             yield event
 
 
 def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Terminal:
-    return Terminal(
-        HERE, "chat", str(rate), str(tokens), str(int(chats)), folder=folder
-    )
+    words = [str(rate), str(tokens), str(int(chats))]
+    return Terminal(HERE, "chat", *words, folder=folder)
 
 
 def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float]:
-    """Tokens per second that reach the terminal, and frames per second."""
-    kept = Path(folder) / "rate"
-    kept.unlink(missing_ok=True)
+    """Tokens per second that reach the terminal, and frames per second.
+
+    The rate 0 means the demo pair, whose frames are not counted.
+    """
+    written_rate = Path(folder) / "rate"
+    written_rate.unlink(missing_ok=True)
     with Terminal(HERE, how, str(rate), str(tokens), "1", folder=folder) as here:
         if how == "chat":
             here.wait_for("Type a message" if rate else "Text-completion")
             here.quiet()
             here.type(f"{PROMPT}\r")
         if not rate:
-            here.drain(kept.exists)
-            return float(kept.read_text()), 0.0
+            here.drain(written_rate.exists)
+            return float(written_rate.read_text()), 0.0
         first = here.wait_for(FIRST.strip())
         last = here.wait_for(LAST.strip())
         painted = [at for at in here.frames if first < at <= last]
@@ -120,27 +127,41 @@ def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float
 
 
 def speeds(quick: bool, folder: str) -> None:
-    for rate in (*RATES, 0):
-        tokens = int(rate * (4 if quick else 10)) or 500
-        ratios, app, plain_, frames = [], [], [], []
-        for turn in range(2 if quick else 5):
-            found = {}
-            for how in ("chat", "run") if turn % 2 else ("run", "chat"):
-                found[how], repaints = speed(folder, how, rate, tokens)
-                frames += [repaints] if how == "chat" and rate else []
-            ratios.append(found["chat"] / found["run"])
-            app.append(found["chat"])
-            plain_.append(found["run"])
-        name = f"{rate} tok/s" if rate else "demo pair"
-        painted = f"   {max(frames):4.1f} frames/s at most" if frames else ""
-        print(
-            f"speed   {name:>10}: app {median(app):6.1f}  run {median(plain_):6.1f}  "
-            f"ratio {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f}){painted}",
-            flush=True,
-        )
+    n_turns = 2 if quick else 5
+    seconds = 4 if quick else 10
+    for rate in RATES:
+        compare_speeds(f"{rate} tok/s", folder, rate, rate * seconds, n_turns)
+    compare_speeds("demo pair", folder, 0, 500, n_turns)
+
+
+def compare_speeds(
+    name: str, folder: str, rate: float, tokens: int, n_turns: int
+) -> None:
+    by_way: dict[str, list[float]] = {"run": [], "chat": []}
+    frames = []
+    for turn in range(n_turns):
+        order = ["run", "chat"]
+        if turn % 2:
+            order.reverse()
+        for how in order:
+            tokens_per_second, frames_per_second = speed(folder, how, rate, tokens)
+            by_way[how].append(tokens_per_second)
+            if frames_per_second:
+                frames.append(frames_per_second)
+    turns = zip(by_way["chat"], by_way["run"], strict=True)
+    ratios = [app / run for app, run in turns]
+    line = (
+        f"speed   {name:>10}: app {median(by_way['chat']):6.1f}"
+        f"  run {median(by_way['run']):6.1f}"
+        f"  ratio {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+    )
+    if frames:
+        line += f"   {max(frames):4.1f} frames/s at most"
+    print(line, flush=True)
 
 
 def keys(quick: bool, folder: str) -> None:
+    letters = LETTERS if quick else LETTERS * 4
     for rate in (100, 400):
         for view in ("Markdown", "tokens"):
             with chat(folder, rate, 100_000) as here:
@@ -150,9 +171,7 @@ def keys(quick: bool, folder: str) -> None:
                 here.wait_for(FIRST.strip())
                 if view == "tokens":
                     here.type(F2 + b"\t")
-                found = [
-                    typed(here, letter) for letter in LETTERS * (1 if quick else 4)
-                ]
+                found = [typed(here, letter) for letter in letters]
                 show(f"keys    {rate} tok/s, {view}", found)
 
 
@@ -168,24 +187,26 @@ def typed(here: Terminal, letter: str) -> float:
 
 
 def scroll(quick: bool, folder: str) -> None:
-    turns = 5
     total = 2_000 if quick else 10_000
-    for name, chats, each in (
-        ("Markdown", True, total // turns),
-        ("raw", False, total),
-    ):
-        with chat(folder, 5000, each, chats=chats) as here:
-            here.wait_for("Type a message" if chats else "Text-completion")
-            here.quiet()
-            for _ in range(turns if chats else 1):
-                since = len(here.seen)
-                here.type("a\r")
-                here.wait_for(LAST.strip(), since)
-                here.quiet()
-            show(f"scroll  {name}, {total:,} tokens", pages(here))
-            here.type(F2)
-            here.quiet()
-            show(f"scroll  {name}, tokens shown", pages(here))
+    with chat(folder, 5000, total // 5, chats=True) as here:
+        here.wait_for("Type a message")
+        scroll_transcript("Markdown", here, n_turns=5, total=total)
+    with chat(folder, 5000, total, chats=False) as here:
+        here.wait_for("Text-completion")
+        scroll_transcript("raw", here, n_turns=1, total=total)
+
+
+def scroll_transcript(name: str, here: Terminal, n_turns: int, total: int) -> None:
+    here.quiet()
+    for _ in range(n_turns):
+        since = len(here.seen)
+        here.type("a\r")
+        here.wait_for(LAST.strip(), since)
+        here.quiet()
+    show(f"scroll  {name}, {total:,} tokens", pages(here))
+    here.type(F2)
+    here.quiet()
+    show(f"scroll  {name}, tokens shown", pages(here))
 
 
 def pages(here: Terminal) -> list[float]:
@@ -202,19 +223,21 @@ def pages(here: Terminal) -> list[float]:
 
 
 def begin(quick: bool, folder: str) -> None:
+    n_starts = 3 if quick else 15
     for name, words, text in (
         ("Home", ("-m", "localspec"), "Ready to run"),
         ("--help", ("-m", "localspec", "--help"), "Commands"),
     ):
         found = []
-        for _ in range(3 if quick else 15):
+        for _ in range(n_starts):
             with Terminal(*words, folder=folder) as here:
                 found.append((here.wait_for(text) - here.began) * 1e3)
         show(f"start   {name}", found)
 
 
 def idle(quick: bool, folder: str) -> None:
-    settle, seconds = (5, 5) if quick else (20, 60)
+    settle = 5 if quick else 20
+    seconds = 5 if quick else 60
     with Terminal("-m", "localspec", folder=folder) as here:
         here.wait_for("Ready to run")
         cpu_share("Home", here, settle, seconds)
@@ -229,30 +252,32 @@ def idle(quick: bool, folder: str) -> None:
 
 
 def cpu_share(name: str, here: Terminal, settle: float, seconds: float) -> None:
-    """Prints the CPU time of the app and of its child processes, after they have
-    settled.
-    """
+    """Print the CPU time of the app and of its child processes, once settled."""
     app = psutil.Process(here.pid)
 
-    def used() -> tuple[float, float]:
+    def app_seconds() -> float:
+        times = app.cpu_times()
+        return float(times.user + times.system)
+
+    def engine_seconds() -> float:
         children = [child.cpu_times() for child in app.children(recursive=True)]
-        return sum(app.cpu_times()[:2]), sum(
-            times.user + times.system for times in children
-        )
+        return float(sum(times.user + times.system for times in children))
 
     def wait(duration: float) -> float:
         end = time.perf_counter() + duration
         return here.drain(lambda: time.perf_counter() >= end)
 
-    began, before, frames = wait(settle), used(), len(here.frames)
+    began = wait(settle)
+    app_before = app_seconds()
+    engine_before = engine_seconds()
+    frames_before = len(here.frames)
     took = wait(seconds) - began
-    own, engine = (
-        100 * (now - then) / took for now, then in zip(used(), before, strict=True)
-    )
-    painted = len(here.frames) - frames
+    app_percent = 100 * (app_seconds() - app_before) / took
+    engine_percent = 100 * (engine_seconds() - engine_before) / took
+    painted = len(here.frames) - frames_before
     print(
-        f"idle    {name}: app {own:.2f} %, engine {engine:.2f} % of one core "
-        f"in {took:.0f} s, {painted} frames",
+        f"idle    {name}: app {app_percent:.2f} %, engine {engine_percent:.2f} %"
+        f" of one core in {took:.0f} s, {painted} frames",
         flush=True,
     )
 

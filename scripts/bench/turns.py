@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean, median
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 from programs import BenchError, Case, Run, ShortAnswerError
 
+T = TypeVar("T")
 PLAIN_NAME = "localspec plain"
 MIN_DISTINCT = 0.5  # Below this share of distinct 4-grams an answer repeats itself.
 
@@ -56,11 +58,19 @@ class Measurement(Struct):
             self._run(contestant, self.cases[0])
         for turn in range(turns):
             for case in self.cases:
-                for contestant in self.contestants[:: -1 if turn % 2 else 1]:
-                    if (run := self._run(contestant, case)) is not None:
-                        key = (contestant.name, case.name, case.temperature, turn)
-                        self.samples.append(Sample(*key, run))
-                        print(self.samples[-1], file=sys.stderr, flush=True)
+                for contestant in in_turn(self.contestants, turn):
+                    run = self._run(contestant, case)
+                    if run is None:
+                        continue
+                    sample = Sample(
+                        contestant=contestant.name,
+                        prompt=case.name,
+                        temperature=case.temperature,
+                        turn=turn,
+                        run=run,
+                    )
+                    self.samples.append(sample)
+                    print(sample, file=sys.stderr, flush=True)
 
     def _run(self, contestant: Contestant, case: Case) -> Run | None:
         if contestant.name in self.failed:
@@ -76,61 +86,66 @@ class Measurement(Struct):
             return None
 
     def varied(self) -> Measurement | None:
-        """The greedy answers that do not repeat themselves; None if that is all or none
-        of them.
+        """The greedy answers that do not repeat themselves.
+
+        None if that is all of them, or none.
         """
+        repetitive = set()
+        for (prompt, _), run in self.by_turn(PLAIN_NAME, 0).items():
+            if run.distinct is not None and run.distinct < MIN_DISTINCT:
+                repetitive.add(prompt)
         greedy = [case for case in self.cases if not case.temperature]
-        repetitive = {
-            prompt
-            for (prompt, _), run in self.by_turn(PLAIN_NAME, 0).items()
-            if run.distinct is not None and run.distinct < MIN_DISTINCT
-        }
         cases = [case for case in greedy if case.name not in repetitive]
-        return replace(self, cases=cases) if 0 < len(cases) < len(greedy) else None
+        if not cases or len(cases) == len(greedy):
+            return None
+        return replace(self, cases=cases)
 
     def by_turn(self, name: str, temperature: float) -> dict[tuple[str, int], Run]:
-        """By prompt and turn."""
+        """A contestant's runs by prompt and turn."""
         prompts = {case.name for case in self.cases if case.temperature == temperature}
-        return {
-            (s.prompt, s.turn): s.run
-            for s in self.samples
-            if s.contestant == name
-            and s.temperature == temperature
-            and s.prompt in prompts
-        }
+        runs = {}
+        for sample in self.samples:
+            is_wanted = sample.contestant == name and sample.temperature == temperature
+            if is_wanted and sample.prompt in prompts:
+                runs[sample.prompt, sample.turn] = sample.run
+        return runs
 
     def ratios(
         self, name: str, temperature: float, value: Callable[[Run], float]
     ) -> dict[str, float]:
         """By prompt: the median of the ratios within a turn."""
-        ours, theirs = (
-            self.by_turn(name, temperature),
-            self.by_turn(self.base, temperature),
-        )
-        found: dict[str, list[float]] = {}
-        for key in ours.keys() & theirs.keys():
-            found.setdefault(key[0], []).append(value(ours[key]) / value(theirs[key]))
-        return {
-            case.name: median(found[case.name])
-            for case in self.cases
-            if case.name in found
-        }
+        ours = self.by_turn(name, temperature)
+        base = self.by_turn(self.base, temperature)
+        by_prompt: dict[str, list[float]] = {}
+        for prompt, turn in ours.keys() & base.keys():
+            ratio = value(ours[prompt, turn]) / value(base[prompt, turn])
+            by_prompt.setdefault(prompt, []).append(ratio)
+        medians = {}
+        for case in self.cases:
+            if case.name in by_prompt:
+                medians[case.name] = median(by_prompt[case.name])
+        return medians
+
+
+def in_turn(items: Sequence[T], turn: int) -> Sequence[T]:
+    """The items in reverse order every second turn, so that drift meets all alike."""
+    if turn % 2:
+        return items[::-1]
+    return items
 
 
 # --- the table
-# ------------------------------------------------------------------------------
 
 COLUMNS = (
-    *(
-        "T",
-        "program",
-        "tok/s, ratio",
-        "worst",
-        "whole answer, ratio",
-        "tok/s",
-        "answer, s",
-    ),
-    *("accepted", "same text"),
+    "T",
+    "program",
+    "tok/s, ratio",
+    "worst",
+    "whole answer, ratio",
+    "tok/s",
+    "answer, s",
+    "accepted",
+    "same text",
 )
 
 
@@ -138,43 +153,56 @@ def answer_table(measured: Measurement, tokens: int) -> Iterator[list[str]]:
     yield list(COLUMNS)
     for temperature in dict.fromkeys(case.temperature for case in measured.cases):
         for contestant in best_of_families(measured, temperature):
-            runs = list(measured.by_turn(contestant.name, temperature).values())
-            if runs:
-                same = (
-                    same_texts(measured, contestant.name, tokens)
-                    if not temperature
-                    else ""
-                )
-                yield [
-                    *(f"{temperature:g}", contestant.name),
-                    *ratio_cells(measured, contestant.name, temperature),
-                    f"{median(run.speed for run in runs):.1f}",
-                    f"{median(run.answer_s for run in runs):.2f}",
-                    acceptance_rate(runs),
-                    same,
-                ]
+            row = answer_row(measured, contestant.name, temperature, tokens)
+            if row:
+                yield row
+
+
+def answer_row(
+    measured: Measurement, name: str, temperature: float, tokens: int
+) -> list[str]:
+    """Empty for a contestant without answers."""
+    runs = list(measured.by_turn(name, temperature).values())
+    if not runs:
+        return []
+    same = ""
+    if not temperature:
+        same = same_texts(measured, name, tokens)
+    return [
+        f"{temperature:g}",
+        name,
+        *ratio_cells(measured, name, temperature),
+        f"{median(run.speed for run in runs):.1f}",
+        f"{median(run.answer_s for run in runs):.2f}",
+        acceptance_rate(runs),
+        same,
+    ]
 
 
 def ratio_cells(measured: Measurement, name: str, temperature: float) -> list[str]:
-    """The rate's geometric mean and worst prompt, and the whole answer's geometric
-    mean.
+    """The speed's mean and its worst prompt, and the whole answer's mean.
+
+    Both means are geometric.
     """
     speeds = measured.ratios(name, temperature, lambda run: run.speed).values()
     answers = measured.ratios(name, temperature, lambda run: 1 / run.answer_s).values()
     if not speeds:
-        return [""] * 3
-    means = geometric_mean(speeds), min(speeds), geometric_mean(answers)
-    return [f"{mean:.3f}" for mean in means]
+        return ["", "", ""]
+    return [
+        f"{geometric_mean(speeds):.3f}",
+        f"{min(speeds):.3f}",
+        f"{geometric_mean(answers):.3f}",
+    ]
 
 
 def best_of_families(measured: Measurement, temperature: float) -> list[Contestant]:
-    """All contestants without a family, and the best of each family, by its whole
-    answers.
-    """
+    """The best of each family by its whole answers, and those without a family."""
 
     def answer_s(contestant: Contestant) -> float:
         runs = measured.by_turn(contestant.name, temperature).values()
-        return geometric_mean(run.answer_s for run in runs) if runs else float("inf")
+        if not runs:
+            return float("inf")
+        return geometric_mean(run.answer_s for run in runs)
 
     best: dict[str, Contestant] = {}
     for contestant in measured.contestants:
@@ -185,46 +213,56 @@ def best_of_families(measured: Measurement, temperature: float) -> list[Contesta
 
 def acceptance_rate(runs: Sequence[Run]) -> str:
     drafted = sum(run.drafted for run in runs)
-    return f"{sum(run.accepted for run in runs) / drafted:.0%}" if drafted else ""
+    if not drafted:
+        return ""
+    accepted = sum(run.accepted for run in runs)
+    return f"{accepted / drafted:.0%}"
 
 
 def same_texts(measured: Measurement, name: str, tokens: int) -> str:
     """How many greedy answers equal localspec's plain one."""
-    runs, plain = measured.by_turn(name, 0), measured.by_turn(PLAIN_NAME, 0)
+    runs = measured.by_turn(name, 0)
+    plain = measured.by_turn(PLAIN_NAME, 0)
     both = runs.keys() & plain.keys()
-    same = sum(is_same_text(runs[key], plain[key], tokens) for key in both)
-    return f"{same} of {len(both)}" if both else ""
+    if not both:
+        return ""
+    same = [key for key in both if is_same_text(runs[key], plain[key], tokens)]
+    return f"{len(same)} of {len(both)}"
 
 
 def is_same_text(a: Run, b: Run, tokens: int) -> bool:
     """Texts that reach the limit may be cut a few tokens apart, or within a character."""
-    texts = (run.text.rstrip(string.whitespace + "\ufffd") for run in (a, b))
+    texts = [run.text.rstrip(string.whitespace + "\ufffd") for run in (a, b)]
     shorter, longer = sorted(texts, key=len)
-    return shorter == longer or (
-        longer.startswith(shorter) and min(a.tokens, b.tokens) >= tokens
-    )
+    if shorter == longer:
+        return True
+    reach_limit = min(a.tokens, b.tokens) >= tokens
+    return reach_limit and longer.startswith(shorter)
 
 
 def prompt_table(measured: Measurement) -> Iterator[list[str]]:
     """Ratios of tokens per second, a row for each prompt."""
     names = [contestant.name for contestant in measured.contestants]
     yield ["T", "prompt", *names]
-    columns = {
-        (temperature, name): measured.ratios(name, temperature, lambda run: run.speed)
-        for temperature in {case.temperature for case in measured.cases}
-        for name in names
-    }
+    columns: dict[tuple[float, str], dict[str, float]] = {}
+    for temperature in {case.temperature for case in measured.cases}:
+        for name in names:
+            ratios = measured.ratios(name, temperature, lambda run: run.speed)
+            columns[temperature, name] = ratios
     for case in measured.cases:
-        found = [columns[case.temperature, name].get(case.name) for name in names]
-        cells = ["" if ratio is None else f"{ratio:.2f}" for ratio in found]
-        yield [f"{case.temperature:g}", case.name, *cells]
+        row = [f"{case.temperature:g}", case.name]
+        for name in names:
+            ratio = columns[case.temperature, name].get(case.name)
+            row.append("" if ratio is None else f"{ratio:.2f}")
+        yield row
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """In Markdown, with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [
-        [text.ljust(w) for text, w in zip(row, widths, strict=True)] for row in rows
-    ]
-    cells.insert(1, ["-" * w for w in widths])
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    rule = ["-" * width for width in widths]
+    lines = []
+    for row in (rows[0], rule, *rows[1:]):
+        padded = [cell.ljust(w) for cell, w in zip(row, widths, strict=True)]
+        lines.append(f"| {' | '.join(padded)} |")
+    return "\n".join(lines)

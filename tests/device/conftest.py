@@ -1,5 +1,6 @@
-"""Tests with a real device: `scripts/test --device BACKEND`; elsewhere they are not
-collected.
+"""Tests with a real device: `scripts/test --device BACKEND`.
+
+Without that option they are not collected.
 """
 
 import pytest
@@ -10,7 +11,7 @@ from localspec.machine.device import Device
 
 @pytest.fixture(scope="session")
 def gpu(request: pytest.FixtureRequest) -> Device:
-    """The first device.  A lane without one fails."""
+    """The first device. A lane without one fails."""
     detected = device_detection.detect_devices(refresh=True)
     assert detected.devices, detected.note or "llama.cpp finds no device"
     device = detected.devices[0]

@@ -1,7 +1,10 @@
-"""Child process: the memory of a model on the devices here, by formulas, counted, and
-taken.
+"""Child process: the memory of a model on the devices here.
 
-python -m tests.device.load_child FILE SETTINGS      SETTINGS: fields of ContextSettings, as JSON
+It prints what formulas give, what the memory probe counts, and what a load takes.
+
+python -m tests.device.load_child FILE SETTINGS
+
+SETTINGS are fields of ContextSettings, as JSON.
 """
 
 import json
@@ -17,7 +20,8 @@ from tests.support import real_loads, shapes
 
 
 def main() -> None:
-    file, settings = sys.argv[1], from_json(ContextSettings, json.loads(sys.argv[2]))
+    file = sys.argv[1]
+    settings = from_json(ContextSettings, json.loads(sys.argv[2]))
     command = LoadCommand(file, None, settings)
     devices = machine_profile.detect().devices
     target = reader.read(Path(file))
@@ -25,18 +29,14 @@ def main() -> None:
     buffers = memory_probe.count_buffers(command, target)
     counted = shapes.replace_counted(calculated, command, (target, None), buffers)
     names = (*(device.name for device in devices), "CPU")
-    print(
-        json.dumps(
-            {
-                "calculated": {name: calculated.of(name).total for name in names},
-                "error": dict.fromkeys(names, calculated.error),
-                "counted": {name: counted.of(name).total for name in names},
-                "taken": {
-                    name: part.total for name, part in real_loads.load(command).items()
-                },
-            }
-        )
-    )
+    taken = real_loads.load(command)
+    figures = {
+        "calculated": {name: calculated.of(name).total for name in names},
+        "error": dict.fromkeys(names, calculated.error),
+        "counted": {name: counted.of(name).total for name in names},
+        "taken": {name: memory.total for name, memory in taken.items()},
+    }
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":

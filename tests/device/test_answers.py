@@ -20,18 +20,15 @@ from tests.support.run_command import Done, command, environment
 SECONDS = 1500
 pytestmark = pytest.mark.timeout(SECONDS)
 PROMPT = "if __name__ =="
-"""Of the greedy answer no token is nearly as likely as another: widths of passes round
-apart.
+"""In its greedy answer no token is nearly as likely as another.
+
+So passes of other widths, which round differently, give the same answer.
 """
 GREEDY = (
-    "-p",
-    PROMPT,
-    "--temperature",
-    "0",
-    "--max-tokens",
-    "16",
-    "--draft-max",
-    "3",
+    *("-p", PROMPT),
+    *("--temperature", "0"),
+    *("--max-tokens", "16"),
+    *("--draft-max", "3"),
     "--json",
 )
 QUIET = ("--ctx", "1024", "--exact", "off")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def load(
     file: Path, settings: dict[str, Any], visible: str = ""
 ) -> dict[str, dict[str, int]]:
-    """Bytes by device, as load_child prints them; `visible`: as
-    GGML_VK_VISIBLE_DEVICES.
+    """Bytes by device, as load_child prints them.
+
+    `visible` is the value of GGML_VK_VISIBLE_DEVICES.
     """
     command = [
         sys.executable,
@@ -56,7 +58,10 @@ def load(
         str(file),
         json.dumps(settings),
     ]
-    env = environment({"GGML_VK_VISIBLE_DEVICES": visible} if visible else {})
+    variables = {}
+    if visible:
+        variables["GGML_VK_VISIBLE_DEVICES"] = visible
+    env = environment(variables)
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, timeout=SECONDS, check=False
     )
@@ -115,22 +120,14 @@ def test_memory_on_two_devices(
 
 def compare(loads: list[dict[str, dict[str, int]]]) -> None:
     """`fit` shows what llama.cpp counts; formulas alone are upper bounds with an error."""
-    devices = sorted({device for each in loads for device in each["taken"]} | {"CPU"})
-    found = {
-        what: {
-            device: sum(each[what].get(device, 0) for each in loads)
-            for device in devices
-        }
-        for what in loads[0]
-    }
-    total = sum(found["taken"].values())
-    for device in devices:
-        taken = found["taken"][device]
-        assert abs(found["counted"][device] - taken) <= MAX_SHARE * total, (
-            device,
-            found,
-        )
-        assert abs(found["calculated"][device] - taken) <= found["error"][device], (
-            device,
-            found,
-        )
+    sums: dict[str, Counter[str]] = {what: Counter() for what in loads[0]}
+    for figures in loads:
+        for what, by_device in figures.items():
+            sums[what].update(by_device)
+    total = sums["taken"].total()
+    for device in {"CPU", *sums["taken"]}:
+        taken = sums["taken"][device]
+        wrongly_counted = abs(sums["counted"][device] - taken)
+        assert wrongly_counted <= MAX_SHARE * total, (device, sums)
+        wrongly_calculated = abs(sums["calculated"][device] - taken)
+        assert wrongly_calculated <= sums["error"][device], (device, sums)

@@ -30,7 +30,8 @@ def grow(root: Path, files: dict[str, str]) -> Path:
 V1 = "memory/memory.{}_in_bytes"
 
 
-EIGHT, STAT = f"{8 * GIB}\n", f"anon 1\ninactive_file {2 * GIB}\nactive_file 3\n"
+EIGHT = f"{8 * GIB}\n"
+STAT = f"anon 1\ninactive_file {2 * GIB}\nactive_file 3\n"
 
 
 @pytest.mark.parametrize(
@@ -97,8 +98,10 @@ def test_cpus_of_a_container_and_counts_worth_comparing(tmp_path: Path) -> None:
     grow(tmp_path, {"limited": "150000 100000\n", "unlimited": "max 100000\n"})
     assert cpu_and_ram._cgroup_cpus(tmp_path / "limited") == 2
     assert cpu_and_ram._cgroup_cpus(tmp_path / "unlimited") > 1000
-    assert limit_cores(8, 16, 0, 16) == CpuCores(8, 16, 8)
-    assert limit_cores(8, 16, 4, 2) == CpuCores(2, 2, 2)
+    unlimited = limit_cores(physical=8, logical=16, performance=0, usable=16)
+    assert unlimited == CpuCores(physical=8, logical=16, performance=8)
+    limited = limit_cores(physical=8, logical=16, performance=4, usable=2)
+    assert limited == CpuCores(physical=2, logical=2, performance=2)
     assert CpuCores(8, 16, 4).thread_counts() == (4, 8, 7, 16)
     assert CpuCores(1, 1, 1).thread_counts() == (1,)
 
@@ -128,15 +131,11 @@ def test_load_is_what_no_own_process_used(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_this_computer() -> None:
-    memory, cores = cpu_and_ram.read_host_memory(), read_cpu_cores()
+    memory = cpu_and_ram.read_host_memory()
+    cores = read_cpu_cores()
+    n_cpus = psutil.cpu_count() or 1
     assert 0 < memory.available <= memory.total
-    assert (
-        1
-        <= cores.performance
-        <= cores.physical
-        <= cores.logical
-        <= (psutil.cpu_count() or 1)
-    )
+    assert 1 <= cores.performance <= cores.physical <= cores.logical <= n_cpus
     if hasattr(os, "sched_getaffinity"):
         assert cores.logical <= len(os.sched_getaffinity(0))
 
@@ -147,14 +146,10 @@ def test_the_kind_of_memory_is_assumed_by_the_name_of_the_cpu() -> None:
         ("AMD Ryzen 5 5600X 6-Core Processor", "dual-channel DDR4"),
         ("Intel(R) Core(TM) i5-10400 CPU @ 2.90GHz", "dual-channel DDR4"),
         ("Intel(R) Core(TM) Ultra 7 155H", "dual-channel DDR5"),
-        (
-            "13th Gen Intel(R) Core(TM) i7-13700K",
-            "dual-channel memory",
-        ),  # sold with either
+        # sold with either
+        ("13th Gen Intel(R) Core(TM) i7-13700K", "dual-channel memory"),
         ("AMD Ryzen Threadripper 2950X", "four channels"),
-        (
-            "AMD EPYC 7B13",
-            "dual-channel memory",
-        ),  # of a virtual machine, which has a share of it
+        # of a virtual machine, which has a share of it
+        ("AMD EPYC 7B13", "dual-channel memory"),
     ]:
         assert cpu_and_ram.typical_ram(cpu)[0] == kind

@@ -1,6 +1,4 @@
-"""Damaged rows of measured.sqlite: what cannot be used is dropped, and what is read can
-be used.
-"""
+"""Of damaged rows of measured.sqlite, what is read can be used, and the rest is dropped."""
 
 import json
 import random
@@ -170,9 +168,7 @@ def damage(problem: str) -> str:
 
 
 class Rows:
-    """A file of measurements of one pair, whose rows are changed behind the store's
-    back.
-    """
+    """A file of measurements of one pair, whose rows the tests change by SQL."""
 
     def __init__(self, folder: Path) -> None:
         model = folder / "a.gguf"
@@ -205,8 +201,9 @@ def rows(tmp_path: Path) -> Iterator[Rows]:
 
 
 def use_costs(costs: MeasuredCosts) -> None:
-    """Compute with costs what the engine and this process compute, and check what it
-    would save.
+    """Compute with costs what the engine and this process compute.
+
+    What the engine would save is checked too.
     """
     check_costs(costs)
     for drafts_blocks in (False, True):
@@ -237,9 +234,7 @@ def use_costs(costs: MeasuredCosts) -> None:
 
 
 def use_record(record: PairMeasurement, hardware: HardwareSpeed) -> None:
-    """Compute with a record, and with an undamaged one beside it, what estimates
-    compute.
-    """
+    """Compute what estimates compute with a record and an undamaged one beside it."""
     if record.measured is not None:
         use_costs(record.measured)
     other = PairMeasurement("other", MeasuredCosts(**ROW), OTHER, MEMORY)
@@ -295,7 +290,8 @@ def test_what_is_no_row_is_dropped(rows: Rows, text: bytes) -> None:
 
 
 def test_reads_and_memory_that_cannot_be_used_are_dropped(rows: Rows) -> None:
-    reads, memory = to_builtins(READS), to_builtins(MEMORY)
+    reads = to_builtins(READS)
+    memory = to_builtins(MEMORY)
     for body in (
         reads | {"target": reads["target"] | {"read": "x"}},
         reads | {"target": reads["target"] | {"read": 10**400}},
@@ -340,11 +336,11 @@ def flip(text: bytes, bit: int) -> bytes:
 
 def test_whatever_is_read_of_a_damaged_row_can_be_used(rows: Rows) -> None:
     """What comes after the check never meets a value that it cannot compute with."""
-    n_used = n_dropped = 0
+    n_used = 0
+    n_dropped = 0
     whole = rows.read().measured
-    for text in flip_bits(
-        json.dumps(ROW, separators=(",", ":")).encode(), random.Random(8)
-    ):
+    row = json.dumps(ROW, separators=(",", ":")).encode()
+    for text in flip_bits(row, random.Random(8)):
         rows.write("measured", text)
         costs = rows.store.read_costs(rows.key)
         if costs is None:
@@ -365,14 +361,17 @@ def test_estimates_can_use_whatever_is_read_of_damaged_rows(rows: Rows) -> None:
     encoded = {table: json.dumps(body).encode() for table, body in whole.items()}
     hardware = machine_profile.detect().hardware
     dice = random.Random(9)
-    n_whole = n_damaged = 0
+    n_whole = 0
+    n_damaged = 0
     for _ in range(bulk(200, 10_000)):
         for table, text in encoded.items():
             rows.write(table, flip(text, dice.randrange(8 * len(text))))
         record = rows.read()
         for value in (record.measured, record.reads, record.memory):
-            n_whole += value is not None
-            n_damaged += value is None
+            if value is None:
+                n_damaged += 1
+            else:
+                n_whole += 1
         use_record(record, hardware)
     assert n_whole > 20 and n_damaged > 20
 

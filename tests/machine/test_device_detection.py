@@ -19,7 +19,8 @@ from localspec.machine.device_detection import (
 )
 from tests.machine.test_cpu_and_ram import grow
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 RAM = HostMemory(24 * GIB, 32 * GIB)
 
 
@@ -63,46 +64,33 @@ def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
     (card,) = here.devices
     assert (card.name, card.description) == ("CUDA0", "NVIDIA GeForce RTX 4090")
     assert (card.free, card.total) == (22 * GIB, int(23.5 * GIB))
-    assert (card.driver, card.drives_display, card.used_by_others) == (
-        "570.86.15",
-        True,
-        GIB,
-    )
+    assert (card.driver, card.drives_display) == ("570.86.15", True)
+    assert card.used_by_others == GIB
     assert (card.note, card.unified, card.simulated) == ("", False, False)
     # The CPU has the system's memory, not ggml's.
-    assert (here.cpu.free, here.cpu.total, here.cpu.used_by_others) == (
-        24 * GIB,
-        32 * GIB,
-        8 * GIB,
-    )
+    assert (here.cpu.free, here.cpu.total) == (24 * GIB, 32 * GIB)
+    assert here.cpu.used_by_others == 8 * GIB
     assert here.cpu.description == "AMD Ryzen 7 5800X"
 
 
 def test_free_memory_is_never_more_than_any_source_says() -> None:
     for listed, drivers, free, note in [
-        (
-            CUDA,
-            [nvml(5)],
-            5,
-            "NVML 5.00 GiB",
-        ),  # where they disagree, the less is believed
+        # where they disagree, the less is believed
+        (CUDA, [nvml(5)], 5, "NVML 5.00 GiB"),
         ({**CUDA, "free": 4 * GIB}, [nvml(20)], 4, "lower value"),
         (NAMELESS, [nvml(5)], 5, "NVML"),  # matched by a name that only one GPU has
         (NAMELESS, [nvml(5), nvml(5, id="0000:02:00.0")], 22, ""),
         (CUDA, [nvml(5, id="0000:01:00.0")], 22, ""),  # another card's
         ({**CUDA, "free": 0, "total": 0}, [nvml(22)], 22, "NVML"),  # ggml does not know
-        # never more than there is
-        (
-            ggml_device("CUDA0", "x", 0, 0),
-            [],
-            None,
-            "",
-        ),  # nothing of nothing is unknown
-        # a full card
     ]:
         (card,) = reconcile(listed, drivers=tuple(drivers)).devices
-        assert card.free == (None if free is None else free * GIB)
+        assert card.free == free * GIB
         assert note in card.note and bool(note) == bool(card.note)
+
+
+def test_free_memory_of_a_card_without_any_is_unknown() -> None:
+    (card,) = reconcile(ggml_device("CUDA0", "x", 0, 0)).devices
+    assert card.free is None and card.note == ""
 
 
 def test_each_card_counts_once() -> None:
@@ -194,7 +182,12 @@ def test_nvml_says_what_it_knows_else_none(monkeypatch: pytest.MonkeyPatch) -> N
     known, old = device_detection.read_nvml()
     used = (24564 - 20000 - 430) * MIB  # without memory reserved by the driver
     assert known == DriverGpu(
-        *("NVML", name["name"], "0000:c1:00.0", 20000 * MIB, 24564 * MIB, used),
+        "NVML",
+        name=name["name"],
+        id="0000:c1:00.0",
+        free=20000 * MIB,
+        total=24564 * MIB,
+        used=used,
         driver="570.86.15",
         drives_display=True,
     )
@@ -213,19 +206,15 @@ def test_the_card_with_a_screen_is_known(tmp_path: Path) -> None:
     files = {
         "card1-DP-1/status": "connected\n",
         "renderD128/device/uevent": "DRIVER=amdgpu\n",
-    }
-    files |= {
         "card3/card3-Virtual-1/status": "connected",
         "card3/device/uevent": "DRIVER=x",
     }
     sockets = {0: ["disconnected"], 1: ["disconnected", "connected"], 2: []}
     for n, states in sockets.items():
-        files[f"card{n}/device/uevent"] = (
-            f"DRIVER=amdgpu\nPCI_SLOT_NAME=0000:0{n}:00.0\n"
-        )
-        files |= {
-            f"card{n}/card{n}-DP-{i}/status": f"{s}\n" for i, s in enumerate(states)
-        }
+        uevent = f"DRIVER=amdgpu\nPCI_SLOT_NAME=0000:0{n}:00.0\n"
+        files[f"card{n}/device/uevent"] = uevent
+        for i, state in enumerate(states):
+            files[f"card{n}/card{n}-DP-{i}/status"] = f"{state}\n"
     found = device_detection.read_displays(grow(tmp_path, files))
     screens = {each.id: each.drives_display for each in found}
     assert screens == {"0000:00:00.0": False, "0000:01:00.0": True}
@@ -274,7 +263,7 @@ def test_a_gpu_build_that_finds_no_gpu_says_so_unless_they_are_hidden(
         monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(device_detection, "_cached", [])
     list_devices(monkeypatch, CPU)
-    note = device_detection.detect_devices().note
-    assert note == (
-        "llama.cpp is built for cuda, but finds no such device" if noted else ""
-    )
+    expected = ""
+    if noted:
+        expected = "llama.cpp is built for cuda, but finds no such device"
+    assert device_detection.detect_devices().note == expected

@@ -1,6 +1,4 @@
-"""machine/gpu_catalog.py: lookup by the names of people and drivers, and the numbers of
-GPUs.
-"""
+"""machine/gpu_catalog.py: lookup by names of people and drivers; the GPUs' numbers."""
 
 import pytest
 
@@ -18,7 +16,9 @@ def test_every_card_has_numbers_that_make_sense() -> None:
         assert card.vram_gib and all(1 <= size <= 512 for size in card.vram_gib), card
         assert 60 <= card.bandwidth <= 5000, card
         assert card.unconfirmed <= {"bandwidth", "vram"}, card
-    listed = [(card.name, size) for card in known for size in card.vram_gib]
+    listed: list[tuple[str, float]] = []
+    for card in known:
+        listed += [(card.name, size) for size in card.vram_gib]
     assert len(listed) == len(set(listed))
 
 
@@ -108,7 +108,7 @@ def test_a_real_device_is_recognised_or_not_at_all() -> None:
         ("4060", 7.8, None),  # a short name is not a driver name
         ("", 8, None),
     ]:
-        found = gpu_catalog.match_device(
-            Device("CUDA0", description, total=int(gib * GIB))
-        )
-        assert (found.name if found else None) == name
+        device = Device("CUDA0", description, total=int(gib * GIB))
+        found = gpu_catalog.match_device(device)
+        found_name = found.name if found else None
+        assert found_name == name

@@ -1,6 +1,4 @@
-"""machine/llama_cpp_builds.py and installed_llama_cpp.py, with hardware as trees of
-files.
-"""
+"""The build for a computer and the installed one, with hardware as trees of files."""
 
 from collections.abc import Sequence
 from pathlib import Path

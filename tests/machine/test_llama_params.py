@@ -1,6 +1,4 @@
-"""machine/llama_params.py: experts of some layers stay on the CPU, as llama.cpp's log
-shows.
-"""
+"""Experts of some layers stay on the CPU, as llama.cpp's log shows."""
 
 import os
 from collections.abc import Iterator

@@ -60,9 +60,8 @@ def test_a_damaged_file_is_renamed(tmp_path: Path) -> None:
     assert path.with_suffix(".damaged").exists()
     nowhere = MeasurementStore(path / "measured.sqlite")
     assert (nowhere.read_all(), nowhere.read_costs("key")) == ((), None)
-    assert not nowhere.write_memory("key", MEMORY) and not nowhere.write_costs(
-        "key", COSTS
-    )
+    assert not nowhere.write_memory("key", MEMORY)
+    assert not nowhere.write_costs("key", COSTS)
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
@@ -70,28 +69,25 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     run_sql(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     assert not MeasurementStore(path).write_costs("a pair", COSTS)
-    assert (
-        MeasurementStore(path).read_costs("a pair") is None
-        and path.read_bytes() == before
-    )
+    assert MeasurementStore(path).read_costs("a pair") is None
+    assert path.read_bytes() == before
 
 
 def test_a_key_names_all_that_measurements_depend_on(tmp_path: Path) -> None:
-    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
+    target = tmp_path / "t.gguf"
+    draft = tmp_path / "d.gguf"
     target.write_bytes(b"GGUF target")
     draft.write_bytes(b"GGUF draft")
     load = LoadCommand(str(target), str(draft))
-    names = {
-        make_key(load),
-        make_key(replace(load, draft=None)),
-        make_key(replace(load, draft_max=4)),
-        make_key(replace(load, target_settings=ContextSettings(n_threads=3))),
-        make_key(replace(load, draft_settings=ContextSettings(n_gpu_layers=0))),
-    }
-    assert (
-        len(names) == 5
-        and make_key(replace(load, measured=COSTS)) == make_key(load) in names
+    others = (
+        replace(load, draft=None),
+        replace(load, draft_max=4),
+        replace(load, target_settings=ContextSettings(n_threads=3)),
+        replace(load, draft_settings=ContextSettings(n_gpu_layers=0)),
     )
+    names = {make_key(load), *map(make_key, others)}
+    assert len(names) == 5
+    assert make_key(replace(load, measured=COSTS)) == make_key(load)
     os.utime(target, ns=(1, 1))
     assert make_key(load) not in names, "another file of the same size"
     target.write_bytes(b"GGUF another target")
@@ -113,32 +109,31 @@ def make_pair_key(folder: Path, name: str) -> str:
 
 def test_all_records_of_this_machine(tmp_path: Path) -> None:
     store = MeasurementStore(tmp_path / "measured.sqlite")
-    first, second = make_pair_key(tmp_path, "a.gguf"), make_pair_key(tmp_path, "b.gguf")
-    assert store.read_all() == () and store.write_costs(first, COSTS, READS)
+    first = make_pair_key(tmp_path, "a.gguf")
+    second = make_pair_key(tmp_path, "b.gguf")
+    assert store.read_all() == ()
+    assert store.write_costs(first, COSTS, READS)
     assert store.write_costs(first, replace(COSTS, c=0.2)), "the stored reads remain"
     assert store.write_memory(first, MEMORY)
-    assert store.write_memory(second, MEMORY), (
-        "a load comes before the first measurement"
-    )
+    # A load comes before the first measurement.
+    assert store.write_memory(second, MEMORY)
     assert store.write_costs("not a key", COSTS)
     assert store.write_costs(first.replace('"engine"', '"engines"'), COSTS)
     first_record, second_record = store.read_all()
-    assert first_record.key == first and first_record.measured == replace(COSTS, c=0.2)
+    assert first_record.key == first
+    assert first_record.measured == replace(COSTS, c=0.2)
     assert first_record.reads == READS and first_record.memory is not None
     assert first_record.memory.predicted == MEMORY.predicted
     assert first_record.memory.used == MEMORY.used
-    assert (second_record.key, second_record.measured, second_record.reads) == (
-        second,
-        None,
-        None,
-    )
-    assert second_record.memory == MEMORY and store.read_costs(second) is None
+    assert second_record.key == second
+    assert second_record.measured is None
+    assert second_record.reads is None
+    assert second_record.memory == MEMORY
+    assert store.read_costs(second) is None
 
 
-CARD, OTHER_CARD = (
-    Device("Vulkan0", "llvmpipe"),
-    Device("Vulkan0", "AMD Radeon RX 7800 XT"),
-)
+CARD = Device("Vulkan0", "llvmpipe")
+OTHER_CARD = Device("Vulkan0", "AMD Radeon RX 7800 XT")
 
 
 def build(
@@ -157,10 +152,10 @@ def build(
 def test_other_devices_and_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, costs = MeasurementStore(tmp_path / "measured.sqlite"), COSTS
+    store = MeasurementStore(tmp_path / "measured.sqlite")
     build(monkeypatch, ())
     key = make_pair_key(tmp_path, "a.gguf")
-    store.write_costs(key, costs, READS)
+    store.write_costs(key, COSTS, READS)
     store.write_memory(key, MEMORY)
     here = [
         (("vulkan",), [CARD]),
@@ -172,7 +167,7 @@ def test_other_devices_and_builds(
         build(monkeypatch, backends, *devices)
         other = make_key(LoadCommand(str(tmp_path / "a.gguf")))
         assert store.read_costs(other) is None and store.read_all() == ()
-        store.write_costs(other, replace(costs, t1_ms=0.5), READS)
+        store.write_costs(other, replace(COSTS, t1_ms=0.5), READS)
         assert [record.key for record in store.read_all()] == [other]
         build(monkeypatch, backends, *devices, size=2)
         assert store.read_all() == ()
@@ -180,14 +175,15 @@ def test_other_devices_and_builds(
             tmp_path / "measured.sqlite", f"DELETE FROM measured WHERE key = '{other}'"
         )
     build(monkeypatch, ())
-    assert [record.measured for record in store.read_all()] == [costs]
+    assert [record.measured for record in store.read_all()] == [COSTS]
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
     assert store.read_all() == ()
 
 
 def test_invalid_rows_are_ignored(tmp_path: Path) -> None:
-    path, name = tmp_path / "measured.sqlite", make_pair_key(tmp_path, "a.gguf")
+    path = tmp_path / "measured.sqlite"
     store = MeasurementStore(path)
+    name = make_pair_key(tmp_path, "a.gguf")
     store.write_costs(name, COSTS, READS)
     store.write_memory(name, MEMORY)
     for text in (
@@ -225,12 +221,13 @@ def request_(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> SettingsRequest:
 
 
 def measure(request: SettingsRequest, *, probe: bool = True) -> MeasuredCosts:
-    """As a bench does: costs, then answers.  Returns what is stored."""
+    """As a bench does: costs, then answers. Returns what is stored."""
     engine = launch.start_engine(request)
     ask = GenerateCommand("a", SamplingParams(temperature=0.0), 40, spec="auto")
     try:
-        for _ in engine.probe(ProbeCommand(seconds=0.3)) if probe else ():
-            pass
+        if probe:
+            for _ in engine.probe(ProbeCommand(seconds=0.3)):
+                pass
         for _ in engine.generate(ask):
             pass
     finally:
@@ -252,10 +249,8 @@ def test_a_busy_hour(
     assert is_trusted(quiet) and machine_profile.detect().hardware.measured_speeds
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
     after = measure(request_, probe=False)
-    assert (
-        after == replace(quiet, survival=after.survival)
-        and after.survival != quiet.survival
-    )
+    assert after.survival != quiet.survival
+    assert after == replace(quiet, survival=after.survival)
     monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)
     assert measure(request_).curve != quiet.curve
     # As of an earlier version, which did not record the load: after some quiet passes.
@@ -263,10 +258,8 @@ def test_a_busy_hour(
     (record,) = store.read_all()
     assert store.write_costs(record.key, replace(quiet, other_load=None))
     assert not machine_profile.detect().hardware.measured_speeds
-    assert (
-        is_trusted(measure(request_, probe=False))
-        and machine_profile.detect().hardware.measured_speeds
-    )
+    assert is_trusted(measure(request_, probe=False))
+    assert machine_profile.detect().hardware.measured_speeds
 
 
 def test_untrusted_costs_are_measured_again_where_that_is_asked_for(

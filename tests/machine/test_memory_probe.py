@@ -1,6 +1,4 @@
-"""machine/memory_probe.py: a load without data counts the buffers that a real load
-allocates.
-"""
+"""A load without data counts the buffers that a real load allocates."""
 
 import subprocess
 import sys
@@ -105,6 +103,7 @@ def test_a_child_that_fails_is_an_error_with_a_reason(
         ("print('GGML_ASSERT(x) failed', file=sys.stderr); os._exit(1)", "x"),
         ("print('nonsense', flush=True)", "invalid reply"),
         ("print('[1]', flush=True)", "invalid reply"),
+        ("print('{\"devices\": 1}', flush=True)", "invalid reply"),
         ("time.sleep(60)", "no reply from llama.cpp within 0.2 s"),
     ):
         if "sleep" in body:
@@ -137,17 +136,17 @@ def test_one_child_answers_setting_after_setting() -> None:
     assert larger.target.kv == 2 * first.target.kv
 
 
-def test_an_answer_is_given_again_without_the_child() -> None:
+def test_an_answer_is_given_again_without_the_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = small_model()
     first = memory_probe.count_buffers(load_command(Path("x")), model)
-    asked: list[object] = []
-    ask = memory_probe._probe.ask
-    memory_probe._probe.ask = lambda request: asked.append(request) or {}  # type: ignore[method-assign,func-returns-value]
-    try:
-        assert memory_probe.count_buffers(load_command(Path("x")), model) == first
-    finally:
-        memory_probe._probe.ask = ask  # type: ignore[method-assign]
-    assert not asked
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the child was asked again")
+
+    monkeypatch.setattr(memory_probe._probe, "ask", fail)
+    assert memory_probe.count_buffers(load_command(Path("x")), model) == first
 
 
 def test_a_child_that_was_killed_is_started_again() -> None:

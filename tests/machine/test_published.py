@@ -18,13 +18,13 @@ def nearest(
 
 
 def test_every_row_is_of_a_known_model_and_card_and_has_a_speed_and_a_source() -> None:
-    models, cards = catalog.load().models, {gpu.name for gpu in gpu_catalog.load()}
+    models = catalog.load().models
+    cards = {gpu.name for gpu in gpu_catalog.load()}
     assert len(published.load()) > 400
     for row in published.load():
         assert row.model in models and row.gpu in cards and row.source, row
-        assert (
-            (row.plain or 0) > 0 or (row.speculative or 0) > 0
-        ) and row.describe().endswith(")")
+        assert (row.plain or 0) > 0 or (row.speculative or 0) > 0, row
+        assert row.describe().endswith(")")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,5 @@ def test_a_card_without_rows_gets_one_of_like_bandwidth_or_none() -> None:
     devices = machine_profile.with_gpu("RTX 3090").devices
     assert published.find_nearest("demo-target", devices) is None
     assert published.find_nearest("qwen3.8-27b", ()) is None
-    assert (
-        published.find_nearest("qwen3.8-27b", machine_profile.with_vram(24).devices)
-        is None
-    )
+    unnamed = machine_profile.with_vram(24).devices
+    assert published.find_nearest("qwen3.8-27b", unnamed) is None

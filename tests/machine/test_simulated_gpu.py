@@ -1,7 +1,7 @@
-"""machine/simulated_gpu.py: llama.cpp counts on GPUs that are not here what it counted
-before.
+"""llama.cpp counts on simulated GPUs what it counted before.
 
-The recorded sizes are of ggml devices written in C++, with the same rules of the backends.
+The recorded sizes are of ggml devices written in C++, with the same rules of the
+backends.
 """
 
 import platform

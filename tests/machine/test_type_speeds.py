@@ -66,9 +66,10 @@ def test_types_of_another_form_are_none(types: object) -> None:
 
 
 def fake_timing(patch: pytest.MonkeyPatch, n_replies: int, other_load: float) -> None:
-    """Replaces the process that times types, which takes long beside other tests, by
-    one that replies so often and then waits for its end;
-    tests/engine/test_type_timing_child.py has the real replies.
+    """Replace the process that times types, which takes long beside other tests.
+
+    The new one replies so often and then waits for its end. The real replies are in
+    tests/engine/test_type_timing_child.py.
     """
     reply = {"result": {"pass_ms": {"1": 1.0, "256": 100.0}, "other_load": other_load}}
     child = f"""
