@@ -1,6 +1,7 @@
-"""Drafters by name.
+"""Drafters by name, and what each is made from.
 
-Each module has a factory `make(inputs)` and is imported when it is used.
+The row of a kind (`draft_kinds.py`) names the factory of its drafter, `make(inputs)` in
+one of these modules or elsewhere, which is imported when it is used.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ class DrafterInputs(Struct, frozen=True):
 
 
 class HeadStates:
-    """The part of a `HiddenStateListener` that copies its states, and its head's
-    memory.
+    """Copies a head's runner: its pending states, and the head's memory.
+
+    A copy has every attribute of the runner but `head`, whatever a subclass adds.
+    `ConversationSnapshots` keeps it with the copy of the target's memory, which holds
+    the same tokens.
     """
 
     head: Any
-    buffer_bytes: int  # Of the states that are pending.
+    buffer_bytes: int  # The size of the buffer of pending states.
 
     def state_bytes(self) -> int:
         return self.buffer_bytes + int(self.head.memory_bytes())
@@ -71,7 +75,10 @@ class HeadStates:
 
 
 def make(name: str, inputs: DrafterInputs) -> Drafter:
-    """Raises KeyError for an unknown name, or if its model or head is not loaded."""
+    """Make the drafter of a kind; `none` is plain decoding.
+
+    Raises KeyError for an unknown name, or if its model or head is not loaded.
+    """
     if name == "none":
         return NoDrafter()
     kind = draft_kinds.find(name)

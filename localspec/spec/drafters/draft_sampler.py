@@ -21,11 +21,10 @@ from localspec.spec.sampling import (
 )
 
 NextLogits = Callable[[int | None], tuple[Logits, float | None]]
-"""Given a draft token, returns the logits after it; given None, those of the first
-draft token.
+"""The next row of a draft, given the draft token before it; None for the first row.
 
-Also returns the head's confidence in its likeliest token; None to derive it from the
-logits.
+Returns the logits, and the head's confidence in its likeliest token: None to derive it
+from the logits.
 """
 
 
@@ -39,7 +38,9 @@ class DraftSampler:
     def __init__(
         self, inputs: DrafterInputs, source: str, model: LanguageModel
     ) -> None:
-        self._inputs, self._source, self._model = inputs, source, model
+        self._inputs = inputs
+        self._source = source
+        self._model = model
 
     def sample_draft(
         self,
@@ -49,21 +50,23 @@ class DraftSampler:
         next_logits: NextLogits,
         since: float,
     ) -> Draft:
-        """At most `limit` tokens; `since` is the model's `decode_seconds` before the
-        draft.
+        """Draft at most `limit` tokens after `tokens`.
+
+        `since` is the model's `decode_seconds` before the draft.
         """
         inputs = self._inputs
         drafted: list[int] = []
         distributions: list[Distribution] = []
         rows: list[Logits] = []
         index = len(tokens) - inputs.prompt_length
+        token: int | None = None
         for i in range(limit):
-            logits, head_confidence = next_logits(drafted[-1] if drafted else None)
+            logits, head_confidence = next_logits(token)
             logits = logits[: inputs.n_vocab]
             try:
                 distribution, grammar = self.distribution_after(logits, tokens, drafted)
             except (InvalidLogitsError, NoAllowedTokenError):
-                break  # a broken draft model costs speed, never the answer
+                break  # A broken draft model costs speed, never the answer.
             if stop_policy is not None:
                 confidence = head_confidence
                 if confidence is None:
@@ -86,16 +89,18 @@ class DraftSampler:
     def distribution_after(
         self, logits: Logits, tokens: Sequence[int], drafted: list[int]
     ) -> tuple[Distribution, GrammarState | None]:
-        """The distribution of the token after `tokens` and `drafted`, and the grammar
-        there.
+        """The distribution of the token after `tokens` and `drafted`.
 
-        Raises InvalidLogitsError or NoAllowedTokenError.
+        Also returns the grammar's state there. Raises InvalidLogitsError or
+        NoAllowedTokenError.
         """
-        sampling, constraint = self._inputs.sampling, self._inputs.constraint
+        sampling = self._inputs.sampling
         recent: Sequence[int] = ()
-        if n := sampling.history_length:
+        n = sampling.history_length
+        if n:
             recent = [*tokens[-n:], *drafted]
-        grammar = (
-            constraint.state_after(tokens, drafted) if constraint is not None else None
-        )
+        grammar: GrammarState | None = None
+        constraint = self._inputs.constraint
+        if constraint is not None:
+            grammar = constraint.state_after(tokens, drafted)
         return compute_distribution(logits, sampling, recent, grammar), grammar

@@ -1,5 +1,9 @@
-"""Prompt lookup (n-gram) drafter: copies what followed the same tokens earlier in the
-text.
+"""Prompt lookup (n-gram) drafter: copies what followed the same tokens earlier.
+
+With the text [5, 6, 7, 2, 5, 6] the longest end that occurred before is [5, 6], at the
+places 0 and 1. It was followed by 7, 2, 5, 6, which is the draft. It has at most twice
+as many tokens as matched, here 4. After [5, 6, 5, 6] the end [5, 6] was followed by 5, 6
+and then by the draft itself: the draft is 5, 6, 5, 6.
 """
 
 from __future__ import annotations
@@ -10,38 +14,57 @@ from localspec.spec.drafters import DrafterInputs
 from localspec.spec.prefix_cache import common_prefix_length
 from localspec.spec.protocols import Draft, DraftStopPolicy
 
+Symbol = int | None
+"""A token id, or `_END_OF_PREDICTION`."""
+_END_OF_PREDICTION = None
+"""Stands in the index between a prediction and the text. No token id is equal to it, also
+not the negative ids that are planned for pictures (`spec/prepared_answer.py`).
+"""
+
 
 class SuffixAutomaton:
-    """Index of all substrings of a growing text, O(1) amortised per token (Blumer et
-    al. 1985).
+    """Index of all substrings of a growing text, in amortised O(1) a token (Blumer 1985).
 
     After each token it holds the longest suffix that occurred before, and where that
-    ended.
+    ended. A state stands for all substrings that end at the same places; its link is
+    the state of their longest suffix that ends at more places. Of [5, 6, 5]:
+
+        state  substrings        ends at  link
+        0      the empty one     all      none (-1)
+        1      [5]               0, 2     0
+        2      [5, 6], [6]       1        0
+        3      [5, 6, 5], [6, 5] 2        1
+
+    The whole text is in state 3. Its link says that [5] is the longest suffix that
+    occurred before: `match_length` is 1, and `match_end` 0.
     """
 
     def __init__(self) -> None:
-        self._next: list[dict[int, int]] = [{}]
+        # By state: the state after one more token, the link, the length of the longest
+        # substring, and where it ended last but for the newest token.
+        self._next: list[dict[Symbol, int]] = [{}]
         self._link = [-1]
         self._length = [0]
-        self._last_positions = [-1]  # By state: end position of an earlier occurrence.
-        self._last = 0
+        self._last_positions = [-1]
+        self._last = 0  # The state of the whole text.
         self.size = 0
         self.match_length = 0  # Length of the longest suffix that occurred before.
         self.match_end = -1  # Position of that occurrence's last token.
 
-    def extend(self, token: int) -> None:
+    def extend(self, token: Symbol) -> None:
         new = self._add_state(self._length[self._last] + 1, self.size)
+        # The text's suffixes, the longest first, until one was followed by `token`.
         state = self._last
         while state >= 0 and token not in self._next[state]:
             self._next[state][token] = new
             state = self._link[state]
-        self._link[new] = 0 if state < 0 else self._split_state(state, token)
+        repeated = 0
+        if state >= 0:
+            repeated = self._split_state(state, token)
+        self._link[new] = repeated
         self._last = new
-        repeated = self._link[new]
-        self.match_length, self.match_end = (
-            self._length[repeated],
-            self._last_positions[repeated],
-        )
+        self.match_length = self._length[repeated]
+        self.match_end = self._last_positions[repeated]
         self._last_positions[repeated] = self.size
         self.size += 1
 
@@ -52,8 +75,12 @@ class SuffixAutomaton:
         self._last_positions.append(end)
         return len(self._length) - 1
 
-    def _split_state(self, state: int, token: int) -> int:
-        """The state of exactly the longest text of `state` followed by `token`."""
+    def _split_state(self, state: int, token: Symbol) -> int:
+        """The state of exactly the longest text of `state` followed by `token`.
+
+        The state that holds it may hold longer texts too, which now end at fewer places:
+        then it is split in two.
+        """
         target = self._next[state][token]
         if self._length[target] == self._length[state] + 1:
             return target
@@ -67,27 +94,22 @@ class SuffixAutomaton:
         return clone
 
 
-_BREAK = -1  # Ends a prediction; no text contains it.
-
-
 class LookupDrafter:
-    """Drafts if at least `min_match` tokens match earlier text; at most twice the match
-    length.
-
-    A draft may continue into itself, so that a repeating sequence is continued.
-    """
+    """Drafts if at least `min_match` tokens match earlier text."""
 
     def __init__(self, min_match: int = 2) -> None:
         self._min_match = min_match
-        # Indexed before the text, with `_BREAK` at its end.
-        self._prediction: list[int] = []
+        self._prediction: list[Symbol] = []
+        """Indexed before the text, with `_END_OF_PREDICTION` at its end, if not empty."""
         self._automaton = SuffixAutomaton()
         self._indexed_tokens: list[int] = []  # Of the text.
         self._last_text: Sequence[int] = ()
 
     def set_prediction(self, tokens: Sequence[int]) -> None:
         """Also copy from text that the next answer probably repeats."""
-        prediction = [*tokens, _BREAK] if tokens else []
+        prediction: list[Symbol] = []
+        if tokens:
+            prediction = [*tokens, _END_OF_PREDICTION]
         if prediction != self._prediction:
             self._prediction = prediction
             self._restart()
@@ -99,33 +121,43 @@ class LookupDrafter:
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         self._index_tokens(tokens)
-        match, match_end = self._automaton.match_length, self._automaton.match_end
+        match = self._automaton.match_length
         if match < self._min_match:
             return Draft()
-        n, drafted = len(tokens), list[int]()
-        for i in range(match_end + 1, match_end + 1 + min(limit, 2 * match)):
-            at = i - len(self._prediction)
-            token = (
-                self._prediction[i]
-                if at < 0
-                else tokens[at]
-                if at < n
-                else drafted[at - n]
-            )
-            if token == _BREAK:
-                break
-            drafted.append(token)
+        # In the text; negative in the prediction, which is indexed before it.
+        start = self._automaton.match_end + 1 - len(self._prediction)
+        drafted = self._copy(tokens, start, min(limit, 2 * match))
         if not drafted:
             return Draft()
-        start = match_end + 1 - len(self._prediction)
-        return Draft(drafted, None, "lookup", match_length=match, copied_from=start)
+        return Draft(
+            tokens=drafted, source="lookup", match_length=match, copied_from=start
+        )
+
+    def _copy(self, tokens: Sequence[int], start: int, n: int) -> list[int]:
+        """At most n tokens from the place `start` on.
+
+        A copy ends with the prediction. At the end of the text it goes on with its own
+        tokens, so that a repeating sequence is continued.
+        """
+        copied: list[int] = []
+        for place in range(start, start + n):
+            token: Symbol
+            if place < 0:
+                token = self._prediction[place]  # It ends where the text begins.
+            elif place < len(tokens):
+                token = tokens[place]
+            else:
+                token = copied[place - len(tokens)]
+            if token is _END_OF_PREDICTION:
+                break
+            copied.append(token)
+        return copied
 
     def _index_tokens(self, tokens: Sequence[int]) -> None:
         """Index new tokens; start over if the text does not continue the indexed one."""
         if tokens is not self._last_text:
-            if common_prefix_length(self._indexed_tokens, tokens) < len(
-                self._indexed_tokens
-            ):
+            n_indexed = len(self._indexed_tokens)
+            if common_prefix_length(self._indexed_tokens, tokens) < n_indexed:
                 self._restart()
             self._last_text = tokens
         for token in tokens[len(self._indexed_tokens) :]:
@@ -133,7 +165,8 @@ class LookupDrafter:
             self._indexed_tokens.append(token)
 
     def _restart(self) -> None:
-        self._automaton, self._indexed_tokens = SuffixAutomaton(), []
+        self._automaton = SuffixAutomaton()
+        self._indexed_tokens = []
         for token in self._prediction:
             self._automaton.extend(token)
 

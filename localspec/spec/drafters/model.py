@@ -13,9 +13,16 @@ from localspec.spec.protocols import Draft, DraftStopPolicy, Logits
 class ModelDrafter:
     """Drafts with a draft model, which is not run over the verified batch.
 
-    Rejected tokens are dropped from its cache by common prefix; tokens it lacks are
-    decoded in the first batch of the next draft (algorithms.md 1.6). A recurrent state
-    returns to where the draft began, and accepted draft tokens are decoded again.
+    Its KV cache follows the text by common prefix. It drafts [8, 9, 2] after a text that
+    ends in 40, and the target accepts 8 and 9 and emits 6:
+
+        in its cache     … 40 8 9      the last draft token is never decoded
+        the text         … 40 8 9 6
+        next batch       6             what the cache lacks; its row is the first of the draft
+
+    If 9 is rejected for 6, the cache is truncated to … 40 8, and the next batch is 6,
+    too. A recurrent state cannot be truncated: it returns to the checkpoint from before
+    the draft (… 40), and the accepted tokens are decoded again.
     """
 
     def __init__(self, draft_cache: PrefixCache, inputs: DrafterInputs) -> None:
@@ -30,35 +37,36 @@ class ModelDrafter:
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        draft_cache, model = self._draft_cache, self._draft_cache.model
+        draft_cache = self._draft_cache
+        model = draft_cache.model
         limit = min(limit, model.n_ctx - len(tokens))
         if limit <= 0:
             return Draft(reason="the draft model's context is full")
-        before = model.decode_seconds
+        since = model.decode_seconds
         draft_cache.rewind_to(tokens)
-        # of the target only
+        # The target's vocabulary may have more tokens, which this model cannot read.
         if max(tokens[draft_cache.n_cached :], default=0) >= model.n_vocab:
             return Draft()
-        # The first draft's prompt may need a checkpoint.
-        unread = (
-            draft_cache.prefill(tokens, self._cancelled) if self._is_first else None
-        )
-        for _ in unread or draft_cache.prefill_until(
-            tokens, model.n_batch, self._cancelled
-        ):
+        if self._is_first:
+            # Also saves a checkpoint of the prompt, if the memory needs them.
+            unread = draft_cache.prefill(tokens, self._cancelled)
+        else:
+            unread = draft_cache.prefill_until(tokens, model.n_batch, self._cancelled)
+        for _ in unread:
             pass
         self._is_first = False
         if self._cancelled():
             return Draft()
 
         def next_logits(token: int | None) -> tuple[Logits, None]:
-            batch = tokens[draft_cache.n_cached :] if token is None else [token]
-            if token is not None and draft_cache.n_cached == len(tokens):
+            if token is None:
+                return draft_cache.decode(tokens[draft_cache.n_cached :], 1)[0], None
+            if draft_cache.n_cached == len(tokens):
                 draft_cache.save_draft_start()
-            return draft_cache.decode(batch, 1)[0], None
+            return draft_cache.decode([token], 1)[0], None
 
         return self._sampler.sample_draft(
-            tokens, limit, stop_policy, next_logits, since=before
+            tokens, limit, stop_policy, next_logits, since
         )
 
 
