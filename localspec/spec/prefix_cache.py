@@ -1,7 +1,8 @@
 """A model with the tokens in its KV cache: reuses the prefix that a new text shares.
 
-A draft's cache also holds branches: continuations of the text that were decoded ahead
-of time.
+`PrefixCache` is the target's, or a draft model's. `BranchCache`, a draft model's, also
+holds branches: continuations of the text that were decoded ahead of time.
+`ConversationSnapshots` keeps copies of the caches for conversations that left them.
 """
 
 from __future__ import annotations
@@ -20,20 +21,37 @@ _UNSTABLE_TAIL = 8
 
 
 class PrefixCache:
-    """Keeps the cached prefix that a text shares and decodes only the rest."""
+    """Keeps the cached prefix that a text shares and decodes only the rest.
+
+    With the text [12, 7, 31, 5] cached, and [12, 7, 40, 9, 2] to be read:
+
+        rewind_to     2      [12, 7] are shared; 31 and 5 are dropped from the model
+        decode        [40, 9, 2]
+
+    A memory that cannot be truncated (a recurrent state, a sliding window that has moved
+    on) has checkpoints instead. If one was saved after [12], it returns to that:
+
+        rewind_to     1      although two tokens are shared
+        decode        [7, 40, 9, 2]
+
+    Without a checkpoint it is emptied, and all is decoded again.
+    """
 
     def __init__(
         self, model: LanguageModel, save_checkpoint: Callable[..., None] | None = None
     ) -> None:
         """`save_checkpoint` saves the model's state, if its memory cannot be truncated.
 
-        With `until_next` it replaces the last one saved so: that before the last draft.
+        It takes one option. With `until_next=True` the checkpoint stays only until the
+        next one is saved: it is that before a draft, and each draft has its own.
         """
         self.model = model
         self._save_checkpoint = save_checkpoint
         self._cached_tokens: list[int] = []
         self._last_text: Sequence[int] = ()
+        """The list that `rewind_to` got last. An answer's text is one list that grows."""
         self._n_matched = 0
+        """So many tokens of that list are known to be cached; they are not compared again."""
 
     @property
     def n_cached(self) -> int:
@@ -47,16 +65,17 @@ class PrefixCache:
         """Drop cached tokens that are not a prefix of `tokens`; return how many remain.
 
         The same list as in the last call must have grown only, or have kept its first
-        `n_unchanged` tokens. At least the last token is left to decode. A memory that
-        cannot be truncated is emptied or restored to a checkpoint, so fewer tokens may
-        remain than the texts share.
+        `n_unchanged` tokens. At least the last token is left to decode, also if all are
+        cached: without it there would be no logits. A memory that cannot be truncated is
+        emptied or restored to a checkpoint, so fewer tokens may remain than the texts
+        share.
         """
         start = self._n_matched if tokens is self._last_text else 0
         if n_unchanged is not None:
             start = min(start, n_unchanged)
-        shared = min(
-            common_prefix_length(self._cached_tokens, tokens, start), self.model.n_past
-        )
+        shared = common_prefix_length(self._cached_tokens, tokens, start)
+        # After a decode that failed the model may hold fewer than were noted.
+        shared = min(shared, self.model.n_past)
         kept = min(shared, len(tokens) - 1)
         if kept < self.model.n_past:
             self.model.truncate(kept)
@@ -73,9 +92,10 @@ class PrefixCache:
         self._n_matched = min(self._n_matched, n_kept)
 
     def settle(self) -> Sequence[int]:
-        """Make the model and the list of cached tokens equal; return them.
+        """Make the model and the list of cached tokens equal; return the list.
 
-        A model that returned to a checkpoint holds fewer.
+        They differ after a decode that failed. The longer one is truncated. A model that
+        returns to a checkpoint then holds fewer still, so the list is truncated again.
         """
         self.truncate(min(self.n_cached, self.model.n_past))
         self.truncate(self.model.n_past)
@@ -116,8 +136,14 @@ class PrefixCache:
     ) -> Iterator[int]:
         """Decode all of a prompt but its last batch; yield how many tokens are cached.
 
-        Saves checkpoints where the next turn of a chat can resume: see
-        `_UNSTABLE_TAIL`.
+        Saves checkpoints where the next turn of a chat can resume: before what is
+        decoded here, and before the last `_UNSTABLE_TAIL` tokens. With batches of 512, a
+        prompt of 1,000 tokens of which 300 are cached:
+
+            300    checkpoint
+            812    512 decoded
+            992    180 decoded, checkpoint
+                   the last 8 are left to the first round
         """
         if self._save_checkpoint is None:
             yield from self.prefill_until(tokens, self.model.n_batch, cancelled)
@@ -144,18 +170,31 @@ class PrefixCache:
 class Branch(Struct):
     """A supposed continuation of the text: a round's outcome, and draft tokens after it."""
 
-    number: int  # In the model; 0 if it continues the text and its draft there.
-    outcome: list[int]  # The tokens that the round is supposed to emit.
+    number: int
+    """Its sequence in the model; 0 if it continues the text and its draft there."""
+    outcome: list[int]
+    """The tokens that the round is supposed to emit."""
     decoded: list[int] = field(default_factory=list)
     """The outcome's last token, and the draft tokens after it that are decoded."""
-    rows: list[Logits] = field(default_factory=list)  # Logits after each decoded token.
+    rows: list[Logits] = field(default_factory=list)
+    """The logits after each decoded token."""
 
 
 class BranchCache(PrefixCache):
     """A draft model's cache, with branches for the outcomes of the round in progress.
 
-    If one comes true, `rewind_to` makes it the text, and `decode` returns the rows that
-    it has.
+    The text ends in 40, and the draft is [8, 9]. While the target verifies it, the draft
+    model decodes for three outcomes, each of which ends in a token of the target:
+
+        branch   outcome      in the model     decoded
+        0        [8, 9, 2]    … 40 8 9 2 4     [2, 4]
+        1        [8, 5]       … 40 8 5 1       [5, 1]
+        2        [3]          … 40 3 7         [3, 7]
+
+    If the round emits [8, 5], `rewind_to` makes branch 1 the text and frees the others.
+    The cached tokens are … 40 8, just as if the draft had been truncated. The next draft
+    begins with `decode([5])`, and then samples 1 and asks for `decode([1])`: both rows are
+    here already, and no pass is needed. Another outcome, such as [8, 6], drops all three.
     """
 
     def __init__(
@@ -164,6 +203,8 @@ class BranchCache(PrefixCache):
         super().__init__(model, save_checkpoint)
         self._model = model
         self.branches: list[Branch] = []
+        # The text that the branches continue: a list, its length when they began, and
+        # the length of the draft after it.
         self._branch_text: Sequence[int] = ()
         self._n_text = 0
         self._n_drafted = 0
@@ -185,7 +226,9 @@ class BranchCache(PrefixCache):
         if branch is None:
             self.drop_branches()
             return super().rewind_to(tokens, n_unchanged)
+
         self.drop_branches(branch.number)
+        # The outcome's last token is left to decode, as in `PrefixCache.rewind_to`.
         self._cached_tokens[self._n_text :] = branch.outcome[:-1]
         self._last_text = tokens
         self._n_matched = self.n_cached
@@ -205,6 +248,7 @@ class BranchCache(PrefixCache):
                 self._cached_tokens.append(token)
                 self.n_served += 1
                 return row[None]
+            # Another token than was drafted ahead: the rest of the branch is wrong.
             self._ready.clear()
             self.model.truncate(self.n_cached)
         return super().decode(tokens, outputs)
@@ -240,15 +284,17 @@ class BranchCache(PrefixCache):
     def add_branch(self, outcome: list[int]) -> Branch:
         """A branch for a round's outcome.
 
-        The first one after all of the draft continues the text in the model. For it and
-        its like, the draft's last token must be decoded before (see `decode_branches`).
+        Of the outcomes in which all of the draft is accepted, the first continues the
+        text in the model and needs no copy of it: branch 0. For all of these the draft's
+        last token must be decoded before (see `decode_branches`).
         """
-        numbers = {branch.number for branch in self.branches}
-        first = 0 if len(outcome) > self._n_drafted else 1
-        number = next(i for i in count(first) if i not in numbers)
+        accepts_all = len(outcome) > self._n_drafted
+        taken = {branch.number for branch in self.branches}
+        lowest = 0 if accepts_all else 1
+        number = next(i for i in count(lowest) if i not in taken)
         branch = Branch(number, outcome)
-        if branch.number:
-            self._model.fork(branch.number, self._n_text + len(outcome) - 1)
+        if number:
+            self._model.fork(number, self._n_text + len(outcome) - 1)
         self.branches.append(branch)
         return branch
 
@@ -295,6 +341,8 @@ MIN_TOKENS = 256  # Fewer are not worth a copy of the whole cache.
 
 
 class SavedCache(Struct, frozen=True):
+    """A copy of one model's cache."""
+
     tokens: tuple[int, ...]
     state: Any
     n_bytes: int
@@ -311,7 +359,12 @@ def _count_bytes(snapshot: Snapshot) -> int:
 class ConversationSnapshots:
     """Copies of the caches of a pair, for conversations that left it.
 
-    The first cache is the target's. The oldest copies go first.
+    The first cache is the target's. If there are too many, the oldest copies go first.
+
+    The cache holds chat A with 2,000 tokens. A prompt of chat B, which shares 40 tokens
+    of a system prompt with A, would overwrite 1,960 tokens: chat A is copied first, and
+    B is read from token 40 on. When A goes on, 40 tokens are shared again, and the copy
+    has 2,000: B is copied, if it is long enough, and A restored.
     """
 
     def __init__(self, caches: Sequence[PrefixCache], max_bytes: int) -> None:
@@ -341,8 +394,10 @@ class ConversationSnapshots:
         for (cache, model), part in zip(self._caches, saved, strict=True):
             # A draft model whose memory was not copied reads the text again.
             if part.n_bytes:
-                is_restored = model.restore_state(part.state, len(part.tokens))
-                cache.replace(part.tokens if is_restored else ())
+                if model.restore_state(part.state, len(part.tokens)):
+                    cache.replace(part.tokens)
+                else:
+                    cache.replace(())
 
     def _take_longest(self, tokens: Sequence[int], min_shared: int) -> Snapshot | None:
         """Remove the copy that shares most with `tokens`, if that is `min_shared`."""

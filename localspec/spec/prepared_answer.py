@@ -25,6 +25,16 @@ PromptPart = TokenPart
 cache that it takes. Today all parts are text, whose ids are tokens. An image is to be a
 second kind of part: its ids are negative, equal for equal rows of equal images, so that
 `PrefixCache` still finds a shared prefix by comparing ids.
+
+Before that, these places need a rule for negative ids in a text:
+
+- prompt lookup must not copy them (`LookupDrafter._copy`): the loop cuts a draft there;
+- penalties would take them for tokens from the end of the vocabulary
+  (`sampling._apply_bias_and_penalties`), and DRY would ask for their bytes
+  (`VocabularySampling.is_breaker`);
+- a draft model cannot decode them (`ModelDrafter.propose`), and a head reads token 0
+  instead (`HeadContext._decode_rows`);
+- a drafter of another vocabulary asks for their bytes (`extras/crossvocab/`).
 """
 
 

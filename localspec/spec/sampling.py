@@ -3,7 +3,20 @@
 Drafting and verification use the same distribution. The order is that of llama.cpp's
 default sampler chain: logit bias, penalties, DRY, top-k, top-p, min-p, XTC,
 temperature. At temperature 0 all mass is on the first largest logit. A grammar forbids
-tokens before all of these.
+tokens before top-k.
+
+A row has up to 260,000 logits and is needed in every round, so most of this file is
+about not sorting it. In the order of their cost:
+
+- At temperature 0: the argmax (`_truncate_and_cool`).
+- The logits near the largest, if all others certainly do not matter
+  (`_distribution_near_largest`).
+- The k largest, found through a grid (`_top_k`).
+- Without top-k: all that min-p keeps, or as many of the largest as top-p needs
+  (`_truncate_without_top_k`).
+
+`x` are logits minus the largest, so exp(x) is 1 for the likeliest token and cannot
+overflow. They are float64 from there on.
 """
 
 from __future__ import annotations
@@ -44,8 +57,8 @@ def compute_distribution(
 ) -> Distribution:
     """The distribution of the token after `recent`, from one row of logits.
 
-    The row has the shape (n_vocab,). Raises InvalidLogitsError if the row contains NaN, or has no finite maximum;
-    NoAllowedTokenError if the grammar allows no token.
+    The row has the shape (n_vocab,). Raises InvalidLogitsError if it contains NaN, or has
+    no finite maximum; NoAllowedTokenError if the grammar allows no token.
     """
     if sampling.logit_bias or sampling.history_length:
         logits = _apply_bias_and_penalties(logits, sampling, recent)
@@ -53,12 +66,13 @@ def compute_distribution(
         return _truncate_and_cool(logits, sampling)
     n_needed = 1 if sampling.temperature <= 0 else sampling.top_k
     ids = find_allowed(logits, n_needed, grammar)
+    # Its ids are places in `ids`.
     among_allowed = _truncate_and_cool(logits[ids], sampling)
     return Distribution(ids[among_allowed.ids], among_allowed.probs)
 
 
 def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution:
-    """Apply top-k, top-p, min-p, XTC and temperature."""
+    """The distribution after top-k, top-p, min-p, XTC and temperature."""
     if sampling.temperature <= 0 or sampling.top_k == 1:
         best = int(logits.argmax())
         _check_finite(logits[best])
@@ -72,7 +86,8 @@ def _truncate_and_cool(logits: Logits, sampling: SamplingParams) -> Distribution
         x -= x[0]
         n = _n_after_truncation(x, sampling, None)
         return _apply_temperature(ids[:n], x[:n], sampling)
-    return _apply_temperature(*_truncate_without_top_k(logits, sampling), sampling)
+    ids, x = _truncate_without_top_k(logits, sampling)
+    return _apply_temperature(ids, x, sampling)
 
 
 _GRAMMAR_CANDIDATES = (1, 64, 512)
@@ -90,7 +105,8 @@ def find_allowed(logits: Logits, n: int, grammar: GrammarState) -> NDArray[np.in
         if not 0 < n <= n_tested < len(logits):
             continue
         ids = top_k_ids(logits, n_tested)
-        allowed = ids[grammar.allows(ids)]
+        is_allowed = grammar.allows(ids)
+        allowed = ids[is_allowed]
         if len(allowed) >= n:
             return np.sort(allowed)
     allowed = grammar.allowed_tokens()
@@ -156,7 +172,10 @@ def _apply_bias_and_penalties(
         np.add.at(out, tokens[is_known], biases[is_known])
     if sampling.has_penalties:
         window = np.asarray(recent[-sampling.repeat_last_n :], dtype=np.int64)
-        ids, counts = np.unique(window[window < len(out)], return_counts=True)
+        # A draft model may have fewer tokens than the text. A negative id would count
+        # as a token from the end of the vocabulary: texts have none.
+        is_known = window < len(out)
+        ids, counts = np.unique(window[is_known], return_counts=True)
         values = out[ids]
         penalty = sampling.repeat_penalty
         out[ids] = np.where(values > 0, values / penalty, values * penalty)
@@ -206,13 +225,19 @@ def _dry_penalties(
     allowed = sampling.dry_allowed_length
 
     def is_breaker(token: int) -> bool:
+        # Only these parameters know a token's bytes. A negative id has none.
         return isinstance(sampling, VocabularySampling) and sampling.is_breaker(token)
 
     n = len(text)
-    limit = next((i for i, token in enumerate(reversed(text)) if is_breaker(token)), n)
+    limit = n  # The longest sequence at the end that no breaker ends.
+    for i, token in enumerate(reversed(text)):
+        if is_breaker(token):
+            limit = i
+            break
     if n <= allowed or limit < allowed:
         return
-    longest: dict[int, int] = {}
+
+    longest: dict[int, int] = {}  # By the token that followed: the longest repetition.
     for end in range(n - 1):
         length = 0
         longest_here = min(limit, end + 1)
@@ -240,10 +265,14 @@ def _bias_arrays(
 def _n_after_truncation(
     x: NDArray[np.float64], sampling: SamplingParams, total: float | None
 ) -> int:
-    """How many logits top-p and min-p keep.
+    """How many logits top-p and min-p keep; at least one.
 
     `x` holds logits minus the largest, in descending order. `total` is the mass that
     top-p refers to: that of `x` if None.
+
+    With x of 0, -1 and -4 the weights exp(x) are 1, 0.37 and 0.02. min-p 0.05 keeps two:
+    ln 0.05 is -3.0. top-p 0.7 keeps one, as 1 is at least 0.7 of the mass, 1.39; top-p
+    0.9 keeps two.
     """
     n = len(x)
     if sampling.min_p > 0.0:
@@ -292,6 +321,14 @@ def _distribution_near_largest(
     """The distribution by the logits near the largest alone; None if others may matter.
 
     Top-k is on. This takes half the time of sorting out the k largest.
+
+    Near are those at most 8 below the largest: of 12, 11.2, 9.5, 4.1, 3.9 … the first
+    four. With top-k 40, the other 36 of the top k are missing. min-p 0.05 cuts below
+    12 + ln 0.05 = 9.0, so all of them are cut, and they count only in the mass that
+    top-p refers to. Each has a weight of at most e^-8, where the largest has 1, all
+    together 0.012 at most. So that mass is between 1.532 and 1.544. With either, top-p
+    0.95 keeps the first three logits, and the result is exact. Where the two masses
+    give different numbers, or nothing cuts the missing logits, it is None.
     """
     best = int(logits.argmax())
     high = logits[best]
@@ -310,6 +347,7 @@ def _distribution_near_largest(
     n = _n_after_truncation(x, sampling, None)
     n_missing = sampling.top_k - len(order)
     if n_missing > 0:
+        # Nothing is cut here: the missing ones may belong to the distribution.
         if n == len(order) and not are_others_cut:
             return None
         missing_mass = n_missing * math.exp(_ROUNDING - _NEAR)
@@ -339,12 +377,19 @@ def _mix_with_xtc(
 ) -> NDArray[np.float64]:
     """The distribution of a token that is sampled with XTC, which applies by chance.
 
+    XTC removes all of the top tokens but the least likely, with a certain probability.
     Its coin is not drawn: the mixture of both outcomes has the same distribution, and
-    as one distribution it is coupled and verified like any other.
+    as one distribution it is coupled and verified like any other. With the probabilities
+    0.6, 0.3 and 0.1, a threshold of 0.2 and the probability 0.5:
+
+        not applied, 0.5 x    0.600  0.300  0.100
+        applied,     0.5 x    0      0.750  0.250    0.6 is removed; the rest to 1
+        mixture               0.300  0.525  0.175
     """
     before = np.exp(x)  # XTC compares probabilities at temperature 1.
-    is_top = (before >= sampling.xtc_threshold * before.sum()) & (probs > 0.0)
-    top = is_top.nonzero()[0]
+    is_over_threshold = before >= sampling.xtc_threshold * before.sum()
+    # Among those that did not underflow to 0.
+    top = np.logical_and(is_over_threshold, probs > 0.0).nonzero()[0]
     if len(top) < 2:
         return probs
     least = top[(-x[top]).argsort(kind="stable")[-1]]
@@ -385,7 +430,10 @@ def _top_k(logits: Logits, k: int) -> tuple[NDArray[np.int64], NDArray[np.float3
     grid = logits[: width * height].reshape(height, width)
     highest = grid.max(axis=0)
     rest = logits[width * height :]  # The logits that do not fill another row.
-    _check_finite(np.maximum(highest.max(), rest.max()) if len(rest) else highest.max())
+    largest = highest.max()
+    if len(rest):
+        largest = np.maximum(largest, rest.max())  # Unlike `max`, it is NaN with a NaN.
+    _check_finite(largest)
     bound = np.partition(highest, width - k)[width - k]
     columns = (highest >= bound).nonzero()[0]
     row, column = (grid[:, columns] >= bound).nonzero()
@@ -408,6 +456,14 @@ _LAST_SHIFT = np.uint64(31)
 _UNUSED_BITS = np.uint64(12)  # Low bits that do not fit into a double's mantissa.
 
 
+# --- Noise. That of a token is a hash of (seed, position, token), so it depends neither on
+# the drafter nor on the order of the draws: whoever asks for position 7 and token 42 of
+# an answer gets the same number. The hash exists twice, for numpy arrays
+# (`keyed_uniform`) and for a single token in plain Python (`gumbel_argmax`). Both must
+# give the same numbers to the last bit, or a seeded text would depend on how many tokens
+# a distribution has.
+
+
 def _splitmix64(z: int) -> int:
     """The finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
@@ -415,14 +471,22 @@ def _splitmix64(z: int) -> int:
     return z ^ (z >> 31)
 
 
+def _noise_key(seed: int, index: int) -> int:
+    """The hash of an answer's seed and a position in it."""
+    return _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
+
+
 def keyed_uniform(seed: int, index: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """One number in (0, 1) per id, from (seed, index, id) alone.
 
-    It is splitmix64, used as a counter-based generator.
+    It is splitmix64, used as a counter-based generator: the number of an id is the
+    finaliser of key + (id + 1) * golden ratio, of which the upper 52 bits become the
+    mantissa of a double, plus a half to keep it above 0.
     """
-    key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
+    key = _noise_key(seed, index)
     z = ids.view(np.uint64) * _GOLDEN_U64
     z += np.uint64((key + _GOLDEN) & _MASK)
+    # `_splitmix64`, in place.
     for shift, factor in _MIX_STEPS:
         z ^= z >> shift
         z *= factor
@@ -441,15 +505,17 @@ _MAX_PLAIN_PYTHON = 12
 def gumbel_argmax(seed: int, index: int, distribution: Distribution) -> int:
     """Sample a token with the noise of position `index` of an answer (Gumbel-max).
 
-    Computes argmax(log(u) / p), which equals argmax(log p + Gumbel noise) with fewer
-    steps.
+    Computes argmax(log(u) / p), which equals argmax(log p - log(-log u)), where
+    -log(-log u) is the Gumbel noise, in fewer steps. With the probabilities 0.5 and 0.3
+    and u of 0.4 and 0.8 the scores are -0.92 / 0.5 = -1.83 and -0.22 / 0.3 = -0.74: the
+    second token is sampled. (With the noise: -0.69 + 0.09 = -0.61 and -1.20 + 1.50 = 0.30.)
     """
     if len(distribution.ids) > _MAX_PLAIN_PYTHON:
         noise = keyed_uniform(seed, index, distribution.ids)
         np.log(noise, noise)
         noise /= distribution.probs
         return int(distribution.ids[noise.argmax()])
-    key = _splitmix64((_splitmix64(seed & _MASK) + (index + 1) * _GOLDEN) & _MASK)
+    key = _noise_key(seed, index)
     best = -1
     best_score = -math.inf
     for token, prob in zip(

@@ -19,13 +19,15 @@ N_ALTERNATIVES = 3  # Default number of the target's next-best tokens that are r
 
 
 class TokenProbabilities(Struct, frozen=True):
-    """One position of an answer: emitted token, rejected draft token, likeliest others.
+    """The probabilities at one position of an answer.
 
-    None has its text yet.
+    The tokens have no text yet: `engine/output_processor.py` adds it.
     """
 
     chosen: Alternative
+    """The emitted token."""
     alternatives: tuple[Alternative, ...]
+    """A rejected draft token, if there is one, and the likeliest others."""
 
 
 def score_tokens(
@@ -40,21 +42,28 @@ def score_tokens(
     for i, token in enumerate(tokens):
         draft_token = draft.tokens[i] if i < len(draft.tokens) else token
         draft_row = draft_rows[i] if i < len(draft_rows) else None
-        scores.append(
-            _score_token(rows[i], token, draft_token, draft_row, n_alternatives)
+        score = _score_token(
+            rows[i],
+            token,
+            draft_token=draft_token,
+            draft_row=draft_row,
+            n_alternatives=n_alternatives,
         )
+        scores.append(score)
     return tuple(scores)
 
 
 def _score_token(
     row: Logits,
     token: int,
+    *,
     draft_token: int,
     draft_row: Logits | None,
     n_alternatives: int,
 ) -> TokenProbabilities:
     log_total = _log_sum_exp(row)
     draft_log_total = 0.0 if draft_row is None else _log_sum_exp(draft_row)
+    # Two more, because the emitted and the drafted token may be among them.
     likeliest = top_k_ids(row, min(n_alternatives + 2, len(row))).tolist()
 
     def candidate(id_: int, was_drafted: bool = False) -> Alternative:
@@ -63,7 +72,9 @@ def _score_token(
             p_draft = _probability(draft_row, id_, draft_log_total)
         rank = likeliest.index(id_) + 1 if id_ in likeliest else _rank(row, id_)
         p = _probability(row, id_, log_total)
-        return Alternative(id_, "", p, rank, p_draft, was_drafted)
+        return Alternative(
+            id_, "", p=p, rank=rank, p_draft=p_draft, was_drafted=was_drafted
+        )
 
     rejected: list[Alternative] = []
     if draft_token != token:
@@ -92,6 +103,7 @@ def _probability(row: Logits, token: int, log_total: float) -> float:
 
 
 def _rank(row: Logits, token: int) -> int:
+    """The token's place by logit, from 1; among equals the lower id is first."""
     logit = row[token]
     n_before = np.count_nonzero(row > logit) + np.count_nonzero(row[:token] == logit)
     return int(n_before) + 1
