@@ -54,7 +54,7 @@ def measure_passes(
 ) -> Iterator[PassTimes]:
     """Yield the times so far after each measurement, until `seconds` are over.
 
-    Width 1 is always measured. `longest` is the longest draft that may be verified,
+    Width 1 is the first, so it is always measured. `longest` is the longest draft that may be verified,
     `warm` the passes of the same width before a timed one. All continue the texts in
     memory and are removed.
     """
@@ -63,13 +63,13 @@ def measure_passes(
     for model in filter(None, (target, draft)):
         time_pass(model, 1)  # warm-up: the weights may still be on disk
     until = time.perf_counter() + seconds
-    for repeat in range(_REPEATS):
+    for _ in range(_REPEATS):
         for width in widths:
             times.verify.setdefault(width, []).append(time_pass(target, width, warm))
             if draft is not None and width in (1, 4):
                 times.draft.append(time_pass(draft, 1, warm))
             yield times
-            if time.perf_counter() > until and (repeat or 1 in times.verify):
+            if time.perf_counter() > until:
                 return
 
 

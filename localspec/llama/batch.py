@@ -35,6 +35,7 @@ class LlamaBatch:
         self._output_flags = np.zeros(n, np.int8)
         self._states = np.zeros((n, width), np.float32)
         self._counts = np.ones(n, np.int32)
+        # Of each row, the sequence that it belongs to: 0, the text, but for branches.
         self._sequence_ids = [(ctypes.c_int32 * 1)(0) for _ in range(n)]
         pointers = [ctypes.cast(id_, _INTS) for id_ in self._sequence_ids]
         self._sequences = (_INTS * n)(*pointers)
@@ -43,6 +44,7 @@ class LlamaBatch:
         self._position_pointer = self._positions.ctypes.data_as(_INTS)
         self._token_pointer = self._tokens.ctypes.data_as(_INTS)
         state_pointer = self._states.ctypes.data_as(_FLOATS)
+        flag_pointer = self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self.struct = C.llama_batch(
             n_tokens=0,
             token=self._token_pointer if tokens else None,
@@ -50,14 +52,15 @@ class LlamaBatch:
             pos=self._position_pointer,
             n_seq_id=self._counts.ctypes.data_as(_INTS),
             seq_id=ctypes.cast(self._sequences, ctypes.POINTER(_INTS)),
-            logits=self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+            logits=flag_pointer,
         )
 
-    def set_positions(self, n: int, n_past: int, outputs: int) -> None:
-        """Set `n` rows from position `n_past` on; the last `outputs` give logits.
+    def set_rows(self, n: int, *, n_past: int, outputs: int) -> None:
+        """Make the batch `n` rows long, and number them from position `n_past` on.
 
-        A round's few positions are written one by one: after a decode the numpy code is
-        cold.
+        The last `outputs` rows give logits. What the rows hold is set by `set_tokens`
+        and `set_hidden_states`. A round's few positions are written one by one: after a
+        decode the numpy code is cold.
         """
         if n <= _SHORT_BATCH:
             position = self._position_pointer
@@ -65,7 +68,7 @@ class LlamaBatch:
                 position[i] = n_past + i
         else:
             np.add(self._offsets[:n], n_past, out=self._positions[:n])
-        # The axes of a text are equal.
+        # With several axes (M-RoPE) the positions of one axis follow those of another.
         for axis in range(1, min(self._axes, _TEXT_AXES)):
             self._positions[axis * n : (axis + 1) * n] = self._positions[:n]
         if self._axes > _TEXT_AXES:
@@ -88,14 +91,18 @@ class LlamaBatch:
     def set_branches(
         self, steps: Sequence[tuple[int, int]], positions: Sequence[int]
     ) -> None:
-        """Set one row for each pair of branch and token, all with logits."""
+        """Set one row for each pair of branch and token, all with logits.
+
+        Call `clear_branches` after the pass.
+        """
         self.set_tokens([token for _, token in steps])
-        self.set_positions(len(steps), 0, len(steps))
+        self.set_rows(len(steps), n_past=0, outputs=len(steps))
         for i, (branch, _) in enumerate(steps):
             self._position_pointer[i] = positions[i]
             self._sequence_ids[i][0] = branch
 
     def clear_branches(self, n: int) -> None:
+        """The first n rows belong to the text again."""
         for id_ in self._sequence_ids[:n]:
             id_[0] = 0
 

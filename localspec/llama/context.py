@@ -160,8 +160,8 @@ class LlamaContext(OpenContext):
     def __init__(self, path: Path, role: ModelRole) -> None:
         self.n_branches = role.n_branches
         self._branch_past: dict[int, int] = {}
+        """How many tokens each branch holds, the shared ones included."""
         self._listener: HiddenStateListener | None = None
-        self._head_states: Any = None  # The listener, if it is one of `HeadStates`.
         self._state_source: HiddenStateSource | None = None
         self.model = LlamaModel(path, role.settings, with_mtp=role.load_mtp)
         try:
@@ -189,8 +189,10 @@ class LlamaContext(OpenContext):
         self._checkpoints = ContextCheckpoints(self.handle)
         self._max_outputs = role.n_outputs_max
         self._last_decode_at = 0
+        """How many tokens were in memory before the last decode."""
         self._batch = LlamaBatch(self.n_batch)
         self._logits_views: dict[int, Logits] = {}
+        """By the number of rows, at `_logits_address`."""
         self._logits_address = 0
         self.is_interrupted: Callable[[], bool] = lambda: False
         """Polled during a long decode; True ends it with DecodeInterrupted.
@@ -219,7 +221,11 @@ class LlamaContext(OpenContext):
         return n_ctx
 
     def _probe_rollback(self, requested: int) -> int:
-        """How many tokens of the last decode can be rolled back; measured if recurrent."""
+        """How many tokens of the last decode can be rolled back.
+
+        A recurrent memory is tried, because llama.cpp may accept the setting and still
+        not roll back.
+        """
         if not self.is_recurrent:
             return self.n_batch
         snapshots = min(requested, int(C.llama_n_rs_seq(self.handle)))
@@ -249,7 +255,7 @@ class LlamaContext(OpenContext):
         if not 0 <= outputs <= min(n, self._max_outputs):
             raise EngineError(f"cannot output {outputs} rows of {n} tokens")
         self._batch.set_tokens(tokens)
-        self._batch.set_positions(n, self.n_past, outputs)
+        self._batch.set_rows(n, n_past=self.n_past, outputs=outputs)
         self._last_decode_at = self.n_past
         # The callback is called at every graph node: too slow for a round.
         if n > _SHORT_DECODE:
@@ -287,8 +293,9 @@ class LlamaContext(OpenContext):
             raise EngineError(
                 f"cannot decode {len(steps)} branches of {self._max_outputs}"
             )
-        past = self._branch_past | {0: self.n_past}
-        self._batch.set_branches(steps, [past[branch] for branch, _ in steps])
+        n_past = self._branch_past | {0: self.n_past}
+        positions = [n_past[branch] for branch, _ in steps]
+        self._batch.set_branches(steps, positions)
         self._last_decode_at = self.n_past
         try:
             address = self._run(C.llama_decode, self._batch, get_logits_address)
@@ -318,7 +325,6 @@ class LlamaContext(OpenContext):
         self.truncate(0)
         self._state_source = source
         self._listener = listener
-        self._head_states = listener
 
     def _set_n_past(self, n_past: int) -> None:
         self.n_past = n_past
@@ -377,8 +383,9 @@ class LlamaContext(OpenContext):
 
     def _cut_memory(self, n_past: int) -> bool:
         """Drop all but the first n_past tokens; False if what is left is not whole."""
-        # A recurrent memory's snapshots cover the last decode only. llama.cpp would
-        # accept older ones, which are stale.
+        # A recurrent memory has a snapshot after each token of the last decode only: a
+        # decode of 4 tokens at 100 left those of 101 to 104 tokens, and the state of 100
+        # is gone. llama.cpp would accept older snapshots, which are stale.
         if self.is_recurrent and n_past <= self._last_decode_at:
             return False
         if not C.llama_memory_seq_rm(self._memory, 0, n_past, -1):
@@ -386,9 +393,11 @@ class LlamaContext(OpenContext):
         window = self.model.n_swa
         if not window or not n_past:
             return True
-        # A sliding window reuses the cells of tokens that it has left. The oldest token
-        # still there must be the first that the next token attends to; the position is
-        # -1 if none of the kept tokens is left.
+        # A sliding window reuses the cells of tokens that it has left. With a window of
+        # 512 the token at 2,000 attends to 1,488 and later. If only 2,000 tokens are
+        # kept of 2,300, whose window began at 1,788, the cells of 1,488 to 1,787 may hold
+        # newer tokens, or none. So the oldest token that is there must be at 1,488 or
+        # earlier. Its position is -1 if none of the kept tokens is left.
         oldest = C.llama_memory_seq_pos_min(self._memory, 0)
         return bool(0 <= oldest <= max(0, n_past - window))
 
@@ -408,31 +417,36 @@ class LlamaContext(OpenContext):
     def state_bytes(self) -> int:
         """The size of a copy of the memory, its checkpoints, and a head's states."""
         n_bytes = self.memory_bytes() + self._checkpoints.n_bytes
-        if self._head_states:
-            n_bytes += self._head_states.state_bytes()
+        if self._listener is not None:
+            n_bytes += self._listener.state_bytes()
         return n_bytes
 
     def save_state(self) -> Any:
         """A copy of all that `state_bytes` counts."""
-        listener = self._head_states.save_state() if self._head_states else None
-        checkpoints = [
-            each for each in self._checkpoints.items if not each.flags & _ON_DEVICE
+        # llama.cpp keeps the data of a checkpoint on the device, and only one of them.
+        in_ram = [
+            checkpoint
+            for checkpoint in self._checkpoints.items
+            if not checkpoint.flags & _ON_DEVICE
         ]
-        return self.save_memory(), checkpoints, listener
+        head_state = None
+        if self._listener is not None:
+            head_state = self._listener.save_state()
+        return self.save_memory(), in_ram, head_state
 
     def restore_state(self, state: Any, n_past: int) -> bool:
         """Continue where the copy, of n_past tokens, was made.
 
         If that fails, the memory is empty and the result False.
         """
-        data, checkpoints, listener = state
+        data, checkpoints, head_state = state
         self._checkpoints.drop_after(0)
         if not self.restore_memory(data, n_past):
             return False
         self._last_decode_at = n_past
         self._checkpoints.items = list(checkpoints)
-        if self._head_states:
-            self._head_states.restore_state(listener)
+        if self._listener is not None:
+            self._listener.restore_state(head_state)
         return True
 
     def close(self) -> None:
@@ -468,6 +482,8 @@ _ON_DEVICE = C.LLAMA_STATE_SEQ_FLAGS_ON_DEVICE  # llama.cpp keeps one such state
 
 
 class ContextCheckpoint(Struct, frozen=True):
+    """A state to which a memory that cannot be truncated can return."""
+
     n_past: int
     data: Any  # The state as llama.cpp serialised it.
     head_state: HiddenStates | None  # The head's hidden state at this point.
@@ -475,7 +491,14 @@ class ContextCheckpoint(Struct, frozen=True):
 
 
 class ContextCheckpoints:
-    """States of a recurrent or windowed cache; the oldest go when there are too many."""
+    """States of a recurrent or windowed cache; the oldest go when there are too many.
+
+    In the second turn of a chat there may be checkpoints after 300 and 992 tokens, those
+    of `PrefixCache.prefill`, and one after 1,040, where the last draft began, which stays
+    on the device. To truncate to 1,041 tokens drops none: the memory returns to 1,040,
+    and one token is decoded again. To truncate to 995 drops the last, and the memory
+    returns to 992.
+    """
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -486,6 +509,7 @@ class ContextCheckpoints:
     ) -> None:
         """Save the memory, which holds n_past tokens, if llama.cpp can."""
         self.drop_after(n_past)
+        # Only one state is kept on the device, so the new one would overwrite its data.
         if self.items and self.items[-1].flags & _ON_DEVICE:
             self.items.pop()
         if self.items and self.items[-1].n_past == n_past:

@@ -87,10 +87,16 @@ class HeadContext(OpenContext):
         # The last argument: only rows that give logits have hidden states.
         set_states = hidden_states.load_function("llama_set_embeddings_nextn")
         set_states(self.handle, True, True)
-        is_chain = self._is_mtp and not self.reads_target_memory
-        self._n_layers = self.model.n_mtp_layers if is_chain else 1
-        self.max_draft = self._n_layers if self._n_layers > 1 else self.n_ctx
-        self._drafted: list[tuple[int, HiddenStates]] = []  # Rows after `_n_text`.
+        # An EAGLE-3 head is one layer, and so is an assistant. Each of several MTP layers
+        # drafts one token.
+        self._n_layers = 1
+        if self._is_mtp and not self.reads_target_memory:
+            self._n_layers = self.model.n_mtp_layers
+        self.max_draft = self.n_ctx
+        if self._n_layers > 1:
+            self.max_draft = self._n_layers
+        # With several layers: the draft's rows, which come after `_n_text` rows.
+        self._drafted: list[tuple[int, HiddenStates]] = []
         self._n_text = 0
         self._token_batch = LlamaBatch(self.n_batch, width=self.width)
         self._n_outputs = 0
@@ -109,7 +115,7 @@ class HeadContext(OpenContext):
             return states
         self._state_batch.set_hidden_states(states)
         # Positions continue the memory's, although the encoder does not use them.
-        self._state_batch.set_positions(n, self.n_past, n)
+        self._state_batch.set_rows(n, n_past=self.n_past, outputs=n)
         self._run(C.llama_encode, self._state_batch, C.llama_synchronize)
         return hidden_states.read_nextn_states(self.handle, n, self.width).copy()
 
@@ -138,7 +144,12 @@ class HeadContext(OpenContext):
         return rows
 
     def continue_draft(self, token: int) -> Logits:
-        """The method of `AutoregressiveHead`."""
+        """The method of `AutoregressiveHead`.
+
+        With several MTP layers, layer 0 has drafted the first token. The second is
+        drafted by layer 1, which reads one row, the third by layer 2, which reads two
+        rows: each layer has its own keys and values, so the whole draft is decoded again.
+        """
         state = self.last_hidden_state()
         if self._n_layers == 1:
             return self.decode([token], 1, state)
@@ -159,16 +170,20 @@ class HeadContext(OpenContext):
 
     def _decode_rows(self, tokens: Sequence[int], outputs: int) -> Logits:
         n = len(tokens)
-        # The target's padding tokens, which occur in no text, may be beyond this
-        # vocabulary.
-        known = [token if 0 <= token < self.n_vocab else 0 for token in tokens]
+        # llama.cpp aborts on unknown ids. The target's padding tokens, which occur in no
+        # text, may be beyond this vocabulary: the head reads token 0 instead. The same
+        # would happen to the negative ids of a picture.
+        known = list(tokens)
+        for i, token in enumerate(tokens):
+            if not 0 <= token < self.n_vocab:
+                known[i] = 0
         self._token_batch.set_tokens(known)
         # All rows give logits, or none: the graph ignores the output flags and returns
         # the first rows.
         self._n_outputs = n if outputs else 0
         if self.reads_target_memory:
             self.n_past = self._target.n_past
-        self._token_batch.set_positions(n, self.n_past, self._n_outputs)
+        self._token_batch.set_rows(n, n_past=self.n_past, outputs=self._n_outputs)
         self._run(C.llama_decode, self._token_batch, C.llama_synchronize)
         self.n_past += n
         if not outputs:
@@ -259,7 +274,7 @@ class BlockHeadContext(HeadContext):
                 f"cannot append {n} states at {self.n_past} of {self.n_ctx}"
             )
         self._state_batch.set_hidden_states(states)
-        self._state_batch.set_positions(n, self.n_past, 0)
+        self._state_batch.set_rows(n, n_past=self.n_past, outputs=0)
         self._run(C.llama_decode, self._state_batch, C.llama_synchronize)
         self.n_past += n
 
@@ -275,6 +290,8 @@ class BlockHeadContext(HeadContext):
         top_k = self._form.top_k
         tokens = [last, *[self._mask_token] * (rows - 1)]
         if top_k:
+            # Each row of hidden states is a row of the lattice (see `BlockHead.top_k`),
+            # but for the first: it is the text's last token, which is known.
             self.decode(tokens, 0)
             lattice = hidden_states.read_nextn_states(self.handle, rows, self.width)
             lattice = lattice[1:, : top_k * (top_k + 1)].copy()
@@ -296,10 +313,12 @@ class BlockHeadContext(HeadContext):
         Either all rows give logits, or none.
         """
         n = len(tokens)
-        if self.handle is None or states is not None:
+        if self.handle is None:
+            raise EngineError("The head is closed.")
+        if states is not None:
             raise EngineError("A block takes tokens without hidden states.")
-        fits = 0 < n <= self.n_batch and self.n_past + n <= self.n_ctx
-        if not fits or not 0 <= outputs <= n:
+        has_room = 0 < n <= self.n_batch and self.n_past + n <= self.n_ctx
+        if not has_room or not 0 <= outputs <= n:
             raise EngineError(
                 f"cannot decode {n} rows at {self.n_past} of {self.n_ctx}"
             )

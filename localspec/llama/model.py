@@ -21,10 +21,12 @@ from localspec.models.gguf import tokenizer
 from localspec.protocol.wire import ContextSettings
 from localspec.spec import heartbeat
 
-# Special tokens in a text; that many take llama.cpp some seconds.
 _MAX_SPECIAL = 40_000
+"""The most special tokens in a text; that many take llama.cpp some seconds."""
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 """RoPE types with several position axes."""
+_KV_ITEM_BYTES = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}
+"""Bytes of a number in the KV cache by its type; 2 for the others."""
 
 
 class LlamaModel:
@@ -91,10 +93,8 @@ class LlamaModel:
         """Size of the KV cache, assuming the same attention in every layer."""
         heads = max(1, C.llama_model_n_head(self.handle))
         width = self.n_embd / heads * C.llama_model_n_head_kv(self.handle)
-        item = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}.get(
-            kv_type, 2.0
-        )
-        return float(2 * n_ctx * self.n_layer * width * item)
+        item_bytes = _KV_ITEM_BYTES.get(kv_type, 2.0)
+        return float(2 * n_ctx * self.n_layer * width * item_bytes)
 
     def memory_with_context(
         self,
@@ -275,7 +275,9 @@ class LlamaVocab:
                     "Shorten it.",
                 )
         return self._tokenize_runs(
-            text.encode("utf-8", "replace"), add_special, parse_special
+            text.encode("utf-8", "replace"),
+            add_special=add_special,
+            parse_special=parse_special,
         )
 
     def tokenize_plain(self, data: bytes) -> list[int]:
@@ -284,30 +286,48 @@ class LlamaVocab:
         Empty if llama.cpp cannot tokenize it.
         """
         try:
-            return self._tokenize_runs(data, False, False)
+            return self._tokenize_runs(data, add_special=False, parse_special=False)
         except EngineError:
             return []
 
     def _tokenize_runs(
-        self, data: bytes, add_special: bool, parse_special: bool
+        self, data: bytes, *, add_special: bool, parse_special: bool
     ) -> list[int]:
+        """Tokens of a text, in pieces that end within its long runs (see `_LONG_RUN`).
+
+        A text of 100 bytes, and behind it a run of 20,000 letters:
+
+            tokenized           kept
+            0 to 8,292          to 7,268    a run is found up to 8,192 bytes long, and its
+            7,268 to 15,460     to 14,436   last 1,024 bytes are too near the end to cut
+            14,436 to 20,100    to 19,076
+            19,076 to 20,100    all         what is left is no long run
+        """
         at = 0
         tokens: list[int] = []
-        if self.kind == C.LLAMA_VOCAB_TYPE_BPE:  # the others have no pre-tokenizer
-            while run := self._long_run.search(data, at):
-                end = _character_start(data, run.end())
-                new = self._tokenize(
-                    data[at:end], add_special and not at, parse_special
-                )
-                n, n_bytes = self._cut_run(new, data[at:end], run.start() - at)
-                if not n:  # There is no such place: cut anyway.
-                    new = self._tokenize(
-                        data[at : at + n_bytes], add_special and not at, False
-                    )
-                    n = len(new)
-                tokens += new[:n]
-                at += n_bytes
-        return tokens + self._tokenize(data[at:], add_special and not at, parse_special)
+        # Vocabularies of other kinds have no pre-tokenizer.
+        run = None
+        if self.kind == C.LLAMA_VOCAB_TYPE_BPE:
+            run = self._long_run.search(data)
+        while run is not None:
+            piece = data[at : _character_start(data, run.end())]
+            is_first = at == 0
+            new = self._tokenize(piece, add_special and is_first, parse_special)
+            cut = self._find_cut(new, piece, run.start() - at)
+            if cut is not None:
+                n_tokens, n_bytes = cut
+                tokens += new[:n_tokens]
+            else:
+                # The tokens before this place may differ from those of the whole run.
+                n_bytes = _character_start(piece, len(piece) - _RUN_MARGIN)
+                piece = piece[:n_bytes]
+                tokens += self._tokenize(piece, add_special and is_first, False)
+            at += n_bytes
+            run = self._long_run.search(data, at)
+        is_first = at == 0
+        return tokens + self._tokenize(
+            data[at:], add_special and is_first, parse_special
+        )
 
     def _tokenize(
         self, data: bytes, add_special: bool, parse_special: bool
@@ -329,13 +349,19 @@ class LlamaVocab:
                 )
             size = -n
 
-    def _cut_run(self, tokens: list[int], data: bytes, start: int) -> tuple[int, int]:
+    def _find_cut(
+        self, tokens: list[int], data: bytes, start: int
+    ) -> tuple[int, int] | None:
         """Where to cut `data`, which ends within a long run that begins at `start`.
 
         Returns numbers of tokens and of bytes, such that the rest of the text has the
         tokens that it would have in one piece: a merge of BPE that crosses no end of a
-        token there, far from the end of `data`, crosses none in the whole run. 0 tokens
-        if there is no such place.
+        token there, far from the end of `data`, crosses none in the whole run. None if
+        there is no such place.
+
+        A run of 8,192 letters, of which each token has 8, ends at 8,292. The last end of
+        a token that is 1,024 bytes before that is 7,268. If a word can end there, the
+        result is that, and the number of tokens up to it.
         """
         last = _character_start(data, len(data) - _RUN_MARGIN)
         at = 0
@@ -346,13 +372,14 @@ class LlamaVocab:
                 # A special token: in the text, or the BOS that was added before it.
                 name = self.token_text(token)
                 is_added = i == 0 and token == self.bos and not data.startswith(name)
-                piece = b"" if is_added else name
+                if not is_added:
+                    piece = name
             at += len(piece)
             ends.append(at)
         for i in range(len(ends) - 1, -1, -1):
             if start < ends[i] <= last and _may_cut(data, ends[i]):
                 return i + 1, ends[i]
-        return 0, last
+        return None
 
     def tokenize_continuation(self, text: str) -> list[int]:
         """Tokens of a text that continues another; none of them is special."""
@@ -379,8 +406,9 @@ _LONG_RUN = re.compile(rb"\S{4096,8192}|\s{4096,8192}")
 regular expressions need more stack than a thread has.
 """
 _COUNTS_DIGITS_FROM_THE_RIGHT = {"afmoe", "tiny_aya"}
+"""Pre-tokenizers for which no cut among digits is right before their last is known."""
 _LONG_RUN_WITHOUT_DIGITS = re.compile(rb"[^\s0-9]{4096,8192}|\s{4096,8192}")
-"""Their digits end a word, and are split without a regular expression."""
+"""For these. Their digits end a word, and are split without a regular expression."""
 _RUN_MARGIN = 1024
 """So many bytes at the end of what is tokenized at once are too near it to cut there."""
 
@@ -395,22 +423,31 @@ def _character_start(data: bytes, at: int) -> int:
 def _may_cut(data: bytes, at: int) -> bool:
     """Whether a pre-tokenizer sees the same words after a cut here, where a token ends.
 
-    It does not where it puts a character before the word after it, or counts digits in
-    threes.
+    With `|` for the cut:
+
+        abc|def   yes   letters: the merges decide, and a token ends here
+        abc|123   yes   a word ends here anyway
+        123|456   yes   digits are words of three, counted from the left …
+        12|3456   no    … and here another three would begin
+        ===|==a   yes   signs: the words are of signs on both sides
+        ====|=a   no    the last sign may be put before the word behind it
+        a|◌́       no    a mark belongs to the character before it
     """
-    if data[at] & 0xC0 == 0x80:
+    is_within_character = data[at] & 0xC0 == 0x80
+    if is_within_character:
         return False
     before = data[:at].decode("utf-8", "ignore")
     after = data[at : at + 8].decode("utf-8", "ignore")
-    kinds = [_character_kind(character) for character in (before[-1], *after[:2])]
-    if kinds[1] == "M":
+    last = _character_kind(before[-1])
+    following = [_character_kind(character) for character in after[:2]]
+    if following[0] == "M":
         return False
-    if kinds[0] != kinds[1] or kinds[0] == "L":
+    if last != following[0] or last == "L":
         return True
-    if kinds[0] != "N":
-        return kinds[2:] == kinds[:1]
-    digits = takewhile(lambda c: _character_kind(c) == "N", reversed(before))
-    return sum(1 for _ in digits) % 3 == 0
+    if last == "N":
+        digits = takewhile(lambda c: _character_kind(c) == "N", reversed(before))
+        return sum(1 for _ in digits) % 3 == 0
+    return following[1:] == [last]
 
 
 def _character_kind(character: str) -> str:

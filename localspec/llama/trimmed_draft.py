@@ -23,19 +23,29 @@ from localspec.models.gguf.header import Header
 from localspec.models.gguf.trimmed_vocabulary import TrimmedSection
 from localspec.spec.protocols import Logits
 
+_F32 = 0  # ggml's number of this type, whose rows need no conversion.
+
 
 class EmbeddingBatch(LlamaBatch):
     """A llama_batch that takes tokens and holds their embeddings.
 
-    The table of embeddings stays in the file.
+    The table of embeddings stays in the file, of which the system reads what is used.
     """
 
     def __init__(self, n: int, path: Path, part: TrimmedSection, scale: float) -> None:
         super().__init__(n, tokens=False, width=part.width)
-        shape = (part.n_tokens, part.row_bytes)
-        self._rows = np.memmap(path, np.uint8, "r", offset=part.rows_at, shape=shape)
-        to_float = GgmlLibrary(C._lib).get_type_traits(part.type).contents.to_float
-        self._to_float = to_float if part.type else None  # F32 has none
+        # A row is the embedding of a token as it is in the file, mostly quantised.
+        self._rows = np.memmap(
+            path,
+            np.uint8,
+            mode="r",
+            offset=part.rows_at,
+            shape=(part.n_tokens, part.row_bytes),
+        )
+        self._to_float = None
+        if part.type != _F32:
+            traits = GgmlLibrary(C._lib).get_type_traits(part.type).contents
+            self._to_float = traits.to_float
         self._scale = np.float32(scale)
 
     def set_tokens(self, tokens: Sequence[int]) -> None:
@@ -64,10 +74,10 @@ class TrimmedDraftContext(LlamaContext):
                 f"{path.name} has a damaged vocabulary.", "Make it again."
             )
         self.kept_ids = ids.astype(np.int64)
-        # Gemma 3 scales the embeddings of tokens only.
-        self._scale = (
-            math.sqrt(self._part.width) if header.architecture == "gemma3" else 1.0
-        )
+        self._scale = 1.0
+        if header.architecture == "gemma3":
+            # llama.cpp scales the embeddings of tokens, but not those that it is given.
+            self._scale = math.sqrt(self._part.width)
         super().__init__(path, role)
 
     def _open(self, role: ModelRole) -> None:
@@ -81,6 +91,7 @@ class TrimmedDraftContext(LlamaContext):
         )
 
     def _view_logits(self, address: int, outputs: int) -> Logits:
+        """Rows as wide as the whole vocabulary, with the model's logits in their places."""
         rows: Logits = self._all_logits[:outputs]
         rows[:, self.kept_ids] = super()._view_logits(address, outputs)
         return rows

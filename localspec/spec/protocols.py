@@ -224,6 +224,15 @@ class HiddenStateListener(Protocol):
     def on_restore(self, state: HiddenStates) -> None:
         """Restore what `newest_state` returned when the target held the same tokens."""
 
+    def state_bytes(self) -> int:
+        """Size of a copy of all that the listener holds."""
+
+    def save_state(self) -> Any:
+        """A copy of all that the listener holds."""
+
+    def restore_state(self, state: Any) -> None:
+        """Restore what `save_state` returned when the target held the same tokens."""
+
 
 class DraftStopPolicy(Protocol):
     """Ends a draft when another token is not worth its cost."""
