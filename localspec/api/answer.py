@@ -47,8 +47,8 @@ class AnswerSpeculation(TypedDict):
     drafted: int
     accepted: int
     acceptance_rate: float | None  # accepted / drafted.
-    # Tokens emitted per target pass that verified a draft.
     mean_accepted_length: float | None
+    """Tokens emitted per target pass that verified a draft."""
     histogram: list[int]  # Number of drafting rounds with 0, 1, 2, … accepted tokens.
     by_source: dict[str, dict[str, int]]
     host_ms_per_round: float | None
@@ -83,11 +83,12 @@ class Answer(Struct, frozen=True):
     text: str  # The whole text, thinking included. Control characters are not removed.
     said: str  # The text without thinking.
     tokens: tuple[Token, ...]
-    """With `id`, `text`, and the class as `kind`; optionally also with probabilities.
-    """
+    """With `id`, `text`, and the class as `kind`; on request with probabilities."""
     finish_reason: FinishReason
-    """`eog` (end of generation), `stop` (a stop string), `length` (max_tokens),
-    `context` (the context is full), `cancelled` (stopped by the caller).
+    """Why the answer ended.
+
+    `eog` (end of generation), `stop` (a stop string), `length` (max_tokens), `context`
+    (the context is full), `cancelled` (stopped by the caller).
     """
     model: str  # File name.
     draft: str | None  # File name; None without a draft.
@@ -138,15 +139,21 @@ def python_hint(hint: str) -> str:
 
 
 def _python_option(option: OptionHint) -> str:
+    """`--kv q8_0` becomes `kv="q8_0"`, `--ctx 8192` becomes `ctx=8192`."""
     name = option.name
     value = option.value
-    if name in ("anyway", "verbose"):
-        return "`detail` of this error" if name == "verbose" else ""
-    if value in ("on", "off"):
-        return f"{name}={value == 'on'}"
+    if name == "anyway":
+        return ""
+    if name == "verbose":
+        return "`detail` of this error"
     if not value:
         return name
-    return f'{name}="{value}"' if value[0].islower() else f"{name}={value}"
+    if value in ("on", "off"):
+        is_on = value == "on"
+        return f"{name}={is_on}"
+    if value[0].islower():
+        return f'{name}="{value}"'
+    return f"{name}={value}"
 
 
 def split_pieces(event: Event) -> list[Piece]:
@@ -164,10 +171,7 @@ def build_answer(
     loaded: LoadedModel,
     load_notices: Sequence[Notice] = (),
 ) -> Answer:
-    """Return the whole answer.
-
-    An answer stopped before it began is empty and `cancelled`.
-    """
+    """The whole answer. One that was stopped before it began is empty and `cancelled`."""
     finished = generated.finished
     if finished is None:
         finished = GenerationFinished("cancelled", totals=_empty_totals())

@@ -48,8 +48,8 @@ class AnswerOptions(TypedDict, total=False):
 
     max_tokens: int | None
     """Default: 512 for `generate` and `stream`, the whole context for `chat`."""
-    # 0 is greedy. Default: the catalogue's value for the pair, else 0.8.
     temperature: float | None
+    """0 is greedy. Default: the catalogue's value for the pair, else 0.8."""
     top_k: int | None
     top_p: float | None
     min_p: float | None
@@ -60,24 +60,22 @@ class AnswerOptions(TypedDict, total=False):
     dry_base: float | None
     dry_allowed_length: int | None
     xtc_probability: float | None
-    """XTC: how often all tokens above `xtc_threshold` are excluded but the least likely
-    of them.
-    """
+    """XTC: how often only the least likely of the tokens above `xtc_threshold` is kept."""
     xtc_threshold: float | None
-    # Stop strings: the answer ends before the first of them.
     stop: str | Sequence[str] | None
-    # Default: the LLM's seed, else random; `Answer.seed` has the value used.
+    """Stop strings: the answer ends before the first of them."""
     seed: int | None
-    # Verification method; all of them keep the target's distribution.
+    """Default: the LLM's seed, else random; `Answer.seed` has the value used."""
     verify: VerifyMode | None
+    """Verification method; all of them keep the target's distribution."""
     spec: str | None  # Drafter. Default: the LLM's, else chosen automatically.
     draft_max: int | None  # Max draft tokens.
-    # Without effect, with a warning: exact mode is an option of `LLM`.
     exact: bool | None
+    """Without effect, with a warning: exact mode is an option of `LLM`."""
     think: bool | None  # Turn thinking on or off, if the chat template supports it.
     raw: bool | None  # Complete the text without a chat template.
-    # Add to each token its probabilities and the alternatives.
     probabilities: bool | None
+    """Add to each token its probabilities and the alternatives."""
     json_schema: str | Mapping[str, Any] | type | None
     """Answer with JSON that satisfies this JSON Schema, or this class of Pydantic."""
     grammar: str | None  # Answer with a text of this GBNF grammar.
@@ -91,16 +89,17 @@ class MachineOptions(TypedDict, total=False):
     gpu_layers: int | None
     draft_gpu_layers: int | None
     main_gpu: int | None
-    # A split mode, or one share for each device.
     split: SplitMode | Sequence[float] | None
+    """A split mode, or one share for each device."""
     cpu_moe: int | Literal["all"] | None
     """Layers of a mixture of experts whose experts stay in RAM, from the first on."""
     threads: int | None
     draft_threads: int | None
     flash_attn: FlashAttention | None
     workers: str | Sequence[str] | None
-    """Addresses, `HOST` or `HOST:PORT`, of at most two computers that run `localspec
-    worker`.
+    """Addresses of at most two computers that run `localspec worker`.
+
+    Each is `HOST` or `HOST:PORT`.
     """
     exact: bool | None
     """On a CPU, attention that computes passes of every width alike. Default: False."""
@@ -161,11 +160,17 @@ def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
 
 
 def check_option(name: str, value: Any) -> Any:
-    """Raise UsageError, with the possible values as its hint, for a bad value."""
-    value_type = OPTIONS[name].value_type if name in OPTIONS else SWITCH
-    if isinstance(value, str) and value_type is not SWITCH:
-        word = value_type.synonyms.get(value, value)
-        value = value_type.words[word] if word != value else value
+    """Raise UsageError, with the possible values as its hint, for a bad value.
+
+    A switch is True or False here, not a word such as `on`.
+    """
+    value_type = SWITCH  # Options of Python alone, such as `raw`, are switches.
+    if name in OPTIONS:
+        value_type = OPTIONS[name].value_type
+    is_word = isinstance(value, str) and value_type is not SWITCH
+    if is_word and value in value_type.synonyms:
+        word = value_type.synonyms[value]
+        value = value_type.words[word]
     try:
         return value_type.check(value)
     except (ValueError, TypeError):
@@ -217,11 +222,13 @@ class AnswerRequest(Struct, frozen=True):
 
         Raises UsageError for messages without a chat template.
         """
-        chosen = (
-            (self.pair.spec, self.pair.spec_reason) if ready.draft is not None else ()
-        )
+        spec = "auto"
+        reason = ""
+        if ready.draft is not None:
+            spec = self.pair.spec
+            reason = self.pair.spec_reason
         loaded = LoadedModel.from_ready(
-            ready, *chosen, raw=bool(self.raw), template=self.template
+            ready, spec, reason, raw=bool(self.raw), template=self.template
         )
         if self.messages and not loaded.has_chat_template:
             names = ", ".join(builtin_templates.STOP_STRINGS)
@@ -234,11 +241,16 @@ class AnswerRequest(Struct, frozen=True):
         settings = self.settings
         if not self.messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_DEFAULT_MAX_TOKENS)
-        probabilities = bool(self.probabilities)
         request = build_request(
-            settings, conversation, loaded, probabilities=probabilities, seed=self.seed
+            settings,
+            conversation,
+            loaded,
+            probabilities=bool(self.probabilities),
+            seed=self.seed,
         )
-        return replace(request, messages=self.messages or request.messages), loaded
+        if self.messages:
+            request = replace(request, messages=self.messages)
+        return request, loaded
 
 
 def check_prompt(prompt: object) -> str:
@@ -270,11 +282,14 @@ def to_messages(given: str | ChatMessages) -> tuple[ChatMessage, ...]:
 def _to_message(given: Mapping[str, str] | ChatMessage) -> ChatMessage:
     if isinstance(given, ChatMessage):
         return given
-    fields = given if isinstance(given, Mapping) else {}
-    role = fields.get("role")
-    content = fields.get("content")
+    role = None
+    content = None
+    if isinstance(given, Mapping):
+        role = given.get("role")
+        content = given.get("content")
     if role not in _ROLES or not isinstance(content, str):
-        hint = f'Possible: {{"role": …, "content": a text}}, the role one of {", ".join(_ROLES)}.'
+        roles = ", ".join(_ROLES)
+        hint = f'Possible: {{"role": …, "content": a text}}, the role one of {roles}.'
         raise UsageError(f"A message cannot be {given!r}.", hint)
     return ChatMessage(role, content)
 
@@ -293,7 +308,9 @@ def check_pair_arguments(spec: str, seed: int | None, template: str | None) -> N
 
 def to_reference(name: str, given: str | os.PathLike[str]) -> str:
     """Raise UsageError unless it is a text that is not empty, or a path."""
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    text = given
+    if isinstance(given, os.PathLike):
+        text = os.fspath(given)
     if not isinstance(text, str) or not text.strip():
         raise UsageError(
             f"{name} cannot be {given!r}.", "Give a name, user/repo:QUANT or a path."

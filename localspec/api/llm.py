@@ -88,13 +88,11 @@ class LLM:
             self._pair = arguments.resolve_files(self._name, draft, pull=pull)
             launch.check_drafter(self._pair, spec)
         checked = arguments.check_options(machine, MachineOptions)
-        load_options = LoadOptions(
-            **{OPTIONS[name].attribute: value for name, value in checked.items()}
-        )
-        load_request = load_options.to_request(self._pair, spec)
-        self._engine_host = EngineHost(
-            load_request, probe=spec == self._pair.spec == "auto"
-        )
+        fields = {OPTIONS[name].attribute: value for name, value in checked.items()}
+        load_request = LoadOptions(**fields).to_request(self._pair, spec)
+        # `auto` measures the pair first, unless the catalogue names a drafter.
+        probe = spec == "auto" and self._pair.spec == "auto"
+        self._engine_host = EngineHost(load_request, probe=probe)
         loading = PythonJob(lambda engine: engine.ready)
         try:
             self._engine_host.submit(loading)
@@ -149,15 +147,16 @@ class LLM:
         stream: bool = False,
         **options: Unpack[AnswerOptions],
     ) -> Answer | Stream:
-        """Answer the messages of a chat: [{"role": "user", "content": …}, …], or one
-        question.
+        """Answer the messages of a chat, or one question.
 
-        The answer may fill the context unless `max_tokens` is given. Tokens shared with
+        Messages are [{"role": "user", "content": …}, …]. The answer may fill the context unless `max_tokens` is given. Tokens shared with
         the last call are reused. Raises as `generate`, and UsageError if the model has
         no chat template.
         """
         request = self._chat_request(messages, options)
-        return self._start_stream(request) if stream else self._run_answer(request)
+        if stream:
+            return self._start_stream(request)
+        return self._run_answer(request)
 
     @expand_signature(AnswerOptions)
     def stream(
@@ -191,9 +190,12 @@ class LLM:
     def count(self, prompt: str | ChatMessages, *, raw: bool = False) -> int:
         """Count the prompt tokens of a text or chat."""
         request = self._build_request(prompt, {"raw": raw})
-        job = PythonJob(
-            lambda engine: engine.count(request.build(engine.ready)[0].to_count())
-        )
+
+        def count(engine: Engine) -> int:
+            command, _ = request.build(engine.ready)
+            return engine.count(command.to_count())
+
+        job = PythonJob(count)
         self._engine_host.submit(job)
         return job.result()
 
@@ -230,7 +232,8 @@ class LLM:
         ready = self.ready
         ctx = (ready.settings.get("target") or {}).get("n_ctx")
         state = ", closed" if self.closed else ""
-        return f"LLM({self._name!r}, model={ready.model!r}, draft={ready.draft!r}, ctx={ctx}{state})"
+        files = f"model={ready.model!r}, draft={ready.draft!r}"
+        return f"LLM({self._name!r}, {files}, ctx={ctx}{state})"
 
     # --- requests
 
@@ -251,8 +254,9 @@ class LLM:
     def _build_request(
         self, prompt: str | ChatMessages, options: AnswerOptions
     ) -> AnswerRequest:
-        build = self._prompt_request if isinstance(prompt, str) else self._chat_request
-        return build(prompt, options)  # type: ignore[arg-type]
+        if isinstance(prompt, str):
+            return self._prompt_request(prompt, options)
+        return self._chat_request(prompt, options)
 
     def _start_stream(self, request: AnswerRequest) -> Stream:
         return Stream(self._engine_host, AnswerJob(request), self)
@@ -275,7 +279,7 @@ class PythonJob(EngineJob[_T]):
     """A job whose error names the arguments of Python in its hint."""
 
     def finish(self, error: BaseException | None = None) -> None:
-        """As of every job."""
+        """End the job, as `EngineJob.finish` does."""
         if isinstance(error, LocalspecError):
             error.hint = python_hint(error.hint)
         super().finish(error)
@@ -291,16 +295,19 @@ class AnswerJob(PythonJob[Answer]):
     def _generate_answer(self, engine: Engine) -> Answer:
         request, loaded = self._request.build(engine.ready)
         generated = GeneratedAnswer()
-        try:
-            for event in () if self.stop_requested else engine.generate(request):
-                generated.add(event)
-                for piece in split_pieces(event):
-                    self.put(piece)
-                check_answer(engine, event, lambda: self.stop_requested)
-        except LocalspecError as error:
-            error.said = generated.text
-            raise
-        return build_answer(generated, request, engine.ready, loaded, self.notices)
+        if not self.stop_requested:
+            try:
+                for event in engine.generate(request):
+                    generated.add(event)
+                    for piece in split_pieces(event):
+                        self.put(piece)
+                    check_answer(engine, event, lambda: self.stop_requested)
+            except LocalspecError as error:
+                error.said = generated.text
+                raise
+        return build_answer(
+            generated, request, engine.ready, loaded, load_notices=self.notices
+        )
 
 
 class Stream:
@@ -314,8 +321,7 @@ class Stream:
     def __init__(self, host: EngineHost, job: AnswerJob, owner: object) -> None:
         self._host = host
         self._job = job
-        self._owner = owner
-        """Keeps the LLM alive as long as its stream."""
+        self._owner = owner  # Keeps the LLM alive as long as its stream.
         self._pieces: deque[Piece] = deque()
         self._updated = threading.Event()
         self._closed = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -23,9 +24,9 @@ class HistoryDatabase:
     """One connection, shared by all threads of this process."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Open the file. If it cannot be written, open it read-only and set
-        `write_error`.
+        """Open the file.
 
+        If it cannot be written, it is opened read-only and `write_error` says why.
         Without `create`, a missing file counts as an empty history. Raises
         LocalspecError if the file cannot be read either.
         """
@@ -35,7 +36,7 @@ class HistoryDatabase:
         """Notices for the user. The caller that shows them removes them."""
         self._lock = threading.RLock()
         self._inode = 0
-        self._connection = self._open(create)
+        self._connection = self._open(create=create)
 
     def close(self) -> None:
         with self._lock, suppress(sqlite3.Error):
@@ -43,30 +44,30 @@ class HistoryDatabase:
 
     def run_read(self, work: Transaction[T]) -> T:
         """Run `work` on one snapshot of the database. Raises LocalspecError."""
-        return self._run_transaction(work, "BEGIN")
+        return self._run_transaction(work, begin="BEGIN")
 
     def run_write(self, work: Transaction[T]) -> T:
         """Run `work` as one durable transaction. Raises LocalspecError."""
         if self.write_error is not None:
             raise self.write_error
-        return self._run_transaction(work, "BEGIN IMMEDIATE")
+        return self._run_transaction(work, begin="BEGIN IMMEDIATE")
 
     def vacuum(self) -> bool:
         """Overwrite deleted data.
 
         Returns False if another process is reading the file.
         """
+        checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)"
         with self._lock:
             try:
                 self._connection.execute("VACUUM")
-                (busy, *_) = self._connection.execute(
-                    "PRAGMA wal_checkpoint(TRUNCATE)"
-                ).fetchone()
+                is_busy, *_ = self._connection.execute(checkpoint).fetchone()
             except sqlite3.Error:
                 return False
-        return not busy
+        return not is_busy
 
-    def _run_transaction(self, work: Transaction[T], begin: str) -> T:
+    def _run_transaction(self, work: Transaction[T], *, begin: str) -> T:
+        """Run `work`; if the file is found damaged, repair it and run `work` again."""
         with self._lock:
             try:
                 self._reopen_if_replaced()
@@ -82,17 +83,13 @@ class HistoryDatabase:
             except schema.DATABASE_ERRORS as error:
                 raise to_user_error(error, self.path) from error
 
-    def _open(self, create: bool) -> sqlite3.Connection:
+    def _open(self, *, create: bool) -> sqlite3.Connection:
         self.write_error = None
         if not create and not os.path.exists(self.path):
             self.write_error = NotFoundError(
                 "There are no chats yet.", "Start one: localspec run"
             )
-            connection = sqlite3.connect(
-                ":memory:", isolation_level=None, check_same_thread=False
-            )
-            schema.create_tables(connection)
-            return connection
+            return _open_empty()
         try:
             return self._open_for_writing()
         except (OSError, *schema.DATABASE_ERRORS) as error:
@@ -104,8 +101,8 @@ class HistoryDatabase:
         try:
             return schema.open_read_only(self.path)
         except schema.DATABASE_ERRORS as error:
-            # the disk was full when the file was created
             if "no such table" in str(error):
+                # The disk was full when the file was created.
                 raise self.write_error from error
             raise to_user_error(error, self.path) from error
 
@@ -122,6 +119,7 @@ class HistoryDatabase:
         return connection
 
     def _reopen_if_replaced(self) -> None:
+        """Another process may have repaired the file, and so replaced it."""
         if self.write_error is not None:
             return
         with suppress(OSError):
@@ -155,6 +153,14 @@ class HistoryDatabase:
         self.notices.append(Notice("warning", "history-repaired", message, hint))
 
 
+def _open_empty() -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        ":memory:", isolation_level=None, check_same_thread=False
+    )
+    schema.create_tables(connection)
+    return connection
+
+
 @contextmanager
 def _transaction(
     connection: sqlite3.Connection, begin: str
@@ -176,8 +182,11 @@ def create_private_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if os.name == "posix":
         folder = path.parent.stat()
-        if folder.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
-            raise PermissionError(1, "it belongs to another user", str(path.parent))
+        is_own = folder.st_uid in (os.geteuid(), 0)
+        is_root = os.geteuid() == 0
+        if not is_own and not is_root:
+            message = "it belongs to another user"
+            raise PermissionError(errno.EPERM, message, str(path.parent))
         if folder.st_mode & 0o077:
             path.parent.chmod(0o700)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -193,10 +202,9 @@ def to_user_error(error: Exception, path: Path) -> LocalspecError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return InUseError("Another localspec is still writing chats.", "Try again.")
-    hints = {
-        sqlite3.SQLITE_FULL: "Free some disk space.",
-        sqlite3.SQLITE_IOERR: "Is the disk full, or was it removed?",
-    }
-    return StorageError(
-        f"{shown} cannot be used: {error}.", hints.get(code, other_folder)
-    )
+    hint = other_folder
+    if code == sqlite3.SQLITE_FULL:
+        hint = "Free some disk space."
+    elif code == sqlite3.SQLITE_IOERR:
+        hint = "Is the disk full, or was it removed?"
+    return StorageError(f"{shown} cannot be used: {error}.", hint)

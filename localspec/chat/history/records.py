@@ -1,6 +1,7 @@
 """Records of saved chats, and their conversion to and from database rows.
 
-Loading checks every value: a damaged file must not crash the program.
+SQLite stores any type in any column. Loading checks every value, because a damaged file
+must not crash the program and shows as much of a chat as can be read.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, 
 from localspec.chat.settings import ChatSettings
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
-from localspec.protocol.json_values import from_json, parse_object
+from localspec.protocol.json_values import JsonError, from_json, parse_object
 
 _T = TypeVar("_T")
-# Unpacked: a damaged one must not fill the memory.
 _MAX_CHECKPOINT_BYTES = 256 * 1024 * 1024
+"""Of an unpacked checkpoint: a damaged one must not fill the memory."""
 
 SYSTEM_SINCE = "system_since"  # A key beside those of the settings.
 TURN_COLUMNS = (
@@ -97,24 +98,27 @@ def load_settings(text: object) -> tuple[ChatSettings, int]:
     Invalid values become the defaults.
     """
     body = _parse_object(text)
-    if body.get("exact", False) is None:  # `auto`, which earlier versions had
+    if body.get("exact", False) is None:
+        # Earlier versions wrote null for `auto`.
         body["exact"] = False
+    settings = _convert(ChatSettings, body) or ChatSettings()
     since = body.get(SYSTEM_SINCE)
-    settings = _load(ChatSettings, body) or ChatSettings()
-    return settings, since if isinstance(since, int) else 0
+    if not isinstance(since, int):
+        since = 0
+    return settings, since
 
 
-def _load(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
+def _convert(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
     """None if a field is missing or has a wrong type."""
     try:
         return from_json(kind, body)
-    except ValueError:
+    except JsonError:
         return None
 
 
 def load_pair(text: object) -> ChatPair:
     """An invalid value is a pair without a name."""
-    pair = _load(ChatPair, _parse_object(text))
+    pair = _convert(ChatPair, _parse_object(text))
     if pair is None:
         return ChatPair("")
     if pair.thinking and len(pair.thinking) != 2:
@@ -124,19 +128,19 @@ def load_pair(text: object) -> ChatPair:
 
 def load_dropped(text: object) -> DroppedTurns:
     """An invalid value drops nothing: then all turns are sent."""
-    dropped = _load(DroppedTurns, _parse_object(text))
+    dropped = _convert(DroppedTurns, _parse_object(text))
     if dropped is None or dropped.turns < 0:
         return DroppedTurns()
     return dropped
 
 
 def load_attachments(text: object) -> tuple[Attachment, ...]:
+    """Pairs of a name and a text; none if the value is invalid."""
     try:
-        return tuple(
-            Attachment(str(name), str(body)) for name, body in json.loads(str(text))
-        )
-    except (ValueError, TypeError, RecursionError):
+        pairs = from_json(list[tuple[str, str]], json.loads(str(text)))
+    except (ValueError, RecursionError):
         return ()
+    return tuple(Attachment(name, body) for name, body in pairs)
 
 
 def _parse_object(text: object) -> dict[str, Any]:
@@ -149,7 +153,8 @@ def _parse_object(text: object) -> dict[str, Any]:
 
 def pack_events(answer_events: Iterable[Event]) -> bytes:
     """Compress JSON lines to about a sixth of their size."""
-    return zlib.compress("\n".join(map(events.encode, answer_events)).encode(), 6)
+    lines = "\n".join(events.encode(event) for event in answer_events)
+    return zlib.compress(lines.encode(), 6)
 
 
 def unpack_events(body: Any) -> list[Event]:
@@ -162,7 +167,9 @@ def unpack_events(body: Any) -> list[Event]:
     if not reader.eof:
         return []
     unpacked = []
-    for line in filter(None, lines):
+    for line in lines:
+        if not line:
+            continue
         try:
             event = events.decode(line)
         except (ValueError, RecursionError):
@@ -194,20 +201,27 @@ def load_turn(row: Sequence[Any], answer_events: Sequence[Event] | None = None) 
     Raises ValueError if the row is damaged.
     """
     _, id_, parent, question, files, answer, reason, attempt, inside, model = row
-    answer_events = list(answer_events or ())
-    if inside and not any(isinstance(event, Prefill) for event in answer_events):
-        answer_events.insert(0, Prefill(0, 0, 0, thinking=True))
     if not isinstance(id_, int) or not isinstance(attempt, int):
         raise ValueError("a damaged row")
+    if not isinstance(parent, int):
+        parent = None
+    if reason not in get_args(FinishReason):
+        reason = None
+    loaded_events = list(answer_events or ())
+    has_prefill = any(isinstance(event, Prefill) for event in loaded_events)
+    if inside and not has_prefill:
+        # The answer began inside its thinking, which only this event says.
+        prefill = Prefill(done=0, total=0, reused=0, thinking=True)
+        loaded_events.insert(0, prefill)
     return Turn(
         question=str(question),
         answer=str(answer),
-        finish_reason=reason if reason in get_args(FinishReason) else None,
+        finish_reason=reason,
         attempt=attempt,
-        events=tuple(answer_events),
+        events=tuple(loaded_events),
         attachments=load_attachments(files),
         id=id_,
-        parent=parent if isinstance(parent, int) else None,
+        parent=parent,
         model=str(model),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -25,59 +26,78 @@ class HistoryRepair(Struct, frozen=True):
 
 
 def repair_file(path: Path) -> HistoryRepair | None:
-    """Replace the damaged file by a repaired one; None if another process has already
-    done so.
+    """Replace the damaged file by a repaired one.
 
-    Raises OSError and sqlite3.Error; then the damaged file is unchanged.
+    Returns None if another process has already done so. Raises OSError and
+    sqlite3.Error; then the damaged file is unchanged.
     """
     with closing(_acquire_repair_lock(path.with_name("repair.lock"))):
-        with (
-            suppress(*schema.DATABASE_ERRORS),
-            closing(schema.open_read_only(path)) as connection,
-        ):
-            schema.check_integrity(connection)
+        if _is_intact(path):
             return None
         new = path.with_name(f"{path.name}.new")
         for suffix in ("", "-wal", "-shm", "-journal"):
-            new.with_name(new.name + suffix).unlink(missing_ok=True)
+            _add_suffix(new, suffix).unlink(missing_ok=True)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        chats = _copy_readable_rows(path, new)
-        return HistoryRepair(_swap_files(path, new), chats)
+        n_chats = _copy_readable_rows(path, new)
+        damaged_copy = _swap_files(path, new)
+        return HistoryRepair(damaged_copy, n_chats)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        with closing(schema.open_read_only(path)) as connection:
+            schema.check_integrity(connection)
+    except schema.DATABASE_ERRORS:
+        return False
+    return True
 
 
 def _acquire_repair_lock(path: Path) -> data_files.FileLock:
     """Wait until no other process repairs the file. Raises TimeoutError."""
     deadline = time.monotonic() + _LOCK_TIMEOUT
-    while (lock := data_files.lock(path)) is None:
+    while True:
+        lock = data_files.lock(path)
+        if lock is not None:
+            return lock
         if time.monotonic() > deadline:
-            raise TimeoutError(
-                110, "another localspec is still repairing it", str(path)
-            )
+            message = "another localspec is still repairing it"
+            raise TimeoutError(errno.ETIMEDOUT, message, str(path))
         time.sleep(0.05)
-    return lock
 
 
 def _swap_files(path: Path, new: Path) -> Path:
     """Put the new file in place of the old one. Returns the old file's new path."""
     utc = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    backup, n = path.with_name(f"{path.name}.corrupt-{utc}"), 1
+    backup = path.with_name(f"{path.name}.corrupt-{utc}")
+    n = 1
     while backup.exists():
         n += 1
         backup = path.with_name(f"{path.name}.corrupt-{utc}-{n}")
-    for suffix in ("", "-wal"):
-        old = path.with_name(path.name + suffix)
-        if old.exists() and (not suffix or old.stat().st_size):
-            copy = backup.with_name(backup.name + suffix)
-            try:  # with a hard link a file of the original name exists at every moment
-                os.link(old, copy)
-            except OSError:
-                os.replace(old, copy)
+    _keep_file(path, backup)
+    log = _add_suffix(path, "-wal")
+    if log.exists() and log.stat().st_size:
+        _keep_file(log, _add_suffix(backup, "-wal"))
     for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+        _add_suffix(path, suffix).unlink(missing_ok=True)
     os.replace(new, path)
     with suppress(OSError):
         data_files.sync_folder(path.parent)
     return backup
+
+
+def _keep_file(file: Path, copy: Path) -> None:
+    if not file.exists():
+        return
+    try:
+        # With a hard link, a file of the original name exists at every moment.
+        os.link(file, copy)
+    except OSError:
+        os.replace(file, copy)
+
+
+def _add_suffix(path: Path, suffix: str) -> Path:
+    """SQLite's names: `chats.sqlite` and `-wal` give `chats.sqlite-wal`."""
+    return path.with_name(path.name + suffix)
 
 
 def _copy_readable_rows(damaged: Path, new: Path) -> int:
@@ -108,33 +128,39 @@ def _open_damaged(path: Path) -> sqlite3.Connection:
 def _copy_table(
     source: sqlite3.Connection, connection: sqlite3.Connection, table: str
 ) -> None:
-    """Copy rows by column position: new columns come last, and column names may be
-    damaged.
+    """Copy rows by the position of their columns.
+
+    The names of the columns may be damaged, and new columns come last, so an earlier
+    version's row of 9 columns fills the first 9.
     """
     names = schema.list_columns(connection, table)
     for row in _iterate_rows(source, table):
+        columns = ",".join(names[: len(row)])
         values = ",".join("?" * len(row))
-        insert = f"INSERT OR IGNORE INTO {table} ({','.join(names[: len(row)])}) VALUES ({values})"
-        with suppress(*schema.DATABASE_ERRORS):  # an invalid value
+        insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({values})"
+        with suppress(*schema.DATABASE_ERRORS):  # A value is invalid.
             connection.execute(insert, row)
 
 
 def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """Read forwards and backwards up to the damaged part, then try the row ids in
-    between.
+    """Read from both ends up to the damaged part, then each row in between.
+
+    If the page of rows 40 to 60 of 100 is damaged, rows 1 to 39 are read forwards, 100
+    to 61 backwards, and 40 to 60 are tried one by one.
     """
     seen: set[int] = set()
     is_complete = yield from _scan(source, table, "ASC", seen)
     if is_complete:
         return
-    below = max(seen, default=0)
+    last_before = max(seen, default=0)
     yield from _scan(source, table, "DESC", seen)
-    above = min((id_ for id_ in seen if id_ > below), default=below)
-    for id_ in range(below + 1, min(above, below + _MAX_ROWID_GAP)):
+    ids_after = [id_ for id_ in seen if id_ > last_before]
+    first_after = min(ids_after, default=last_before)
+    end = min(first_after, last_before + _MAX_ROWID_GAP)
+    query = f"SELECT * FROM {table} WHERE rowid = ?"
+    for id_ in range(last_before + 1, end):
         with suppress(*schema.DATABASE_ERRORS):
-            row = source.execute(
-                f"SELECT * FROM {table} WHERE rowid = ?", (id_,)
-            ).fetchone()
+            row = source.execute(query, (id_,)).fetchone()
             if row is not None:
                 yield row
 
@@ -146,10 +172,9 @@ def _scan(
 
     Returns whether all rows were read.
     """
+    query = f"SELECT rowid, * FROM {table} ORDER BY rowid {order}"
     try:
-        for id_, *row in source.execute(
-            f"SELECT rowid, * FROM {table} ORDER BY rowid {order}"
-        ):
+        for id_, *row in source.execute(query):
             if id_ in seen:
                 return False
             seen.add(id_)

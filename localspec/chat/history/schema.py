@@ -10,8 +10,8 @@ from localspec.errors import InUseError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
-# Larger files are not checked when opened: it takes a while.
 MAX_CHECKED_BYTES = 32 * 1024 * 1024
+"""Larger files are not checked when they are opened: it takes a while."""
 
 TABLES = {
     "chats": """id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, seed INTEGER NOT NULL,
@@ -26,13 +26,15 @@ TABLES = {
         body BLOB NOT NULL, UNIQUE (turn, n)""",
     "state": "name TEXT NOT NULL, clock INTEGER NOT NULL",
 }
-"""`state` has one row: the database id (`name`), and a change counter that orders all
-rows.
+"""Table -> its columns.
+
+`state` has one row: the id of the database (`name`), and a counter of changes, which
+orders all rows.
 """
 
 _CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-# read beyond the end of a truncated file
 _SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)
+"""A read beyond the end of a file that was truncated."""
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
@@ -62,13 +64,12 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 
 
 def open_read_only(path: Path) -> sqlite3.Connection:
-    """Open the file without changing anything.  Raises sqlite3.Error."""
+    """Open the file without changing anything. Raises sqlite3.Error."""
     uri = path.absolute().as_uri()
     try:
         return _open_checked(f"{uri}?mode=ro")
-    except (
-        sqlite3.OperationalError
-    ):  # the folder is not writable: SQLite cannot create -shm
+    except sqlite3.OperationalError:
+        # If the folder is not writable, SQLite cannot create its -shm file there.
         return _open_checked(f"{uri}?mode=ro&immutable=1")
 
 
@@ -92,11 +93,12 @@ def check_integrity(connection: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError if the file is damaged."""
     try:
         (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-    except UnicodeDecodeError:  # the result quotes damaged text
+    except UnicodeDecodeError:  # The result quotes damaged text.
         raise _corrupt_error("not ok") from None
-    if result != "ok" or connection.execute(
-        "SELECT count(*) FROM state"
-    ).fetchone() != (1,):
+    if result != "ok":
+        raise _corrupt_error(str(result))
+    (n_states,) = connection.execute("SELECT count(*) FROM state").fetchone()
+    if n_states != 1:
         raise _corrupt_error(str(result))
 
 
@@ -111,9 +113,10 @@ def is_corrupt(error: Exception) -> bool:
     if isinstance(error, UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_ERROR:  # a table or column is missing
+    if code == sqlite3.SQLITE_ERROR:  # A table or a column may be missing.
         return str(error).startswith("no such")
-    return code & 0xFF in _CORRUPT_CODES or code == _SHORT_READ_CODE
+    primary_code = code & 0xFF
+    return primary_code in _CORRUPT_CODES or code == _SHORT_READ_CODE
 
 
 def advance_clock(connection: sqlite3.Connection) -> int:
