@@ -17,6 +17,8 @@ _USE_CASE_LABELS = {
 }
 _SPEED_LABEL_WIDTH = 15
 _SPEED_WIDTH = 14
+_SPEEDUPS_MARGIN = 4
+"""Cells that the speed-ups leave: the gap before them, and two at the line's end."""
 _WIDE = 58
 """From this width on two spaces separate a speed from its speed-ups."""
 
@@ -26,13 +28,19 @@ def format_model(model: CatalogModel) -> str:
 
 
 def format_pair_name(pair: CatalogPair) -> str:
-    """The id without what is said twice, such as gemma-4-e4b+mtp.
+    """The id without what is said twice.
 
-    A pair that drafts by prompt lookup has the name of its target.
+    The pair `gemma-4-e4b+gemma-4-e4b-mtp` is gemma-4-e4b+mtp, and `qwen3-8b+lookup` is
+    qwen3-8b; another quantisation of the target stays at the end, as in qwen3-8b:Q8_0.
     """
     target = own_id(pair.target.id)
-    name = pair.id.replace("+lookup", "").replace(f"{target}+{target}-", f"{target}+")
-    return sanitize(name, multiline=False)
+    name = own_id(pair.id)
+    quantization = pair.id.removeprefix(name)
+    if pair.draft is None:
+        name = name.removesuffix("+lookup")
+    elif name == f"{target}+{pair.draft.id}":
+        name = f"{target}+{pair.draft.id.removeprefix(f'{target}-')}"
+    return sanitize(name + quantization, multiline=False)
 
 
 def format_licences(pair: CatalogPair, unknown: str = "?") -> str:
@@ -88,7 +96,7 @@ def format_speeds(
         Span(format_speed(speed.plain)),
     )
     gap = "  " if width >= _WIDE else " "
-    room = width - _SPEED_LABEL_WIDTH - _SPEED_WIDTH - 4
+    room = width - _SPEED_LABEL_WIDTH - _SPEED_WIDTH - _SPEEDUPS_MARGIN
     speedups = _list_speedups(speed, use_case, room, separator)
     yield (
         Span("speculative".ljust(_SPEED_LABEL_WIDTH), "muted"),

@@ -81,11 +81,13 @@ class File:
         return self
 
     def header(self) -> bytes:
-        counts = (
-            len(self.tensors) if self.n_tensors is None else self.n_tensors,
-            len(self.keys) if self.n_keys is None else self.n_keys,
-        )
-        parts = [b"GGUF", struct.pack("<IQQ", self.version, *counts)]
+        n_tensors = self.n_tensors
+        if n_tensors is None:
+            n_tensors = len(self.tensors)
+        n_keys = self.n_keys
+        if n_keys is None:
+            n_keys = len(self.keys)
+        parts = [b"GGUF", struct.pack("<IQQ", self.version, n_tensors, n_keys)]
         for key, (kind, value) in self.keys.items():
             parts += [text(key), struct.pack("<I", kind), value]
         offset = 0

@@ -33,13 +33,13 @@ def _block(change: Callable[[Model], object], *, markov: bool = False) -> Make:
 
 
 def _keys(**values: object) -> Callable[[Model], object]:
-    return lambda m: m.keys.update({k.replace("__", "."): v for k, v in values.items()})
+    keys = {name.replace("__", "."): value for name, value in values.items()}
+    return lambda m: m.keys.update(keys)
 
 
 def _tensors(**values: np.ndarray) -> Callable[[Model], object]:
-    return lambda m: m.tensors.update(
-        {k.replace("__", "."): v for k, v in values.items()}
-    )
+    tensors = {name.replace("__", "."): value for name, value in values.items()}
+    return lambda m: m.tensors.update(tensors)
 
 
 def _masked_beyond(model: Model) -> None:
@@ -212,29 +212,33 @@ def test_a_layer_that_guesses_is_none_to_be_read(zoo: Zoo, tmp_path: Path) -> No
 
 def test_the_form_of_blocks(tmp_path: Path, zoo: Zoo) -> None:
     """A missing key is as llama.cpp takes it; a confidence without its matrix is none."""
-    for change, *expected in (
-        (_keys(), 0, True, False),
-        (_keys(sample_from_anchor=False), 1, True, False),
-        (_keys(attention__causal=True), 0, True, True),
-        (_keys(has_confidence_head=False), 0, False, False),
-        (
-            lambda m: (
-                m.keys.pop("sample_from_anchor"),
-                m.keys.pop("has_confidence_head"),
-            ),
-            0,
-            1,
-            0,
-        ),
-        (lambda m: m.tensors.pop("conf_proj.weight"), 0, False, False),
+    usual = draft_heads.BlockFormat(
+        size=6, first_row=0, has_confidence=True, is_causal=False
+    )
+    for change, expected in (
+        (_keys(), usual),
+        (_keys(sample_from_anchor=False), replace(usual, first_row=1)),
+        (_keys(attention__causal=True), replace(usual, is_causal=True)),
+        (_keys(has_confidence_head=False), replace(usual, has_confidence=False)),
+        (_without_flags, usual),
+        (_without_confidence_matrix, replace(usual, has_confidence=False)),
     ):
         path = _block(change, markov=True)().write(tmp_path / "dspark.gguf")
-        found = draft_heads.read_block_format(reader.read(path))
-        assert found == draft_heads.BlockFormat(6, *expected)  # type: ignore[arg-type]
+        assert draft_heads.read_block_format(reader.read(path)) == expected
+    dflash = replace(usual, first_row=1, has_confidence=False)
     plain = draft_heads.read_block_format(reader.read(zoo["dflash"]))
-    assert plain == draft_heads.BlockFormat(6, 1, False, False)
+    assert plain == dflash
     lattice = draft_heads.read_block_format(reader.read(zoo["dflash2"]))
-    assert lattice == draft_heads.BlockFormat(6, 1, False, False, 7)
+    assert lattice == replace(dflash, top_k=7)
+
+
+def _without_flags(model: Model) -> None:
+    del model.keys["sample_from_anchor"]
+    del model.keys["has_confidence_head"]
+
+
+def _without_confidence_matrix(model: Model) -> None:
+    del model.tensors["conf_proj.weight"]
 
 
 @pytest.mark.parametrize("make", [made.mimo2, made.block])

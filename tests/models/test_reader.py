@@ -61,8 +61,11 @@ def test_what_it_is_instead(tmp_path: Path) -> None:
 
 
 def test_a_part_that_has_to_be_joined(tmp_path: Path) -> None:
-    for content in (head(), b"\x01\x02"):
-        path = tmp_path / f"Tess.gguf.part{1 + (content != head())}of2"
+    for name, content in (
+        ("Tess.gguf.part1of2", head()),
+        ("Tess.gguf.part2of2", b"\x01\x02"),
+    ):
+        path = tmp_path / name
         path.write_bytes(content)
         error = failure_of(path)
         assert "is one of 2 parts of a file" in error.message

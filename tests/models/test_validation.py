@@ -22,6 +22,9 @@ from localspec.protocol.wire import (
 )
 from tests.support.zoo import Zoo
 
+OUTCOMES = ("well", "refused", "bug")
+"""By the exit code of a fork."""
+
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
     """Cut, overwritten, zeroed or with flipped bits, most often in the header."""
@@ -35,7 +38,8 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
         out[start : start + rng.randrange(1, 4096)] = bytes(min(4096, len(out) - start))
         return bytes(out[: len(data)])
     for _ in range(rng.choice((1, 1, 2, 8))):
-        place = rng.randrange(head if kind < 4 else len(out))
+        is_in_header = kind < 4
+        place = rng.randrange(head if is_in_header else len(out))
         if kind == 2:
             out[place] ^= 1 << rng.randrange(8)
         else:
@@ -68,7 +72,7 @@ def end_in_a_fork(path: Path) -> str:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
-        return ("well", "refused", "bug")[code]
+        return OUTCOMES[code]
     return exit_causes.classify_exit(code, ()).how
 
 

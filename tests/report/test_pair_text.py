@@ -1,5 +1,7 @@
 """Ranges and names in words."""
 
+from msgspec.structs import replace
+
 from localspec.models import catalog
 from localspec.report import pair_text
 
@@ -22,3 +24,11 @@ def test_names_say_nothing_twice() -> None:
     assert (
         pair_text.format_licences(pairs["gemma-4-31b+gemma-4-31b-mtp"]) == "apache-2.0"
     )
+
+
+def test_a_name_keeps_the_quantisation_and_an_id_of_the_users_own() -> None:
+    pair = catalog.load().pairs["phi-4+lookup"]
+    other_target = replace(pair.target, id="phi-4:Q8_0", type="Q8_0")
+    assert pair_text.format_pair_name(pair.with_target(other_target)) == "phi-4:Q8_0"
+    own = replace(pair, id="my+lookup-test")
+    assert pair_text.format_pair_name(own) == "my+lookup-test"
