@@ -12,8 +12,10 @@ import traceback
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from rich.text import Text
 from textual import events, on
@@ -36,6 +38,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.navigation import (
     HelpSection,
+    PreferencesChanged,
     ShowChat,
     ShowChatSettings,
     ShowHelp,
@@ -66,31 +69,40 @@ from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _EXIT_GRACE_SECONDS = 1.5
-"""Time for a clean exit after a signal; writing to a closed terminal may block for
-ever.
-"""
+"""Time for a clean exit: writing to a closed terminal may block for ever."""
 _MAX_KEY_SECONDS = 0.5
-"""A key that takes longer no longer holds back the next one: ctrl+q must always work.
-"""
+"""A key that takes longer does not hold back the next one: ctrl+q must always work."""
 
 _READLINE_KEYS = {
     "alt+b": "ctrl+left",
     "alt+f": "ctrl+right",
     "alt+backspace": "ctrl+w",
 }
-"""Keys by which terminals send Option with an arrow or backspace: a word back, on, or
-deleted.
+"""What terminals send for Option with an arrow or backspace, and Textual's key for it.
+
+They move a word back, a word on, and delete a word.
 """
 
 
 @dataclass(eq=False)
 class KeyProbe(Message):
-    """Follows a key from widget to widget; reaches the app when they have all handled
-    the key.
+    """Reaches the app when the widgets have handled a key: see `LocalspecApp.on_event`.
+
+    It waits in a widget's queue behind the key, and then bubbles up to the app.
     """
 
-    number: int
+    number: int  # Of the key that it follows.
     is_last: bool
+
+
+@runtime_checkable
+class StoppableScreen(Protocol):
+    """A screen with work that ctrl+c stops."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def action_stop(self) -> None: ...
 
 
 class LocalspecApp(App[None]):
@@ -100,7 +112,7 @@ class LocalspecApp(App[None]):
     TITLE = "localspec"
     BINDINGS = bindings_for("app")
     COMMANDS = {ActionProvider}  # noqa: RUF012
-    # the key table has its own entry for the palette
+    # The key table has its own entry for the palette: Textual's gets a key nobody types.
     COMMAND_PALETTE_BINDING = "ctrl+f12"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (110, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (20, "-tall")]  # noqa: RUF012
@@ -147,10 +159,8 @@ class LocalspecApp(App[None]):
     def on_unmount(self) -> None:
         self.runner.stop_answer()
 
-    # Textual's own timer may lose its only tick: see `scheduling`
-    def on_resize(
-        self,
-    ) -> None:
+    def on_resize(self) -> None:
+        """Textual's own timer may lose its only tick: see `scheduling`."""
         set_reliable_timer(self, 0.05, self._check_resize)
 
     # --- keys
@@ -162,8 +172,9 @@ class LocalspecApp(App[None]):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """A key for the focused widget does nothing if none is: the window may have
-        lost it.
+        """An action of the focused widget does nothing if there is none.
+
+        The terminal's window may have lost the focus, and with it the widget.
         """
         try:
             return await super().run_action(action, default_namespace, namespaces)
@@ -173,17 +184,27 @@ class LocalspecApp(App[None]):
     async def on_event(self, event: events.Event) -> None:
         """Delivers one key or paste at a time.
 
-        Textual gives each key to the widget that has the focus when the key arrives, but a widget
-        handles it later.  A letter typed right after the key that opens or closes a sheet would
-        go to the wrong screen.
+        Textual gives each key to the widget that has the focus when the key arrives,
+        but a widget handles it later. A letter typed right after the key that opens or
+        closes a sheet would go to the wrong screen. So the app waits for each key.
+        For `/` and then `a`, where `/` moves the focus from a list to a search field:
+
+        1. `/` goes to the list, and a `KeyProbe` behind it.
+        2. The list handles `/`. The probe bubbles to the app, and so does `/` if no
+           widget used it.
+        3. Whichever comes first: a last `KeyProbe` goes to the widget that now has the
+           focus, the field. It waits behind the messages that `/` has caused.
+        4. The last probe bubbles to the app: `a` goes to the field.
+
+        If no probe comes back within `_MAX_KEY_SECONDS`, `a` is delivered anyway.
         """
         if not isinstance(event, events.Key | events.Paste):
             await super().on_event(event)
-        elif not event.is_forwarded:
+        elif not event.is_forwarded:  # It comes from the terminal.
             self._waiting_keys.append(self._translate_key(_as_text(event)))
             if self._key_in_progress is None:
                 await self._deliver_key()
-        else:  # it has passed all widgets
+        else:  # It has bubbled up: no widget used it.
             await super().on_event(event)
             if event is self._key_in_progress:
                 self._probe_focus(self._key_number)
@@ -191,9 +212,7 @@ class LocalspecApp(App[None]):
     def _translate_key(
         self, event: events.Key | events.Paste
     ) -> events.Key | events.Paste:
-        """Gives a key of readline its meaning in Textual's fields, unless the user has
-        bound it.
-        """
+        """A key of readline as Textual's fields know it, unless the user has bound it."""
         if not isinstance(event, events.Key) or event.key not in _READLINE_KEYS:
             return event
         for keys in self.options.keymap.values():
@@ -208,19 +227,20 @@ class LocalspecApp(App[None]):
             self._key_in_progress = None
             return
         self._key_number += 1
-        number, target = self._key_number, self.focused or self.screen
-        self._key_in_progress = event = self._waiting_keys.popleft()
+        number = self._key_number
+        target: Widget = self.focused or self.screen
+        event = self._waiting_keys.popleft()
+        self._key_in_progress = event
         self._key_timer = set_reliable_timer(
             self, _MAX_KEY_SECONDS, partial(self._stop_waiting_for, number)
         )
         await super().on_event(event)
-        if not target.post_message(KeyProbe(number, is_last=False)):
+        is_posted = target.post_message(KeyProbe(number, is_last=False))
+        if not is_posted:  # The target has closed.
             self._probe_focus(number)
 
     def _probe_focus(self, number: int) -> None:
-        """Waits for what the key has caused: a new screen, or a message such as
-        Submitted.
-        """
+        """Waits for what the key has caused, such as a new screen or `Submitted`."""
         target: Widget = self.focused or self.screen
         target.post_message(KeyProbe(number, is_last=True))
 
@@ -238,12 +258,14 @@ class LocalspecApp(App[None]):
             await self._deliver_key()
 
     def on_click(self, event: events.Click) -> None:
+        """A click on a key hint presses that key."""
         widget = event.widget
-        if isinstance(widget, KeyLine | StatusBar) or (
-            widget and widget.has_class("hint")
-        ):
+        if widget is None:
+            return
+        if isinstance(widget, KeyLine | StatusBar) or widget.has_class("hint"):
             line = widget.render_line(event.y).text
-            if name := key_bindings.find_key_hint(line, event.x):
+            name = key_bindings.find_key_hint(line, event.x)
+            if name:
                 self.post_message(events.Key(name, key_to_character(name)))
 
     # --- screens
@@ -288,10 +310,10 @@ class LocalspecApp(App[None]):
             measurement.make_measurement(
                 message.command, message.pair_name, message.pair
             ),
-            message.pair_name,
-            message.pair,
-            self.runner,
-            self.options,
+            pair_name=message.pair_name,
+            pair=message.pair,
+            runner=self.runner,
+            options=self.options,
         )
         self.push_screen(screen, lambda _: message.on_leave())
 
@@ -328,9 +350,8 @@ class LocalspecApp(App[None]):
             self.push_screen(DoctorScreen(self.runner, self.options))
 
     def action_preferences(self) -> None:
-        if not any(
-            isinstance(screen, PreferencesScreen) for screen in self.screen_stack
-        ):
+        open_kinds = {type(screen) for screen in self.screen_stack}
+        if PreferencesScreen not in open_kinds:
             self.push_screen(PreferencesScreen(self.options, self.apply_preferences))
 
     # --- preferences
@@ -345,18 +366,14 @@ class LocalspecApp(App[None]):
         self.set_keymap(key_table.full_keymap(options.keymap))
         self._output_filters = _build_output_filters(options)
         for screen in self.screen_stack:
-            if (apply := getattr(screen, "apply_preferences", None)) is not None:
-                apply()
+            screen.post_message(PreferencesChanged())
         self.refresh(layout=True)
 
     def action_interrupt(self) -> None:
-        """ctrl+c: copies the selection, else stops the answer; twice within a second:
-        quits.
-        """
-        selected = (
-            getattr(self.focused, "selected_text", "")
-            or self.screen.get_selected_text()
-        )
+        """ctrl+c copies the selection or stops the answer; twice in a second it quits."""
+        selected = getattr(self.focused, "selected_text", "")  # Of a text field.
+        if not selected:
+            selected = self.screen.get_selected_text()
         if selected:
             copy_text(self, selected)
             self.screen.clear_selection()
@@ -365,13 +382,11 @@ class LocalspecApp(App[None]):
             self.exit(return_code=130)
             return
         self._last_interrupt = time.monotonic()
-        stop = getattr(self.screen, "action_stop", None)
-        if stop is not None and getattr(self.screen, "busy", False):
-            stop()
+        if isinstance(self.screen, StoppableScreen) and self.screen.busy:
+            self.screen.action_stop()
         else:
-            self.notify(
-                "Press ctrl+c again, or ctrl+q, to quit.", markup=False, timeout=2
-            )
+            text = "Press ctrl+c again, or ctrl+q, to quit."
+            self.notify(text, markup=False, timeout=2)
 
     # --- exit
     # -----------------------------------------------------------------------------
@@ -383,14 +398,9 @@ class LocalspecApp(App[None]):
             number = getattr(signal, name, None)
             if number is None:
                 continue
-            try:
+            # Windows has no handlers, and threads other than the main one neither.
+            with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self.exit_on_signal, code)
-            except (
-                NotImplementedError,
-                RuntimeError,
-                ValueError,
-            ):  # Windows, or another thread
-                continue
 
     def _exit_without_terminal(self, loop: asyncio.AbstractEventLoop) -> None:
         """Called on a thread: the event loop may wait for the terminal for ever."""
@@ -409,8 +419,9 @@ class LocalspecApp(App[None]):
         self.exit(return_code=code)
 
     def _fatal_error(self) -> None:
-        """Prints two lines and writes the traceback to crash.log; neither holds chat
-        text.
+        """Prints two lines and writes the traceback to crash.log.
+
+        Neither holds chat text: Textual's traceback shows local variables.
         """
         if os.environ.get("LOCALSPEC_DEBUG"):
             super()._fatal_error()
@@ -432,10 +443,13 @@ class LocalspecApp(App[None]):
 
 
 def _as_text(event: events.Key | events.Paste) -> events.Key | events.Paste:
-    """A character that no Textual field takes as a key, such as a joiner or a direction
-    mark.
+    """Turns some characters into pastes, because no Textual field takes them as keys.
+
+    They are text but not printable, such as a joiner or a direction mark.
     """
-    character = event.character if isinstance(event, events.Key) else None
+    if not isinstance(event, events.Key):
+        return event
+    character = event.character
     if not character or len(character) > 1 or character.isprintable():
         return event
     is_text = unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp")
@@ -455,15 +469,19 @@ def run(
     first_screen: Callable[[AppOptions], Screen[None]] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs the app and returns its exit code.  `flags`: see `config.resolve`."""
-    for name in ("COLUMNS", "LINES"):  # exported, they hold the size of another window
-        os.environ.pop(name, None)
+    """Runs the app and returns its exit code.
+
+    `first_screen` makes the first screen in place of Home. `flags`: see
+    `config.resolve`.
+    """
+    # If they are exported, they hold the size of another window.
+    os.environ.pop("COLUMNS", None)
+    os.environ.pop("LINES", None)
     options = load_options(flags)
     runner = EngineRunner()
     reduce_gc_pauses()
-    app = LocalspecApp(
-        options, runner, (lambda: first_screen(options)) if first_screen else None
-    )
+    make_first = partial(first_screen, options) if first_screen is not None else None
+    app = LocalspecApp(options, runner, make_first)
     try:
         app.run()
     finally:

@@ -25,26 +25,23 @@ class AppOptions(Struct):
     colour: bool = True
     theme: str = themes.DEFAULT_THEME
     show_panel: bool | None = None
-    """Show the speculation panel; None: if the terminal is wide enough."""
+    """Whether to show the speculation panel; None: if the terminal is wide enough."""
     seed: int | None = None  # Seed of every chat; None: a random one for each.
     keymap: dict[str, str] = field(default_factory=dict)
-    """User keys by binding id (`key_bindings.py`); changed in place, screens keep a
-    reference.
-    """
+    """User keys by binding id.  Changed in place: screens keep a reference."""
     download_limit: float | None = None  # Bytes per second.
     chats: SavedChats | None = None  # The saved chats; None: chats end with the app.
     overflow: OverflowPolicy = "ask"  # Policy of new chats when the context is full.
     first_run: bool = False  # Whether to show the welcome screen.
     show_thinking: bool = False  # Whether new chats show the thinking unfolded.
-    # Temperature of new chats; None: the pair's default.
-    temperature: float | None = None
+    temperature: float | None = None  # Of new chats; None: the pair's default.
     spec: str = "auto"  # Drafter of new chats (`--spec`).
     exact: bool = False  # Exact mode of new chats.
     load: LoadOptions = field(default=LoadOptions(can_skip_remote=True))
     """Preferences for every load."""
     offline: bool = False
-    # Errors in config.toml, shown until they are fixed.
     settings_errors: tuple[str, ...] = ()
+    """Errors in config.toml, shown until they are fixed."""
     flags: Mapping[str, str] = field(default_factory=dict)
     """Command-line options, by their environment variables."""
     load_overrides: dict[tuple[Path, Path | None], WhatIf] = field(default_factory=dict)
@@ -72,12 +69,9 @@ class AppOptions(Struct):
             exact=exact,
             anyway=pair.files in self.force_load,
         )
-        # What drafts can be changed in the chat.
-        spec = (
-            "auto"
-            if draft_kinds.needs_no_draft(self.spec)
-            else launch.preferred_drafter(pair, self.spec)
-        )
+        spec = "auto"  # The chat can change to a drafter that needs no draft model.
+        if not draft_kinds.needs_no_draft(self.spec):
+            spec = launch.preferred_drafter(pair, self.spec)
         return options.to_request(pair, spec)
 
 
@@ -90,8 +84,10 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     Invalid values fall back to the default.
     """
     keys, key_errors = key_table.validate_user_keys(view.key_bindings)
-    if not options.keymap or not (key_errors or view.file.error):
-        options.keymap.clear()  # else the keys that worked stay until the file is right
+    is_valid = not key_errors and not view.file.error
+    # The keys that worked stay until the file is right.
+    if is_valid or not options.keymap:
+        options.keymap.clear()
         options.keymap.update(keys)
     options.theme = view.get("screen.theme")
     options.ascii_only = view.get("screen.ascii") or not terminal.shows_unicode()
@@ -106,11 +102,13 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.exact = view.get("answers.exact")
     if options.chats is not None:
         options.chats.private = not view.get("chats.keep")
-    path = view.file.path  # the preferences show the whole path
-    errors = [
-        text.replace(str(path), path.name) for text in (*view.errors, *view.warnings)
-    ]
-    errors += [_DAMAGED_FILE] if view.file.error else []
+    path = view.file.path
+    errors: list[str] = []
+    for text in (*view.errors, *view.warnings):
+        # The preferences show the whole path.
+        errors.append(text.replace(str(path), path.name))
+    if view.file.error:
+        errors.append(_DAMAGED_FILE)
     options.settings_errors = (*errors, *key_errors)
 
 
@@ -119,7 +117,13 @@ def format_settings_banner(options: AppOptions) -> str:
     if not options.settings_errors:
         return ""
     first, *more = options.settings_errors
-    rest = f" And {len(more)} more." if more else ""
-    rest = f" {_DAMAGED_FILE}" if _DAMAGED_FILE in more else rest
+    parts = [first]
+    if not first.endswith((".", "?")):
+        parts = [f"{first}."]
+    if _DAMAGED_FILE in more:
+        parts.append(_DAMAGED_FILE)
+    elif more:
+        parts.append(f"And {len(more)} more.")
     key = options.keymap.get("app.preferences", "f10")
-    return f"{first}{'' if first.endswith(('.', '?')) else '.'}{rest} {key} shows the details."
+    parts.append(f"{key} shows the details.")
+    return " ".join(parts)

@@ -1,7 +1,7 @@
-"""The messages that ask the app to show another screen.
+"""The messages between the app and its screens.
 
-Screens do not import each other: a screen posts one of these to the app, which makes the
-destination with its own engine runner and options (`app.py`).
+Screens do not import each other: a screen posts a `Show…` message to the app, which makes
+the destination with its own engine runner and options (`app.py`).
 """
 
 from __future__ import annotations
@@ -83,3 +83,7 @@ class ShowHelp(Message):
 
 class ShowLog(Message):
     """The engine log and the app's own."""
+
+
+class PreferencesChanged(Message, bubble=False):
+    """The app posts it to each open screen after it has changed its options."""

@@ -1,5 +1,7 @@
-"""What a screen reports: errors and notices in the words of the app, and copies of
-text.
+"""What a screen reports: errors, notices, and what has been copied.
+
+An error's hint names an option. The command line shows it as `--ctx 4096`, the app as "a
+context of 4096": a user of the app does not type options.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 
-_OPTION_WORDS: dict[str, tuple[str, str]] = {
+_OPTION_WORDS: dict[str, tuple[str, str]] = {  # Without and with a value.
     "ctx": ("context", "a context of {}"),
     "kv": ("KV cache", "a KV cache in {}"),
     "gpu_layers": ("layers on the GPU", "{} layers on the GPU"),
@@ -29,10 +31,9 @@ _OPTION_WORDS: dict[str, tuple[str, str]] = {
     "exact": ("/set exact on", "/set exact {}"),
     "cpu_moe": ("experts in RAM", "the experts of {} layers in RAM"),
     "verbose": ("ctrl+l", ""),
-    "anyway": ("", ""),  # a chat offers /anyway itself
+    "anyway": ("", ""),  # A chat offers /anyway itself.
     **dict(extras.rows("OPTION_WORDS")),
 }
-"""Without and with a value."""
 _VALUE_WORDS = {
     ("draft", "none"): "no draft model",
     ("draft", "FILE"): "your own draft model",
@@ -46,9 +47,12 @@ def screen_hint(hint: str) -> str:
 
 
 def _option_words(option: OptionHint) -> str:
-    if (words := _VALUE_WORDS.get((option.name, option.value))) is not None:
+    words = _VALUE_WORDS.get((option.name, option.value))
+    if words is not None:
         return words
-    name, with_value = _OPTION_WORDS.get(option.name, (str(option), str(option)))
+    if option.name not in _OPTION_WORDS:
+        return str(option)
+    name, with_value = _OPTION_WORDS[option.name]
     return with_value.format(option.value) if option.value else name
 
 
@@ -63,11 +67,13 @@ def show_notice(screen: Screen[Any], notice: Notice) -> None:
 
 
 def copy_text(app: App[Any], text: str) -> None:
-    """Copies sanitized text; where there is no clipboard, to a file that the
-    notification names.
+    """Copies sanitized text and notifies.
+
+    Without a clipboard the text goes to a file, which the notification names.
     """
-    text, driver = sanitize(text), app._driver
-    message = copying.copy(text, driver.write if driver is not None else None)
+    text = sanitize(text)
+    write = app._driver.write if app._driver is not None else None
+    message = copying.copy(text, write)
     if not message:
         handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8") as file:

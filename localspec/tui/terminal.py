@@ -45,9 +45,7 @@ def _is_surrogate(character: str | None) -> bool:
 
 _ESCAPE = "\x1b"
 _BEGINNINGS = ("\x1b[", "\x1bO")
-"""The sequences of other keys begin like this; if nothing follows, they are alt+[ and
-alt+O.
-"""
+"""How the sequences of other keys begin.  If nothing follows, they are alt+[ and alt+O."""
 _MODIFY_OTHER_KEYS = re.compile(r"\x1b\[27;(?P<modifiers>\d+);(?P<codepoint>\d+)~")
 _CSI_U = re.compile(r"\x1b\[(?P<codepoint>\d+);(?P<modifiers>\d+)(?:;(?P<text>\d+))?u")
 _SHIFT_BIT = 1  # Modifiers are sent as the sum of their bits, plus one.
@@ -85,8 +83,9 @@ def _as_kitty_sequence(sequence: str) -> str:
 
 
 def _is_own_text(text: int, codepoint: int) -> bool:
-    """Whether a key types this character without alt: some terminals report it with
-    alt, too.
+    """Whether a key types this character without alt.
+
+    Some terminals report the character with alt, too.
     """
     return chr(text) in (chr(codepoint), chr(codepoint).upper())
 
@@ -125,9 +124,10 @@ def _kitty_text(codepoint: int, bits: int) -> str:
 class KeyParser(XTermParser):
     """Reads keys with modifiers in every form in which terminals send them.
 
-    alt+1 arrives as ESC `1`, as `CSI 27;3;49~` or as `CSI 49;3u`.  Textual reads the last one only:
-    it takes the first for `¡`, which Option types on a Mac and which arrives as `¡` from there, and
-    the second for `1`.  Here the first two are translated to the last one.
+    alt+1 arrives as ESC `1`, as `CSI 27;3;49~` or as `CSI 49;3u`. Textual reads only
+    the last one: it takes the first for `¡`, which Option types on a Mac and which
+    arrives as `¡` from there, and the second for `1`. Here the first two are translated
+    to the last one.
     """
 
     def __init__(self, debug: bool = False) -> None:
@@ -137,20 +137,21 @@ class KeyParser(XTermParser):
     def _parse_extended_key(  # type: ignore[override]  # Textual's is cached
         self, sequence: str
     ) -> list[events.Key] | None:
-        """Returns no key for a number that is no character: Textual's would end the
-        app.
-        """
+        """Returns no key for a number that is no character: Textual's method raises."""
         try:
             keys = super()._parse_extended_key(_as_kitty_sequence(sequence))
         except (ValueError, OverflowError):
             return []
-        return keys and [key for key in keys if not _is_surrogate(key.character)]
+        if keys is None:
+            return None
+        return [key for key in keys if not _is_surrogate(key.character)]
 
     def _sequence_to_key_events(
         self, sequence: str, alt: bool = False
     ) -> Iterable[events.Key]:
-        """Reads ESC and a character as the key with alt, before Textual looks into its
-        table.
+        """Reads ESC and a character as the key with alt.
+
+        Textual's table has other keys for some of these sequences.
         """
         if sequence == _ESCAPE:
             # Textual gives up a sequence that another ESC cuts short, and reads it one
@@ -176,9 +177,7 @@ class KeyParser(XTermParser):
 
 
 class PasteParser(KeyParser):
-    """Reads what a bracketed paste holds as text; Textual acts on escape sequences in
-    it.
-    """
+    """Reads all of a bracketed paste as text; Textual acts on escape sequences in it."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
@@ -187,40 +186,54 @@ class PasteParser(KeyParser):
 
     def tick(self) -> Iterable[Message]:
         for message in super().tick():
-            self._end = ""  # the escape key, not the beginning of a mark
+            self._end = ""  # It was the escape key, not the beginning of a mark.
             yield message
 
     def feed(self, data: str) -> Iterable[Message]:
-        if not data:  # the end of the input
+        """Splits the input at the marks of pastes.
+
+        `a`, start mark, `b` ESC `c`, end mark, `d` becomes the key a, a paste of "b",
+        ESC and "c", and the key d. A mark may arrive in two halves.
+        """
+        if not data:  # It is the end of the input.
             yield from super().feed(data)
         while data:
-            mark = (
-                BRACKETED_PASTE_START if self._pasted is None else BRACKETED_PASTE_END
-            )
-            found = (self._end + data).find(mark)
-            n_read = len(data) if found < 0 else found + len(mark) - len(self._end)
-            read, data = data[:n_read], data[n_read:]
-            self._end = (self._end + read)[1 - len(mark) :] if found < 0 else ""
+            is_pasting = self._pasted is not None
+            mark = BRACKETED_PASTE_END if is_pasting else BRACKETED_PASTE_START
+            position = (self._end + data).find(mark)
+            has_mark = position >= 0
+            n_read = len(data)
+            if has_mark:
+                n_read = position + len(mark) - len(self._end)
+            part = data[:n_read]
+            data = data[n_read:]
+            self._end = "" if has_mark else (self._end + part)[1 - len(mark) :]
             if self._pasted is None:
-                yield from super().feed(read)
-                if found >= 0:
+                yield from super().feed(part)
+                if has_mark:
                     self._pasted = []
-                continue
-            self._pasted.append(read)
-            if found >= 0:
-                text, self._pasted = "".join(self._pasted).removesuffix(mark), None
-                # an empty paste: it has seen nothing of the text
-                for _ in super().feed(mark):
-                    pass
-                yield events.Paste(text.replace("\x00", ""))
+            else:
+                self._pasted.append(part)
+                if has_mark:
+                    text = "".join(self._pasted).removesuffix(mark)
+                    self._pasted = None
+                    # Textual has seen the start mark only: for it the paste is empty.
+                    for _ in super().feed(mark):
+                        pass
+                    yield events.Paste(text.replace("\x00", ""))
 
 
 if sys.platform != "win32":
     from textual.drivers.linux_driver import LinuxDriver
 
     class PosixDriver(LinuxDriver):
+        """Textual's driver, for a terminal that sends any bytes and may be closed."""
+
         def run_input_thread(self) -> None:
-            """As Textual's, for any bytes; where they end, so does the app."""
+            """As Textual's method, but bytes that are no UTF-8 do not end the app.
+
+            At the end of the input the app exits.
+            """
             parser = PasteParser(self._debug)
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             with selectors.SelectSelector() as selector:
@@ -252,13 +265,12 @@ if sys.platform != "win32":
 
 
 def driver_class(default: type[Driver]) -> type[Driver]:
-    """`default`, or in place of Textual's for POSIX one that survives what terminals
-    do.
-    """
+    """`PosixDriver` in place of Textual's for POSIX; any other driver as it is."""
     if sys.platform == "win32":
         from textual.drivers import win32  # noqa: PLC0415  only there
 
-        win32.XTermParser = PasteParser  # The thread that reads the console makes one.
+        # Textual's thread that reads the console makes a parser of this class.
+        win32.XTermParser = PasteParser
     elif default is LinuxDriver:
         return PosixDriver
     return default
@@ -266,7 +278,7 @@ def driver_class(default: type[Driver]) -> type[Driver]:
 
 @contextmanager
 def lend_terminal(app: App[Any]) -> Iterator[None]:
-    """Suspend the app for a program that takes the terminal, and its keys that signal.
+    """Suspends the app for a program that takes the terminal, and its keys that signal.
 
     Raises SuspendNotSupported, and what the block raises, once the app is back:
     Textual's `suspend` does not resume after an error.
@@ -290,11 +302,13 @@ def watch_terminal(on_gone: Callable[[], None]) -> None:
     if not hasattr(select, "poll"):
         return
     poll = select.poll()
-    for stream in filter(None, (sys.__stdin__, sys.__stderr__)):
-        poll.register(stream.fileno(), 0)
+    for stream in (sys.__stdin__, sys.__stderr__):
+        if stream is not None:
+            poll.register(stream.fileno(), 0)
 
     def watch() -> None:
-        if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
+        is_gone = select.POLLHUP | select.POLLERR
+        if any(event & is_gone for _, event in poll.poll()):
             on_gone()
 
     threading.Thread(target=watch, daemon=True, name="terminal").start()
@@ -304,12 +318,14 @@ class ControlCharacterFilter(LineFilter):
     """Replaces the characters that `sanitize` removes."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        if all(text.isprintable() for text, _, _ in segments):
+        if all(segment.text.isprintable() for segment in segments):
             return segments
-        return [  # padded, so that nothing moves
-            Segment(sanitize(text, multiline=False).ljust(len(text)), style, control)
-            for text, style, control in segments
-        ]
+        filtered: list[Segment] = []
+        for text, style, control in segments:
+            clean = sanitize(text, multiline=False)
+            # It is padded, so that nothing moves.
+            filtered.append(Segment(clean.ljust(len(text)), style, control))
+        return filtered
 
 
 class AsciiFilter(LineFilter):
@@ -317,20 +333,16 @@ class AsciiFilter(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            Segment(
-                text if text.isascii() else text.translate(ASCII_TRANSLATION),
-                style,
-                control,
-            )
+            Segment(text.translate(ASCII_TRANSLATION), style, control)
             for text, style, control in segments
         ]
 
 
 def shows_unicode() -> bool:
-    """Whether the output encoding has the symbols; the Linux console lacks too many of
-    them.
-    """
-    encoding = getattr(sys.__stdout__, "encoding", None) or locale.getpreferredencoding(
-        False
-    )
-    return "utf" in encoding.lower() and os.environ.get("TERM") != "linux"
+    """Whether the output encoding has the symbols, and the terminal's font too."""
+    encoding = getattr(sys.__stdout__, "encoding", None)
+    if not encoding:
+        encoding = locale.getpreferredencoding(False)
+    if os.environ.get("TERM") == "linux":  # The console's font lacks too many of them.
+        return False
+    return "utf" in encoding.lower()

@@ -46,7 +46,12 @@ from localspec.tui.engine_runner import (
     SharedServer,
 )
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.navigation import ShowChatSettings, ShowReplay, ShowSharedServer
+from localspec.tui.navigation import (
+    PreferencesChanged,
+    ShowChatSettings,
+    ShowReplay,
+    ShowSharedServer,
+)
 from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
@@ -118,7 +123,7 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.query_one(TokenDetails).display = False
-        self.apply_preferences()
+        self._apply_preferences()
         self._show_saved_turns()
         self.composer.replace_text(self.session.draft)
         self.composer.focus()
@@ -135,7 +140,8 @@ class ChatScreen(Screen[None]):
         self.session.finish_answer()
         self.runner.cancel_overflow_request()
 
-    def apply_preferences(self) -> None:
+    @on(PreferencesChanged)
+    def _apply_preferences(self) -> None:
         chats = self.options.chats
         self.session.saves_new_chats = chats is None or not chats.private
         if self.transcript.show_marks != self.options.show_token_marks:

@@ -40,6 +40,7 @@ from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.navigation import (
     FirstChoice,
     MeasurementCommand,
+    PreferencesChanged,
     ShowChat,
     ShowMeasurement,
     ShowWelcome,
@@ -139,7 +140,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
     def on_resize(self) -> None:
         self.fill_list()
 
-    def apply_preferences(self) -> None:
+    @on(PreferencesChanged)
+    def _apply_preferences(self) -> None:
         self._downloads.apply_settings(
             self._options.download_limit, self._options.offline
         )

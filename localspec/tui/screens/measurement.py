@@ -59,12 +59,12 @@ def make_benchmark(pair_name: str, pair: ResolvedPair) -> Benchmark:
     """As `localspec bench` without options."""
     return Benchmark(
         BenchRequest(
-            pair_name,
-            tuple(workloads.load()),
-            _TEMPERATURES,
-            _TOKENS,
-            pair.spec,
-            pair.spec_reason,
+            name=pair_name,
+            workloads=tuple(workloads.load()),
+            temperatures=_TEMPERATURES,
+            max_tokens=_TOKENS,
+            spec=pair.spec,
+            why=pair.spec_reason,
         )
     )
 

@@ -1,5 +1,6 @@
-"""A scrolling view of text blocks that renders only visible lines, without child
-widgets.
+"""A scrolling view of text blocks that renders only the visible lines.
+
+It has no child widgets: a chat of a thousand turns would have thousands of them.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
 # Seconds from a resize to wrapping again, which takes a while for long text.
 _RESIZE_DELAY = 0.08
-_NAMES = ("text", "muted", "role", "speaker", "thinking", "prefix", "error")
-_STYLE_NAMES = (*_NAMES, *TOKEN_CLASS_STYLES)
+_STYLE_NAMES = (
+    "text", "muted", "role", "speaker", "thinking", "prefix", "error", *TOKEN_CLASS_STYLES,
+)  # fmt: skip
+"""Each is a component class of `TextView`, which the style sheet gives its style."""
 
 
 class FollowingView(ScrollView):
@@ -50,9 +53,7 @@ class FollowingView(ScrollView):
         self._set_following(new_value >= self.max_scroll_y)
 
     def watch_show_vertical_scrollbar(self, shown: bool) -> None:
-        """Textual moves only a scrollbar that is shown: a new one would stand at the
-        top.
-        """
+        """Textual moves only a scrollbar that is shown: a new one would be at the top."""
         if shown:
             self.vertical_scrollbar.position = self.scroll_y
 
@@ -77,10 +78,10 @@ class TextView(FollowingView, can_focus=False):
         if not self._width:
             return
         size = Size(self.size.width, self._blocks.height(self._width))
-        # Without a layout of the whole screen, unless the scrollbar appears or
-        # disappears.
-        if (size.height > self.container_size.height) != self.show_vertical_scrollbar:
+        needs_scrollbar = size.height > self.container_size.height
+        if needs_scrollbar != self.show_vertical_scrollbar:
             self.virtual_size = size
+        # The reactive would lay out the whole screen, for each token of an answer.
         elif size != self.virtual_size:
             self.set_reactive(TextView.virtual_size, size)
             self._scroll_update(size)
@@ -89,6 +90,7 @@ class TextView(FollowingView, can_focus=False):
         self.refresh()
 
     def reveal_line(self, line: int) -> None:
+        """Scrolls as little as possible."""
         last_top = line - self.size.height + 1
         top = max(last_top, min(round(self.scroll_y), line))
         self.scroll_to(y=top, animate=False, immediate=True, force=True)
@@ -114,27 +116,33 @@ class TextView(FollowingView, can_focus=False):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        width, plain = self.size.width, self._base_style
+        width = self.size.width
+        plain = self._base_style
         line = y + round(self.scroll_y)
         if not self._width or line >= self.virtual_size.height:
             return Strip.blank(width, plain)
         segments = [Segment(self._left_margin, plain)]
-        for style, run in groupby(
-            self._blocks.line(line, self.text_styles), attrgetter("style")
-        ):
-            # few long segments are faster
+        line_segments = self._blocks.line(line, self.text_styles)
+        # Few long segments are drawn faster than many short ones.
+        for style, run in groupby(line_segments, attrgetter("style")):
             text = "".join(segment.text for segment in run)
-            segments.append(Segment(text, plain + style if style else plain))
+            whole_style = plain + style if style else plain
+            segments.append(Segment(text, whole_style))
         strip = Strip(segments).adjust_cell_length(width, plain)
         selection = self.text_selection
-        if selection is not None and (span := selection.get_span(line)) is not None:
+        span = selection.get_span(line) if selection is not None else None
+        if span is not None:
             strip = self._style_selection(strip, *span)
         return strip.apply_offsets(0, line)
 
     def _style_selection(self, strip: Strip, start: int, end: int) -> Strip:
-        """The selection counts characters, which equal cells except for wide ones."""
+        """The selection counts characters, which equal cells except for wide ones.
+
+        `end` is -1 if the selection goes on below this line.
+        """
         style = self.screen.get_component_rich_style("screen--selection")
-        end = strip.cell_length if end == -1 else end
+        if end == -1:
+            end = strip.cell_length
         before, middle, after = strip.divide([start, end, strip.cell_length])
         return Strip.join([before, middle.apply_style(style), after])
 
@@ -156,13 +164,11 @@ class TextView(FollowingView, can_focus=False):
 
     @property
     def plain_text(self) -> str:
-        lines = (
-            self._left_margin
-            + "".join(
-                segment.text for segment in self._blocks.line(y, self.text_styles)
-            )
-            for y in range(self.virtual_size.height)
-        )
+        lines: list[str] = []
+        for y in range(self.virtual_size.height):
+            segments = self._blocks.line(y, self.text_styles)
+            text = "".join(segment.text for segment in segments)
+            lines.append(self._left_margin + text)
         return "\n".join(lines)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
@@ -171,12 +177,12 @@ class TextView(FollowingView, can_focus=False):
         text = selection.extract(plain_text)
         start = selection.start or Offset(0, 0)
         before = plain_text.split("\n")[start.y][: start.x]
-        if not before.strip():  # the selection starts at the beginning of a line
+        if not before.strip():  # The selection starts at the beginning of a line.
             return dedent(before + text), "\n"
         first, *rest = text.split("\n")
-        return "\n".join(
-            [first, *(line.removeprefix(self._left_margin) for line in rest)]
-        ), "\n"
+        margin = self._left_margin
+        lines = [first, *[line.removeprefix(margin) for line in rest]]
+        return "\n".join(lines), "\n"
 
     @property
     def _left_margin(self) -> str:

@@ -21,7 +21,7 @@ class TokenDetails(Static):
     ) -> None:
         lines = [Content("")]
         legend = to_content(format_legend(with_marks=show_marks))
-        brief = self.screen.has_class("-short")  # the strip has four lines then
+        brief = self.screen.has_class("-short")  # The strip then has four lines.
         if token is not None and round_ is not None:
             lines = [
                 _token_line(token, brief=brief),
@@ -32,10 +32,10 @@ class TokenDetails(Static):
 
 
 def _quoted(text: str) -> str:
+    if not text:
+        return "end of text"
     shown = sanitize(text).replace("\n", "⏎").replace("\t", "⇥")
-    return (
-        f"“{shown}”" if shown else "end of text" if not text else "invisible characters"
-    )
+    return f"“{shown}”" if shown else "invisible characters"
 
 
 def _token_line(token: Token, *, brief: bool) -> Content:
@@ -44,10 +44,9 @@ def _token_line(token: Token, *, brief: bool) -> Content:
     if rejected is not None:
         description = f"corrected: draft token {_quoted(rejected.text)} rejected"
         if rejected.p_draft is not None and not brief:
-            description += (
-                f" (draft probability {_format_probability(rejected.p_draft)})"
-            )
-    text = _quoted(token.text), "bold"
+            probability = _format_probability(rejected.p_draft)
+            description += f" (draft probability {probability})"
+    text = (_quoted(token.text), "bold")
     return Content.assemble(("token ", "$muted"), text, f"   {description}")
 
 
@@ -55,7 +54,8 @@ def _probabilities_line(token: Token, *, brief: bool) -> str:
     if token.p_target is None:
         how = "" if brief else "; open f2 before generating, or use --probabilities"
         return f"Probabilities not recorded{how}."
-    line = f"target probability {_format_probability(token.p_target)}, rank {token.rank or 0:,}"
+    probability = _format_probability(token.p_target)
+    line = f"target probability {probability}, rank {token.rank or 0:,}"
     if token.p_draft is not None:
         line += f"; draft probability {_format_probability(token.p_draft)}"
     if brief or not token.alternatives:
@@ -68,10 +68,13 @@ def _probabilities_line(token: Token, *, brief: bool) -> str:
 
 
 def _round_line(token: Token, round_: Round, *, brief: bool) -> Content:
-    drafted = f"{round_.drafted} drafted, {round_.accepted} accepted"
-    line = f"round {round_.n + 1} · {drafted if round_.drafted else 'nothing drafted'}"
+    drafted = "nothing drafted"
+    if round_.drafted:
+        drafted = f"{round_.drafted} drafted, {round_.accepted} accepted"
+    line = f"round {round_.n + 1} · {drafted}"
     if not brief:
-        draft, verify = milliseconds(round_.ms.draft), milliseconds(round_.ms.verify)
+        draft = milliseconds(round_.ms.draft)
+        verify = milliseconds(round_.ms.verify)
         line += f" · draft {draft}, verify {verify} · id {token.id}"
     return Content.styled(line, "$muted")
 

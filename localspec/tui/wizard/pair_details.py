@@ -1,18 +1,16 @@
-"""The wizard's details page of a pair: memory, speed, reasons, and checks before the
-download.
-"""
+"""The wizard's details page: memory, speed, reasons and checks of one pair."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, repeat
 
 from msgspec import Struct
 from textual.content import Content
 
 from localspec import draft_kinds
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import Plan
+from localspec.fit.plan import DeviceFit, Plan
+from localspec.fit.shape import ModelShape
 from localspec.machine import published
 from localspec.models import pair_compatibility
 from localspec.models.catalog import CatalogPair
@@ -33,6 +31,20 @@ from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb, gib
 
 _LABEL_WIDTH = 12
+_MAX_BARS = 3  # Of devices other than the host.
+
+# A page of fewer lines than these leaves out what they name.
+_FULL_TEXT_HEIGHT = 16  # The bars' scales, and where the speeds come from.
+_SPACED_HEIGHT = 19  # Blank lines, the command that compares drafts, more reasons.
+_HOST_MEMORY_HEIGHT = 24  # The host's memory beside that of GPUs.
+_FIT_BASIS_WIDTH = 70  # A narrower page leaves out where the memory numbers come from.
+
+
+class PreDownloadCheck(Struct, frozen=True):
+    """`passed` is None if it can only be checked at the download."""
+
+    passed: bool | None
+    text: str
 
 
 class DetailsPage(Struct, frozen=True):
@@ -46,172 +58,217 @@ class DetailsPage(Struct, frozen=True):
     """Installed drafts for an installed target, by catalogue id."""
 
 
+# --- drawing the page
+# --------------------------------------------------------------------------------------
+
+
 def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
-    is_short, is_spacious = height < 16, height >= 19
-    inner, pair = width - _LABEL_WIDTH, page.candidate.pair
-    # each once
-    given = dict.fromkeys((page.candidate.draft_reason, *page.candidate.reasons))
-    why = " · ".join(filter(None, given))
-    reasons = wrap_words(why, inner)[: 4 if is_spacious else 2] if why else []
+    text_width = width - _LABEL_WIDTH
+    has_space = height >= _SPACED_HEIGHT
+    draft_label = "This draft" if page.candidate.pair.draft else "This pair"
+    reasons = _reason_lines(page.candidate, text_width, max_lines=4 if has_space else 2)
     blocks = [
         list(_title_lines(page, width)),
-        _label("Memory", _memory_lines(page, inner, short=is_short, tall=height >= 24)),
-        _label("Speed", _speed_lines(page, inner, short=is_short)),
-        _label("This draft" if pair.draft else "This pair", map(Content, reasons)),
-        _label("Checked", _check_lines(page.checks, inner)),
-        _label("Compare", _comparison_lines(page, inner)) if is_spacious else [],
+        _add_label("Memory", _memory_lines(page, text_width, height)),
+        _add_label("Speed", _speed_lines(page, text_width, height)),
+        _add_label(draft_label, reasons),
+        _add_label("Checked", _check_lines(page.checks, text_width)),
     ]
+    if has_space:
+        blocks.append(_add_label("Compare", _comparison_lines(page, text_width)))
     lines: list[Content] = []
-    for block in filter(None, blocks):
-        lines += [Content("")] * (is_spacious and bool(lines))
+    for block in blocks:
+        if has_space and lines and block:
+            lines.append(Content(""))
         lines += block
     return lines
 
 
-def _label(label: str, lines: Iterable[Content]) -> list[Content]:
-    labels = chain([label], repeat(""))
-    return [
-        Content.assemble((f"{label:<{_LABEL_WIDTH}}", "$muted"), line)
-        for label, line in zip(labels, lines, strict=False)
-    ]
+def _add_label(label: str, lines: Iterable[Content]) -> list[Content]:
+    """The lines in a column, with `label` at the left of the first."""
+    labelled: list[Content] = []
+    for line in lines:
+        shown = "" if labelled else label
+        cell = (shown.ljust(_LABEL_WIDTH), "$muted")
+        labelled.append(Content.assemble(cell, line))
+    return labelled
 
 
 def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
+    """The models' names, and at the right or below them licences and sizes."""
     pair = page.candidate.pair
-    name = Content.assemble(
-        (pair_text.format_model(pair.target), "bold"),
-        ("  with  " if pair.draft else "  prompt lookup, no draft model", "$muted"),
-        (pair_text.format_model(pair.draft) if pair.draft else "", "bold"),
-    )
+    name = Content.styled(pair_text.format_model(pair.target), "bold")
+    if pair.draft:
+        draft = (pair_text.format_model(pair.draft), "bold")
+        name = Content.assemble(name, ("  with  ", "$muted"), draft)
+    else:
+        lookup = ("  prompt lookup, no draft model", "$muted")
+        name = Content.assemble(name, lookup)
+    facts = _title_facts(page)
+    gap = width - name.cell_length - len(facts)
+    if gap >= 2:
+        yield Content.assemble(name, " " * gap, (facts, "$muted"))
+    else:
+        yield name.truncate(width, ellipsis=True)
+        yield Content.styled(facts[:width], "$muted")
+
+
+def _title_facts(page: DetailsPage) -> str:
+    pair = page.candidate.pair
     facts = [pair_text.format_licences(pair, "licence: see model page")]
     if page.is_downloaded:
         facts.append("installed")
     else:
         facts.append(f"{gb(page.candidate.total_bytes)} to download")
-        facts += [f"{gb(page.free_disk)} free"] if page.free_disk is not None else []
-    text = " · ".join(facts)
-    gap = width - name.cell_length - len(text)
-    if gap >= 2:
-        yield Content.assemble(name, " " * gap, (text, "$muted"))
-        return
-    yield name.truncate(width, ellipsis=True)
-    yield Content.styled(text[:width], "$muted")
+        if page.free_disk is not None:
+            facts.append(f"{gb(page.free_disk)} free")
+    return " · ".join(facts)
 
 
-def _memory_lines(
-    page: DetailsPage, width: int, *, short: bool, tall: bool
-) -> Iterator[Content]:
-    """A bar for each device that is used, three at most, or for the host if no other
-    is.
-
-    Devices that share the host's memory have one bar with it, unless one is itself too
-    small.
-    """
+def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content]:
+    """The bars, the verdict, and what else a tall page has room for."""
     fit = page.candidate.fit
     if fit is None:
         yield Content(page.candidate.no_fit_reason or "…")
         return
-    bar_width = min(memory.MAX_BAR_WIDTH, width)
-    gpus = [each for each in fit.device_fits if each.target.total or each.draft.total]
-    is_pool = bool(fit.host.sharing) and all(
-        each.verdict == "fits" for each in fit.host.sharing
-    )
-    if is_pool:
-        gpus = [each for each in gpus if each not in fit.host.sharing]
-    devices = [*gpus[:3], *([fit.host] if is_pool or not gpus else [])]
+    devices = _devices_with_bars(fit)
     for device_fit in devices:
         if len(devices) > 1:
-            name = sanitize(device_fit.device.description, multiline=False)[:bar_width]
-            yield Content.styled(name, "$muted")
+            name = sanitize(device_fit.device.description, multiline=False)
+            yield Content.styled(name[: min(memory.MAX_BAR_WIDTH, width)], "$muted")
+        has_scale = height >= _FULL_TEXT_HEIGHT
         for line in memory.format_device_memory(
-            device_fit, width, with_scale=not short
+            device_fit, width, with_scale=has_scale
         ):
             yield to_content(line)
-    style = f"bold {role_style(memory.VERDICT_ROLES[fit.verdict])}"
-    *lines, last = wrap_words(memory.describe_fit(fit), width)
-    yield from (Content.styled(line, style) for line in lines)
-    basis = f" · {page.fit_basis}"
-    is_room = width + _LABEL_WIDTH >= 70 and len(last) + len(basis) <= width
-    yield Content.assemble((last, style), (basis if is_room else "", "$muted"))
-    if tall and gpus and not is_pool and fit.host.total:
-        free = f", {gib(fit.host.device.free)} free" if fit.host.device.free else ""
-        text = f"plus {gib(fit.host.total)} of this computer's memory{free}"
+    yield from _verdict_lines(fit, page.fit_basis, width)
+    if height >= _HOST_MEMORY_HEIGHT and fit.host not in devices and fit.host.total:
+        text = f"plus {gib(fit.host.total)} of this computer's memory"
+        if fit.host.device.free:
+            text += f", {gib(fit.host.device.free)} free"
         yield Content.styled(text, "$muted")
 
 
-def _speed_lines(page: DetailsPage, width: int, *, short: bool) -> Iterator[Content]:
+def _devices_with_bars(fit: Plan) -> list[DeviceFit]:
+    """The devices that are used, three at most, or the host if no other is.
+
+    Devices that share the host's memory have one bar together with it, unless one of
+    them is itself too small.
+    """
+    used = [each for each in fit.device_fits if each.target.total or each.draft.total]
+    sharing = fit.host.sharing
+    if sharing and all(each.verdict == "fits" for each in sharing):
+        others = [each for each in used if each not in sharing]
+        return [*others[:_MAX_BARS], fit.host]
+    return used[:_MAX_BARS] or [fit.host]
+
+
+def _verdict_lines(fit: Plan, basis: str, width: int) -> Iterator[Content]:
+    style = f"bold {role_style(memory.VERDICT_ROLES[fit.verdict])}"
+    *lines, last = wrap_words(memory.describe_fit(fit), width)
+    for line in lines:
+        yield Content.styled(line, style)
+    basis = f" · {basis}"
+    is_wide = width + _LABEL_WIDTH >= _FIT_BASIS_WIDTH
+    if is_wide and len(last) + len(basis) <= width:
+        yield Content.assemble((last, style), (basis, "$muted"))
+    else:
+        yield Content.styled(last, style)
+
+
+def _speed_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content]:
     fit = page.candidate.fit
     if fit is None or fit.verdict == "no":
         return
-    speed = fit.speed
-    yield from map(to_content, pair_text.format_speeds(speed, page.use_case, width))
-    basis = pair_text.describe_speed_basis(speed)
-    if speed.plain is None:
+    for line in pair_text.format_speeds(fit.speed, page.use_case, width):
+        yield to_content(line)
+    basis = pair_text.describe_speed_basis(fit.speed)
+    if fit.speed.plain is None:
         yield to_content(basis)
-        return
-    pair, devices = page.candidate.pair, [each.device for each in fit.device_fits]
-    kind = "" if pair.draft_kind == "lookup" else pair.draft_kind
-    if not short and (row := published.find_nearest(pair.target.id, devices, kind)):
+    elif height >= _FULL_TEXT_HEIGHT:
+        yield from _published_lines(page.candidate.pair, fit, width)
+        for text in wrap_words(plain_text(basis), width):
+            yield Content.styled(text, "$muted")
+
+
+def _published_lines(pair: CatalogPair, fit: Plan, width: int) -> Iterator[Content]:
+    """What others measured with this target on a similar GPU."""
+    devices = [each.device for each in fit.device_fits]
+    draft_kind = "" if pair.draft_kind == "lookup" else pair.draft_kind
+    row = published.find_nearest(pair.target.id, devices, draft_kind)
+    if row is not None:
         text = f"others report  {row.describe()}"
         yield Content.styled(text, "$muted").truncate(width, ellipsis=True)
-    if not short:
-        lines = wrap_words(plain_text(basis), width)
-        yield from (Content.styled(line, "$muted") for line in lines)
 
 
-def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
-    """The command that judges the installed drafts; any model may draft where there is
-    none.
-    """
-    if not page.is_downloaded:
-        return
-    drafts, target = page.comparable_drafts, page.candidate.pair.target.id
-    why = (
-        "which draft suits what you write"
-        if drafts
-        else "a model of another family, by text"
-    )
-    command = " ".join(
-        ("localspec pair test", target, *(drafts or ("MODEL",)), "lookup")
-    )
-    yield from (Content.styled(line, "$muted") for line in wrap_words(f"{why}:", width))
-    yield from map(Content, wrap_words(command, width))
+def _reason_lines(candidate: Candidate, width: int, *, max_lines: int) -> list[Content]:
+    reasons = [candidate.draft_reason, *candidate.reasons]
+    distinct = dict.fromkeys(reason for reason in reasons if reason)
+    if not distinct:
+        return []
+    lines = wrap_words(" · ".join(distinct), width)
+    return [Content(line) for line in lines[:max_lines]]
 
 
 def _check_lines(checks: Iterable[PreDownloadCheck], width: int) -> Iterator[Content]:
-    good, bad = ("✓", "$success"), ("✗", "$error")
-    signs = {True: good, False: bad, None: (" ", "$muted")}
+    """The checks side by side, as many in a line as fit."""
+    gap = " " * 3
     line = Content("")
     for check in checks:
-        sign, style = signs[check.passed]
-        text = sanitize(check.text, multiline=False)
-        if len(text) > width - 4:
-            text = text[: width - 5] + "…"
-        cell = Content.assemble(
-            (f"{sign} ", style), (text, "" if check.passed else style)
-        )
-        if line and line.cell_length + 3 + cell.cell_length > width:
+        cell = _check_cell(check, width)
+        if not line:
+            line = cell
+        elif line.cell_length + len(gap) + cell.cell_length <= width:
+            line = Content.assemble(line, gap, cell)
+        else:
             yield line
-            line = Content("")
-        line = Content.assemble(line, "   ", cell) if line else cell
+            line = cell
     if line:
         yield line
 
 
-class PreDownloadCheck(Struct, frozen=True):
-    """`passed` is None if it can only be checked at the download."""
+def _check_cell(check: PreDownloadCheck, width: int) -> Content:
+    text = sanitize(check.text, multiline=False)
+    if len(text) > width - 4:
+        text = text[: width - 5] + "…"
+    if check.passed:
+        return Content.assemble(("✓ ", "$success"), text)
+    if check.passed is None:
+        return Content.assemble(("  ", "$muted"), (text, "$muted"))
+    return Content.assemble(("✗ ", "$error"), (text, "$error"))
 
-    passed: bool | None
-    text: str
+
+def _comparison_lines(page: DetailsPage, width: int) -> Iterator[Content]:
+    """The command that compares the installed drafts.
+
+    Without an installed draft it compares any model, which then drafts by text.
+    """
+    if not page.is_downloaded:
+        return
+    why = "a model of another family, by text:"
+    drafts = ["MODEL"]
+    if page.comparable_drafts:
+        why = "which draft suits what you write:"
+        drafts = list(page.comparable_drafts)
+    target = page.candidate.pair.target.id
+    command = ["localspec", "pair", "test", target, *drafts, "lookup"]
+    for line in wrap_words(why, width):
+        yield Content.styled(line, "$muted")
+    for line in wrap_words(" ".join(command), width):
+        yield Content(line)
+
+
+# --- checks
+# --------------------------------------------------------------------------------------
 
 
 class HeaderComparison(Struct, frozen=True):
     """The headers of a pair's files, and whether they are compatible."""
 
     subject: PairShapes
-    # None without a draft, or from the catalogue.
     verdict: CompatibilityResult | None = None
+    """None without a draft, or if the shapes come from the catalogue."""
 
     @property
     def is_from_files(self) -> bool:
@@ -224,9 +281,8 @@ def compare_headers(subject: PairShapes) -> HeaderComparison:
     target, draft = subject.headers or (None, None)
     if target is None or draft is None:
         return HeaderComparison(subject)
-    return HeaderComparison(
-        subject, pair_compatibility.check_compatibility(target, draft)
-    )
+    verdict = pair_compatibility.check_compatibility(target, draft)
+    return HeaderComparison(subject, verdict)
 
 
 def check_before_download(
@@ -236,60 +292,60 @@ def check_before_download(
     comparison: HeaderComparison | None,
 ) -> Iterator[PreDownloadCheck]:
     if pair.draft is not None:
-        yield _compatibility_check(pair, comparison.verdict if comparison else None)
+        verdict = comparison.verdict if comparison is not None else None
+        yield _check_compatibility(pair, verdict)
     if fit is not None and fit.verdict != "unknown":
-        context = pair_text.format_context(fit.load.target_settings.n_ctx)
         fits = fit.verdict != "no"
         label = memory.VERDICT_LABELS["fits" if fits else "no"]
-        text = f"{label} with context {context}"
-        yield PreDownloadCheck(fits, text)
+        context = pair_text.format_context(fit.load.target_settings.n_ctx)
+        yield PreDownloadCheck(fits, f"{label} with context {context}")
     if subject is not None:
-        shape = subject.target.shape
-        can_speculate = not shape.has_recurrent_state or shape.can_rollback
-        text = "can roll back" if shape.has_recurrent_state else "none"
-        text = text if can_speculate else "cannot roll back, no speculation"
-        yield PreDownloadCheck(can_speculate, f"recurrent state: {text}")
-    if all(model.licence for model in (pair.target, pair.draft) if model):
+        yield _check_recurrent_state(subject.target.shape)
+    models = [model for model in (pair.target, pair.draft) if model]
+    if all(model.licence for model in models):
         yield PreDownloadCheck(True, f"licence {pair_text.format_licences(pair)}")
     else:
         yield PreDownloadCheck(None, "licence: see model page")
 
 
-def _compatibility_check(
+def _check_compatibility(
     pair: CatalogPair, verdict: CompatibilityResult | None
 ) -> PreDownloadCheck:
     text = describe_compatibility(verdict, pair.draft_kind)
-    return PreDownloadCheck(verdict.is_compatible if verdict else None, text)
+    if verdict is None:
+        return PreDownloadCheck(None, text)
+    return PreDownloadCheck(verdict.is_compatible, text)
+
+
+def _check_recurrent_state(target: ModelShape) -> PreDownloadCheck:
+    """Rejected tokens must be removed again, from recurrent states by a roll back."""
+    if not target.has_recurrent_state:
+        return PreDownloadCheck(True, "recurrent state: none")
+    if target.can_rollback:
+        return PreDownloadCheck(True, "recurrent state: can roll back")
+    text = "recurrent state: cannot roll back, no speculation"
+    return PreDownloadCheck(False, text)
+
+
+# --- the pair that is shown
+# --------------------------------------------------------------------------------------
 
 
 class PairDetails:
     """The pair of the last step: its headers, and the pairs to compare it with."""
 
     def __init__(self, services: WizardServices, estimates: EstimateCache) -> None:
-        self._services, self._estimates = services, estimates
+        self._services = services
+        self._estimates = estimates
         self.candidate: Candidate | None = None
         self.free_disk: int | None = None  # Free bytes on the download disk.
         self._comparisons: dict[str, HeaderComparison | None] = {}
+        """By pair id; None if reading the headers failed."""
         self._confirmation_tried = set[tuple[str, str, WhatIf]]()
 
     def has_tried_headers(self, pair: CatalogPair) -> bool:
         """Also true if reading them failed."""
         return pair.id in self._comparisons
-
-    def take_unconfirmed(self, use_case: str, what_if: WhatIf) -> PairShapes | None:
-        """The files' headers if the fit can be confirmed; only once per setting."""
-        if self.candidate is None or self.candidate.fit is None:
-            return None
-        comparison = self._comparisons.get(self.candidate.pair.id)
-        key = (self.candidate.pair.id, use_case, what_if)
-        if (
-            comparison is None
-            or not comparison.is_from_files
-            or key in self._confirmation_tried
-        ):
-            return None
-        self._confirmation_tried.add(key)
-        return comparison.subject
 
     def set_headers(
         self, pair: CatalogPair, comparison: HeaderComparison | None
@@ -299,61 +355,87 @@ class PairDetails:
         if comparison is not None and comparison.is_from_files:
             self._estimates.use_headers(pair, comparison.subject)
 
+    def take_unconfirmed(self, use_case: str, what_if: WhatIf) -> PairShapes | None:
+        """The files' headers if the fit can be confirmed; only once per setting."""
+        if self.candidate is None or self.candidate.fit is None:
+            return None
+        pair_id = self.candidate.pair.id
+        comparison = self._comparisons.get(pair_id)
+        if comparison is None or not comparison.is_from_files:
+            return None
+        key = (pair_id, use_case, what_if)
+        if key in self._confirmation_tried:
+            return None
+        self._confirmation_tried.add(key)
+        return comparison.subject
+
     def next_draft(self) -> CatalogPair | None:
-        """The next pair with this target, cyclically."""
+        """The next pair with this target, cyclically; None if there is no other."""
         if self.candidate is None:
             return None
         pairs = pairs_of_same_target(self.candidate.pair, self._services.catalogue)
+        if len(pairs) < 2:
+            return None
         ids = [pair.id for pair in pairs]
-        index = (
-            ids.index(self.candidate.pair.id) if self.candidate.pair.id in ids else -1
-        )
-        return pairs[(index + 1) % len(pairs)] if len(pairs) > 1 else None
+        if self.candidate.pair.id not in ids:
+            return pairs[0]
+        index = ids.index(self.candidate.pair.id)
+        return pairs[(index + 1) % len(pairs)]
 
     def next_target(self, candidates: Sequence[Candidate]) -> CatalogPair | None:
-        """The next pair of the shortlist with another target."""
+        """The next pair of the shortlist with another target, cyclically."""
         if self.candidate is None:
             return None
         current = self.candidate.pair.target.id
-        ids = [candidate.pair.target.id for candidate in candidates]
-        index = ids.index(current) if current in ids else -1
-        after = [*candidates[index + 1 :], *candidates[: index + 1]]
-        return next(
-            (each.pair for each in after if each.pair.target.id != current), None
-        )
+        target_ids = [candidate.pair.target.id for candidate in candidates]
+        start = 0
+        if current in target_ids:
+            start = target_ids.index(current) + 1
+        for candidate in (*candidates[start:], *candidates[:start]):
+            if candidate.pair.target.id != current:
+                return candidate.pair
+        return None
 
     def build_page(self, candidate: Candidate, use_case: str) -> DetailsPage:
-        pair, comparison = candidate.pair, self._comparisons.get(candidate.pair.id)
-        subject = (
-            comparison.subject if comparison else self._estimates.find_subject(pair)
-        )
-        fit_basis = "estimated from the catalogue"
-        if candidate.fit is not None and candidate.fit.memory.method == "exact":
-            fit_basis = "exact, from the files' headers"
-        elif comparison is not None and comparison.is_from_files:
-            fit_basis = "from the files' headers"
+        pair = candidate.pair
+        comparison = self._comparisons.get(pair.id)
+        if comparison is not None:
+            subject: PairShapes | None = comparison.subject
+        else:
+            subject = self._estimates.find_subject(pair)
+        checks = check_before_download(pair, candidate.fit, subject, comparison)
         return DetailsPage(
             candidate=candidate,
             use_case=use_case,
-            checks=tuple(
-                check_before_download(pair, candidate.fit, subject, comparison)
-            ),
+            checks=tuple(checks),
             is_downloaded=pair.id in self._services.ready_pairs,
             free_disk=self.free_disk,
-            fit_basis=fit_basis,
-            comparable_drafts=tuple(
-                other.draft.id
-                for other in pairs_of_same_target(pair, self._services.catalogue)
-                if other.draft is not None and other.id in self._services.ready_pairs
-            ),
+            fit_basis=_describe_fit_basis(candidate, comparison),
+            comparable_drafts=self._list_comparable_drafts(pair),
         )
+
+    def _list_comparable_drafts(self, pair: CatalogPair) -> tuple[str, ...]:
+        pairs = pairs_of_same_target(pair, self._services.catalogue)
+        ready = [each for each in pairs if each.id in self._services.ready_pairs]
+        return tuple(each.draft.id for each in ready if each.draft is not None)
+
+
+def _describe_fit_basis(
+    candidate: Candidate, comparison: HeaderComparison | None
+) -> str:
+    if candidate.fit is not None and candidate.fit.memory.method == "exact":
+        return "exact, from the files' headers"
+    if comparison is not None and comparison.is_from_files:
+        return "from the files' headers"
+    return "estimated from the catalogue"
 
 
 def unlisted_candidate(pair: CatalogPair) -> Candidate:
-    reasons = tuple(filter(None, (pair.why, pair.note)))
+    """A pair that is not in the shortlist, such as another draft for its target."""
+    reasons = [pair.why, pair.note]
     return Candidate(
         pair,
         pair.size or 0,
-        reasons=reasons,
+        reasons=tuple(reason for reason in reasons if reason),
         draft_reason=draft_kinds.describe(pair.draft_kind),
     )

@@ -56,9 +56,8 @@ def suggest_candidates(
     """
     criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
     best_by_target: dict[str, Candidate] = {}
-    for suggestion in suggestions.suggest(
-        machine_profile, criteria, catalogue=catalogue
-    ):
+    suggested = suggestions.suggest(machine_profile, criteria, catalogue=catalogue)
+    for suggestion in suggested:
         target = suggestion.pair.target
         if target.repo is not None:  # the bundled demo is not suggested
             own_id = catalog.own_id(target.id)
@@ -69,25 +68,22 @@ def suggest_candidates(
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     """Leaves out reasons that the table shows as a bar or a number."""
     fit = suggestion.fit
-    has_speed = (
-        fit is not None and fit.speed.speculative is not None and fit.verdict != "no"
-    )
-    n_shown = 1 + has_speed
+    n_shown = 1  # The first reason is the memory.
+    if fit is not None and fit.speed.speculative is not None and fit.verdict != "no":
+        n_shown = 2  # The second is the speed.
     others = suggestion.reasons[n_shown:]
-    reasons = tuple(
-        each for each in others if not each.startswith(("no draft", "prompt lookup"))
-    )
-    no_fit_reason = (
-        "" if suggestion.fit else f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
-    )
+    about_draft = ("no draft", "prompt lookup")
+    no_fit_reason = ""
+    if fit is None:
+        no_fit_reason = f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
     return Candidate(
-        suggestion.pair,
-        suggestion.bytes,
-        suggestion.fit,
-        reasons,
-        suggestion.draft_reason,
-        no_fit_reason,
-        suggestion.verdict,
+        pair=suggestion.pair,
+        total_bytes=suggestion.bytes,
+        fit=fit,
+        reasons=tuple(each for each in others if not each.startswith(about_draft)),
+        draft_reason=suggestion.draft_reason,
+        no_fit_reason=no_fit_reason,
+        size_verdict=suggestion.verdict,
     )
 
 
@@ -104,6 +100,7 @@ class EstimateCache:
 
     def __init__(self) -> None:
         self._estimates: dict[tuple[str, str, WhatIf], Candidate] = {}
+        """By pair id, use case and dials."""
         self._subjects: dict[str, PairShapes] = {}
         """By pair id; more accurate than the catalogue's shapes."""
 
@@ -116,11 +113,10 @@ class EstimateCache:
                 self._estimates[candidate.pair.id, use_case, what_if] = candidate
 
     def use_headers(self, pair: CatalogPair, headers: PairShapes) -> None:
-        """Replaces the catalogue's shape by the files' headers; drops the pair's
-        estimates.
-        """
+        """The headers replace the catalogue's shape; the pair's estimates are dropped."""
         self._subjects[pair.id] = headers
-        for key in [key for key in self._estimates if key[0] == pair.id]:
+        outdated = [key for key in self._estimates if key[0] == pair.id]
+        for key in outdated:
             del self._estimates[key]
 
     def find_subject(self, pair: CatalogPair) -> PairShapes | None:
@@ -134,9 +130,8 @@ class EstimateCache:
     def store_confirmed(
         self, candidate: Candidate, use_case: str, what_if: WhatIf, fit: Plan
     ) -> None:
-        self._estimates[candidate.pair.id, use_case, what_if] = replace(
-            candidate, fit=fit
-        )
+        confirmed = replace(candidate, fit=fit)
+        self._estimates[candidate.pair.id, use_case, what_if] = confirmed
 
     def estimate(
         self,
@@ -146,9 +141,9 @@ class EstimateCache:
         what_if: WhatIf,
     ) -> Candidate:
         """Takes a few milliseconds if not cached."""
-        estimate = self.get(candidate, use_case, what_if) or self._compute(
-            candidate, machine_profile, use_case, what_if
-        )
+        estimate = self.get(candidate, use_case, what_if)
+        if estimate is None:
+            estimate = self._compute(candidate, machine_profile, use_case, what_if)
         estimate = replace(
             estimate, reasons=candidate.reasons, draft_reason=candidate.draft_reason
         )
@@ -165,9 +160,8 @@ class EstimateCache:
         criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
         shapes = self._subjects.get(candidate.pair.id)
         try:
-            pair = candidate.pair
             found = suggestions.assess_pair(
-                pair, machine_profile, criteria, shapes=shapes
+                candidate.pair, machine_profile, criteria, shapes=shapes
             )
         except LocalspecError as error:
             reason = sanitize(error.message, multiline=False)
@@ -194,27 +188,31 @@ class ShortlistColumns(Struct, frozen=True):
     @classmethod
     def for_width(cls, width: int) -> ShortlistColumns:
         if width >= 110:
-            return cls(32, 9, 9, 14, max(0, min(20, width - 104)))
+            licence = max(0, min(20, width - 104))
+            return cls(name=32, bar=9, speedup=9, plain=14, licence=licence)
         if width >= 78:
-            return cls(25, 7, 9)
-        return cls(max(12, width - 4 - _FIT_WIDTH - _SPEED_WIDTH - _SIZE_WIDTH))
+            return cls(name=25, bar=7, speedup=9)
+        others = 4 + _FIT_WIDTH + _SPEED_WIDTH + _SIZE_WIDTH
+        return cls(name=max(12, width - others))
 
 
 def _right(text: str, width: int) -> str:
+    """The text at the right of a column; nothing if the column is hidden."""
     return text.rjust(width) if width else ""
 
 
 def heading_line(width: int) -> Content:
     columns = ShortlistColumns.for_width(width)
-    cells = (
+    cells = [
         " " * (2 + columns.name),
         "fits".ljust(columns.bar + _FIT_WIDTH),
         _right("speculative", _SPEED_WIDTH),
         _right("speed-up", columns.speedup),
         _right("plain", columns.plain),
         _right("download", _SIZE_WIDTH),
-        f"  {'licence':<{columns.licence}}" if columns.licence else "",
-    )
+    ]
+    if columns.licence:
+        cells.append(f"  {'licence':<{columns.licence}}")
     return Content.styled("".join(cells), "$muted")
 
 
@@ -228,49 +226,61 @@ def candidate_line(
 ) -> Content:
     columns = ShortlistColumns.for_width(width)
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
-    licence = fit_to_width(pair_text.format_licences(candidate.pair), columns.licence)
     name = fit_to_width(pair_text.format_pair_name(candidate.pair), columns.name)
+    licence = fit_to_width(pair_text.format_licences(candidate.pair), columns.licence)
+    if columns.licence:
+        licence = f"  {licence}"
     return Content.assemble(
         ("▸ " if pointed else "  ", "$accent"),
         f"{name} ",
         *_fit_cells(candidate, columns),
         *_speed_cells(candidate, use_case, columns),
         _right(size, _SIZE_WIDTH),
-        (f"  {licence}" if columns.licence else "", "$muted"),
+        (licence, "$muted"),
     )
 
 
 def _fit_cells(
     candidate: Candidate, columns: ShortlistColumns
 ) -> Iterator[tuple[str, str]]:
+    """How much of its free memory the fullest device uses, as a bar, and the verdict."""
     fit = candidate.fit
     if fit is None:
-        label = "…"
-        if candidate.no_fit_reason:
-            verdict = candidate.size_verdict
-            label = memory.VERDICT_LABELS[verdict] if verdict else "?"
+        label = _label_without_fit(candidate)
         yield f"{' ' * columns.bar}{label:<{_FIT_WIDTH}}", "$muted"
         return
-    label = memory.VERDICT_LABELS[fit.verdict]
     style = role_style(memory.VERDICT_ROLES[fit.verdict])
     if columns.bar:
-        tightest = fit.tightest  # of its free memory the share that is used
-        share = tightest.needed / tightest.device.free if tightest.device.free else 1.0
-        bar = draw_bar(share, columns.bar - 1)
-        yield bar, style if fit.verdict != "fits" else "$accent"
-        yield "·" * (columns.bar - 1 - len(bar)), "$muted"
+        free = fit.tightest.device.free
+        share = fit.tightest.needed / free if free else 1.0
+        bar_width = columns.bar - 1
+        bar = draw_bar(share, bar_width)
+        yield bar, "$accent" if fit.verdict == "fits" else style
+        yield "·" * (bar_width - len(bar)), "$muted"
         yield " ", ""
-    yield f"{label:<{_FIT_WIDTH}}", style
+    yield f"{memory.VERDICT_LABELS[fit.verdict]:<{_FIT_WIDTH}}", style
+
+
+def _label_without_fit(candidate: Candidate) -> str:
+    if not candidate.no_fit_reason:
+        return "…"  # It is not estimated yet.
+    if candidate.size_verdict is None:
+        return "?"
+    return memory.VERDICT_LABELS[candidate.size_verdict]
 
 
 def _speed_cells(
     candidate: Candidate, use_case: str, columns: ShortlistColumns
 ) -> Iterator[tuple[str, str]]:
+    """No speed where the pair does not run, and `?` where it is unknown."""
     fit = candidate.fit
-    speed = fit.speed if fit is not None and fit.verdict != "no" else None
-    if speed is None or speed.plain is None:
-        empty = _right("" if speed is None else "?", _SPEED_WIDTH)
-        yield empty + " " * (columns.speedup + columns.plain), "$muted"
+    speedup_and_plain = " " * (columns.speedup + columns.plain)
+    if fit is None or fit.verdict == "no":
+        yield _right("", _SPEED_WIDTH) + speedup_and_plain, "$muted"
+        return
+    speed = fit.speed
+    if speed.plain is None:
+        yield _right("?", _SPEED_WIDTH) + speedup_and_plain, "$muted"
         return
     yield _right(pair_text.format_speed(speed.speculative), _SPEED_WIDTH), ""
     speedup = pair_text.format_speedup(pair_text.find_speedup(speed, use_case))
@@ -283,23 +293,21 @@ def reason_lines(
 ) -> list[Content]:
     if candidate is None:
         return []
-    reasons = [candidate.no_fit_reason] if candidate.no_fit_reason else []
-    reasons += [memory.describe_fit(candidate.fit)] if candidate.fit else []
+    fit = candidate.fit
+    reasons: list[str] = []
+    if candidate.no_fit_reason:
+        reasons.append(candidate.no_fit_reason)
+    if fit is not None:
+        reasons.append(memory.describe_fit(fit))
     reasons += candidate.reasons
-    if (
-        candidate.fit
-        and candidate.fit.speed.explanation
-        and candidate.fit.verdict != "no"
-    ):
-        reasons.append(f"speed: {candidate.fit.speed.explanation}")
+    if fit is not None and fit.verdict != "no" and fit.speed.explanation:
+        reasons.append(f"speed: {fit.speed.explanation}")
     lines = wrap_words(" · ".join(reasons), width)
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]
 
 
 class WizardResult(Struct, frozen=True):
-    """The chosen pair: `ready_pair` to open it now, or `pair` if it is being
-    downloaded.
-    """
+    """The chosen pair: `ready_pair` to open it now, `pair` if it is downloaded first."""
 
     what_if: WhatIf
     ready_pair: ResolvedPair | None = None
@@ -307,7 +315,7 @@ class WizardResult(Struct, frozen=True):
 
 
 class WizardServices:
-    """The methods may be slow; they are called on threads."""
+    """What the wizard computes and reads.  The methods may be slow: call them on threads."""
 
     def __init__(
         self,
@@ -317,7 +325,8 @@ class WizardServices:
         hub: Callable[[], HubClient],
     ) -> None:
         """`ready_pairs`: the installed pairs, by catalogue id."""
-        self.catalogue, self.ready_pairs = catalogue, ready_pairs
+        self.catalogue = catalogue
+        self.ready_pairs = ready_pairs
         self.load_machine_profile = load_machine_profile
         self._hub = hub
         self._stop: CancelToken | None = None
@@ -328,16 +337,15 @@ class WizardServices:
         return suggest_candidates(machine_profile, use_case, what_if, self.catalogue)
 
     def read_headers(self, pair: CatalogPair) -> PairShapes | None:
-        """From the disk, or from the hub if needed and reachable; None if they cannot
-        be read.
-        """
+        """From the disk, or from the hub if needed; None if they cannot be read."""
         from localspec.models.hub.cancellation import (  # noqa: PLC0415
             CancelToken,
             OperationCancelledError,
         )
         from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
-        self._stop = stop = CancelToken()
+        stop = CancelToken()
+        self._stop = stop
         try:
             planner = PullPlanner(self._hub(), stop, refresh=False)
             return pair_shapes.resolve_shapes(model_lookup.resolve(pair.id), planner)

@@ -1,4 +1,8 @@
-"""The wizard's what-if dials (GPU, context size, KV type), titles and key hints."""
+"""The wizard's what-if dials (GPU, context size, KV type), titles and key hints.
+
+The dials ask what would be: "what if this computer had an RTX 3060 with 12 GiB, and the
+context were 8k?"
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,13 @@ from localspec.tui.text.wrapping import fit_to_width
 
 Dial = Literal["gpu", "context", "kv"]
 DIALS: tuple[Dial, ...] = ("gpu", "context", "kv")
-CONTEXT_SIZES = (None, *(1 << n for n in range(11, 18)))
+CONTEXT_SIZES = (None, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 KV_TYPES: tuple[KvType | None, ...] = (None, "f16", "q8_0", "q4_0")
 THIS_COMPUTER = "this computer"
 _MAX_NAME_WIDTH = 28
+# Widths of the dials from which there is more than the values.
+_LABELLED_WIDTH = 48  # What a value is, such as `context 8k`.
+_WIDE_WIDTH = 74  # "what if", and room for ‹ and ›, so that nothing moves.
 _ChoiceT = TypeVar("_ChoiceT")
 
 
@@ -46,6 +53,8 @@ class WhatIf(Struct, frozen=True):
 
 
 class MachineProfiles:
+    """This computer as it is, and as it would be with another GPU."""
+
     def __init__(self, load_machine_profile: Callable[[], MachineProfile]) -> None:
         self._load_machine_profile = load_machine_profile
         self._this_machine: MachineProfile | None = None
@@ -58,9 +67,8 @@ class MachineProfiles:
         if gpu is None:
             return self._this_machine
         if gpu not in self._by_gpu:
-            self._by_gpu[gpu] = machine_profile.with_catalog_gpu(
-                self._this_machine, gpu
-            )
+            profile = machine_profile.with_catalog_gpu(self._this_machine, gpu)
+            self._by_gpu[gpu] = profile
         return self._by_gpu[gpu]
 
     def get_loaded(self, gpu: GpuSpec | None) -> MachineProfile | None:
@@ -71,15 +79,16 @@ class MachineProfiles:
 @functools.cache
 def list_gpus() -> tuple[GpuSpec, ...]:
     """One entry per memory size, in the file's order."""
-    gpus = gpu_catalog.load()
-    return tuple(
-        replace(gpu, vram_gib=(size,)) for gpu in gpus for size in gpu.vram_gib
-    )
+    gpus: list[GpuSpec] = []
+    for gpu in gpu_catalog.load():
+        gpus += [replace(gpu, vram_gib=(size,)) for size in gpu.vram_gib]
+    return tuple(gpus)
 
 
 def gpu_name(gpu: GpuSpec | None) -> str:
-    name = f"{gpu.name}, {gpu.vram_gib[0]:g} GiB" if gpu else THIS_COMPUTER
-    return sanitize(name, multiline=False)
+    if gpu is None:
+        return THIS_COMPUTER
+    return sanitize(f"{gpu.name}, {gpu.vram_gib[0]:g} GiB", multiline=False)
 
 
 def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _ChoiceT:
@@ -90,27 +99,42 @@ def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _
 def dials_line(what_if: WhatIf, dial: Dial, fit: Plan | None, width: int) -> Content:
     """The three dials; the active one is between ‹ and ›.
 
-    `fit` provides the automatic values.
+    `fit` provides the automatic values. 80 cells show, for example:
+
+        what if    this computer   ‹ context 16k ›    KV f16
     """
-    settings = fit.load.target_settings if fit else None
-    context = pair_text.format_context(
-        what_if.ctx or (settings.n_ctx if settings else None)
-    )
-    kv = what_if.kv or (settings.kv_type if settings else "auto")
-    is_labelled, is_wide = width >= 48, width >= 74
-    values: dict[Dial, str] = {
-        "gpu": fit_to_width(gpu_name(what_if.gpu), _MAX_NAME_WIDTH).rstrip(),
-        "context": f"context {context}" if is_labelled else context,
-        "kv": f"KV {kv}" if is_labelled else kv,
-    }
-    parts: list[Content] = [Content.styled("what if  ", "$muted")] if is_wide else []
+    values = _dial_values(what_if, fit, is_labelled=width >= _LABELLED_WIDTH)
+    is_wide = width >= _WIDE_WIDTH
+    parts: list[Content] = []
+    if is_wide:
+        parts.append(Content.styled("what if  ", "$muted"))
     for name, value in values.items():
         if name == dial:
             parts.append(Content.styled(f"‹ {value} ›", "bold $accent"))
+        elif is_wide:
+            parts.append(Content.styled(f"  {value}  ", "$muted"))
         else:
-            parts.append(Content.styled(f"  {value}  " if is_wide else value, "$muted"))
+            parts.append(Content.styled(value, "$muted"))
         parts.append(Content(" "))
     return Content.assemble(*parts[:-1])
+
+
+def _dial_values(
+    what_if: WhatIf, fit: Plan | None, *, is_labelled: bool
+) -> dict[Dial, str]:
+    n_ctx = what_if.ctx
+    kv: str | None = what_if.kv
+    if fit is not None:
+        settings = fit.load.target_settings
+        n_ctx = n_ctx or settings.n_ctx
+        kv = kv or settings.kv_type
+    context = pair_text.format_context(n_ctx)
+    kv = kv or "auto"
+    if is_labelled:
+        context = f"context {context}"
+        kv = f"KV {kv}"
+    gpu = fit_to_width(gpu_name(what_if.gpu), _MAX_NAME_WIDTH).rstrip()
+    return {"gpu": gpu, "context": context, "kv": kv}
 
 
 USE_CASES = {
@@ -121,8 +145,8 @@ USE_CASES = {
 }
 SEARCHING_TEXT = "Checking this computer and the catalogue …"
 NO_CANDIDATE_TEXT = (
-    "Nothing in the catalogue fits.  Press tab and the arrow keys to try another context or KV "
-    "type, g for another GPU, o to open your own files."
+    "Nothing in the catalogue fits.  Press tab and the arrow keys to try another "
+    "context or KV type, g for another GPU, o to open your own files."
 )
 _HIDDEN_KEYS = {
     1: ("less", "more", "dial", "card", "draft", "target", "settings"),
@@ -133,8 +157,10 @@ _HIDDEN_KEYS = {
 
 
 def use_case_line(n: int, use_case: str) -> Content:
-    name, about = (f"{use_case:<12}", "bold"), (USE_CASES[use_case], "$muted")
-    return Content.assemble((f" {n}  ", "$accent"), name, about)
+    number = (f" {n}  ", "$accent")
+    name = (use_case.ljust(12), "bold")
+    about = (USE_CASES[use_case], "$muted")
+    return Content.assemble(number, name, about)
 
 
 def step_header(
@@ -143,9 +169,8 @@ def step_header(
     """The step's title; at the right the dials, if the step has any."""
     title = f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"
     if step == 1:
-        return Content.assemble(
-            (title, "bold"), ("   What will you use it for?", "$muted")
-        )
+        question = ("   What will you use it for?", "$muted")
+        return Content.assemble((title, "bold"), question)
     dials = dials_line(what_if, dial, fit, width - len(title) - 2)
     gap = " " * max(2, width - len(title) - dials.cell_length)
     return Content.assemble((title, "bold"), gap, dials)
@@ -153,6 +178,7 @@ def step_header(
 
 def key_hints(step: int, take_hint: str, keymap: Mapping[str, str]) -> str:
     """The keys of a step; `take_hint` is the enter key's hint on the last step."""
-    enter_hint = {1: "enter select", 2: "enter details", 3: take_hint}[step]
-    labels = {f"wizard.{name}": "" for name in _HIDDEN_KEYS[step]}
-    return f"{enter_hint}  {format_footer(keymap, 'wizard', 'app', label_overrides=labels)}"
+    enter_hints = {1: "enter select", 2: "enter details", 3: take_hint}
+    hidden = {f"wizard.{name}": "" for name in _HIDDEN_KEYS[step]}
+    footer = format_footer(keymap, "wizard", "app", label_overrides=hidden)
+    return f"{enter_hints[step]}  {footer}"
