@@ -229,9 +229,10 @@ def _hub_rows(
             "Search the hub", shown, note="sends this text", hub_search_text=search_text
         )
     for found in results:
+        popularity = f"{found.downloads:,} downloads" if found.downloads else ""
         yield HomeRow(
             name=sanitize(found.repo, multiline=False),
-            description=f"{found.downloads:,} downloads" if found.downloads else "",
+            description=popularity,
             size="gated" if found.gated else "",
             reference=found.repo,
         )
@@ -302,9 +303,9 @@ def find_ready_pairs(
             ready[pair.id] = ResolvedPair(
                 target,
                 draft,
-                pair.spec,
-                pair.why,
-                pair.settings,
+                spec=pair.spec,
+                spec_reason=pair.why,
+                suggested_settings=pair.settings,
                 requested_refs=(pair.id, "auto"),
             )
     return ready
@@ -397,9 +398,10 @@ def _other_model_rows(
         if not is_model or model.path in listed_paths:
             continue
         refs = (names[model.path], "auto") if model.path in names else None
+        file_name = model.file.rpartition("/")[2]
         rows.append(
             HomeRow(
-                name=reference.parse_file_name(model.file.rpartition("/")[2]).stem,
+                name=reference.parse_file_name(file_name).stem,
                 description=model.repo or ORIGIN_TITLES[model.origin],
                 size=gib(model.size),
                 pair=ResolvedPair(model.path, None, requested_refs=refs),
@@ -439,7 +441,11 @@ def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
     uses = _describe_uses(pair)
     description = f"{uses} · {pair.status}" if uses else pair.status
     return HomeRow(
-        pair.id, description, gb(size) if size else "?", note, reference=pair.id
+        name=pair.id,
+        description=description,
+        size=gb(size) if size else "?",
+        note=note,
+        reference=pair.id,
     )
 
 
@@ -498,10 +504,11 @@ def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
     columns = _row_columns(row, width)
     size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""
     note = fit_to_width(row.note, columns.note) if columns.note > 12 else ""
+    description = fit_to_width(row.description, columns.description)
     return Content.assemble(
         (pointer, "$accent"),
         f"{fit_to_width(row.name, columns.name)} ",
-        (fit_to_width(row.description, columns.description), "$muted"),
+        (description, "$muted"),
         size,
         (note, "$muted"),
     )

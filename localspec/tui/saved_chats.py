@@ -285,7 +285,8 @@ def search_section(
     rows = []
     for hit in first_hits.values():
         is_in_title = hit.turn is None
-        rows.append(_chat_row(hit.list_entry, now, None if is_in_title else hit))
+        found = None if is_in_title else hit
+        rows.append(_chat_row(hit.list_entry, now, found))
     return HomeSection("In your chats", tuple(rows))
 
 

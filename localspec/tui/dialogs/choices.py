@@ -167,8 +167,10 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
 
     @property
     def _highlighted_overflow(self) -> OverflowPolicy:
-        option_list = self.query_one("#choices", OptionList)
-        return self._full.choices[option_list.highlighted or 0]
+        index = self.query_one("#choices", OptionList).highlighted
+        if index is None:
+            index = 0
+        return self._full.choices[index]
 
     @on(OptionList.OptionSelected)
     def _choose_once(self) -> None:

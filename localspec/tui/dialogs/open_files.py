@@ -222,8 +222,9 @@ def describe_fit(
     typed = ResolvedPair(Path(target), Path(draft) if draft else None)
     try:
         choice = launch.with_default_draft(typed)
+        target_header = reader.read_model(choice.target)
         draft_header = reader.read_model(choice.draft) if choice.draft else None
-        pair = pair_shapes.from_headers(reader.read_model(choice.target), draft_header)
+        pair = pair_shapes.from_headers(target_header, draft_header)
         request = options.build_load_request(choice)
         usable = with_settings(request.load, remote_hosts=machine_profile.remote_hosts)
         request = replace(request, load=usable)
@@ -235,14 +236,16 @@ def describe_fit(
     speed = fit.speed
     if speed.plain is None:
         return f"{verdict}\nspeed unknown: {speed.explanation}"
-    label, skipped = "prompt lookup", fit.skipped_draft
+    label = "prompt lookup"
     if pair.draft and fit.load.draft:
         kind = pair.draft.shape.head_kind
-        label = (
-            f"the {draft_kinds.head_title(kind)} head" if kind else "the draft model"
-        )
-    plain, speculative = map(pair_text.format_speed, (speed.plain, speed.speculative))
-    return f"{verdict}\n{plain}, with {label} {speculative}\n{skipped}".rstrip()
+        label = "the draft model"
+        if kind:
+            label = f"the {draft_kinds.head_title(kind)} head"
+    plain = pair_text.format_speed(speed.plain)
+    speculative = pair_text.format_speed(speed.speculative)
+    speeds = f"{plain}, with {label} {speculative}"
+    return f"{verdict}\n{speeds}\n{fit.skipped_draft}".rstrip()
 
 
 def _file_label(kind: str) -> str:

@@ -403,16 +403,9 @@ class ChatScreen(Screen[None]):
     def _draw_title(self) -> None:
         session = self.session
         is_saved = self.options.chats is None or session.recorder.is_saving
-        topic = " · ".join(
-            filter(
-                None,
-                (
-                    self.runner.server_note,
-                    "" if is_saved else "not saved",
-                    session.title,
-                ),
-            )
-        )
+        saved_note = "" if is_saved else "not saved"
+        notes = [self.runner.server_note, saved_note, session.title]
+        topic = " · ".join(note for note in notes if note)
         titles = (session.pair_name, topic)
         if titles != self._drawn_titles:
             self._drawn_titles = titles

@@ -146,11 +146,12 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             sign_style = f"bold {sign_style}"
         is_ok = finding.level == "ok"
         style = "$muted" if is_ok else ""
+        pointer = "▸" if pointed else " "
         subject = f"{finding.area}: "
         first_line, *other_lines = wrap_words(f"{subject}{finding.what}", width)
         lines = [
             Content.assemble(
-                ("▸" if pointed else " ", "$accent"),
+                (pointer, "$accent"),
                 (f"{look.sign:<3}", sign_style),
                 (subject, "bold"),
                 (first_line[len(subject) :], style),

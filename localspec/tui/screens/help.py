@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -71,6 +71,10 @@ GLOSSARY: dict[str, str] = {
 """The same ten terms as in docs/glossary.md."""
 
 
+_HelpPart = str | tuple[str, str]
+"""Text, or text and its style."""
+
+
 class HelpScreen(ModalScreen[None]):
     BINDINGS = [Binding("escape,q,f1,question_mark", "dismiss", "Close")]  # noqa: RUF012
 
@@ -82,10 +86,11 @@ class HelpScreen(ModalScreen[None]):
     ) -> None:
         """`usable`: ids of the keys of the screen below; its contexts come first."""
         super().__init__()
-        self._keymap, self._first = keymap, first
+        self._keymap = keymap
+        self._first = first
         here = {id_.partition(".")[0] for id_ in usable} - {"app"}
         if "chat" in here:
-            here.add("composer")  # which reads its keys itself
+            here.add("composer")  # It reads its keys itself: they are not in `usable`.
         self._contexts = sorted(
             KEY_CONTEXT_HEADINGS, key=lambda context: context not in here
         )
@@ -95,36 +100,39 @@ class HelpScreen(ModalScreen[None]):
             yield Static(markup=False)
 
     def on_resize(self) -> None:
-        self.query_one(Static).update(
-            self._help_text(26 if self.size.width >= 90 else 16)
-        )
+        self.query_one(Static).update(self._help_text())
 
-    def _help_text(self, key_width: int) -> Content:
-        parts = [*self._key_lines(key_width), *_command_lines(key_width)]
+    def _help_text(self) -> Content:
+        is_wide = self.size.width >= 90
+        key_width = 26 if is_wide else 16
+        key_lines = self._key_lines(key_width, max_keys=4 if is_wide else 1)
+        command_lines = _command_lines(key_width)
+        parts = [*key_lines, *command_lines]
         if self._first == "commands":
-            parts = [*_command_lines(key_width), *self._key_lines(key_width)]
+            parts = [*command_lines, *key_lines]
         parts.append(("Glossary\n", "bold $accent"))
         for term, meaning in GLOSSARY.items():
             parts += [(term, "bold"), f": {meaning}\n"]
         return Content.assemble(*parts)
 
-    def _key_lines(self, key_width: int) -> Iterator[tuple[str, str] | str]:
+    def _key_lines(self, key_width: int, *, max_keys: int) -> list[_HelpPart]:
+        parts: list[_HelpPart] = []
         for context in self._contexts:
-            yield f"{KEY_CONTEXT_HEADINGS[context]}\n", "bold $accent"
+            parts.append((f"{KEY_CONTEXT_HEADINGS[context]}\n", "bold $accent"))
             for key in KEY_BINDINGS:
                 if key.context == context:
                     keys = self._keymap.get(key.id, key.keys).split(",")
-                    shown = ", ".join(
-                        format_key(k) for k in keys[: 1 + (key_width > 20) * 3]
-                    )
-                    yield f"  {shown:<{key_width}} ", "bold"
-                    yield f"{key.description}\n"
-            yield "\n"
+                    shown = ", ".join(format_key(each) for each in keys[:max_keys])
+                    parts.append((f"  {shown:<{key_width}} ", "bold"))
+                    parts.append(f"{key.description}\n")
+            parts.append("\n")
+        return parts
 
 
-def _command_lines(key_width: int) -> Iterator[tuple[str, str] | str]:
-    yield "Slash commands\n", "bold $accent"
+def _command_lines(key_width: int) -> list[_HelpPart]:
+    parts: list[_HelpPart] = [("Slash commands\n", "bold $accent")]
     for command in COMMANDS:
-        yield f"  {command.usage:<{key_width}} ", "bold"
-        yield f"{command.help}\n"
-    yield "\n"
+        parts.append((f"  {command.usage:<{key_width}} ", "bold"))
+        parts.append(f"{command.help}\n")
+    parts.append("\n")
+    return parts

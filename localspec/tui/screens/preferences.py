@@ -258,7 +258,8 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
 
     @on(Input.Changed)
     def _check_input(self, event: Input.Changed) -> None:
-        option = SETTINGS[event.input.name or ""]
+        assert event.input.name is not None, "each field has the key of its setting"
+        option = SETTINGS[event.input.name]
         self._value_errors.pop(option.key, None)
         try:
             if event.value.strip():

@@ -196,12 +196,13 @@ def _cells(request: RequestActivity) -> tuple[str, ...]:
     time = f"{request.seconds:.1f} s"
     if request.seconds >= 10:
         time = duration(request.seconds)
+    tokens = f"{totals.tokens:,}" if totals.tokens else ""
     return (
         f"{request.number}",
         route,
         request.state,
         prompt,
-        f"{totals.tokens:,}" if totals.tokens else "",
+        tokens,
         speed,
         accepted,
         time,

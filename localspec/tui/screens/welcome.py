@@ -72,23 +72,20 @@ class WelcomeScreen(Screen[FirstChoice | None]):
         if self._survey.machine_profile is not None:
             first, *others = _capability_lines(self._survey)
         muted = [Content.styled(line, "$muted") for line in others]
-        self.query_one("#can", Static).update(
-            Content("\n").join([Content(first), *muted])
-        )
-        rows = (
-            ("welcome.demo", *self._first_choice),
-            ("welcome.wizard", "find a model", "for this computer"),
-            ("welcome.skip", "skip", "to the list of models"),
-        )
-        keys = [
-            Content.assemble(
-                (f"{key_label(key, self._options.keymap):<6} ", "bold $accent"),
-                f"{label:<13} ",
-                (description, "$muted"),
-            )
-            for key, label, description in rows
+        capabilities = Content("\n").join([Content(first), *muted])
+        self.query_one("#can", Static).update(capabilities)
+        choices = [
+            self._choice_line("welcome.demo", *self._first_choice),
+            self._choice_line("welcome.wizard", "find a model", "for this computer"),
+            self._choice_line("welcome.skip", "skip", "to the list of models"),
         ]
-        self.query_one("#keys", Static).update(Content("\n").join(keys))
+        self.query_one("#keys", Static).update(Content("\n").join(choices))
+
+    def _choice_line(self, binding_id: str, label: str, description: str) -> Content:
+        key = key_label(binding_id, self._options.keymap)
+        return Content.assemble(
+            (f"{key:<6} ", "bold $accent"), f"{label:<13} ", (description, "$muted")
+        )
 
     def action_open(self) -> None:
         self.dismiss("chat")
@@ -173,7 +170,7 @@ _WELCOMED_FILE = "welcomed"
 def is_first_run() -> bool:
     """False if the data folder has traces of an earlier run. Never raises."""
     names = (_WELCOMED_FILE, "recent.json", "last.json", "measured.sqlite")
-    traces = (paths.chats_file(), *(paths.data_dir() / name for name in names))
+    traces = [paths.chats_file(), *[paths.data_dir() / name for name in names]]
     try:
         return not any(path.exists() for path in traces)
     except OSError:

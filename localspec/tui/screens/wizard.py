@@ -443,7 +443,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         if self.step == 3:
             candidate = self._details.candidate
         fit = candidate.fit if candidate is not None else None
-        header = what_if.step_header(self.step, self.what_if, self._dial, fit, width)
+        header = what_if.step_header(
+            self.step, self.what_if, dial=self._dial, fit=fit, width=width
+        )
         self.query_one("#head", Static).update(header)
 
     def _candidate_line(self, candidate: Candidate, pointed: bool) -> Content:

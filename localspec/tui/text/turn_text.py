@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,19 +46,25 @@ _ENDED_WHILE_THINKING = "before the thinking ended: /set think_budget N, or /thi
 
 
 class Speaker(Struct, frozen=True):
+    """Who wrote the answer.
+
+    `raw`: it is a completion model, whose text continues the question and is not
+    Markdown.
+    """
+
     name: str
-    raw: (
-        bool  # A completion model: the text continues the question and is not Markdown.
-    )
+    raw: bool
 
 
 def format_attachment(file: Attachment) -> str:
-    return f"+ {sanitize(file.name, multiline=False)}, {short_count(len(file.text))} characters"
+    name = sanitize(file.name, multiline=False)
+    return f"+ {name}, {short_count(len(file.text))} characters"
 
 
 def truncate_question(text: str, *, keep_end: bool = False) -> str:
-    """Shortens a very long question to its beginning; a text that is continued, to its
-    end.
+    """Shortens a very long question to its beginning.
+
+    A text that is continued keeps its end.
     """
     if len(text) <= _LONG_QUESTION:
         return text
@@ -76,7 +82,9 @@ def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
         why = END_REASONS[turn.finish_reason]
         hint = _END_HINTS[turn.finish_reason]
     elif turn.finish_reason == "cancelled":
-        why = "stopped" if stopped_ms is None else f"stopped in {stopped_ms:.0f} ms"
+        why = "stopped"
+        if stopped_ms is not None:
+            why = f"stopped in {stopped_ms:.0f} ms"
     if turn.ends_in_thinking:
         return f"{why or 'stopped'}, {_ENDED_WHILE_THINKING}"
     return why + hint
@@ -96,8 +104,10 @@ class TurnText:
         self._in_thinking = False
         self._thinking_unfolded = False
         self._token_view = False
-        prefix = truncate_question(turn.question, keep_end=True)
-        self.token_text = TokenText(prefix if speaker.raw else "")
+        continued_text = ""
+        if speaker.raw:
+            continued_text = truncate_question(turn.question, keep_end=True)
+        self.token_text = TokenText(continued_text)
         self.markdown = MarkdownText(style, turn.id)
         self.rounds: list[Round] = []
         self.question = truncate_question(sanitize(turn.question))
@@ -105,32 +115,32 @@ class TurnText:
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
         self._thinking_block = Paragraph(style="thinking")
-        self._note_block, self._speed_block = (
-            Paragraph(style="muted"),
-            Paragraph(style="muted"),
-        )
+        self._note_block = Paragraph(style="muted")
+        self._speed_block = Paragraph(style="muted")
         self._stack = BlockStack()
         self._arrange_blocks()
 
     def _arrange_blocks(self) -> None:
         blocks: list[TextBlock] = [BlankLine()]
-        if self._speaker.raw:
+        has_question = self.question or self._attachment_blocks
+        if has_question and not self._speaker.raw:
+            blocks += [
+                Paragraph(f"You{self._branch}", "role"),
+                *self._attachment_blocks,
+                Paragraph(self.question),
+                BlankLine(),
+            ]
+        if not self._speaker.raw:
+            name = sanitize(self._speaker.name, multiline=False)
+            blocks.append(Paragraph(name, "speaker"))
+        if self._speaker.raw or self._token_view:
             blocks.append(self.token_text)
         else:
-            if self.question or self._attachment_blocks:
-                blocks += [
-                    Paragraph(f"You{self._branch}", "role"),
-                    *self._attachment_blocks,
-                    Paragraph(self.question),
-                    BlankLine(),
-                ]
-            blocks.append(
-                Paragraph(sanitize(self._speaker.name, multiline=False), "speaker")
-            )
-            answer = self._thinking_block, self.markdown
-            blocks += [self.token_text] if self._token_view else answer
-        blocks += [self._speed_block] if self._token_view else []
-        self._stack.blocks = [*blocks, self._note_block]
+            blocks += [self._thinking_block, self.markdown]
+        if self._token_view:
+            blocks.append(self._speed_block)
+        blocks.append(self._note_block)
+        self._stack.blocks = blocks
 
     def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
         for delta in deltas:
@@ -146,17 +156,16 @@ class TurnText:
         self._update_thinking()
 
     def show_stored(self, turn: Turn, thinking_markers: tuple[str, str] | None) -> None:
-        """Shows the stored text of an answer; its events colour it, unless some are
-        missing.
+        """Shows the stored text of an answer, in the colours of its events.
+
+        If events are missing, the text has no colours.
         """
-        for part in split_thinking(
-            turn.answer, thinking_markers, turn.starts_in_thinking
-        ):
+        parts = split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking)
+        for part in parts:
             self._add_part(part)
-        self.token_text.extend(
-            [token for round_ in turn.rounds for token in round_.tokens]
-        )
         self.rounds = list(turn.rounds)
+        for round_ in self.rounds:
+            self.token_text.extend(round_.tokens)
         ends = [event for event in turn.events if isinstance(event, GenerationFinished)]
         if ends:
             self._end(ends[-1])
@@ -190,9 +199,8 @@ class TurnText:
 
     def set_note(self, text: str) -> None:
         """A muted line below the answer; an empty one hides it."""
-        self._note_block.set_text(
-            f"\n{sanitize(text, multiline=False)}" if text else ""
-        )
+        note = sanitize(text, multiline=False)
+        self._note_block.set_text(f"\n{note}" if text else "")
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
         """Adds probabilities that were computed after the answer."""
@@ -209,15 +217,20 @@ class TurnText:
     def scored_rounds(self) -> list[Round]:
         """With the probabilities that were computed after the answer."""
         tokens = iter(self.token_text.tokens)
-        return [
-            replace(r, tokens=tuple(islice(tokens, len(r.tokens)))) for r in self.rounds
-        ]
+        scored: list[Round] = []
+        for round_ in self.rounds:
+            own_tokens = tuple(islice(tokens, len(round_.tokens)))
+            scored.append(replace(round_, tokens=own_tokens))
+        return scored
 
     def round_of(self, token: int) -> Round | None:
-        ends = accumulate(len(round_.tokens) for round_ in self.rounds)
-        return next(
-            (r for r, end in zip(self.rounds, ends, strict=True) if token < end), None
-        )
+        """The round that gave the token with this index."""
+        end = 0
+        for round_ in self.rounds:
+            end += len(round_.tokens)
+            if token < end:
+                return round_
+        return None
 
     def show_tokens(self, shown: bool, show_marks: bool) -> None:
         self._token_view = shown

@@ -28,7 +28,8 @@ class PointerList(OptionList, Generic[RowT]):
     ) -> None:
         """`key` identifies a row; `draw` gets whether the pointer is on it."""
         super().__init__(id=id_, compact=True, markup=False)
-        self._key, self._draw = key, draw
+        self._key = key
+        self._draw = draw
         self.rows: list[RowT] = []
         self._pointed_index = 0
 
@@ -45,7 +46,8 @@ class PointerList(OptionList, Generic[RowT]):
     ) -> None:
         """Replaces all rows.
 
-        None: no heading; `spaced`: with blank lines between sections.
+        A section is a heading, or None, and its rows. `spaced` puts a blank line between
+        sections.
         """
         pointed_row = self.highlighted_row
         self.rows = []

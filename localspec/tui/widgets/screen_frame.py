@@ -1,5 +1,6 @@
-"""The frame of a screen: centred columns, its title with a status, its keys and
-numbers.
+"""The frame of a screen: its title, its centred columns, and its last line.
+
+The last line has the keys, and in a chat also numbers (`StatusBar`).
 """
 
 from __future__ import annotations
@@ -98,15 +99,18 @@ class StatusBar(Static):
         if transcript.is_cursor_active:
             keys = format_footer(keymap, "tokens")
         else:
-            labels = {"chat.stop": "stop" if phase == "answering" else "back"}
+            escape = "stop" if phase == "answering" else "back"
             keys = format_footer(
-                keymap, "composer", "chat", "app", label_overrides=labels
+                keymap,
+                "composer",
+                "chat",
+                "app",
+                label_overrides={"chat.stop": escape},
             )
             if transcript.token_view:
                 send, _, others = keys.partition("  ")
-                keys = (
-                    f"{send}  {key_label('chat.walk', keymap)} select token  {others}"
-                )
+                walk = key_label("chat.walk", keymap)
+                keys = f"{send}  {walk} select token  {others}"
         numbers = _status_numbers(session, phase)
         speed = session.answer.tokens_per_second
         if with_speed and speed is not None and phase != "answering":
@@ -140,9 +144,9 @@ def _status_numbers(session: ChatSession, phase: str) -> str:
     if stats.prefill is not None and stats.prefill.done < stats.prefill.total:
         parts.append(f"reading prompt {stats.prefill.done:,} / {stats.prefill.total:,}")
     if session.loaded is not None:
-        parts.append(
-            f"ctx {_short_count(stats.context_tokens)} / {_short_count(session.loaded.n_ctx)}"
-        )
+        used = _short_count(stats.context_tokens)
+        n_ctx = _short_count(session.loaded.n_ctx)
+        parts.append(f"ctx {used} / {n_ctx}")
     if session.n_omitted_turns:
         turns = "turn" if session.n_omitted_turns == 1 else "turns"
         parts.append(f"{session.n_omitted_turns} old {turns} left out")

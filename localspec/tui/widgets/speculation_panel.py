@@ -28,8 +28,7 @@ REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer stream
 _PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
 _NO_GAIN = 1.02  # A range that reaches below this shows no clear gain.
 _STRIP_SCALES = (4, 8, 16)
-"""Accepted tokens of the strip's highest bar: few values, so that bars seldom change.
-"""
+"""Accepted tokens of the strip's highest bar: few values, so bars seldom change."""
 
 
 class SpeculationPanel(Static):
@@ -98,19 +97,24 @@ def _summary(stats: SpeculationStats, state: str) -> Iterator[Content]:
 
 
 def _headline(stats: SpeculationStats, state: str) -> Content:
-    if state or stats.plan is None:
-        return Content.styled(
-            state or "READY", "bold $accent" if state else "bold $muted"
-        )
-    plan_state, speedup = stats.plan.state, stats.speedup
+    if state:
+        return Content.styled(state, "bold $accent")
+    if stats.plan is None:
+        return Content.styled("READY", "bold $muted")
+    plan_state = stats.plan.state
+    speedup = stats.speedup
     label = "MEASURING" if plan_state == "probing" else plan_state.upper()
-    gain, style = "", "$muted"
+    gain = ""
+    style = "$muted"
     if plan_state == "paused":
         gain = "at plain speed"
     elif speedup is not None and plan_state != "off":
         gain = f"{speedup} plain speed"
-        style = "bold $success" if speedup.low > _NO_GAIN else "bold"
-        style = "bold $warning" if speedup.high < 1 else style
+        style = "bold"
+        if speedup.high < 1:
+            style = "bold $warning"
+        elif speedup.low > _NO_GAIN:
+            style = "bold $success"
     elif stats.answer.rounds and plan_state != "off":
         gain = "few rounds so far" if stats.plain_speed else "plain speed unknown"
     state_style = f"bold {role_colour(STATE_ROLES[plan_state])}".rstrip()
@@ -124,9 +128,12 @@ def _reasons(stats: SpeculationStats) -> Iterator[str]:
     if state == "paused":
         if stats.speedup is not None:
             yield f"speculation would give {stats.speedup}"
-        yield from filter(None, [_break_even(stats)])
-        if (n := stats.rounds_to_next_trial) is not None:
-            yield f"next trial in {count(n, 'round')}"
+        break_even = _break_even(stats)
+        if break_even:
+            yield break_even
+        n_rounds = stats.rounds_to_next_trial
+        if n_rounds is not None:
+            yield f"next trial in {count(n_rounds, 'round')}"
     elif state == "probing" and stats.answer.rounds and not stats.answer.totals.drafted:
         yield "a trial may cost 3 % of the answer"
     elif state == "on" and stats.plain_speed is None and stats.answer.rounds:
@@ -136,15 +143,18 @@ def _reasons(stats: SpeculationStats) -> Iterator[str]:
 
 
 def _break_even(stats: SpeculationStats) -> str:
+    """The acceptance rate above which drafts pay; empty if it says nothing."""
     needed = stats.break_even_rate
-    if not needed:  # 0: wide passes seemed cheaper, as a busy computer may measure
+    if not needed:  # It is 0 if a busy computer measured wide passes as cheaper.
         return ""
     if needed > 1:
         return "on this computer no acceptance rate pays"
     rate = known_rate(stats.recent)
     if rate is None:
         return f"would pay above {percent(needed)} accepted"
-    return f"{percent(rate)} accepted, pays above {percent(needed)}" * (rate < needed)
+    if rate >= needed:
+        return ""
+    return f"{percent(rate)} accepted, pays above {percent(needed)}"
 
 
 def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
@@ -152,64 +162,74 @@ def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
     totals = stats.totals
     for part, label in ((stats.recent, "now"), (totals, "chat")):
         rate = format_acceptance(part)
-        yield _two_columns(f"{rate} drafted" if part.drafted else rate, label)
-    per_pass = stats.totals.tokens_per_pass
-    yield Content(
-        f"{per_pass:.1f} tokens per target pass" if per_pass else "– tokens per pass"
-    )
+        if part.drafted:
+            rate = f"{rate} drafted"
+        yield _two_columns(rate, label)
+    per_pass = totals.tokens_per_pass
+    if per_pass:
+        yield Content(f"{per_pass:.1f} tokens per target pass")
+    else:
+        yield Content("– tokens per pass")
     if totals.overlapped:
-        yield _two_columns(
-            percent(totals.overlap_hits / totals.overlapped), "drafted in time"
-        )
+        in_time = percent(totals.overlap_hits / totals.overlapped)
+        yield _two_columns(in_time, "drafted in time")
 
 
 def _strip(stats: SpeculationStats, ascii_only: bool) -> Iterator[Content]:
     """A column per round: its accepted tokens as a bar, or a mark if it has none."""
-    if not (rounds := stats.recent_rounds):
+    rounds = stats.recent_rounds
+    if not rounds:
         return
     most = max(event.accepted for event in rounds)
     scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
     yield _muted(f"last {count(len(rounds), 'round')}: accepted, 0–{scale}")
     cells = [_strip_cells(event, scale, ascii_only) for event in rounds]
     if not ascii_only:
-        yield Content.styled(
-            "".join(upper for upper, _, _ in cells), role_colour("accepted")
-        )
+        upper_line = "".join(upper for upper, _, _ in cells)
+        yield Content.styled(upper_line, role_colour("accepted"))
     yield Content.assemble(*((lower, style) for _, lower, style in cells))
     yield _muted("· plain  × all rejected")
 
 
 def _strip_cells(event: Round, scale: int, ascii_only: bool) -> tuple[str, str, str]:
+    """A round's cells in the upper and the lower line, and their style.
+
+    A bar has 16 levels: at a scale of 8, three accepted tokens are level 6, `▆` in the
+    lower line; six are level 12, `▄` above `█`.
+    """
     if not event.drafted:
         return " ", "·", "$muted"
     if not event.accepted:
         return " ", "×", role_colour("correction")
+    style = role_colour("accepted")
     if ascii_only:
-        return (
-            " ",
-            str(event.accepted) if event.accepted < 10 else "+",
-            role_colour("accepted"),
-        )
+        digit = str(event.accepted) if event.accepted < 10 else "+"
+        return " ", digit, style
     steps = "▁▂▃▄▅▆▇█"
-    level = max(1, round(2 * len(steps) * min(event.accepted / scale, 1)))
-    upper = steps[level - len(steps) - 1] if level > len(steps) else " "
-    return upper, steps[min(level, len(steps)) - 1], role_colour("accepted")
+    share = min(event.accepted / scale, 1)
+    level = max(1, round(2 * len(steps) * share))
+    if level > len(steps):
+        return steps[level - len(steps) - 1], steps[-1], style
+    return " ", steps[level - 1], style
 
 
 def _histogram(counts: list[int]) -> Iterator[Content]:
-    """How many rounds accepted 0, 1, 2, … tokens, two per line; the last includes all
-    above.
+    """How many rounds accepted 0, 1, 2, … tokens, two per line.
+
+    There are at most eight numbers: the last then includes all above.
     """
     if not counts:
         return
     yield _muted("accepted tokens per round")
-    shown = [*counts[:7], sum(counts[7:])] if len(counts) > 8 else counts
+    is_cut = len(counts) > 8
+    shown = [*counts[:7], sum(counts[7:])] if is_cut else counts
     shown = shown + [0] * (6 - len(shown))
-    most, half = max(shown) or 1, PANEL_WIDTH // 2
+    most = max(shown) or 1
+    half = PANEL_WIDTH // 2
     for i in range(0, len(shown), 2):
         parts: list[Content] = []
         for accepted, n in enumerate(shown[i : i + 2], i):
-            suffix = "+" if accepted == 7 and len(counts) > 8 else " "
+            suffix = "+" if is_cut and accepted == 7 else " "
             bar = draw_bar(n / most, half - 5).ljust(half - 2)
             parts += [Content(f"{accepted}{suffix}"), Content.styled(bar, "$accent")]
         yield Content.assemble(*parts)
@@ -217,14 +237,16 @@ def _histogram(counts: list[int]) -> Iterator[Content]:
 
 def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
     """A table; `ms` is the time to draft, per round."""
-    if not (sources := stats.draft_sources):
+    sources = stats.draft_sources
+    if not sources:
         return
     yield _muted(f"{'source':<11}{'drafted':>8}{'accepted':>9}{'ms':>4}")
     for name, source in sources:
-        shown, ms = _format_source(name)[:11], source.draft_ms / source.rounds
-        shown_ms = f"{ms:.{int(ms < 9.95)}f}"
-        row = f"{source.drafted:>8,}{percent(known_rate(source)):>9}{shown_ms:>4}"
-        yield Content(f"{shown:<11}{row}")
+        shown = _format_source(name)[:11]
+        ms = source.draft_ms / source.rounds
+        shown_ms = f"{ms:.1f}" if ms < 9.95 else f"{ms:.0f}"
+        rate = percent(known_rate(source))
+        yield Content(f"{shown:<11}{source.drafted:>8,}{rate:>9}{shown_ms:>4}")
 
 
 def _last_round(stats: SpeculationStats) -> Iterator[Content]:
@@ -233,10 +255,11 @@ def _last_round(stats: SpeculationStats) -> Iterator[Content]:
         return
     last = stats.recent_rounds[-1]
     yield _muted("last round")
-    source = (
-        " + ".join(map(_format_source, last.source.split("+"))) if last.source else ""
-    )
-    yield Content(f"{last.drafted} drafted, {source}" if source else "nothing drafted")
+    if last.source:
+        sources = " + ".join(map(_format_source, last.source.split("+")))
+        yield Content(f"{last.drafted} drafted, {sources}")
+    else:
+        yield Content("nothing drafted")
     if stats.plan is not None and last.reason and last.reason != stats.plan.why:
         yield from _wrap_muted(last.reason)
 
@@ -251,7 +274,7 @@ def _two_columns(
 
 def _format_source(name: str) -> str:
     kind = draft_kinds.kinds().get(name)
-    if kind is None:  # of another package
+    if kind is None:  # It is of another package.
         return sanitize(name, multiline=False)
     return kind.panel_word or kind.title
 

@@ -68,8 +68,7 @@ class Transcript(TextView, can_focus=False):
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
         self._colour_worker = LatestOnlyWorker("colours")
-        # Marks in addition to the colours of token classes.
-        self.show_marks = show_marks
+        self.show_marks = show_marks  # Besides the colours of token classes.
         self.token_view = False
         self.thinking_unfolded = False
         self._cursor_turn: int | None = None  # The turn that has the cursor.
@@ -248,7 +247,8 @@ class Transcript(TextView, can_focus=False):
         if self._cursor_turn is None and self.turns:
             tokens = self.turns[-1].token_text.tokens
             with_text = [index for index, token in enumerate(tokens) if token.text]
-            self._move_cursor(len(self.turns) - 1, with_text[-1] if with_text else -1)
+            last = with_text[-1] if with_text else -1
+            self._move_cursor(len(self.turns) - 1, last)
         if self._cursor_turn is None:
             self.post_message(self.TokenSelected(None, None))
 
@@ -292,11 +292,12 @@ class Transcript(TextView, can_focus=False):
             self._move_cursor(len(self.turns) - 1, -1)
             return
         text = self.turns[self._cursor_turn].token_text
-        position = (text.cursor or 0) + by
+        position = text.cursor or 0
+        position += by
         if 0 <= position < len(text.tokens):
             self._move_cursor(self._cursor_turn, position)
         else:
-            self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
+            self._move_to_other_turn(by)
 
     def action_leap(self, by: int) -> None:
         """To the first token of the next or previous round."""
@@ -305,12 +306,11 @@ class Transcript(TextView, can_focus=False):
             return
         turn = self.turns[self._cursor_turn]
         cursor = turn.token_text.cursor or 0
-        lengths = (len(round_.tokens) for round_ in turn.rounds)
-        starts = [
-            start
-            for start in accumulate(lengths, initial=0)
-            if start < len(turn.token_text.tokens)
-        ]
+        # Rounds of 3, 1 and 4 tokens start at 0, 3 and 4; a next one would at 8.
+        lengths = [len(round_.tokens) for round_ in turn.rounds]
+        n_tokens = len(turn.token_text.tokens)
+        boundaries = accumulate(lengths, initial=0)
+        starts = [start for start in boundaries if start < n_tokens]
         if by < 0:
             index = bisect_left(starts, cursor) - 1
         else:
@@ -318,7 +318,13 @@ class Transcript(TextView, can_focus=False):
         if 0 <= index < len(starts):
             self._move_cursor(self._cursor_turn, starts[index])
         else:
-            self._move_cursor(self._cursor_turn + by, -1 if by < 0 else 0)
+            self._move_to_other_turn(by)
+
+    def _move_to_other_turn(self, by: int) -> None:
+        """To the first token of the next answer, or the last of the previous one."""
+        assert self._cursor_turn is not None
+        token_index = -1 if by < 0 else 0
+        self._move_cursor(self._cursor_turn + by, token_index)
 
     async def action_replay(self) -> None:
         if self._cursor_turn is not None:
@@ -347,11 +353,18 @@ def _word_at(line: str, x: int) -> str:
 
 
 _LOADING_HINT = "Loading the model. You can already type."
-_CHAT_HINT = "Type a message and press enter.\n\nf2: token view. f4: settings and system prompt. f1: help."
-_CHAT_EXAMPLES = (
-    "Press enter for an example, and again to send it:\n\n"
-    + "\n".join(f"    {title}" for title in examples.TITLES)
-    + "\n\nAnswers that repeat a given text gain most from speculation."
+_CHAT_HINT = (
+    "Type a message and press enter.\n\n"
+    "f2: token view. f4: settings and system prompt. f1: help."
+)
+_CHAT_EXAMPLES = "\n".join(
+    [
+        "Press enter for an example, and again to send it:",
+        "",
+        *[f"    {title}" for title in examples.TITLES],
+        "",
+        "Answers that repeat a given text gain most from speculation.",
+    ]
 )
 _COMPLETION_HINT = (
     "Text-completion model: type the beginning of a text, for example\n\n"

@@ -164,7 +164,7 @@ def use_case_line(n: int, use_case: str) -> Content:
 
 
 def step_header(
-    step: int, what_if: WhatIf, dial: Dial, fit: Plan | None, width: int
+    step: int, what_if: WhatIf, *, dial: Dial, fit: Plan | None, width: int
 ) -> Content:
     """The step's title; at the right the dials, if the step has any."""
     title = f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"

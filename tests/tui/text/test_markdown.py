@@ -1,6 +1,7 @@
 """Markdown: every character is shown, streamed or at once, and in bounded time."""
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from rich.cells import cell_len
+from rich.segment import Segment
 
 from localspec.chat import copying
 from localspec.tui.text import markdown
-from localspec.tui.text.markdown import MarkdownText
+from localspec.tui.text.markdown import MarkdownText, SegmentLine
 from localspec.tui.themes import MarkdownStyle
 
 LOOK = MarkdownStyle("#7aa7f0", "#8b929c", "one-dark")
@@ -41,7 +43,29 @@ BLOCKS = (
 )
 
 
+def write(text: str) -> MarkdownText:
+    prose = MarkdownText(LOOK)
+    prose.write(text)
+    return prose
+
+
+def lines(prose: MarkdownText, width: int) -> list[str]:
+    shown = []
+    for y in range(prose.height(width)):
+        text = "".join(segment.text for segment in prose.line(y, {}))
+        shown.append(text.rstrip())
+    return shown
+
+
+def segments(prose: MarkdownText, width: int) -> list[Segment]:
+    found: list[Segment] = []
+    for y in range(prose.height(width)):
+        found += prose.line(y, {})
+    return found
+
+
 def drawn(chunks: list[str], width: int = 40) -> list[str]:
+    """The lines of text that is streamed, and drawn after each chunk."""
     prose = MarkdownText(LOOK)
     for chunk in chunks:
         prose.write(chunk)
@@ -49,32 +73,48 @@ def drawn(chunks: list[str], width: int = 40) -> list[str]:
     return lines(prose, width)
 
 
-def lines(prose: MarkdownText, width: int) -> list[str]:
-    height = prose.height(width)
-    return ["".join(s.text for s in prose.line(y, {})).rstrip() for y in range(height)]
+def cut(text: str, sizes: list[int]) -> list[str]:
+    """Chunks of these sizes, and the rest."""
+    chunks = []
+    rest = text
+    for size in sizes:
+        chunks.append(rest[:size])
+        rest = rest[size:]
+    return [*chunks, rest]
 
 
-def test_what_is_drawn() -> None:
+def test_paragraphs_are_drawn_with_a_blank_line_between() -> None:
     assert drawn(["one\n\n", "two"]) == ["one", "", "two"]
+
+
+def test_code_is_drawn_with_its_number_and_language_and_indented() -> None:
     assert drawn(["```py\nx = [", "1,\n    2]"]) == ["  1 py", "  x = [1,", "      2]"]
-    for tags in ("git clone <url>, List<String>, a < b", "<p>all of it</p>"):
-        assert drawn([tags], 60) == [tags]
-    prose = MarkdownText(LOOK)
-    prose.write("[text](https://example.org/x)")
+
+
+@pytest.mark.parametrize(
+    "tags", ["git clone <url>, List<String>, a < b", "<p>all of it</p>"]
+)
+def test_tags_are_drawn_as_text(tags: str) -> None:
+    assert drawn([tags], 60) == [tags]
+
+
+def test_a_link_is_drawn_with_its_address_and_cannot_be_followed() -> None:
+    prose = write("[text](https://example.org/x)")
     assert lines(prose, 60) == ["text (https://example.org/x)"]
     assert not any(s.style and s.style.link for s in prose.line(0, {}))
-    prose = MarkdownText(LOOK)
-    prose.write("some words that wrap\n\nand more\n")
+
+
+def test_text_is_wrapped_again_for_another_width() -> None:
+    prose = write("some words that wrap\n\nand more\n")
     assert lines(prose, 10) == ["some words", "that wrap", "", "and more"]
     assert lines(prose, 30) == ["some words that wrap", "", "and more"]
 
 
-def test_no_ground_of_its_own() -> None:
-    prose = MarkdownText(LOOK)
-    prose.write("```python\nx = 1\n```\n\n`inline`\n")
-    height = prose.height(30)
-    styles = [s.style for y in range(height) for s in prose.line(y, {}) if s.style]
-    assert styles and all(style.bgcolor is None for style in styles)
+def test_no_text_has_a_background_of_its_own() -> None:
+    prose = write("```python\nx = 1\n```\n\n`inline`\n")
+    styles = [segment.style for segment in segments(prose, 30) if segment.style]
+    assert styles
+    assert all(style.bgcolor is None for style in styles)
 
 
 @settings(deadline=None, max_examples=150)
@@ -84,15 +124,11 @@ def test_no_ground_of_its_own() -> None:
     st.integers(12, 60),
 )
 def test_however_it_is_cut_it_looks_the_same_and_no_line_is_too_wide(
-    blocks: list[str], cuts: list[int], width: int
+    blocks: list[str], sizes: list[int], width: int
 ) -> None:
     text = "".join(blocks)
-    chunks, rest = [], text
-    for cut in cuts:
-        chunks.append(rest[:cut])
-        rest = rest[cut:]
     shown = drawn([text], width)
-    assert drawn([*chunks, rest], width) == shown
+    assert drawn(cut(text, sizes), width) == shown
     assert all(cell_len(line) <= width for line in shown)
 
 
@@ -109,20 +145,18 @@ def test_however_it_is_cut_it_looks_the_same_and_no_line_is_too_wide(
 )
 @example(["```\n漢"], [], 4)
 def test_every_visible_character_is_shown(
-    blocks: list[str], cuts: list[int], width: int
+    blocks: list[str], sizes: list[int], width: int
 ) -> None:
-    text, rest, chunks = "".join(blocks), "".join(blocks), list[str]()
-    for cut in cuts:
-        chunks.append(rest[:cut])
-        rest = rest[cut:]
-    wanted = Counter(markdown._MARKUP.sub("", markdown._LIST_NUMBER.sub("", text)))
-    for given_chunks in ([text], [*chunks, rest]):
-        assert not wanted - Counter("".join(drawn(given_chunks, width)))
-    n_blocks = len(copying.find_code_blocks(text))
-    finished = MarkdownText(LOOK)
-    finished.write(text)
+    text = "".join(blocks)
+    without_numbers = markdown._LIST_NUMBER.sub("", text)
+    visible = Counter(markdown._MARKUP.sub("", without_numbers))
+    for chunks in ([text], cut(text, sizes)):
+        shown = Counter("".join(drawn(chunks, width)))
+        assert not visible - shown
+    finished = write(text)
     finished.finish()
     finished.height(width)
+    n_blocks = len(copying.find_code_blocks(text))
     assert finished._n_code_blocks == n_blocks, "a click copies another block"
 
 
@@ -133,7 +167,8 @@ def test_a_token_in_a_long_block_costs_no_more_than_in_a_short_one(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered: list[int] = []
-    render, plain = markdown._render_block, markdown._render_plain
+    render = markdown._render_block
+    plain = markdown._render_plain
 
     def count_block(source: str, *look: object, **how: object) -> object:
         rendered.append(len(source))
@@ -145,82 +180,69 @@ def test_a_token_in_a_long_block_costs_no_more_than_in_a_short_one(
 
     monkeypatch.setattr(markdown, "_render_block", count_block)
     monkeypatch.setattr(markdown, "_render_plain", count_plain)
-    prose = MarkdownText(LOOK)
-    prose.write({"x": "```py\n", "|": "| a | b |\n|---|---|\n"}.get(line[0], ""))
+    beginnings = {"x": "```py\n", "|": "| a | b |\n|---|---|\n"}
+    prose = write(beginnings.get(line[0], ""))
     for _ in range(20):
         prose.write(line * (2000 // len(line)))
         prose.height(80)
-    assert len(prose._tail) > 30_000 and max(rendered) < 8_000
+    assert len(prose._tail) > 30_000
+    assert max(rendered) < 8_000
 
 
 def test_code_is_coloured_afterwards_and_moves_nothing() -> None:
-    prose = MarkdownText(LOOK)
-    prose.write(
-        "before\n\n```python\ndef f(x):\n\treturn 'a long line of code that wraps'\n```\n\nend\n"
-    )
+    code = "def f(x):\n\treturn 'a long line of code that wraps'"
+    prose = write(f"before\n\n```python\n{code}\n```\n\nend\n")
     plain = lines(prose, 30)
     (block,) = prose.take_uncoloured()
     prose.colour(block, block.render())
-    assert lines(prose, 30) == plain and not prose.take_uncoloured()
-    assert len({str(s.style) for y in range(len(plain)) for s in prose.line(y, {})}) > 4
+    assert lines(prose, 30) == plain
+    assert not prose.take_uncoloured()
+    assert len({str(segment.style) for segment in segments(prose, 30)}) > 4
+
+
+def styles_of(block_lines: Sequence[SegmentLine]) -> set[str]:
+    """Of the text, not of the blanks."""
+    styles: set[str] = set()
+    for line in block_lines:
+        styles |= {str(segment.style) for segment in line if segment.text.strip()}
+    return styles
 
 
 def test_code_that_takes_a_lexer_long_is_coloured_in_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     code = "int a = 1;\n" * 200 + "a " * 2000 + "\nint b = 2;"
-    prose = MarkdownText(LOOK)
-    prose.write(f"```java\n{code}\n```\n")
+    prose = write(f"```java\n{code}\n```\n")
     prose.finish()
-    plain, (block,) = lines(prose, 60), prose.take_uncoloured()
-    styles = [{str(s.style) for line in block.render()[:9] for s in line}]
+    plain = lines(prose, 60)
+    (block,) = prose.take_uncoloured()
+    in_time = styles_of(block.render()[:9])
     monkeypatch.setattr(markdown, "_MAX_COLOURING_SECONDS", 0)
-    styles.append(
-        {str(s.style) for line in block.render()[9:] for s in line if s.text.strip()}
-    )
+    too_late = styles_of(block.render()[9:])
     prose.colour(block, block.render())
     assert lines(prose, 60) == plain
-    assert len(styles[0]) > 3 and len(styles[1]) == 1
+    assert len(in_time) > 3
+    assert len(too_late) == 1
 
 
 @pytest.mark.parametrize("language", ["mcschema", "sas", "text", ""])
 def test_other_languages_are_not_coloured(language: str) -> None:
-    prose = MarkdownText(LOOK)
-    prose.write(f"```{language}\n{'<!--' * 100}\n```\n\n")
+    prose = write(f"```{language}\n{'<!--' * 100}\n```\n\n")
     prose.finish()
     prose.height(80)
     for block in prose.take_uncoloured():
-        styles = {
-            str(s.style) for line in block.render()[1:] for s in line if s.text.strip()
-        }
-        assert len(styles) == 1
+        assert len(styles_of(block.render()[1:])) == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("language", sorted(markdown._COLOURED_LANGUAGES))
 def test_no_text_keeps_a_lexer_busy(language: str) -> None:
     openings = (
-        "<",
-        "'",
-        '"',
-        "/",
-        "${",
-        "f'",
-        "/*",
-        "<a ",
-        "a(",
-        "#{",
-        "- ",
-        "a:",
-        "`",
-        "(",
-        "\\",
-    )
-    for opening, unit in product(
-        openings, ("a", " ", "\\", "(", "{", "<", "\n", "a ", "${a}")
-    ):
+        "<", "'", '"', "/", "${", "f'", "/*", "<a ", "a(", "#{", "- ", "a:", "`", "(", "\\",
+    )  # fmt: skip
+    units = ("a", " ", "\\", "(", "{", "<", "\n", "a ", "${a}")
+    for opening, unit in product(openings, units):
         lexer = get_lexer_by_name(language, stripnl=False)
         tokens = lexer.get_tokens(opening + unit * 2_000)
-        assert sum(len(text) for _, text in tokens) >= 2_000, (
-            "the test's time is the limit"
-        )
+        n_characters = sum(len(text) for _, text in tokens)
+        assert n_characters >= 2_000, "the test's time is the limit"

@@ -1,9 +1,12 @@
 """A turn: the stored text is what is shown, with its events or without."""
 
+from collections import defaultdict
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.style import Style
 
 from localspec.chat.answer import replay_turn
 from localspec.chat.conversation import Turn
@@ -16,23 +19,21 @@ LOOK = MarkdownStyle("#7aa7f0", "#8b929c", "one-dark")
 TAGS = ("<think>", "</think>")
 
 
-class Styles(dict[str, object]):
-    def __missing__(self, name: str) -> object:
-        from rich.style import Style  # noqa: PLC0415
-
-        return Style()
+NO_STYLES: defaultdict[str, Style] = defaultdict(Style)
 
 
 def shown(text: TurnText) -> str:
     """Without spaces: a word of many tokens wraps otherwise than one of few."""
-    lines = (text.line(y, Styles()) for y in range(text.height(60)))  # type: ignore[arg-type]
-    return "".join("".join(s.text for line in lines for s in line).split())
+    drawn = ""
+    for y in range(text.height(60)):
+        drawn += "".join(segment.text for segment in text.line(y, NO_STYLES))
+    return "".join(drawn.split())
 
 
-def new_text(turn: Turn, raw: bool, view: bool) -> TurnText:
+def new_text(turn: Turn, *, raw: bool, token_view: bool) -> TurnText:
     text = TurnText(turn, Speaker("model", raw), LOOK)
     text.set_thinking_unfolded(True)
-    text.show_tokens(view, False)
+    text.show_tokens(token_view, False)
     return text
 
 
@@ -48,16 +49,16 @@ def new_text(turn: Turn, raw: bool, view: bool) -> TurnText:
     st.booleans(),
 )
 def test_an_answer_looks_the_same_streamed_stored_and_without_its_events(
-    pieces: list[str], thinks: bool, raw: bool, view: bool
+    pieces: list[str], thinks: bool, raw: bool, token_view: bool
 ) -> None:
     words = ["<think>", "because", "</think>", *pieces] if thinks else pieces
     begun = Turn("why <b>?", id=1)
     turn = begun.with_events(list(answer(words)))
-    streamed = new_text(begun, raw, view)
+    streamed = new_text(begun, raw=raw, token_view=token_view)
     streamed.add_deltas(replay_turn(turn, TAGS)[1])
     streamed.finish()
     for events in (turn.events, turn.events[1:], turn.events[:2], ()):
-        stored = new_text(begun, raw, view)
+        stored = new_text(begun, raw=raw, token_view=token_view)
         stored.show_stored(replace(turn, events=events), TAGS)
         stored.finish()
         assert shown(stored) == shown(streamed)
@@ -65,19 +66,19 @@ def test_an_answer_looks_the_same_streamed_stored_and_without_its_events(
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_events_that_are_another_text_colour_nothing(raw: bool) -> None:
-    turn = replace(
-        Turn("q", id=1).with_events(list(answer(["one", " two"]))), answer="one three"
-    )
-    text = new_text(turn, raw, True)
+    turn = Turn("q", id=1).with_events(list(answer(["one", " two"])))
+    turn = replace(turn, answer="one three")
+    text = new_text(turn, raw=raw, token_view=True)
     text.show_stored(turn, None)
-    assert not text.rounds and "onethree" in shown(text)
+    assert not text.rounds
+    assert "onethree" in shown(text)
 
 
-def test_the_token_view_has_the_speed_under_each_answer() -> None:
+@pytest.mark.parametrize("token_view", [True, False])
+def test_only_the_token_view_has_the_speed_under_an_answer(token_view: bool) -> None:
     ended = GenerationFinished("stop", "", {"timings": {"tokens_per_second": 41.25}})
     rounds = [event for event in answer(["one", "two"]) if isinstance(event, Round)]
     turn = Turn("why?", id=1).with_events([*rounds, ended])
-    for view in (True, False):
-        text = new_text(turn, False, view)
-        text.show_stored(turn, TAGS)
-        assert ("41.2tok/s" in shown(text)) is view
+    text = new_text(turn, raw=False, token_view=token_view)
+    text.show_stored(turn, TAGS)
+    assert ("41.2tok/s" in shown(text)) is token_view

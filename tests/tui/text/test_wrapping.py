@@ -37,10 +37,16 @@ def shown(lines: WrappedText) -> list[str]:
 def test_words_of_several_tokens_move_as_one(
     texts: list[str], width: int, expected: list[str]
 ) -> None:
-    lines = wrapped(texts, width)
-    assert shown(lines) == expected
-    if expected[-1] == "fibona":
-        assert [lines.start_lines[i] for i in range(4)] == [0, 1, 1, 1]
+    assert shown(wrapped(texts, width)) == expected
+
+
+def test_tokens_of_a_word_that_moves_start_on_its_new_line() -> None:
+    lines = wrapped(["ab ", "fi", "bo", "na"], 8)
+    assert [lines.start_lines[token] for token in range(4)] == [0, 1, 1, 1]
+
+
+def without_spaces(texts: list[str]) -> str:
+    return "".join("".join(texts).split())
 
 
 @given(TEXTS, st.integers(2, 30))
@@ -49,8 +55,15 @@ def test_no_line_is_too_wide_nothing_is_lost_and_cuts_change_nothing(
 ) -> None:
     lines = wrapped(texts, width)
     assert all(cell_len(line) <= width for line in shown(lines))
-    assert "".join("".join(shown(lines)).split()) == "".join("".join(texts).split())
+    assert without_spaces(shown(lines)) == without_spaces(texts)
     assert shown(lines) == shown(wrapped(["".join(texts)], width))
+
+
+@given(TEXTS, st.integers(2, 30))
+def test_each_token_starts_on_a_line_and_not_below_its_text(
+    texts: list[str], width: int
+) -> None:
+    lines = wrapped(texts, width)
     for owner in range(len(texts)):
         assert 0 <= lines.start_lines[owner] < len(lines.lines)
     for number, line in enumerate(lines.lines):
