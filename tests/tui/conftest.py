@@ -40,14 +40,15 @@ def pytest_collection_modifyitems(
 
 
 async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 2.0) -> None:
-    """Waits until only timers, threads and files can give the event loop something to
-    do.
+    """Waits until only timers, threads and files can give the event loop work.
 
-    Textual's own looks whether the process uses the CPU for 20 ms: which are long, and on a busy
-    machine, where it does not get the CPU, the end of nothing.  Its timers of a resize and of a
-    redraw, of 8 and 17 ms, are not waited for: what they would do is done.
+    Textual's own function waits until the process uses no CPU for 20 ms. That is long,
+    and on a busy machine, where the process does not get the CPU, it says nothing. This
+    one does not wait for Textual's timers of a resize and of a redraw, 8 and 17 ms: it
+    does what they would do.
     """
-    app, loop = active_app.get(), cast(Any, asyncio.get_running_loop())
+    app = active_app.get()
+    loop = cast(Any, asyncio.get_running_loop())
     until = time.monotonic() + max_sleep
     while time.monotonic() < until:
         await asyncio.sleep(0)
@@ -62,7 +63,9 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 2.0) -> None:
 
 
 @pytest.fixture(autouse=True)
-def idle_is_told_by_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def pilot_asks_the_event_loop_whether_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in (textual.app, textual.pilot):
         monkeypatch.setattr(module, "wait_for_idle", wait_for_idle)
 
@@ -92,22 +95,18 @@ def no_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """A person waits a second after an answer; the chat has a test of it."""
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
     monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
-    for module, name in (
-        (home, "_DOWNLOAD_POLL_SECONDS"),
-        (log, "_POLL_SECONDS"),
-        (measurement, "_FRAME_SECONDS"),
-        (serve, "_DRAW_SECONDS"),
-        (speculation_panel, "REFRESH_SECONDS"),
-        (wizard, "_DIAL_SETTLE_SECONDS"),
-    ):
-        monkeypatch.setattr(module, name, 0.04)
+    short = 0.04
+    monkeypatch.setattr(home, "_DOWNLOAD_POLL_SECONDS", short)
+    monkeypatch.setattr(log, "_POLL_SECONDS", short)
+    monkeypatch.setattr(measurement, "_FRAME_SECONDS", short)
+    monkeypatch.setattr(serve, "_DRAW_SECONDS", short)
+    monkeypatch.setattr(speculation_panel, "REFRESH_SECONDS", short)
+    monkeypatch.setattr(wizard, "_DIAL_SETTLE_SECONDS", short)
 
 
 @pytest.fixture(autouse=True)
 def no_cursor_blinks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of Textual's own palette does: on a busy machine its screen never stays the
-    same.
-    """
+    """In Textual's palette it blinks: on a busy machine the screen never settles."""
     monkeypatch.setattr(Input.cursor_blink, "_default", False)
 
 

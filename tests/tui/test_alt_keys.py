@@ -1,9 +1,6 @@
-"""Keys with alt as bytes: what terminals send reaches the app as the key that the help
-names.
-"""
+"""Keys with alt: the bytes of terminals reach the app as the keys that the help names."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import assume, given
@@ -17,14 +14,13 @@ from tests.support.app_driver import Chat, said
 from tests.support.scripted_engine import Script, ScriptedEngine, answer
 from tests.support.terminal_keys import FORMS, key_bytes
 
-ALT_KEYS = sorted(
-    key for row in KEY_BINDINGS for key in row.keys.split(",") if key.startswith("alt+")
-)
+KEYS = ",".join(row.keys for row in KEY_BINDINGS).split(",")
+ALT_KEYS = sorted(key for key in KEYS if key.startswith("alt+"))
 DIGITS = tuple("123456789")
 
 
 def read(parser: PasteParser, typed: str) -> list[Message]:
-    """What the parser makes of characters, after which nothing follows for a while."""
+    """What the parser makes of characters after which nothing is typed for a while."""
     messages = list(parser.feed(typed))
     time.sleep(constants.ESCAPE_DELAY)
     return [*messages, *parser.tick()]
@@ -33,10 +29,12 @@ def read(parser: PasteParser, typed: str) -> list[Message]:
 def read_keys(*typed: str) -> list[tuple[str, str | None]]:
     """Keys and their characters; between two arguments nothing is typed for a while."""
     parser = PasteParser()
-    messages = [message for part in typed for message in read(parser, part)]
-    keys = [message for message in messages if isinstance(message, events.Key)]
-    assert keys == messages
-    return [(key.key, key.character) for key in keys]
+    keys: list[tuple[str, str | None]] = []
+    for part in typed:
+        for message in read(parser, part):
+            assert isinstance(message, events.Key)
+            keys.append((message.key, message.character))
+    return keys
 
 
 # --- the parser
@@ -63,7 +61,7 @@ PRINTABLE = st.characters().filter(lambda character: character.isprintable())
 
 @given(PRINTABLE)
 def test_escape_and_a_character_never_types_it(character: str) -> None:
-    assume(character not in "[O")  # they may begin the sequence of another key
+    assume(character not in "[O")  # They may begin the sequence of another key.
     (key,) = PasteParser().feed(f"\x1b{character}")
     assert isinstance(key, events.Key)
     assert key.key.startswith("alt+")
@@ -140,10 +138,10 @@ def test_other_modified_keys_have_one_name_in_every_form() -> None:
 
 def test_a_paste_keeps_its_escapes() -> None:
     pasted = "\x1b1\x1b\r\x1b[27;3;49~\x1b[49;3u¡"
-    messages = list(PasteParser().feed(f"\x1b[200~{pasted}\x1b[201~\x1bz"))
-    paste, key = messages
-    assert isinstance(paste, events.Paste) and isinstance(key, events.Key)
+    paste, key = PasteParser().feed(f"\x1b[200~{pasted}\x1b[201~\x1bz")
+    assert isinstance(paste, events.Paste)
     assert paste.text == pasted
+    assert isinstance(key, events.Key)
     assert key.key == "alt+z"
 
 
@@ -165,13 +163,8 @@ async def send_bytes(chat: Chat, typed: str) -> None:
 
 
 def test_the_tests_below_have_all_alt_keys_of_the_help() -> None:
-    tested = {
-        "alt+enter",
-        "alt+z",
-        "alt+shift+z",
-        *(f"alt+{digit}" for digit in DIGITS),
-    }
-    assert {*ALT_KEYS} == tested
+    digits = [f"alt+{digit}" for digit in DIGITS]
+    assert {*ALT_KEYS} == {"alt+enter", "alt+z", "alt+shift+z", *digits}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -215,15 +208,17 @@ async def test_an_alt_key_of_the_user_sends(key: str, form: str) -> None:
         await chat.until("ready")
 
 
-def typed_and_moved() -> Iterator[tuple[str, str]]:
-    """What is typed, and the text after it."""
-    yield "one two\x1bb\x1bbx", "xone two"  # Option and left, as Terminal.app sends it
-    yield "one two\x1bb\x1bb\x1bfx", "onex two"
-    yield "one two\x1b\x7f", "one "  # Option and backspace
-    yield "one two\x1b[127;3u", "one "
+WORD_KEYS = [
+    # Option with left and right, as Terminal.app sends them.
+    ("one two\x1bb\x1bbx", "xone two"),
+    ("one two\x1bb\x1bb\x1bfx", "onex two"),
+    # Option and backspace.
+    ("one two\x1b\x7f", "one "),
+    ("one two\x1b[127;3u", "one "),
+]
 
 
-@pytest.mark.parametrize(("typed", "text"), typed_and_moved())
+@pytest.mark.parametrize(("typed", "text"), WORD_KEYS)
 async def test_option_and_an_arrow_or_backspace_moves_over_words(
     typed: str, text: str
 ) -> None:

@@ -1,13 +1,13 @@
-"""The app: pictures of its screens, any size of a terminal, keys typed ahead of a
-screen.
+"""The app: pictures of its screens, any size of a terminal, keys typed too early.
 
 The pictures were looked at before they were accepted: see CONTRIBUTING.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from textual import events
 
 from localspec import paths
@@ -19,14 +19,13 @@ from tests.tui.screen_states import SHELF, STATES
 
 Compare = Callable[..., bool]
 Size = tuple[int, int]
-WALL, STAMP = (200, 50), (20, 5)
+WALL = (200, 50)
+STAMP = (20, 5)
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty folder, whose name is on no picture, with a catalogue that stays the
-    same.
-    """
+    """An empty folder, whose name is on no picture, and a catalogue made for them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", "data")
     monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
@@ -35,44 +34,51 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "catalog_file", lambda: Path("shelf.yaml"))
 
 
-PICTURES: dict[Size, str] = {
-    WALL: "wizard-third",
-    (110, 30): "chat-help chat-replay chat-settings chat-thinking chat-tokens-ascii "
-    "chat-tokens-monochrome",
-    (100, 30): "wizard-card wizard-third-ascii",
-    (
-        80,
-        24,
-    ): "home-empty home-full home-names home-downloads home-offline home-opening "
-    "home-preferences home-damaged-preferences wizard-first wizard-second wizard-third-two-cards "
-    "chat-empty chat-streaming chat-tokens chat-dead chat-unicode chat-names chat-right-to-left "
-    "chat-toast chat-room chat-turns log-found welcome welcome-no-gpu doctor doctor-running serve",
-    (40, 10): "home-full chat-streaming",
-}
-TAKEN = [(name, size) for size, names in PICTURES.items() for name in names.split()]
+PICTURES: dict[Size, tuple[str, ...]] = {
+    WALL: ("wizard-third",),
+    (110, 30): (
+        "chat-help", "chat-replay", "chat-settings", "chat-thinking", "chat-tokens-ascii",
+        "chat-tokens-monochrome",
+    ),
+    (100, 30): ("wizard-card", "wizard-third-ascii"),
+    (80, 24): (
+        "home-empty", "home-full", "home-names", "home-downloads", "home-offline", "home-opening",
+        "home-preferences", "home-damaged-preferences", "wizard-first", "wizard-second",
+        "wizard-third-two-cards", "chat-empty", "chat-streaming", "chat-tokens", "chat-dead",
+        "chat-unicode", "chat-names", "chat-right-to-left", "chat-toast", "chat-room",
+        "chat-turns", "log-found", "welcome", "welcome-no-gpu", "doctor", "doctor-running",
+        "serve",
+    ),
+    (40, 10): ("home-full", "chat-streaming"),
+}  # fmt: skip
+
+
+def pictures() -> Iterator[ParameterSet]:
+    for size, names in PICTURES.items():
+        for name in names:
+            yield pytest.param(name, size, id=f"{name}-{size[0]}x{size[1]}")
 
 
 @pytest.mark.pictures
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize(
-    ("name", "size"), TAKEN, ids=[f"{name}-{size[0]}x{size[1]}" for name, size in TAKEN]
-)
+@pytest.mark.parametrize(("name", "size"), pictures())
 def test_picture(snap_compare: Compare, name: str, size: Size) -> None:
     app, steps = STATES[name]
     assert snap_compare(app(), terminal_size=size, run_before=steps)
 
 
 WAITING_FOR_WORDS = {"home-offline", "chat-toast", "home-opening"}
-"""Which a stamp has no room for."""
-OFTEN = "home-full home-keys wizard-third-two-cards chat-tokens chat-settings chat-turns doctor"
+"""Their steps wait for words that a stamp has no room for."""
+OFTEN = (
+    "home-full", "home-keys", "wizard-third-two-cards", "chat-tokens", "chat-settings",
+    "chat-turns", "doctor",
+)  # fmt: skip
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("name", often(sorted(STATES), OFTEN.split()))
-async def test_any_size_is_survived(name: str) -> None:
-    """And what was on the screen is on it again, as somebody drags the corner of a
-    window.
-    """
+@pytest.mark.parametrize("name", often(sorted(STATES), OFTEN))
+async def test_a_screen_survives_any_size_and_is_drawn_again(name: str) -> None:
+    """As if somebody drags the corner of a window."""
     made, steps = STATES[name]
     start = (80, 24) if name in WAITING_FOR_WORDS else STAMP
     async with made().run_test(size=start, notifications=True) as pilot:
@@ -86,8 +92,7 @@ async def test_any_size_is_survived(name: str) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-async def test_ascii_means_ascii() -> None:
-    """Also borders, bars and scrollbars."""
+async def test_in_ascii_mode_also_borders_bars_and_scrollbars_are_ascii() -> None:
     made, steps = STATES["chat-tokens-ascii"]
     async with made().run_test(size=(100, 24)) as pilot:
         await steps(pilot)
@@ -102,12 +107,15 @@ async def test_keys_of_a_widget_do_nothing_where_none_has_the_focus() -> None:
     async with Chat() as chat:
         chat.screen.set_focus(None)
         await chat.press("ctrl+g", "ctrl+y", "alt+z")
-        assert chat.on_top and chat.screen.phase == "ready"
+        assert chat.on_top
+        assert chat.screen.phase == "ready"
 
 
-async def typed_ahead(chat: Chat, *keys: str) -> None:
+def type_ahead(chat: Chat, *keys: str) -> None:
+    """Without waiting for what each key does."""
     for key in keys:
-        chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        character = key if len(key) == 1 else None
+        chat.app.post_message(events.Key(key, character))
 
 
 @pytest.mark.parametrize("opening", ["f1", "f4", "ctrl+l", "f8", "ctrl+p"])
@@ -119,16 +127,17 @@ async def test_letters_right_after_a_sheet_closes_go_to_the_message(
         await chat.press(opening)
         await settled(chat.pilot)
         assert not chat.on_top
-        await typed_ahead(chat, "escape", "a", "b", "c")
+        type_ahead(chat, "escape", "a", "b", "c")
         await chat.wait(lambda: chat.typed == "abc")
         assert chat.on_top
 
 
-@pytest.mark.parametrize("opening", ["f4", "enter"])
-async def test_letters_right_after_a_sheet_opens_go_to_its_field(opening: str) -> None:
-    """Enter sends a command, which opens the sheet."""
+@pytest.mark.parametrize(("message", "opening"), [("", "f4"), ("/show", "enter")])
+async def test_letters_right_after_a_sheet_opens_go_to_its_field(
+    message: str, opening: str
+) -> None:
     async with Chat() as chat:
-        chat.screen.composer.replace_text("/show" if opening == "enter" else "")
-        await typed_ahead(chat, opening, "0", ".", "3", "escape", "x")
+        chat.screen.composer.replace_text(message)
+        type_ahead(chat, opening, "0", ".", "3", "escape", "x")
         await chat.wait(lambda: chat.typed == "x")
         assert chat.screen.session.settings.sampling.temperature == 0.3

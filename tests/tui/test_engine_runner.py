@@ -36,54 +36,60 @@ from tests.support.scripted_engine import (
 )
 from tests.support.zoo import Zoo
 
-ONE, OTHER = (
-    SettingsRequest(LoadCommand("one.gguf", None)),
-    SettingsRequest(LoadCommand("other.gguf", None)),
-)
+ONE = SettingsRequest(LoadCommand("one.gguf", None))
+OTHER = SettingsRequest(LoadCommand("other.gguf", None))
 
 
 class SlowToClose(ScriptedEngine):
-    """Knows how many pairs had been loaded when it was gone."""
+    """Closes when it is allowed to, and counts the loads until then."""
 
     def __init__(self, opening: Opening) -> None:
         super().__init__(lambda: answer(["hello"]))
-        self.leaving, self.let_go = threading.Event(), threading.Event()
-        self._opening, self.n_loads = opening, 0
+        self.is_closing = threading.Event()
+        self.may_close = threading.Event()
+        self.n_loads = 0  # When it has closed.
+        self._opening = opening
 
     def close(self) -> None:
-        self.leaving.set()
-        self.let_go.wait(LIMIT)
+        self.is_closing.set()
+        self.may_close.wait(LIMIT)
         self.n_loads = len(self._opening.loads)
         super().close()
 
 
-def test_a_pair_is_gone_before_another_is_measured_and_loaded() -> None:
+def test_a_pair_is_closed_before_another_is_measured_and_loaded() -> None:
     """Else the first pair's memory would count as used, and both may not fit."""
-    opening, opened = Opening([]), Queue[Message]()
-    opening.engines = [first := SlowToClose(opening), ScriptedEngine()]
+    opening = Opening([])
+    first = SlowToClose(opening)
+    opening.engines = [first, ScriptedEngine()]
     runner = EngineRunner(opening)
-    runner.load(ONE, opened.put)
-    assert isinstance(opened.get(timeout=LIMIT), EngineLoaded)
-    runner.load(OTHER, opened.put)
-    assert first.leaving.wait(LIMIT) and opened.empty()
-    first.let_go.set()
-    assert isinstance(opened.get(timeout=LIMIT), EngineLoaded)
-    assert (first.n_loads, len(opening.loads)) == (1, 2)
+    posted = Queue[Message]()
+    runner.load(ONE, posted.put)
+    assert isinstance(posted.get(timeout=LIMIT), EngineLoaded)
+    runner.load(OTHER, posted.put)
+    assert first.is_closing.wait(LIMIT)
+    assert posted.empty()
+    first.may_close.set()
+    assert isinstance(posted.get(timeout=LIMIT), EngineLoaded)
+    assert first.n_loads == 1
+    assert len(opening.loads) == 2
 
 
-def test_a_load_is_stopped_while_it_loads() -> None:
-    others = set(threading.enumerate())  # hosts of other tests in this process
-    engine, gate, heard = ScriptedEngine(), Gate(), list[Message]()
+def test_a_load_that_is_cancelled_closes_its_engine_and_posts_nothing() -> None:
+    other_threads = set(threading.enumerate())  # Hosts of other tests.
+    engine = ScriptedEngine()
+    gate = Gate()
     opening = Opening([engine], gate=gate)
     runner = EngineRunner(opening)
-    runner.load(ONE, heard.append)
+    posted: list[Message] = []
+    runner.load(ONE, posted.append)
     wait_for(lambda: bool(opening.loads))
     runner.close()
     wait_for(lambda: engine.closed)
     gate.set()
-    for thread in set(threading.enumerate()) - others:
+    for thread in set(threading.enumerate()) - other_threads:
         thread.join(LIMIT)
-    assert heard == [], "a cancelled load posts nothing"
+    assert posted == []
     assert runner.engine is None
 
 
@@ -91,7 +97,9 @@ def test_a_load_is_stopped_while_it_loads() -> None:
 async def real_chat(
     session: ChatSession,
 ) -> AsyncIterator[tuple[Pilot[None], LocalspecApp, EngineRunner]]:
-    runner, options = EngineRunner(), AppOptions()
+    """A chat with a real engine, which has loaded."""
+    runner = EngineRunner()
+    options = AppOptions()
     app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
     try:
         async with app.run_test(size=(100, 30)) as pilot:
@@ -101,13 +109,12 @@ async def real_chat(
         runner.close(wait=5)
 
 
-posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 HEADERS = {"Content-Type": "application/json"}
 
 
 def send(port: int, **body: Any) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    data = json.dumps({"prompt": "a"} | body)
+    data = json.dumps({"prompt": "a", **body})
     connection.request("POST", "/v1/completions", data, HEADERS)
     return connection
 
@@ -131,24 +138,31 @@ async def ask(pilot: Pilot[None]) -> ChatScreen:
     return chat
 
 
-@posix
+@pytest.fixture
+def served(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> ChatSession:
+    """A session whose server takes any port: other tests may use 8080."""
+    monkeypatch.setattr(http_server, "DEFAULT_PORT", 0)
+    return ChatSession(launch.ResolvedPair(zoo["chatter"], None))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.timeout(200)
-async def test_a_chat_and_clients_share_one_engine(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_server, "DEFAULT_PORT", 0)  # other tests may use 8080
-    session = ChatSession(launch.ResolvedPair(zoo["chatter"], None))
-    async with real_chat(session) as (pilot, app, runner):
+async def test_a_chat_and_clients_share_one_engine(served: ChatSession) -> None:
+    async with real_chat(served) as (pilot, app, runner):
         server = await open_board(pilot, runner)
-        activity, port = server.thread.activity, server.port
+        port = server.port
+        activity = server.thread.activity
+
+        # A client gets its answer.
         with closing(send(port, max_tokens=3)) as connection:
             await wait_until(pilot, lambda: activity.finished_by_state["done"] == 1)
             assert connection.getresponse().status == 200
         await wait_until(pilot, lambda: "1 done" in painted(app.screen))
         await pilot.press("escape")
+
+        # While the engine works for others, the chat and a client wait.
         assert runner.host is not None
         others = threading.Event()
-        # a long answer of the server
         runner.host.submit(EngineJob(lambda _: others.wait(60)))
         chat = await ask(pilot)
         await wait_until(pilot, lambda: f"serving :{port}" in painted(chat))
@@ -156,17 +170,21 @@ async def test_a_chat_and_clients_share_one_engine(
             await wait_until(pilot, lambda: activity.running)
             assert activity.running[0].state == "queued"
         await wait_until(pilot, lambda: activity.finished_by_state["cancelled"] == 1)
-        assert not session.answer.rounds, "it waits for its turn"
+        assert not served.answer.rounds
+
+        # A question that waits can be stopped; the next one is answered in its turn.
         app.simulate_key("escape")
         await wait_until(pilot, lambda: chat.phase == "ready")
         await ask(pilot)
         others.set()
-        await wait_until(pilot, lambda: session.answer.rounds)
+        await wait_until(pilot, lambda: served.answer.rounds)
         app.simulate_key("escape")
         await wait_until(pilot, lambda: chat.phase == "ready")
+
+        # The chat keeps the engine when the server ends.
         await open_board(pilot, runner)
         await pilot.press("q")
         await wait_until(pilot, lambda: not server.thread.is_running)
         await wait_until(pilot, lambda: app.screen is chat and runner.server is None)
         await ask(pilot)
-        await wait_until(pilot, lambda: session.answer.rounds)
+        await wait_until(pilot, lambda: served.answer.rounds)

@@ -1,9 +1,8 @@
-"""The reliable timer fires even if the event loop is late; a worker does only the
-latest job.
-"""
+"""The reliable timer fires even if the event loop is late; a worker skips old jobs."""
 
 import threading
 import time
+from functools import partial
 
 import pytest
 from textual.app import App
@@ -16,17 +15,26 @@ from tests.support import scenes
 from tests.support.scripted_engine import wait_until
 
 
-async def test_no_wait_is_too_short_to_be_heard_of_and_it_can_be_taken_back() -> None:
+async def test_no_timer_is_lost_while_the_loop_is_busy() -> None:
     """Textual's own timers lose some of these, because their tick is late."""
     app = App[None]()
-    heard: list[int] = []
+    fired: list[int] = []
     async with app.run_test() as pilot:
-        set_reliable_timer(app, 0.0, lambda: heard.append(-1)).cancel()
         for number in range(300):
-            set_reliable_timer(app, 1e-9, lambda number=number: heard.append(number))  # type: ignore[misc]
-        time.sleep(0.05)  # the loop is busy meanwhile
-        await wait_until(pilot, lambda: len(heard) >= 300)
-    assert sorted(heard) == list(range(300))
+            set_reliable_timer(app, 1e-9, partial(fired.append, number))
+        time.sleep(0.05)  # The loop is busy meanwhile.
+        await wait_until(pilot, lambda: len(fired) >= 300)
+    assert sorted(fired) == list(range(300))
+
+
+async def test_a_timer_that_is_cancelled_does_not_fire() -> None:
+    app = App[None]()
+    fired: list[str] = []
+    async with app.run_test() as pilot:
+        set_reliable_timer(app, 0.0, partial(fired.append, "cancelled")).cancel()
+        set_reliable_timer(app, 0.01, partial(fired.append, "later"))
+        await wait_until(pilot, lambda: fired)
+    assert fired == ["later"]
 
 
 async def test_a_resize_is_not_lost_with_the_only_tick_of_textuals_timer(
@@ -35,31 +43,33 @@ async def test_a_resize_is_not_lost_with_the_only_tick_of_textuals_timer(
     app = scenes.home()
     async with app.run_test(size=(80, 24)) as pilot:
         await scenes.surveyed(pilot)
-        # it never starts
+        # Textual's timer never starts.
         monkeypatch.setattr(app, "set_timer", lambda *_: Timer(app, 1000.0))
         app.post_message(Resize(Size(100, 30), Size(100, 30)))
         await wait_until(pilot, lambda: app.screen._compositor.size == (100, 30))
 
 
-def test_only_the_latest_is_done() -> None:
-    latest, done, gate = LatestOnlyWorker("test"), [], threading.Event()
-    began, ended = threading.Event(), threading.Event()
+def test_a_worker_does_the_running_job_and_then_only_the_latest() -> None:
+    worker = LatestOnlyWorker("test")
+    done: list[str] = []
+    began = threading.Event()
+    gate = threading.Event()
+    ended = threading.Event()
 
     def first() -> None:
         began.set()
         gate.wait(60)
-        done.append(0)
-
-    latest.submit(first)
-    assert began.wait(60)
-    for n in (1, 2):
-        latest.submit(lambda n=n: done.append(n))  # type: ignore[misc]
+        done.append("first")
 
     def last() -> None:
-        done.append(3)
+        done.append("last")
         ended.set()
 
-    latest.submit(last)
+    worker.submit(first)
+    assert began.wait(60)
+    worker.submit(lambda: done.append("second"))
+    worker.submit(lambda: done.append("third"))
+    worker.submit(last)
     gate.set()
     assert ended.wait(60)
-    assert done == [0, 3]
+    assert done == ["first", "last"]

@@ -23,10 +23,40 @@ from localspec.tui.screens.serve import ServeScreen
 from tests.support.app_driver import AppDriver
 
 READY = EngineReady(
-    {}, "Qwen3-8B-Q4_K_M.gguf", "Qwen3-0.6B-Q8_0.gguf", (), {"target": {"n_ctx": 8192}},
-    {"used": 6_200_000_000}, 900.0,
-)  # fmt: skip
+    engine={},
+    model="Qwen3-8B-Q4_K_M.gguf",
+    draft="Qwen3-0.6B-Q8_0.gguf",
+    devices=(),
+    settings={"target": {"n_ctx": 8192}},
+    memory={"used": 6_200_000_000},
+    load_ms=900.0,
+)
 BEGAN = 1000.0
+
+
+def drafted_round(n: int) -> Round:
+    """Three draft tokens, of which two are accepted; every fourth is by lookup."""
+    return Round(
+        n=n,
+        source="lookup" if n % 4 == 3 else "model",
+        reason="",
+        drafted=3,
+        accepted=2,
+        tokens=tuple(Token(i, "x", "accepted") for i in range(3)),
+        ms=RoundTimes(1, 2, 0),
+    )
+
+
+def plain_round(n: int) -> Round:
+    return Round(
+        n=n,
+        source=None,
+        reason="",
+        drafted=0,
+        accepted=0,
+        tokens=(Token(1, "x", "plain"),),
+        ms=RoundTimes(0, 2, 0),
+    )
 
 
 @dataclass
@@ -39,13 +69,11 @@ class FakeServer:
     def answer(
         self, n_rounds: int, state: RequestState = "done", route: str = "chat"
     ) -> None:
-        """A whole answer: rounds of three draft tokens, of which two are accepted."""
+        """A whole answer of such rounds as `drafted_round`."""
         request = self.begin(route)
         self.add(request, Prefill(40, 1200, 40))
         for n in range(n_rounds):
-            tokens = tuple(Token(i, "x", "accepted") for i in range(3))
-            source = "lookup" if n % 4 == 3 else "model"
-            self.add(request, Round(n, source, "", 3, 2, tokens, RoundTimes(1, 2, 0)))
+            self.add(request, drafted_round(n))
         timings = {"prefill_ms": 800.0, "decode_ms": n_rounds * 60.0}
         totals = {
             "prompt_tokens": 1200,
@@ -55,7 +83,8 @@ class FakeServer:
         }
         self.add(request, GenerationFinished("eog", totals=totals))
         self.activity.end(request, state, 200)
-        request.answer_began, request.ended = BEGAN + 1, BEGAN + 1 + n_rounds * 0.06
+        request.answer_began = BEGAN + 1
+        request.ended = request.answer_began + n_rounds * 0.06
 
     def begin(self, route: str = "chat") -> RequestActivity:
         request = self.activity.begin(f"/v1/{route}/completions")
@@ -82,11 +111,13 @@ def busy() -> FakeServer:
     server.answer(60)
     server.answer(20, "cancelled", "text")
     server.answer(4, "failed")
-    running, waiting = server.begin(), server.begin("text")
-    tokens = (Token(1, "x", "plain"),)
-    server.add(running, Round(0, None, "", 0, 0, tokens, RoundTimes(0, 2, 0)))
+    running = server.begin()
+    waiting = server.begin("text")
+    server.add(running, plain_round(0))
     running.answer_began = BEGAN + 1
-    running.ended = waiting.ended = BEGAN + 2  # so that a picture is always the same
+    # A picture of the board is then always the same.
+    running.ended = BEGAN + 2
+    waiting.ended = BEGAN + 2
     return server
 
 

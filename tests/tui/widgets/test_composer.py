@@ -9,7 +9,7 @@ import pytest
 from localspec.tui.app import LocalspecApp
 from localspec.tui.widgets.composer import CompletionList
 from tests.support.app_driver import Chat, long, said
-from tests.support.scripted_engine import ScriptedEngine, wait_until
+from tests.support.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture
@@ -27,30 +27,37 @@ def is_open(chat: Chat) -> bool:
 
 
 async def typed(chat: Chat, text: str) -> None:
-    await chat.press(
-        *("slash" if c == "/" else "space" if c == " " else c for c in text)
-    )
+    keys = {"/": "slash", " ": "space"}
+    await chat.press(*[keys.get(character, character) for character in text])
+
+
+def attached(chat: Chat) -> list[str]:
+    return [file.name for file in chat.screen.session.pending_attachments]
 
 
 async def test_a_slash_lists_the_commands_and_enter_takes_one() -> None:
     async with Chat() as chat:
         await typed(chat, "/")
-        assert is_open(chat) and "/bench Benchmark this pair" in chat.shown
+        assert is_open(chat)
+        assert "/bench Benchmark this pair" in chat.shown
         await typed(chat, "th")
         await chat.press("enter")
-        assert chat.typed == "/think " and not chat.questions
+        assert chat.typed == "/think "
+        assert not chat.questions
         await chat.press("down", "enter")
         assert chat.typed == "/think off"
         await chat.press("enter")
-        assert chat.screen.session.settings.think is False and chat.typed == ""
+        assert chat.screen.session.settings.think is False
+        assert chat.typed == ""
         assert not is_open(chat)
 
 
 async def test_what_is_whole_is_run_at_once_however_fast_it_is_typed() -> None:
     async with Chat() as chat:
-        await chat.press(*"//undo"[1:], "enter")
-        await wait_until(chat.pilot, lambda: "The chat is empty" in chat.shown)
-        await chat.press("slash", *"set", "space", *"top_k", "space", "7", "enter")
+        await chat.press(*"/undo", "enter")
+        await chat.sees("The chat is empty")
+        keys = ["slash", *"set", "space", *"top_k", "space", "7", "enter"]
+        await chat.press(*keys)
         assert chat.screen.session.settings.sampling.top_k == 7
 
 
@@ -58,16 +65,18 @@ async def test_a_path_is_completed_folder_by_folder(folder: Path) -> None:
     async with Chat() as chat:
         await typed(chat, "/read s")
         await chat.press("tab")
-        assert chat.typed == "/read src/" and is_open(chat)
+        assert chat.typed == "/read src/"
+        assert is_open(chat)
         await chat.press("tab", "enter")
-        assert [file.name for file in chat.screen.session.pending_attachments] == [
-            "main.py"
-        ]
+        assert attached(chat) == ["main.py"]
+
+
+async def test_a_whole_path_is_read_though_there_is_a_longer_one(folder: Path) -> None:
+    async with Chat() as chat:
         await typed(chat, "/read notes.txt")
-        assert is_open(chat)  # there is a longer one, too
+        assert is_open(chat), "notes.txt.old begins alike"
         await chat.press("enter")
-        files = [file.name for file in chat.screen.session.pending_attachments]
-        assert files == ["main.py", "notes.txt"]
+        assert attached(chat) == ["notes.txt"]
 
 
 async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> None:
@@ -76,30 +85,37 @@ async def test_a_new_name_is_not_replaced_by_that_of_a_file(folder: Path) -> Non
         await typed(chat, "/save no")
         assert is_open(chat)
         await chat.press(".", "t", "x", "t", "enter")
-        assert (folder / "no.txt").exists() and (
-            folder / "notes.txt"
-        ).read_text() == "seven\n"
+        assert (folder / "no.txt").exists()
+        assert (folder / "notes.txt").read_text() == "seven\n"
 
 
-async def test_escape_closes_the_list_and_up_goes_through_earlier_messages() -> None:
+async def test_escape_closes_the_list_until_more_is_typed() -> None:
     async with Chat() as chat:
         await typed(chat, "/mo")
         await chat.press("escape")
-        assert not is_open(chat) and chat.typed == "/mo" and chat.on_top
+        assert not is_open(chat)
+        assert chat.typed == "/mo"
+        assert chat.on_top
         await typed(chat, "d")
         assert is_open(chat)
+
+
+async def test_up_goes_through_earlier_messages_and_lists_nothing() -> None:
+    async with Chat() as chat:
         await chat.send("first")
         await chat.send("/think on")
         for earlier in ("/think on", "first"):
             await chat.press("up")
-            assert chat.typed == earlier and not is_open(chat)
+            assert chat.typed == earlier
+            assert not is_open(chat)
 
 
 async def test_the_mouse_takes_a_completion() -> None:
     async with Chat() as chat:
         await typed(chat, "/st")
         await chat.pilot.click(CompletionList, offset=(3, 0))
-        assert chat.typed == "/stats" and chat.screen.composer.has_focus
+        assert chat.typed == "/stats"
+        assert chat.screen.composer.has_focus
 
 
 async def test_a_message_and_its_files_are_counted_against_what_is_left(
@@ -118,12 +134,7 @@ async def test_a_message_and_its_files_are_counted_against_what_is_left(
         assert size > 40_000 / 9.5, "as many bytes a token as in the answer"
 
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor")
-]
-
-
-async def test_undo_and_redo_also_of_what_was_replaced() -> None:
+async def test_undo_and_redo_of_what_is_typed() -> None:
     async with Chat() as chat:
         await chat.send("first")
         await chat.press(*"abc")
@@ -131,6 +142,11 @@ async def test_undo_and_redo_also_of_what_was_replaced() -> None:
         assert chat.typed == ""
         await chat.press("alt+shift+z")
         assert chat.typed == "abc"
+
+
+async def test_undo_and_redo_of_a_text_that_was_replaced() -> None:
+    async with Chat() as chat:
+        await chat.press(*"abc")
         chat.screen.composer.edit_text("something else")
         await chat.press("ctrl+underscore")
         assert chat.typed == "abc"
@@ -138,9 +154,11 @@ async def test_undo_and_redo_also_of_what_was_replaced() -> None:
         assert chat.typed == "something else"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell script is the editor")
 async def test_the_message_is_written_in_the_editor_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The editor's text is sanitized, and undo removes it."""
     editor = tmp_path / "editor.sh"
     editor.write_text(
         '#!/bin/sh\nprintf "%s\\n\\033[31mand more\\n" "$(cat "$1")" > "$1"\n'
@@ -150,9 +168,18 @@ async def test_the_message_is_written_in_the_editor_and_comes_back(
     monkeypatch.setattr(LocalspecApp, "suspend", lambda _: nullcontext())
     async with Chat() as chat:
         await chat.press(*"draft", "ctrl+g")
-        assert chat.typed == "draft\nand more" and not chat.questions
+        assert chat.typed == "draft\nand more"
+        assert not chat.questions
         await chat.press("ctrl+underscore")
         assert chat.typed == "draft"
-        monkeypatch.setenv("VISUAL", str(tmp_path / "none"))
-        await chat.press("ctrl+g")
-        assert "cannot be started" in chat.shown and chat.typed == "draft"
+
+
+async def test_an_editor_that_cannot_be_started_leaves_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", str(tmp_path / "none"))
+    monkeypatch.setattr(LocalspecApp, "suspend", lambda _: nullcontext())
+    async with Chat() as chat:
+        await chat.press(*"draft", "ctrl+g")
+        assert "cannot be started" in chat.shown
+        assert chat.typed == "draft"

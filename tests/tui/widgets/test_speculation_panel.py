@@ -25,24 +25,34 @@ ON = SpeculationPlan("on", "worth it for this text", 1.8)
 OFF = SpeculationPlan("off", "turned off")
 PLAIN_MS = 20.0
 """As `scripted.MEASURED`: 50 tok/s."""
+DRAFT_MS = 2.0
 
 
 def round_(
     n: int, drafted: int, accepted: int, source: str = "model", ms: float | None = None
 ) -> Round:
     """A plain one takes PLAIN_MS, one with a draft half as long again."""
-    said = tuple(Token(1, "x", "accepted") for _ in range(accepted + 1))
-    took = ms if ms is not None else PLAIN_MS * (1.5 if drafted else 1.0)
-    times = RoundTimes(2.0 * bool(drafted), took - 2.0 * bool(drafted), 0.0)
-    return Round(n, source if drafted else None, "", drafted, accepted, said, times)
+    whole_ms = PLAIN_MS if ms is None else ms
+    draft_ms = 0.0
+    if drafted:
+        draft_ms = DRAFT_MS
+        if ms is None:
+            whole_ms = 1.5 * PLAIN_MS
+    return Round(
+        n=n,
+        source=source if drafted else None,
+        reason="",
+        drafted=drafted,
+        accepted=accepted,
+        tokens=(Token(1, "x", "accepted"),) * (accepted + 1),
+        ms=RoundTimes(draft_ms, whole_ms - draft_ms, 0.0),
+    )
 
 
-def rounds(n: int, drafted: int, accepted: int, source: str = "model") -> list[Round]:
+def rounds(n: int, drafted: int, accepted: int) -> list[Round]:
     """The first reads the prompt and is not counted."""
-    return [
-        round_(0, 0, 0, ms=500.0),
-        *(round_(i, drafted, accepted, source) for i in range(1, n)),
-    ]
+    first = round_(0, 0, 0, ms=500.0)
+    return [first, *[round_(i, drafted, accepted) for i in range(1, n)]]
 
 
 def stats(*events: Event, measured: MeasuredCosts | None = None) -> SpeculationStats:
@@ -61,31 +71,34 @@ MEASURED = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 1.3, "4": 1.8}, c=0.1)
 
 
 def shown(*events: Event, measured: MeasuredCosts | None = MEASURED) -> str:
-    return " ".join(" ".join(lines(stats(*events, measured=measured))).split())
+    """All lines as one, with single spaces."""
+    text = " ".join(lines(stats(*events, measured=measured)))
+    return " ".join(text.split())
 
 
 def paused(why: str, until: int | None = None) -> SpeculationPlan:
     return SpeculationPlan("paused", why, 1.0, until)
 
 
-UNEVEN = [round_(0, 0, 0), *(round_(n, 4, 4 * (n % 2)) for n in range(1, 20))]
+UNEVEN = [round_(n, 4, 4 if n % 2 else 0) for n in range(1, 20)]
 MIXED = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 8, 8)]
-FELL = [*rounds(20, 4, 0), *(round_(n, 0, 0) for n in range(20, 30))]
+FELL = [*rounds(20, 4, 0), *[round_(n, 0, 0) for n in range(20, 30)]]
 STEEP = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 2.1, "4": 4.3}, c=0.3)
 FLAT = MeasuredCosts(PLAIN_MS, {"1": 1.0, "2": 0.9, "8": 0.9})
 LATE = [replace(round_(n, 4, 2), overlap="miss") for n in range(32)]
 IN_TIME = [replace(round_(n, 4, 2), overlap="hit") for n in range(96)]
-NOT_WORTH, NO_TEXT = "not worth it for this text", "no repeated text yet"
+NOT_WORTH = "not worth it for this text"
+NO_TEXT = "no repeated text yet"
 GLANCES: dict[str, tuple[list[Event], str]] = {
     "a gain": ([ON, *rounds(40, 4, 2)],
         "ON 2.0× plain speed with speculation 100 tok/s plain decoding 50.0 tok/s"),
     "six rounds prove nothing": ([ON, *rounds(6, 4, 2)], "ON few rounds so far"),
-    "twenty uneven ones a range": ([ON, *UNEVEN], "ON 1.4–2.7× plain speed"),
+    "twenty uneven ones a range": ([ON, round_(0, 0, 0), *UNEVEN], "ON 1.4–2.7× plain speed"),
     "plain rounds are no full bars": ([ON, *rounds(12, 0, 0)],
         "last 12 rounds: accepted, 0–4 ············ · plain"),
     "all rejected": ([ON, *MIXED], "last 4 rounds: accepted, 0–8 █ ·×██ · plain × all rejected"),
     "plain passes count": (
-        [ON, *rounds(40, 0, 0), *(round_(n, 4, 4) for n in range(40, 50))],
+        [ON, *rounds(40, 0, 0), *[round_(n, 4, 4) for n in range(40, 50)]],
         "1.8 tokens per target pass"),
     "no rate of one token": ([ON, round_(0, 0, 0), round_(1, 1, 1)],
         "acceptance rate 1 of 1 drafted now 1 of 1 drafted chat"),
@@ -94,8 +107,6 @@ GLANCES: dict[str, tuple[list[Event], str]] = {
         "PAUSED at plain speed with speculation 37.7 tok/s plain decoding 50.0 tok/s "
         "not worth it for this text speculation would give 0.8× 0 % accepted, pays above 41 % "
         "next trial in 12 rounds"),
-    "nothing pays here": ([paused(NOT_WORTH), *rounds(9, 0, 0)],
-        "on this computer no acceptance"),
     "a loss": ([SpeculationPlan("on", "max draft tokens 4, model"), *rounds(30, 4, 0)],
         "drafts cost more than they save"),
     "in time": ([*rounds(5, 4, 2), *IN_TIME, *LATE], "75 % drafted in time"),
@@ -105,19 +116,30 @@ GLANCES: dict[str, tuple[list[Event], str]] = {
 @pytest.mark.parametrize("name", GLANCES)
 def test_what_a_glance_says(name: str) -> None:
     events, words = GLANCES[name]
-    assert words in shown(
-        *events, measured=STEEP if name == "nothing pays here" else MEASURED
-    )
+    assert words in shown(*events)
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_where_wide_passes_cost_too_much_no_acceptance_rate_pays() -> None:
+    text = shown(paused(NOT_WORTH), *rounds(9, 0, 0), measured=STEEP)
+    assert "on this computer no acceptance rate pays" in text
+
+
+def test_one_draft_token_gives_no_acceptance_rate() -> None:
     assert "%" not in shown(ON, round_(0, 0, 0), round_(1, 1, 1))
+
+
+def test_without_overlapped_drafting_nothing_is_drafted_in_time() -> None:
     assert "drafted in time" not in shown(*rounds(5, 4, 2))
-    for costs in (None, FLAT):  # unknown, and from 0 %
-        assert "pay" not in shown(paused(NO_TEXT), *rounds(9, 0, 0), measured=costs)
 
 
-def said(plan: SpeculationPlan, events: Iterable[Round]) -> Callable[[], Script]:
+@pytest.mark.parametrize("costs", [None, FLAT], ids=["unknown", "pays from 0 %"])
+def test_a_break_even_that_says_nothing_is_not_shown(
+    costs: MeasuredCosts | None,
+) -> None:
+    assert "pay" not in shown(paused(NO_TEXT), *rounds(9, 0, 0), measured=costs)
+
+
+def answer(plan: SpeculationPlan, events: Iterable[Round]) -> Callable[[], Script]:
     script: list[Event] = [plan, Prefill(24, 24, 8), *events]
     script.append(GenerationFinished("eog", "", {}))
     return lambda: script
@@ -127,78 +149,95 @@ def panel_of(chat: Chat) -> str:
     return " ".join(str(chat.screen.query_one(SpeculationPanel).content).split())
 
 
-async def test_the_panel_leaves_the_chat_its_room() -> None:
-    """In a window that became narrow it would cover the chat; it comes back with the
-    room.
-    """
-    async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)))) as chat:
+SPECULATING = answer(ON, rounds(40, 4, 2))  # At 100 tok/s.
+SPECULATING_BRIEFLY = answer(ON, rounds(9, 4, 2))
+TURNED_OFF = answer(OFF, rounds(40, 0, 0))
+
+
+async def test_in_a_narrow_window_the_panel_hides_until_there_is_room() -> None:
+    async with Chat(ScriptedEngine(SPECULATING_BRIEFLY)) as chat:
         await chat.press("f3")
         await chat.send("hi")
         panel = chat.screen.query_one(SpeculationPanel)
-        seen = []
+        is_shown = []
         for width in (80, 40, 80):
             await chat.pilot.resize_terminal(width, 24)
             await chat.press("end")
-            seen.append(panel.display and panel.styles.display == "block")
-        assert seen == [True, False, True]
+            is_shown.append(panel.display and panel.styles.display == "block")
+        assert is_shown == [True, False, True]
+
+
+async def test_in_a_narrow_window_the_key_says_what_the_panel_needs() -> None:
+    async with Chat(ScriptedEngine(SPECULATING_BRIEFLY)) as chat:
         await chat.pilot.resize_terminal(40, 24)
         await chat.wait(lambda: chat.screen.has_class("-narrow"))
         await chat.press("f3")
         await chat.sees("needs 80 columns")
 
 
-PAUSE = SpeculationPlan("paused", "not worthwhile", 0.6)
-KEY_TURNS: dict[str, list[tuple[SpeculationPlan, int, str]]] = {
-    "auto": [(ON, 2, "auto"), (OFF, 0, "off"), (ON, 2, "auto")],
+async def switch_speculation(chat: Chat, to: str) -> None:
+    """By its key; `to` is the value of `/spec` after it."""
+    chat.app.clear_notifications()
+    await chat.press("ctrl+s")
+    state = "OFF" if to == "off" else "ON"
+    await chat.sees(f"{state} FROM THE NEXT ANSWER", f"spec: {to}")
+
+
+PAUSED_BY_AUTO = answer(
+    SpeculationPlan("paused", "not worthwhile", 0.6), rounds(40, 0, 0)
+)
+SWITCHES: dict[str, list[tuple[str, Callable[[], Script]]]] = {
+    "auto": [("auto", SPECULATING), ("off", TURNED_OFF), ("auto", SPECULATING)],
     "a draft that auto pauses is on for show": [
-        (PAUSE, 0, "auto"), (ON, 1, "model"), (OFF, 0, "off"), (PAUSE, 0, "auto")
+        ("auto", PAUSED_BY_AUTO),
+        ("model", answer(ON, rounds(40, 4, 1))),
+        ("off", TURNED_OFF),
+        ("auto", PAUSED_BY_AUTO),
     ],
-    "/spec lookup": [(ON, 2, "lookup"), (OFF, 0, "off"), (ON, 2, "lookup")],
-}  # fmt: skip
+    "lookup": [("lookup", SPECULATING), ("off", TURNED_OFF), ("lookup", SPECULATING)],
+}
+"""The value of `/spec` for each answer, and the answer."""
 
 
-@pytest.mark.parametrize("name", KEY_TURNS)
+@pytest.mark.parametrize("name", SWITCHES)
 async def test_one_key_turns_speculation_on_and_off(name: str) -> None:
-    """And both speeds are beside each other."""
-    turns = KEY_TURNS[name]
-    engine = ScriptedEngine(*(said(p, rounds(40, 4 * bool(n), n)) for p, n, _ in turns))
+    specs = [spec for spec, _ in SWITCHES[name]]
+    engine = ScriptedEngine(*[script for _, script in SWITCHES[name]])
     async with Chat(engine) as chat:
         await chat.press("f3")
-        if name.startswith("/"):
-            await chat.send(name)
-        for i, (_, accepted, _) in enumerate(turns):
+        if specs[0] != "auto":
+            await chat.send(f"/spec {specs[0]}")
+        await chat.send("hi")
+        for spec in specs[1:]:
+            await switch_speculation(chat, spec)
             await chat.send("hi")
-            if accepted == 0 and name == "auto":
-                assert panel_of(chat).startswith(
-                    "OFF speculation, before 100 tok/s plain decoding 50.0 tok/s"
-                )
-            chat.app.clear_notifications()
-            if i + 1 < len(turns):
-                await chat.press("ctrl+s")
-                state = "OFF" if turns[i + 1][2] == "off" else "ON"
-                await chat.sees(
-                    f"{state} FROM THE NEXT ANSWER", f"spec: {turns[i + 1][2]}"
-                )
-            if i == 0 and name == "auto":
-                await chat.sees("With speculation 100 tok/s, plain 50.0 tok/s.")
-        assert [request.spec for request in engine.asked] == [
-            spec for *_, spec in turns
-        ]
+        assert [request.spec for request in engine.asked] == specs
 
 
-async def test_how_plain_speed_becomes_known_and_stays_for_a_new_chat() -> None:
-    engine = ScriptedEngine(
-        said(OFF, rounds(40, 0, 0)), said(ON, rounds(9, 4, 2)), measured=None
-    )
+async def test_with_speculation_off_both_speeds_are_beside_each_other() -> None:
+    async with Chat(ScriptedEngine(SPECULATING, TURNED_OFF)) as chat:
+        await chat.press("f3")
+        await chat.send("hi")
+        await switch_speculation(chat, "off")
+        await chat.sees("With speculation 100 tok/s, plain 50.0 tok/s.")
+        await chat.send("hi")
+        speeds = "OFF speculation, before 100 tok/s plain decoding 50.0 tok/s"
+        assert panel_of(chat).startswith(speeds)
+
+
+async def test_a_plain_speed_that_was_measured_stays_for_a_new_chat() -> None:
+    engine = ScriptedEngine(TURNED_OFF, SPECULATING_BRIEFLY, measured=None)
     async with Chat(engine) as chat:
         await chat.press("f3")
         await chat.send("hi")
         await chat.send("/clear")
         await chat.send("hi")
-        assert panel_of(chat).startswith(
-            "ON 2.0× plain speed with speculation 100 tok/s"
-        )
-    async with Chat(ScriptedEngine(said(ON, rounds(9, 4, 2)), measured=None)) as chat:
+        gain = "ON 2.0× plain speed with speculation 100 tok/s"
+        assert panel_of(chat).startswith(gain)
+
+
+async def test_a_plain_speed_that_is_unknown_is_measured_by_spec_off() -> None:
+    async with Chat(ScriptedEngine(SPECULATING_BRIEFLY, measured=None)) as chat:
         await chat.press("f3")
         await chat.send("hi")
         assert panel_of(chat).startswith("ON plain speed unknown")
@@ -215,32 +254,41 @@ def test_the_acceptance_rate_of_the_chat_and_of_the_last_rounds() -> None:
 
 
 def test_speeds_leave_out_the_round_that_reads_the_prompt_and_forced_ones() -> None:
-    forced = Round(9, None, "", 0, 0, (Token(1, "x", "plain"),), RoundTimes(0, 0, 0))
+    forced = round_(9, 0, 0, ms=0.0)
     assert stats(*rounds(9, 4, 2), forced).tokens_per_second == 100.0
 
 
-def test_plain_rounds_of_the_answer_are_the_standard_where_there_are_enough() -> None:
+QUIET = MeasuredCosts(PLAIN_MS / 2, {"1": 1.0})
+"""Measured when the computer was not busy: half as long."""
+
+
+def test_many_plain_rounds_of_the_answer_are_the_plain_speed() -> None:
     """Costs measured on a quiet computer say nothing about one that is busy now."""
-    quiet = MeasuredCosts(PLAIN_MS / 2, {"1": 1.0})
-    busy = stats(paused("no repeated text yet"), *rounds(40, 0, 0), measured=quiet)
+    busy = stats(paused(NO_TEXT), *rounds(40, 0, 0), measured=QUIET)
     assert lines(busy)[0] == "PAUSED at plain speed"
     assert "speculation would give 1.0×" in lines(busy)
-    assert stats(*rounds(8, 0, 0), measured=quiet).plain_speed == 100.0
+
+
+def test_with_few_plain_rounds_the_plain_speed_is_the_measured_one() -> None:
+    assert stats(*rounds(8, 0, 0), measured=QUIET).plain_speed == 100.0
 
 
 def test_a_table_of_draft_sources() -> None:
-    table = lines(
-        stats(
-            *(round_(n, 3, 2) for n in range(5)),
-            *(round_(n, 2, 1, "lookup") for n in range(3)),
-            round_(8, 5, 5, "model+lookup"),
-            round_(9, 5, 5, "lookup+model"),
-            *(round_(n, 1, 0, "eagle3") for n in range(10, 12)),
-        )
-    )
-    shown = " ".join(table[table.index("source drafted accepted ms") + 1 :])
-    assert shown.startswith("draft model 15 67 % 2.0 mixed 10 100 % 2.0 lookup 6 – 2.0")
-    assert "EAGLE-3 2 – 2.0" in table
+    events = [
+        *[round_(n, 3, 2) for n in range(5)],
+        *[round_(n, 2, 1, "lookup") for n in range(3)],
+        round_(8, 5, 5, "model+lookup"),
+        round_(9, 5, 5, "lookup+model"),
+        *[round_(n, 1, 0, "eagle3") for n in range(10, 12)],
+    ]
+    table = lines(stats(*events))
+    first = table.index("source drafted accepted ms") + 1
+    assert table[first : first + 4] == [
+        "draft model 15 67 % 2.0",
+        "mixed 10 100 % 2.0",
+        "lookup 6 – 2.0",
+        "EAGLE-3 2 – 2.0",
+    ]
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
@@ -254,6 +302,12 @@ def test_the_panel_fits_and_shows_whole_sections(height: int, ascii_only: bool) 
     texts = [line.plain for line in drawn]
     for title, least in (("last 32 rounds", 14), ("source", 22)):
         assert any(text.startswith(title) for text in texts) == (height >= least)
+    if height >= 38:
+        assert {"accepted tokens per round", "last round"} <= {*texts}
+
+
+def test_in_ascii_the_bars_are_digits() -> None:
     bars = [round_(0, 0, 0), round_(1, 4, 0), round_(2, 4, 4), round_(3, 16, 12)]
-    assert ("·×4+" in lines(stats(ON, *bars), ascii_only)) is ascii_only
-    assert height < 38 or {"accepted tokens per round", "last round"} <= {*texts}
+    shown = stats(ON, *bars)
+    assert "·×4+" in lines(shown, ascii_only=True)
+    assert "·×4+" not in lines(shown)
