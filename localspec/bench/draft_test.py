@@ -150,7 +150,9 @@ def _simulate(
             n_emitted = min(n_accepted + 1, n_left)
             passes += n_drafted * costs.c
             passes += interpolate_curve(costs.verify_curve, n_drafted + 1)
-            totals.count_round(n_drafted, n_accepted, n_emitted)
+            totals.count_round(
+                drafted=n_drafted, accepted=n_accepted, emitted=n_emitted
+            )
             position += n_emitted
     seconds = passes * t1_ms / 1e3
     tokens_per_second = 0.0

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HEARTBEAT_SECONDS = 1.0
 _IDLE_SECONDS = 0.3  # Seconds without a command after which nobody waits.
-_MEASURED = object()
+_END_OF_MEASURING = object()
 
 
 def _import_session() -> type[Session]:
@@ -110,7 +110,8 @@ class CommandServer:
         try:
             with closing(measuring):
                 while self._queue.empty():
-                    if next(measuring, _MEASURED) is _MEASURED:
+                    step = next(measuring, _END_OF_MEASURING)
+                    if step is _END_OF_MEASURING:
                         break
         except Exception as error:  # The next command will meet it too.
             _log(f"measuring failed: {error}")

@@ -18,12 +18,13 @@ from localspec.spec.prepared_answer import (
     PreparedAnswer,
     PromptPart,
     TokenPart,
+    join_parts,
 )
 from localspec.spec.sampling import bind_vocabulary
 from localspec.spec.verifiers import make_verifier
 
-_MIN_ANSWER_TOKENS = 512  # That the larger context of a hint has room for.
-_CONTEXT_STEP = 256
+_MIN_ANSWER_TOKENS = 512  # A hint names a context with space for so long an answer.
+_CONTEXT_STEP = 256  # llama.cpp rounds the size of a context up to a multiple of it.
 
 
 class AnswerPreparer:
@@ -54,9 +55,13 @@ class AnswerPreparer:
             shown_tokens = ()  # The caller's own text is no part of the answer.
             max_tokens += len(resumed_tokens)
 
+        n_alternatives = None
+        if request.probabilities:
+            n_alternatives = request.n_alternatives
+
         thinking = self._prompts.make_thinking_budget(prompt, request)
         thinking.restore_tokens(resumed_tokens)
-        answer = PreparedAnswer(
+        return PreparedAnswer(
             parts=parts,
             sampling=self.bind_sampling(request.sampling),
             max_tokens=max_tokens,
@@ -68,22 +73,21 @@ class AnswerPreparer:
             stop_strings=(*request.stop, *prompt.stop),
             thinking=thinking,
             constraint=self._make_constraint(request, prompt, parts, resumed_tokens),
-            n_alternatives=request.n_alternatives if request.probabilities else None,
+            n_alternatives=n_alternatives,
             drafting=self._draft_request(request),
             notices=prompt.notices,
         )
-        return answer
 
     def prompt_tokens(self, command: GenerateCommand | CountCommand) -> list[int]:
         """The tokens of a prompt that leaves space for an answer.
 
         Raises as `prepare` does.
         """
-        return _join(self._checked_parts(self._prompts.build_prompt(command)))
+        return join_parts(self._checked_parts(self._prompts.build_prompt(command)))
 
     def count_prompt_tokens(self, command: CountCommand) -> int:
         """The length of a prompt, also of one that is empty or too long."""
-        return len(_join(self._parts(self._prompts.build_prompt(command))))
+        return len(join_parts(self._parts(self._prompts.build_prompt(command))))
 
     def bind_sampling(self, sampling: SamplingParams) -> SamplingParams:
         return bind_vocabulary(sampling, self._vocabulary.piece)
@@ -103,11 +107,13 @@ class AnswerPreparer:
         return (TokenPart(list(prompt.tokens)),)
 
     def _checked_parts(self, prompt: Prompt) -> tuple[PromptPart, ...]:
-        """Raises UsageError if the prompt is empty, PromptTooLongError if it fills the
+        """The parts of a prompt that leaves space for an answer.
+
+        Raises UsageError if the prompt is empty, PromptTooLongError if it fills the
         context.
         """
         parts = self._parts(prompt)
-        n_tokens = len(_join(parts))
+        n_tokens = len(join_parts(parts))
         target = self._pair.target
         if not n_tokens:
             raise UsageError("The prompt is empty.", "Give a text to answer.")
@@ -138,9 +144,9 @@ class AnswerPreparer:
         if parser is not None:
             has_tools = bool(request.tools)
             start = AnswerStart(start, parser, self._header_tokens, has_tools=has_tools)
-        tokens = _join(parts)
-        constraint = OutputConstraint(start, len(tokens))
-        constraint.commit([*tokens, *resumed_tokens])
+        prompt_ids = join_parts(parts)
+        constraint = OutputConstraint(start, len(prompt_ids))
+        constraint.commit([*prompt_ids, *resumed_tokens])
         return constraint
 
     def _draft_request(self, request: GenerateCommand) -> DraftRequest:
@@ -160,12 +166,8 @@ class AnswerPreparer:
             verify=request.verify,
             why=request.why,
             prediction=tuple(prediction),
-            prompt=draft_prompt,
+            draft_prompt=draft_prompt,
         )
-
-
-def _join(parts: tuple[PromptPart, ...]) -> list[int]:
-    return [id_ for part in parts for id_ in part.ids]
 
 
 def _too_long_error(n_tokens: int, n_ctx: int, trained: int) -> PromptTooLongError:
@@ -200,13 +202,11 @@ def _check_sampling(sampling: SamplingParams, n_vocab: int) -> None:
     if not (math.isfinite(temperature) and temperature >= 0):
         raise UsageError(f"A temperature of {temperature} is not valid.", "Use 0 to 2.")
 
-    has_valid_cuts = (
-        0 < sampling.top_p <= 1
-        and 0 <= sampling.min_p <= 1
-        and 0 <= sampling.xtc_probability <= 1
-        and sampling.top_k >= 0
-    )
-    if not has_valid_cuts:
+    is_top_p = 0 < sampling.top_p <= 1
+    is_min_p = 0 <= sampling.min_p <= 1
+    is_xtc = 0 <= sampling.xtc_probability <= 1
+    is_top_k = sampling.top_k >= 0
+    if not (is_top_p and is_min_p and is_xtc and is_top_k):
         raise UsageError(
             "top-p must be in (0, 1], min-p and XTC's probability in [0, 1], "
             "top-k 0 or more.",

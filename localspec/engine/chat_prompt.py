@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,13 @@ from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
     GenerateCommand,
-    RenderResult,
     ToolCall,
 )
 from localspec.spec.thinking_budget import ThinkingBudget, make_byte_parser
 
 if TYPE_CHECKING:
     from localspec.llama.model import LlamaVocab
+    from localspec.models.chat_template.jinja_render import RenderResult
 
 
 class Prompt(Struct, frozen=True):
@@ -41,17 +41,17 @@ class Prompt(Struct, frozen=True):
     messages: tuple[ChatMessage, ...] = ()  # The messages in the text, if known.
     notices: tuple[Notice, ...] = ()
     opens_thinking: bool = False  # Whether the prompt ends inside a thinking part.
-    # The prompt's tokens, if the request has them instead of a text.
     tokens: tuple[int, ...] = ()
+    """The prompt's tokens, if the request has them instead of a text."""
     stop: tuple[str, ...] = ()
     """Stop strings of a built-in template, for whose end of turn the model may have no
     token.
     """
-    # Whether it ends with the beginning of the answer itself.
     has_answer_prefix: bool = False
+    """Whether the text ends with the beginning of the answer itself."""
     prefill: str = ""  # The beginning of the answer that is not in the text.
-    # Whether a template wrote it: its messages are no control tokens.
     is_rendered: bool = False
+    """Whether a template wrote the text, with marks for `ControlTokenGuard.tokenize`."""
 
 
 _MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means nothing.
@@ -62,23 +62,31 @@ class ControlTokenGuard:
 
     A page that someone pastes could otherwise end the turn and begin another. Before a
     template is rendered, such a text gets a mark after its first character; `tokenize`
-    removes it.
+    removes it. For example, a person writes "<end>" and the template ends a turn with
+    "<end>". The prompt is "<¦end><end>", where ¦ is the mark. Its tokens are those of
+    the plain text "<end>", and the control token.
     """
 
-    def __init__(self, vocabulary: LlamaVocab) -> None:
+    def __init__(self, vocabulary: LlamaVocab, answer_texts: Sequence[str]) -> None:
+        """`answer_texts` are texts whose control tokens an answer may contain."""
         self._vocabulary = vocabulary
         self._find = vocabulary.control_texts.find
+        self._in_answers: set[str] = set()
+        for text in answer_texts:
+            for start, end in self._find(text):
+                self._in_answers.add(text[start:end])
 
-    def protect(self, text: str, shown: Container[str] = ()) -> str:
-        """The text with its control tokens marked, but for those `shown`."""
+    def protect(self, text: str, *, is_answer: bool = False) -> str:
+        """The text with its control tokens marked, but for those of an answer."""
         text = text.replace(_MARK, "\ufffd")
         parts: list[str] = []
         done = 0
         for start, end in self._find(text):
-            if text[start:end] not in shown:
-                parts += [text[done : start + 1], _MARK]
-                done = start + 1
-        return "".join([*parts, text[done:]]) if parts else text
+            if is_answer and text[start:end] in self._in_answers:
+                continue
+            parts += [text[done : start + 1], _MARK]
+            done = start + 1
+        return "".join([*parts, text[done:]])
 
     def protect_json(self, text: str) -> str:
         """The same for a JSON text, in whose strings characters may be escaped."""
@@ -88,25 +96,34 @@ class ControlTokenGuard:
         return self.protect(text)
 
     def tokenize(self, text: str) -> list[int]:
-        """Tokens of a prompt: the template's control tokens, and marked ones as text."""
+        """Tokens of a prompt: the template's control tokens, and marked ones as text.
+
+        A text between two control tokens that has a mark is tokenized by itself, without
+        control tokens. All that is between two of these is tokenized in one piece.
+        """
         if _MARK not in text:
             return self._vocabulary.tokenize(text)
         tokens: list[int] = []
         done = 0  # The end of what is tokenized.
-        before = 0  # The end of the last control token.
-        for start, end in [*self._find(text), (len(text), len(text))]:
-            if _MARK in text[before:start]:
-                tokens += self._tokenize_part(text[done:before], not done)
-                plain = text[before:start].replace(_MARK, "")
+        last_end = 0  # The end of the last control token.
+        end_of_text = (len(text), len(text))
+        for start, end in [*self._find(text), end_of_text]:
+            between = text[last_end:start]
+            if _MARK in between:
+                tokens += self._tokenize_part(text[done:last_end], is_first=done == 0)
                 tokens += self._vocabulary.tokenize(
-                    plain, add_special=not before, parse_special=False
+                    between.replace(_MARK, ""),
+                    add_special=last_end == 0,
+                    parse_special=False,
                 )
                 done = start
-            before = end
-        return tokens + self._tokenize_part(text[done:], False)
+            last_end = end
+        return tokens + self._tokenize_part(text[done:], is_first=False)
 
-    def _tokenize_part(self, text: str, is_first: bool) -> list[int]:
-        return self._vocabulary.tokenize(text, add_special=is_first) if text else []
+    def _tokenize_part(self, text: str, *, is_first: bool) -> list[int]:
+        if not text:
+            return []
+        return self._vocabulary.tokenize(text, add_special=is_first)
 
 
 class PromptBuilder:
@@ -121,8 +138,7 @@ class PromptBuilder:
         self._bos = self._special_texts["bos_token"] if vocabulary.add_bos else ""
         self._tags = thinking_tags.detect_tags(source)
         self._template: str | None = None
-        """`own`, the name of a built-in template, or None if the model has no template.
-        """
+        """`own`, the name of a built-in template, or None if the model has no template."""
         self._source = source
         self._tool_source = tool_source or source
         if "{" in source:
@@ -133,15 +149,14 @@ class PromptBuilder:
         self._tool_format = None
         if self._template == "own":
             self._tool_format = tool_calls.detect_format(self._tool_source)
-        shown = ""
+        self._answer_texts: tuple[str, ...] = ()
+        """Texts of answers that may contain control tokens: tags, and markers of tools."""
         if self._tags:
-            shown = "".join(thinking_tags.with_answer_prefix(self._tags))
+            self._answer_texts += thinking_tags.with_answer_prefix(self._tags)
         if self._tool_format is not None:
-            shown += tool_calls.control_texts(self._tool_format)
-        if shown:
-            vocabulary.show_control_tokens(shown)
-        self._shown = shown
-        """The texts of the control tokens that answers may contain, joined."""
+            self._answer_texts += tool_calls.control_texts(self._tool_format)
+        for text in self._answer_texts:
+            vocabulary.show_control_tokens(text)
 
     def ready_settings(self) -> dict[str, Any]:
         """The `chat` part of `EngineReady.settings`."""
@@ -211,8 +226,9 @@ class PromptBuilder:
         if not isinstance(command, GenerateCommand):
             return prompt
         if command.prefill:
-            prefill = self._guard.protect(command.prefill, self._shown)
-            return self._add_prefill(prompt, prefill, self._tags if own else None)
+            prefill = self._guard.protect(command.prefill, is_answer=True)
+            tags = self._tags if own else None
+            return self._add_prefill(prompt, prefill, tags)
         if command.answer_prefix:
             closing = ""
             if prompt.opens_thinking and self._tags is not None:
@@ -226,6 +242,12 @@ class PromptBuilder:
     def _add_prefill(
         self, prompt: Prompt, prefill: str, tags: ThinkingTags | None
     ) -> Prompt:
+        """Add the caller's beginning of the answer; its thinking part becomes prompt.
+
+        For example, with the tags <think> and </think>: "<think>So" is added to the
+        prompt, and the answer goes on thinking. Of "<think>So</think>Hi" the thinking is
+        added, and "Hi" is what the answer begins with.
+        """
         if tags is None:
             return replace(prompt, prefill=prefill.replace(_MARK, ""))
         text = prompt.text
@@ -264,23 +286,30 @@ class PromptBuilder:
         # The import takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
-        has_tools = bool(command.tools) or any(map(_is_about_tools, messages))
-        own = self._tool_source if has_tools else self._source
-        source = own if name == "own" else builtin_templates.load_source(name)
-        tools = self._guard.protect_json(command.tools) if command.tools else ""
+        if name != "own":
+            source = builtin_templates.load_source(name)
+        elif command.tools or any(map(_is_about_tools, messages)):
+            source = self._tool_source
+        else:
+            source = self._source
+        tools = ""
+        if command.tools:
+            tools = self._guard.protect_json(command.tools)
         think, level, _ = self._thinking_params(command)
         variables = dict(self._special_texts)
         if level:
             variables["reasoning_effort"] = level
         protected = list(map(self._protect_message, messages))
-        return render(source, protected, variables, think, tools, name=name)
+        return render(
+            source, protected, variables, enable_thinking=think, tools=tools, name=name
+        )
 
     def _protect_message(self, message: ChatMessage) -> ChatMessage:
         """The message; only an answer's own markers in it are control tokens."""
-        shown = self._shown if message.role == "assistant" else ""
+        is_answer = message.role == "assistant"
         return replace(
             message,
-            content=self._guard.protect(message.content, shown),
+            content=self._guard.protect(message.content, is_answer=is_answer),
             tool_calls=tuple(map(self._protect_call, message.tool_calls)),
         )
 
@@ -301,7 +330,8 @@ class PromptBuilder:
 
     @cached_property
     def _guard(self) -> ControlTokenGuard:
-        return ControlTokenGuard(self._vocabulary)
+        # It is made with the first chat, because it reads the whole vocabulary.
+        return ControlTokenGuard(self._vocabulary, self._answer_texts)
 
     def make_thinking_budget(
         self, prompt: Prompt, request: GenerateCommand
@@ -328,8 +358,8 @@ class PromptBuilder:
     ) -> AnswerParser | None:
         """The parser that finds where the answer's body begins; None if that is at once.
 
-        Only an answer to the model's own template has thinking and headers: not one to
-        a plain text, nor one to a built-in template.
+        Only an answer by the model's own template has thinking and headers: not one to
+        a plain text, nor one by a built-in template.
         """
         template = request.template or self._template
         if template != "own" or not prompt.is_rendered or prompt.has_answer_prefix:
@@ -428,7 +458,13 @@ def _matching_tokens(
     length: int,
     completed_texts: Sequence[bytes | None],
 ) -> tuple[int, int]:
-    """How many of an answer's own tokens match at byte `start`, and the token after."""
+    """How many of an answer's own tokens match at byte `start`, and the token after them.
+
+    They are counted up to the last one that ends where a token of the text ends. For
+    example, an answer's tokens are "Hel", "lo" and ".", and a line feed follows it in
+    the text, whose tokens are "Hello" and ".\\n". Two of the answer's match, and the
+    text goes on with its second token.
+    """
     n_own = 0
     after = -1
     at = start

@@ -1,9 +1,13 @@
 """Scores a draft: how many of its tokens a recorded answer would have accepted.
 
-There is a score for each place of the answer. A draft token counts only while all before it are accepted, and until then the text is
-the recorded one. So one pass of the draft model over the answer decides for every place
-and every draft length, exactly for greedy answers and for those of `coupled`, whose
-noise is the same. A head reads what the target computes of the answer.
+There is a score for each place of the answer. A draft token counts only while all before
+it are accepted, and until then the text is the recorded one. So one pass of the draft
+model over the answer decides for every place and every draft length. That is exact for
+greedy answers and for those of `coupled`, whose noise is the same.
+
+For example, the answer is "a b c d". After each of its tokens the draft model's choice is
+the next one, but after "b" it is "x". From the first place on two tokens are accepted
+("a b"), from the second one ("b"), from the third none, from the fourth one ("d").
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ if TYPE_CHECKING:
     from localspec.llama.context import LlamaContext
 
 READ_WIDTH = 32
-"""So many tokens of an answer are read at once. From 64 on, the CPU's attention rounds
-differently than in the narrow passes of a run.
+"""So many tokens of an answer are read at once.
+
+From 64 on, the CPU's attention rounds differently than in the narrow passes of a run.
 """
 
 
@@ -63,24 +68,34 @@ def score_lookup(answer: ScoredAnswer) -> DraftScore:
 
 
 def score_model(draft: PrefixCache, answer: ScoredAnswer) -> DraftScore:
-    """The model of `draft` gives READ_WIDTH rows of logits at once."""
+    """Score a draft model, which gives READ_WIDTH rows of logits at once.
+
+    Where its context is full, it drafts nothing more.
+    """
     prompt = answer.prompt
     start = len(prompt)
     text = [*prompt, *answer.tokens]
     n_recent = answer.prepared.sampling.history_length
-    is_drafted: list[bool] = []
+    is_drafted = [False] * len(answer.tokens)
     for n, row in _read(draft, text, start):
         recent = text[max(0, n - n_recent) : n]
-        is_drafted.append(answer.draw(row, recent, n - start) == text[n])
-    # How many tokens in a row are drafted, from each place on.
-    runs = [0] * (len(answer.tokens) + 1)
-    for i in range(len(is_drafted) - 1, -1, -1):
-        runs[i] = min(DRAFT_MAX, runs[i + 1] + 1) if is_drafted[i] else 0
-    return _to_score(runs[:-1])
+        index = n - start
+        is_drafted[index] = answer.draw(row, recent, index) == text[n]
+
+    accepted: list[int] = []  # From the last place to the first.
+    n_in_a_row = 0
+    for is_right in reversed(is_drafted):
+        n_in_a_row = n_in_a_row + 1 if is_right else 0
+        accepted.append(min(n_in_a_row, DRAFT_MAX))
+    accepted.reverse()
+    return _to_score(accepted)
 
 
 def score_drafter(drafter: Drafter, answer: ScoredAnswer) -> DraftScore:
-    """Any drafter that reads text alone: at each place it drafts until a token differs."""
+    """Score any drafter that reads text alone.
+
+    At each place it drafts until a token differs.
+    """
     tokens = answer.prompt
     accepted: list[int] = []
     for i, token in enumerate(answer.tokens):
@@ -108,22 +123,30 @@ def score_head(
     drafter: Drafter,
     answer: ScoredAnswer,
 ) -> DraftScore:
-    """The target reads the answer in wide passes, and the head a token at a time.
+    """Score a head, which is the target's listener. Empties the memory.
 
-    The head is the target's listener; it drafts until a token differs. This is
-    approximate for block heads, whose drafts depend on their length. Empties the memory.
+    The target reads the answer in wide passes; the head reads the target's hidden states
+    a token at a time, and drafts until a token differs. This is approximate for block
+    heads, whose drafts depend on their length.
+
+    A head drafts from a token's hidden state and the token after it. For example, the
+    prompt is "p q" and the answer "a b c". From the state of "q" and the token "a" it
+    drafts "b …"; from the state of "a" and the token "b" it drafts "c". So nothing
+    drafts "a", and the states of "b" and "c" are of no use: the last two tokens of the
+    text are not read.
     """
     target.truncate(0)
     prompt = answer.prompt
-    n_prompt = len(prompt)
     text = [*prompt, *answer.tokens]
-    for at in range(0, n_prompt - 1, target.n_batch):
-        target.decode(text[at : min(at + target.n_batch, n_prompt - 1)], 0)
-    tokens = text[:n_prompt]
+    first = len(prompt) - 1  # The place of the first token whose state is of use.
+    end = len(text) - 2  # The end of these places.
+    for at in range(0, first, target.n_batch):
+        target.decode(text[at : min(at + target.n_batch, first)], 0)
+    tokens = list(prompt)  # What the head drafts after.
     accepted = [0]
     step = min(READ_WIDTH, target.n_batch)
-    for at in range(n_prompt - 1, len(text) - 2, step):
-        part = text[at : min(at + step, len(text) - 2)]
+    for at in range(first, end, step):
+        part = text[at : min(at + step, end)]
         for i, state in enumerate(target.read_hidden_states(part)):
             listener.on_decode(part[i : i + 1], state[np.newaxis])
             tokens.append(text[at + i + 1])
@@ -151,15 +174,18 @@ def _read(
 ) -> Iterator[tuple[int, Logits]]:
     """Read a text; yields each place from `start` on, with the logits of its token.
 
-    What the last text began with too is not read again. Ends early where the model's
-    context is full.
+    The logits of a place come from the token before it: for the places 3, 4 and 5 the
+    tokens 2, 3 and 4 are decoded. A beginning that the text read last had, too, is not
+    read again. Ends early where the model's context is full.
     """
     text = text[: draft.model.n_ctx]
     n_batch = draft.model.n_batch
+    first = start - 1
+    end = len(text) - 1
     draft.rewind_to(text[:start])
-    for at in range(draft.n_cached, start - 1, n_batch):
-        draft.decode(text[at : min(at + n_batch, start - 1)], 0)
+    for at in range(draft.n_cached, first, n_batch):
+        draft.decode(text[at : min(at + n_batch, first)], 0)
     step = min(READ_WIDTH, n_batch)
-    for at in range(start - 1, len(text) - 1, step):
-        batch = text[at : min(at + step, len(text) - 1)]
+    for at in range(first, end, step):
+        batch = text[at : min(at + step, end)]
         yield from enumerate(draft.decode(batch, len(batch)), at + 1)

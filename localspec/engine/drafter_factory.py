@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from localspec import draft_kinds, extras
 from localspec.engine.loaded_pair import LoadedDraft, LoadedPair
 from localspec.llama.context import LlamaContext
@@ -66,19 +68,19 @@ class DrafterFactory:
 
         context = pair.draft
         self._cache: BranchCache | None = None
-        can_overlap = False
+        """The KV cache of the draft model, if the draft is one."""
+        branch_cache: BranchCache | None = None
         if isinstance(context, LlamaContext) and self._draft:
             saves = context.save_checkpoint if context.is_recurrent else None
             self._cache = BranchCache(context, saves)
-            can_overlap = self._draft.kind == "model" and not context.needs_checkpoints
-        self._overlaps: list[OverlapSource] = [
-            make_overlap(
-                self._cache if can_overlap else None,
-                load.overlap,
-                across_devices=pair.uses_two_devices,
+            if self._draft.kind == "model" and not context.needs_checkpoints:
+                branch_cache = self._cache
+        self._overlaps: list[OverlapSource] = []
+        for make_overlap in extras.load("DRAFT_OVERLAPS"):
+            overlap = make_overlap(
+                branch_cache, load.overlap, across_devices=pair.uses_two_devices
             )
-            for make_overlap in extras.load("DRAFT_OVERLAPS")
-        ]
+            self._overlaps.append(overlap)
         self.set_costs(load.measured)
 
     @property
@@ -106,23 +108,31 @@ class DrafterFactory:
         return {name: stats.saved() for name, stats in self._stats.items()}
 
     def make(self, answer: PreparedAnswer) -> Drafting:
-        """Raises UsageError for a method that this pair lacks."""
+        """The drafting of one answer. Raises UsageError for a method that the pair lacks.
+
+        It drafts with the drafter of the loaded draft or, in its place, an overlapped
+        one. With `auto`, a controller chooses in each round between that and prompt
+        lookup.
+        """
         name, plan = self._choose(answer)
-        uses_draft = name != "none" and not draft_kinds.needs_no_draft(name)
-        draft = self._draft if uses_draft else None
+        draft = None
+        if name != "none" and not draft_kinds.needs_no_draft(name):
+            draft = self._draft
         inputs = self.inputs(answer, draft)
-        overlapped = self._make_overlapped(answer, inputs) if draft else None
         self._lookup.set_prediction(inputs.prediction)
-        drafter = overlapped or self._make_source(name, draft, inputs)
+        overlapped = self._make_overlapped(answer, inputs, draft)
+        source = overlapped or self._make_source(name, draft, inputs)
         runner = None
         if isinstance(inputs.head_runner, HeadRunner):
             runner = inputs.head_runner
 
         if name == "auto":
-            controller = self._make_controller(answer, inputs, drafter, runner)
+            controller = self._make_controller(
+                answer, inputs=inputs, source=source, runner=runner
+            )
             drafting = Drafting(
                 controller,
-                self._length(answer, DRAFT_MAX),
+                self._length(answer, default=DRAFT_MAX),
                 plan,
                 plan_change=controller.plan_change,
                 on_round=controller.record_round,
@@ -130,15 +140,19 @@ class DrafterFactory:
         else:
             if runner is not None:
                 runner.reads_along = True
-            assert drafter is not None
+            assert source is not None
             max_length = 0 if name == "none" else self._length(answer)
-            drafting = Drafting(drafter, max_length, plan)
-        return overlapped.join(drafting) if overlapped else drafting
+            drafting = Drafting(source, max_length, plan)
+        if overlapped is not None:
+            drafting = overlapped.join(drafting)
+        return drafting
 
     def _make_overlapped(
-        self, answer: PreparedAnswer, inputs: DrafterInputs
+        self, answer: PreparedAnswer, inputs: DrafterInputs, draft: LoadedDraft | None
     ) -> OverlappingDrafter | None:
-        """The first that overlaps this answer. Raises UsageError."""
+        """The first that overlaps this answer, if the draft is used. Raises UsageError."""
+        if draft is None:
+            return None
         for overlap in self._overlaps:
             drafter = overlap.make_drafter(inputs, answer.drafting, self.costs)
             if drafter is not None:
@@ -153,10 +167,15 @@ class DrafterFactory:
             return self._lookup
         if name != "auto":
             return drafters.make(name, inputs)
-        return drafters.make(draft.kind, inputs) if draft is not None else None
+        if draft is None:
+            return None
+        return drafters.make(draft.kind, inputs)
 
     def _choose(self, answer: PreparedAnswer) -> tuple[str, SpeculationPlan]:
-        """The drafter's name, and the plan that is reported. Raises UsageError."""
+        """The drafter's name (or `auto`, `none`), and the plan that is reported.
+
+        Raises UsageError.
+        """
         name = answer.drafting.method
         length = self._length(answer)
         if name in ("off", "none") or length < 1:
@@ -169,9 +188,10 @@ class DrafterFactory:
             if self._draft:
                 why = f"{self._draft.description} and {why}"
             return name, SpeculationPlan("probing", why)
-        draft_kinds.check(name, self._draft.kind if self._draft else None)
-        if name == "model" and self._draft:
-            name = self._draft.kind  # `model` also selects a head.
+        loaded_kind = None if self._draft is None else self._draft.kind
+        draft_kinds.check(name, loaded_kind)
+        if name == "model" and loaded_kind is not None:
+            name = loaded_kind  # `model` also selects a head.
         title = draft_kinds.head_title(name) or name
         why = answer.drafting.why or f"max draft tokens {length}, {title}"
         return name, SpeculationPlan("on", why)
@@ -179,13 +199,14 @@ class DrafterFactory:
     def _make_controller(
         self,
         answer: PreparedAnswer,
+        *,
         inputs: DrafterInputs,
-        drafter: Drafter | None,
+        source: Drafter | None,
         runner: HeadRunner | None,
     ) -> SpeculationController:
         prompt = answer.prompt
         controller = SpeculationController(
-            drafter,
+            source,
             self._lookup,
             self.costs,
             self.stats(answer),
@@ -202,25 +223,35 @@ class DrafterFactory:
     def inputs(
         self, answer: PreparedAnswer, draft: LoadedDraft | None
     ) -> DrafterInputs:
+        """The inputs of a drafter that uses `draft`, or of one that needs none."""
         vocabulary = self._pair.target.vocabulary
-        return DrafterInputs(
-            draft_cache=self._cache if draft else None,
+        inputs = DrafterInputs(
+            draft_cache=None,
             verifier=answer.verifier,
             sampling=answer.sampling,
             prompt_length=len(answer.prompt),
             n_vocab=vocabulary.n_tokens,
             is_eog=vocabulary.is_eog,
             cancelled=self._is_cancelled,
-            head_runner=draft.head_runner if draft else None,
             constraint=answer.constraint,
             prediction=answer.drafting.prediction,
             keep_logits=answer.n_alternatives is not None,
-            prepared=draft.prepared if draft else None,
-            draft_prompt=answer.drafting.prompt if draft else None,
+        )
+        if draft is None:
+            return inputs
+        return replace(
+            inputs,
+            draft_cache=self._cache,
+            head_runner=draft.head_runner,
+            prepared=draft.prepared,
+            draft_prompt=answer.drafting.draft_prompt,
         )
 
     def _n_read(self, inputs: DrafterInputs, prompt: list[int]) -> int:
-        """Tokens of the prompt that the draft model has read already."""
+        """About how many tokens of the prompt the draft model has read already.
+
+        If it reads a prompt of its own, the same number of tokens counts as unread.
+        """
         if self._cache is None:
             return 0
         draft_prompt = prompt if inputs.draft_prompt is None else inputs.draft_prompt

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from localspec.engine import pass_timing
+from localspec.engine.pass_timing import ThreadTimes
 from localspec.llama.context import InterruptFlag, LlamaContext
 from localspec.llama.head_context import HeadContext
 from localspec.machine.cpu_and_ram import (
@@ -20,13 +21,17 @@ from localspec.protocol.wire import LoadCommand, MeasuredCosts
 from localspec.spec.protocols import DecodeInterrupted
 
 _WIDE_PASS = 8  # Width of the passes that represent verification and prompt reading.
-_IDLE_SECONDS = 2.0
-# Measurements in a row that other programs disturbed, before it is given up.
+_IDLE_SECONDS = 2.0  # Duration of a measurement between commands.
 _MAX_DISTURBED = 3
+"""After so many measurements in a row that other programs disturbed, it is given up."""
 _SLOWER_RATIO = 1.15
-_MAX_SLOW_ANSWERS = 3  # In a row, slower than measured, before it is measured again.
+_MAX_SLOW_ANSWERS = 3
+"""After so many answers in a row that were slower than measured by `_SLOWER_RATIO`, it is
+measured again.
+"""
 _UNLIMITED = sys.maxsize
-_ADAPT_SECONDS = 0.5  # Between looks at what other programs use.
+_ADAPT_SECONDS = 0.5
+"""So long after the last time, it is checked again what other programs use."""
 
 
 class PairProfiler:
@@ -44,9 +49,9 @@ class PairProfiler:
         max_draft: int,
         cpu_load: OtherCpuLoad,
     ) -> None:
-        """`cpu_load` was started before the pair was loaded; the parent is left out.
+        """`cpu_load` has measured other programs while the pair was loaded.
 
-        What it has found limits the threads from the beginning.
+        Its result limits the threads from the beginning.
         """
         self._target = target
         self._draft = draft
@@ -68,7 +73,8 @@ class PairProfiler:
             (model.n_threads, model.n_threads_batch) for model in self._models
         ]
         """Each model's threads, for one-token and for wider passes, if nothing else runs."""
-        self._max_threads = _UNLIMITED  # That other programs leave CPUs for.
+        self._max_threads = _UNLIMITED
+        """So many CPUs do other programs leave free."""
         if self._may_choose_threads:
             if measured and measured.threads and measured.threads_batch:
                 self._threads_measured = True
@@ -126,28 +132,35 @@ class PairProfiler:
         if self._may_choose_threads:
             counts = read_cpu_cores().thread_counts()
             width = min(self._max_draft + 1, _WIDE_PASS)
-            threads = None
+            thread_times: ThreadTimes | None = None
             measured = pass_timing.measure_threads(target, draft, counts, width)
-            for threads in measured:  # noqa: B007
+            for times_so_far in measured:
+                thread_times = times_so_far
                 yield "comparing thread counts"
-            if threads is not None:
-                self._set_threads(*threads.best())
+            if thread_times is not None:
+                self._set_threads(*thread_times.best())
                 self._threads_measured = True
-        warm = target.captured_after
-        times = None
-        for times in pass_timing.measure_passes(
-            target, draft, self._max_draft, seconds, warm
+        for pass_times in pass_timing.measure_passes(
+            target,
+            draft,
+            longest=self._max_draft,
+            seconds=seconds,
+            warm=target.captured_after,
         ):
-            self.costs = MeasuredCosts(times.t1(), times.verify_curve(), times.c())
-            yield f"timing passes, width {max(times.verify)}"
-        if times is not None:
-            self._measured_ms = times.t1()
+            self.costs = MeasuredCosts(
+                t1_ms=pass_times.t1(),
+                curve=pass_times.verify_curve(),
+                c=pass_times.c(),
+            )
+            yield f"timing passes, width {max(pass_times.verify)}"
+        if self.costs is not None:
+            self._measured_ms = self.costs.t1_ms
 
     def measure_when_idle(self) -> Iterator[MeasuredCosts | None]:
-        """Measure if it is due; the last item is the result.
+        """Measure if it is due: yields None after each pass, and the costs at the end.
 
-        It may be closed at every yield. Nothing is kept if it is closed or interrupted before its end, or if other
-        programs used the CPUs meanwhile.
+        It may be closed at every yield. Nothing is kept if it is closed or interrupted
+        before its end, or if other programs used the CPUs meanwhile.
         """
         if not self._is_due or not self._can_restore_memory():
             return
@@ -163,10 +176,13 @@ class PairProfiler:
             for _ in self.measure(_IDLE_SECONDS):
                 yield None
             is_kept = (cpu_load.read() or 0.0) <= MAX_OTHER_LOAD
-            self._n_disturbed = 0 if is_kept else self._n_disturbed + 1
-            self._is_due = not is_kept and self._n_disturbed < _MAX_DISTURBED
             if is_kept:
+                self._n_disturbed = 0
+                self._is_due = False
                 yield self.costs
+            else:
+                self._n_disturbed += 1
+                self._is_due = self._n_disturbed < _MAX_DISTURBED
         except DecodeInterrupted:
             return
         finally:
@@ -194,14 +210,19 @@ class PairProfiler:
             model.truncate(0)
 
     def _can_restore_memory(self) -> bool:
-        """Whether passes after the text in memory leave it as it is."""
-        if any(model.n_ctx - model.n_past <= _WIDE_PASS for model in self._models):
-            return False
+        """Whether passes after the text in memory leave it as it is.
+
+        They need free cells, and memories that can be truncated. A head's memory cannot
+        be restored: the target's passes fill it.
+        """
+        for model in self._models:
+            n_free = model.n_ctx - model.n_past
+            if n_free <= _WIDE_PASS:
+                return False
         if not self._target.n_past:
-            return True
+            return True  # There is no text to keep.
         if self._target.needs_checkpoints:
             return False
-        # A head's memory is filled by the target's passes.
         draft = self._draft
         if draft is None:
             return True
@@ -212,5 +233,6 @@ class PairProfiler:
         self._apply_threads()
 
     def _apply_threads(self) -> None:
-        for model, counts in zip(self._models, self._threads, strict=True):
-            model.set_n_threads(*(min(n, self._max_threads) for n in counts))
+        limit = self._max_threads
+        for model, (n, n_batch) in zip(self._models, self._threads, strict=True):
+            model.set_n_threads(min(n, limit), min(n_batch, limit))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from localspec.models import draft_heads, pair_compatibility
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.protocol.events import EngineReady, Notice
-from localspec.protocol.wire import GenerateCommand, LoadCommand
+from localspec.protocol.wire import ContextSettings, GenerateCommand, LoadCommand
 from localspec.spec.drafters.autoregressive_head import HeadRunner
 from localspec.spec.drafters.block_head import BlockHeadRunner
 from localspec.spec.prefix_cache import PrefixCache
@@ -58,11 +59,13 @@ class LoadedDraft:
         self.path = path
         self._load = load
         self._target = target
-        self._scored: tuple[LlamaContext, PrefixCache] | None = None
+        self._scored: PrefixCache | None = None
+        """The result of `load_for_scoring`."""
+        self._scored_context: LlamaContext | None = None
         self._prompts: PromptBuilder | None = None
         """Renders chats for a draft model that reads them by its own template."""
         try:
-            self._open()
+            self._load_draft()
         except BaseException:
             self.close()
             raise
@@ -77,17 +80,17 @@ class LoadedDraft:
         name = draft_kinds.head_title(self.kind)
         return f"the {name} head" if name else "the draft model"
 
-    def _open(self) -> None:
+    def _load_draft(self) -> None:
         gguf = reader.read(self.path)
         is_own_layer = is_own_mtp_layer(self._load.target, str(self.path))
         if not is_own_layer and not draft_heads.is_head(gguf):
-            self._open_model(gguf)
+            self._load_model(gguf)
             return
         try:
             if is_own_layer:
-                self._open_mtp_layer(None)
+                self._load_mtp_layer(None)
             else:
-                self._open_head(gguf)
+                self._load_head(gguf)
         except hidden_states.HeadsUnsupportedError as missing:
             title = draft_kinds.head_title(self.kind)
             message = (
@@ -97,20 +100,24 @@ class LoadedDraft:
             self.notices.append(Notice("warning", "no-heads", message, missing.hint))
             self.kind = "model"
 
-    def _check(self, verdict: pair_compatibility.CompatibilityResult) -> None:
+    def _check_pair(self, gguf: Header) -> pair_compatibility.CompatibilityResult:
+        """The verdict on target and draft. Raises LocalspecError if they do not fit."""
+        target = Path(self._load.target)
+        verdict = pair_compatibility.check_compatibility(
+            reader.read(target), gguf, self.path
+        )
         if not verdict.is_compatible:
-            target = Path(self._load.target).name
             raise pair_compatibility.incompatible_pair_error(
-                verdict, target, self.path.name
+                verdict, target.name, self.path.name
             )
+        return verdict
 
-    def _open_head(self, gguf: Header) -> None:
+    def _load_head(self, gguf: Header) -> None:
         target = self._target
-        header = reader.read(Path(self._load.target))
-        self._check(pair_compatibility.check_compatibility(header, gguf, self.path))
+        self._check_pair(gguf)
         self.kind = draft_heads.file_draft_kind(gguf)
         if self.kind == "mtp":
-            self._open_mtp_layer(self.path, is_assistant=draft_heads.is_assistant(gguf))
+            self._load_mtp_layer(self.path, is_assistant=draft_heads.is_assistant(gguf))
             return
         layers = draft_heads.target_layers(gguf)
         source = hidden_states.LayerHiddenStates(target.handle, target.model, layers)
@@ -131,7 +138,7 @@ class LoadedDraft:
             self.head_runner = BlockHeadRunner(block, self.kind, target.n_batch)
         target.set_listener(source, self.head_runner)
 
-    def _open_mtp_layer(self, path: Path | None, *, is_assistant: bool = False) -> None:
+    def _load_mtp_layer(self, path: Path | None, *, is_assistant: bool = False) -> None:
         """Load an MTP head from a file of its own, or from the target's file (None)."""
         self.kind = "mtp"
         target = self._target
@@ -150,18 +157,16 @@ class LoadedDraft:
         self.head_runner = HeadRunner(head, "mtp", target.n_batch, first_position=0)
         target.set_listener(source, self.head_runner)
 
-    def _open_model(self, gguf: Header) -> None:
+    def _load_model(self, gguf: Header) -> None:
         path = self.path
         target = Path(self._load.target)
-        header = reader.read(target)
-        verdict = pair_compatibility.check_compatibility(header, gguf, path)
-        self._check(verdict)
+        verdict = self._check_pair(gguf)
         kind = draft_kinds.of_verdict(verdict.verdict) or draft_kinds.kinds()["model"]
         self.kind = kind.name
         role = llama_params.draft_role(
             self._load, self._target.n_ctx, kind.n_output_rows
         )
-        draft = _open_draft_model(path, role, gguf)
+        draft = _load_draft_context(path, role, gguf)
         self.context = draft
         if kind.loader:
             prepare = extras.load_object(kind.loader)
@@ -170,16 +175,13 @@ class LoadedDraft:
             self._prompts = prepared.prompts
             message = f"{path.name} has {verdict.summary}."
             self.notices.append(Notice("info", kind.verdict, message))
-        is_target = path.resolve() == target.resolve()
-        if is_target or draft.model.n_bytes() > self._target.model.n_bytes():
-            what = "the target itself" if is_target else "larger than its target"
-            message = f"The draft model is {what}, so speculation gains nothing."
-            hint = "Use a smaller draft model, or none."
-            notice = Notice("warning", "large-draft", message, hint)
-            if is_target:
-                notice = replace(notice, level="info")
-            self.notices.append(notice)
-        # It would decode the whole text again after each rejection.
+        if path.resolve() == target.resolve():
+            self.notices.append(_large_draft_notice("info", "the target itself"))
+        elif draft.model.n_bytes() > self._target.model.n_bytes():
+            self.notices.append(
+                _large_draft_notice("warning", "larger than its target")
+            )
+        # Without checkpoints it would decode the whole text again after each rejection.
         if draft.is_recurrent and not _can_return(draft):
             draft.close()
             self.context = None
@@ -189,14 +191,15 @@ class LoadedDraft:
             )
             self.notices.append(Notice("warning", "draft-no-rollback", message))
 
-    def open_scored(self) -> PrefixCache:
+    def load_for_scoring(self) -> PrefixCache:
         """The draft model once more, with a row of logits for every token it reads."""
         if self._scored is None:
             n_rows = draft_scoring.READ_WIDTH
             role = llama_params.draft_role(self._load, self._target.n_ctx, n_rows)
-            context = _open_draft_model(self.path, role, reader.read(self.path))
-            self._scored = context, PrefixCache(context)
-        return self._scored[1]
+            context = _load_draft_context(self.path, role, reader.read(self.path))
+            self._scored = PrefixCache(context)
+            self._scored_context = context
+        return self._scored
 
     def prompt(self, request: GenerateCommand) -> list[int] | None:
         """The draft's own prompt of a chat; None if it reads the target's text."""
@@ -209,13 +212,19 @@ class LoadedDraft:
         return self._prompts.tokenize(prompt)
 
     def close(self) -> None:
-        if self._scored is not None:
-            self._scored[0].close()
+        if self._scored_context is not None:
+            self._scored_context.close()
         if self.context is not None:
             self.context.close()
 
 
-def _open_draft_model(path: Path, role: ModelRole, gguf: Header) -> LlamaContext:
+def _large_draft_notice(level: Literal["info", "warning"], what: str) -> Notice:
+    message = f"The draft model is {what}, so speculation gains nothing."
+    hint = "Use a smaller draft model, or none."
+    return Notice(level, "large-draft", message, hint)
+
+
+def _load_draft_context(path: Path, role: ModelRole, gguf: Header) -> LlamaContext:
     if gguf.has_trimmed_vocabulary:
         return TrimmedDraftContext(path, role, gguf)
     return LlamaContext(path, role)
@@ -228,17 +237,18 @@ def is_own_mtp_layer(target: str, draft: str) -> bool:
 
 
 def _can_return(context: LlamaContext) -> bool:
-    """Whether a checkpoint brings the state back.
+    """Whether a checkpoint brings a recurrent state back; leaves the memory empty.
 
-    That is tried, and leaves the memory empty.
+    It is tried with two tokens, of which the second is taken back. If that fails, the
+    memory is empty instead.
     """
     context.decode([0], 0)
     context.save_checkpoint(until_next=True)
     context.decode([0], 0)
     context.truncate(1)
-    works = context.n_past == 1
+    is_restored = context.n_past == 1
     context.truncate(0)
-    return works
+    return is_restored
 
 
 def _main_device(context: AnyContext) -> str:
@@ -256,30 +266,39 @@ class LoadedPair:
         self.notices: list[Notice] = []
         self.has_remote_layers = bool(load.target_settings.remote_hosts)
         # The renderer is imported while llama.cpp loads; rendering waits for it.
-        renderer = ("localspec.models.chat_template.jinja_render",)
-        threading.Thread(
-            target=importlib.import_module, args=renderer, daemon=True
-        ).start()
+        import_renderer = threading.Thread(
+            target=importlib.import_module,
+            args=("localspec.models.chat_template.jinja_render",),
+            daemon=True,
+        )
+        import_renderer.start()
         with_mtp = load.draft is not None and is_own_mtp_layer(load.target, load.draft)
         self.target = LlamaContext(
             Path(load.target), llama_params.target_role(load, load_mtp=with_mtp)
         )
-        templates = map(self.target.model.chat_template, (None, "tool_use"))
-        self.prompt_builder = PromptBuilder(self.target.vocabulary, *templates)
         try:
+            self.prompt_builder = PromptBuilder(
+                self.target.vocabulary,
+                source=self.target.model.chat_template(),
+                tool_source=self.target.model.chat_template("tool_use"),
+            )
             if load.draft is not None:
-                draft = LoadedDraft(Path(load.draft), load, self.target)
-                self.notices += draft.notices
-                self.loaded_draft = draft if draft.context is not None else None
+                self._load_draft(Path(load.draft), load)
+            for model in self.models:
+                if isinstance(model, LlamaContext):
+                    model.is_interrupted = interrupted
+            self.max_draft = min(load.draft_max, self.target.rollback)
+            """The most draft tokens of a round: those that the target can roll back."""
+            self._add_warnings()
         except BaseException:
             self.close()
             raise
-        for model in self.models:
-            if isinstance(model, LlamaContext):
-                model.is_interrupted = interrupted
-        self.max_draft = min(load.draft_max, self.target.rollback)
-        """The most draft tokens of a round: the target must be able to roll them back."""
-        self._add_warnings()
+
+    def _load_draft(self, path: Path, load: LoadCommand) -> None:
+        draft = LoadedDraft(path, load, self.target)
+        self.notices += draft.notices
+        if draft.context is not None:
+            self.loaded_draft = draft
 
     def _add_warnings(self) -> None:
         if self.target.rollback < 1:
@@ -311,44 +330,60 @@ class LoadedPair:
         return len({_main_device(model) for model in self.models}) == 2
 
     def ready_event(self, load: LoadCommand, load_ms: float) -> EngineReady:
-        def effective(settings: Any, model: AnyContext) -> dict[str, Any]:
-            sizes = {"n_ctx": model.n_ctx, "n_ubatch": model.n_batch}
-            values: dict[str, Any] = to_builtins(settings)
-            return values | sizes | {"n_threads": model.n_threads}
-
-        draft = self.draft
-        # An MTP layer of the target's own file shares the target's model.
-        loaded_models = {context.model for context in self.models}
-        memory: dict[str, int | None] = {
-            "predicted": None,
-            "used": None,
-            "weights": sum(model.n_bytes() for model in loaded_models),
-        }
-        # Some builds of llama.cpp report nothing.
-        for model in self.models:
-            for name, size in model.memory_by_device().items():
-                memory[name] = (memory.get(name) or 0) + size
-                memory["used"] = (memory["used"] or 0) + size
+        draft_name: str | None = None
+        draft_settings: dict[str, Any] | None = None
+        draft_kind: str | None = None
+        if self.loaded_draft is not None and self.draft is not None:
+            draft_name = self.loaded_draft.path.name
+            draft_settings = _effective_settings(load.draft_settings, self.draft)
+            draft_kind = self.loaded_draft.kind
         return EngineReady(
             engine={"llama_cpp_python": installed_llama_cpp.version()},
             model=Path(load.target).name,
-            draft=self.loaded_draft.path.name if self.loaded_draft else None,
+            draft=draft_name,
             devices=library.devices(),
             settings={
-                "target": effective(load.target_settings, self.target),
-                "draft": effective(load.draft_settings, draft) if draft else None,
-                "draft_kind": self.loaded_draft.kind if self.loaded_draft else None,
+                "target": _effective_settings(load.target_settings, self.target),
+                "draft": draft_settings,
+                "draft_kind": draft_kind,
                 "draft_max": self.max_draft,
                 "chat": self.prompt_builder.ready_settings(),
                 "fim": self.target.vocabulary.infill_tokens(),
             },
-            memory=memory,
+            memory=self._memory(),
             load_ms=load_ms,
             notices=tuple(self.notices),
         )
+
+    def _memory(self) -> dict[str, int | None]:
+        """The `memory` of `EngineReady`; the launcher adds what was predicted."""
+        # An MTP layer of the target's own file shares the target's model.
+        loaded_models = {context.model for context in self.models}
+        memory: dict[str, int | None] = {
+            "predicted": None,
+            "used": None,  # It stays None with builds of llama.cpp that report nothing.
+            "weights": sum(model.n_bytes() for model in loaded_models),
+        }
+        by_device: Counter[str] = Counter()
+        for model in self.models:
+            by_device.update(model.memory_by_device())
+        if by_device:
+            memory["used"] = by_device.total()
+        return memory | by_device
 
     def close(self) -> None:
         if self.loaded_draft is not None:
             self.loaded_draft.close()
             self.loaded_draft = None
         self.target.close()
+
+
+def _effective_settings(
+    settings: ContextSettings, context: AnyContext
+) -> dict[str, Any]:
+    """The settings with the sizes and threads that llama.cpp gave the context."""
+    values: dict[str, Any] = to_builtins(settings)
+    values["n_ctx"] = context.n_ctx
+    values["n_ubatch"] = context.n_batch
+    values["n_threads"] = context.n_threads
+    return values

@@ -89,8 +89,9 @@ class OutputProcessor:
         plan = self._drafting.plan_change()
         if plan is not None:
             yield plan
-        if step.width == 0:
-            n = self._thinking.n_tokens if self._thinking else 0
+        # A round without a pass has the tokens that close the thinking part.
+        if step.width == 0 and self._thinking is not None:
+            n = self._thinking.n_tokens
             message = f"Thinking stopped after {n:,} tokens: its budget is used up."
             yield Notice("info", "thinking-ended", message)
 
@@ -104,10 +105,11 @@ class OutputProcessor:
                 break
         if step.probabilities:
             tokens = list(map(self._with_probabilities, tokens, step.probabilities))
-        n = self._totals.rounds + self._totals.plain_rounds
+        n = self._totals.passes
+        source = step.draft.source if drafted else None
         return Round(
             n=n,
-            source=step.draft.source if drafted else None,
+            source=source,
             reason=step.draft.reason or self._default_reason(n, drafted),
             drafted=drafted,
             accepted=min(step.accepted, len(tokens)),
@@ -136,11 +138,13 @@ class OutputProcessor:
         self, token: Token, probabilities: TokenProbabilities
     ) -> Token:
         chosen = probabilities.chosen
-        piece = self._piece(token.id)
-        is_whole = token.text.encode("utf-8", "replace") == piece
+        own_bytes = self._piece(token.id)
+        piece: str | None = None
+        if token.text.encode("utf-8", "replace") != own_bytes:
+            piece = own_bytes.decode("latin-1")
         return replace(
             token,
-            piece=None if is_whole else piece.decode("latin-1"),
+            piece=piece,
             p_target=chosen.p,
             p_draft=chosen.p_draft,
             rank=chosen.rank,
@@ -148,24 +152,11 @@ class OutputProcessor:
         )
 
     def _to_finished(self, reason: FinishReason) -> GenerationFinished:
-        now = time.perf_counter()
-        first = self._first_token_at or now
-        prefill_ms = round((first - self._started_at) * 1e3, 3)
-        n_later = self._totals.tokens - 1
-        decode = now - first
-        tokens_per_second = None
-        if n_later > 0 and decode:
-            tokens_per_second = round(n_later / decode, 3)
         totals: dict[str, Any] = {
             "tokens": self._totals.tokens,
             "prompt_tokens": self._prompt_tokens,
             "reused_tokens": self._reused_tokens,
-            "timings": {
-                "prefill_ms": prefill_ms,
-                "first_token_ms": None if self._first_token_at is None else prefill_ms,
-                "decode_ms": round(decode * 1e3, 3),
-                "tokens_per_second": tokens_per_second,
-            },
+            "timings": self._timings(),
             "speculation": self._totals.to_json(),
         }
         if self._thinking is not None and self._thinking.has_thinking:
@@ -175,6 +166,26 @@ class OutputProcessor:
             }
         tail = self._detokenizer.finish()
         return GenerationFinished(reason, tail, totals, self._detokenizer.found_stop)
+
+    def _timings(self) -> dict[str, float | None]:
+        """The `timings` of the totals. The speed is that of the tokens after the first."""
+        now = time.perf_counter()
+        first_token_at = self._first_token_at or now
+        prefill_ms = round((first_token_at - self._started_at) * 1e3, 3)
+        first_token_ms: float | None = prefill_ms
+        if self._first_token_at is None:
+            first_token_ms = None
+        decode_seconds = now - first_token_at
+        n_later = self._totals.tokens - 1
+        tokens_per_second: float | None = None
+        if n_later > 0 and decode_seconds:
+            tokens_per_second = round(n_later / decode_seconds, 3)
+        return {
+            "prefill_ms": prefill_ms,
+            "first_token_ms": first_token_ms,
+            "decode_ms": round(decode_seconds * 1e3, 3),
+            "tokens_per_second": tokens_per_second,
+        }
 
 
 def to_alternatives(
@@ -189,9 +200,10 @@ def to_alternatives(
         if not piece:
             piece = vocabulary.token_text(other.id)
         text = piece.decode("utf-8", "replace")
-        is_whole = text.encode() == piece
-        bytes_ = None if is_whole else piece.decode("latin-1")
-        found.append(replace(other, text=text, piece=bytes_))
+        own_bytes: str | None = None
+        if text.encode() != piece:
+            own_bytes = piece.decode("latin-1")
+        found.append(replace(other, text=text, piece=own_bytes))
     return tuple(found)
 
 

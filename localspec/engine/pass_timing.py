@@ -39,10 +39,14 @@ class PassTimes(Struct):
         return curve
 
     def t1(self) -> float:
+        """A one-token pass of the target, in milliseconds."""
         return float(np.median(self.verify[1]))
 
     def c(self) -> float | None:
-        return float(np.median(self.draft)) / self.t1() if self.draft else None
+        """A draft pass in units of a one-token pass of the target."""
+        if not self.draft:
+            return None
+        return float(np.median(self.draft)) / self.t1()
 
 
 def measure_passes(
@@ -111,9 +115,12 @@ class ThreadTimes(Struct):
 
 
 def _fastest(times: dict[int, list[float]]) -> int:
-    best = min(times, key=lambda n: min(times[n]))
+    shortest = {n: min(milliseconds) for n, milliseconds in times.items()}
     default = next(iter(times))
-    return best if min(times[best]) < _FASTER_RATIO * min(times[default]) else default
+    best = min(shortest, key=lambda n: shortest[n])
+    if shortest[best] < _FASTER_RATIO * shortest[default]:
+        return best
+    return default
 
 
 def measure_threads(

@@ -1,7 +1,9 @@
 """Decodes a finished answer with the target alone, to replay or score its tokens.
 
-It shares no code with drafting, verification and committing, nor with the decoding of
-rounds where the memory can be truncated, so a replay can expose their bugs.
+`localspec verify` replays answers to find bugs in how they were made. So a replay uses
+none of the code that drafts, verifies and commits. It also decodes with a batch and
+positions of its own (`IndependentDecoder`), unless the target's memory can only return
+to checkpoints (`CachedDecoder`).
 """
 
 from __future__ import annotations
@@ -38,9 +40,14 @@ def replay_passes(
         _check_replay(command, n_vocab)
         if command.tokens:
             rows = _replayed_rows(decoder, prompt, command, cancelled)
-            for index, row, recent in rows:
-                token = command.tokens[index]
-                score = _score_replayed(row, command.sampling, recent, index, token)
+            for index, row, text in rows:
+                score = _score_replayed(
+                    row,
+                    command.sampling,
+                    text,
+                    index=index,
+                    token=command.tokens[index],
+                )
                 scores.append(score)
     except DecodeInterrupted:
         pass
@@ -80,7 +87,7 @@ def _replayed_rows(
 
 
 class CachedDecoder:
-    """Decodes passes as rounds do."""
+    """Decodes passes as rounds do, with the code of rounds."""
 
     def __init__(self, target: PrefixCache) -> None:
         self._target = target
@@ -103,10 +110,9 @@ class CachedDecoder:
 
 
 class IndependentDecoder:
-    """Decodes passes as rounds do, with a batch and positions of its own.
+    """Decodes passes of the widths that rounds have, with a batch and positions of its own.
 
-    So a wrong position, a stale cell or a row that is not the token's shows in a
-    replay.
+    So a replay shows a wrong position, a stale cell, or a row of another token.
     """
 
     def __init__(self, context: LlamaContext) -> None:
@@ -122,7 +128,8 @@ class IndependentDecoder:
     ) -> Logits:
         """The rows of the text's last token and of `padding`.
 
-        Raises DecodeInterrupted.
+        Each text continues the one before, whose padding is removed from the memory. Of
+        the first text all but the last batch is decoded before. Raises DecodeInterrupted.
         """
         if self._n_done:
             self._n_done = len(text) - 1
@@ -131,7 +138,8 @@ class IndependentDecoder:
             end = min(self._n_done + size, len(text) - 1)
             self._run(text[self._n_done : end], 0, cancelled)
             self._n_done = end
-        rows = self._run([*text[self._n_done :], *padding], len(padding) + 1, cancelled)
+        last_batch = [*text[self._n_done :], *padding]
+        rows = self._run(last_batch, len(padding) + 1, cancelled)
         self._n_done = len(text)
         return rows
 
@@ -170,8 +178,13 @@ class IndependentDecoder:
 def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], int]]:
     """For each pass: its first position, the tokens after the newest, the number emitted.
 
-    Rejected draft tokens are unknown. A row depends only on the tokens up to its own,
-    so they are replaced: by the answer's next tokens, then by its last token repeated.
+    Rejected draft tokens are not recorded. A row depends only on the tokens up to its
+    own, so others take their place: the answer's next tokens, then its last one repeated.
+
+    For example, the answer is "a b c d", and after the prompt's pass there were a pass of
+    width 3 that emitted two tokens, and one of width 2 that emitted one. The passes are
+    (0, [], 1) for "a", then (1, [b, c], 2) for "b" and "c", of which "c" stands for the
+    rejected token in the batch "a b c", and (3, [d], 1) for "d".
     """
     yield 0, [], 1
     index = 1
@@ -183,19 +196,29 @@ def _replay_schedule(command: ReplayCommand) -> Iterator[tuple[int, list[int], i
 
 
 def _score_replayed(
-    row: Logits, sampling: SamplingParams, text: Sequence[int], index: int, token: int
+    row: Logits,
+    sampling: SamplingParams,
+    text: Sequence[int],
+    *,
+    index: int,
+    token: int,
 ) -> tuple[int, float, float, float]:
     """One value for each field of `ReplayResult`."""
-    n = sampling.history_length
-    recent = list(text[-n:]) if n else []
+    n_recent = sampling.history_length
+    recent = list(text[-n_recent:]) if n_recent else []
     distribution = compute_distribution(row, sampling, recent)
     ids = distribution.ids
     probs = distribution.probs
-    prob = distribution.prob(token)
-    likelier = (probs > prob) | ((probs == prob) & (ids < token))
+    probability = distribution.prob(token)
+    has_smaller_id = ids < token
+    # Of equally likely tokens, that with the smaller id counts as likelier.
+    is_as_likely = np.logical_and(probs == probability, has_smaller_id)
+    is_likelier = np.logical_or(probs > probability, is_as_likely)
     noise = gumbel_noise(sampling.seed, index, ids)
     best = int(ids[(np.log(probs) + noise).argmax()])
-    return best, prob, float(probs[ids < token].sum()), float(probs[likelier].sum())
+    below = float(probs[has_smaller_id].sum())
+    above = float(probs[is_likelier].sum())
+    return best, probability, below, above
 
 
 def rescore(
@@ -208,7 +231,7 @@ def rescore(
     """Yield the probabilities of an answer's tokens, at most `width` tokens per pass.
 
     The memory ends as after generating the answer: all tokens but the last. Ends early
-    when cancelled.
+    when cancelled. Raises UsageError.
     """
     model = target.model
     if len(prompt) + len(tokens) > model.n_ctx:

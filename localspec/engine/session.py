@@ -55,7 +55,11 @@ class Session:
 
         self._max_width = load.draft_max + 1
         self._profiler = PairProfiler(
-            load, self._target, self._draft, self._pair.max_draft, cpu_load
+            load,
+            self._target,
+            self._draft,
+            max_draft=self._pair.max_draft,
+            cpu_load=cpu_load,
         )
         self.ready = self._pair.ready_event(load, (time.perf_counter() - began) * 1e3)
 
@@ -72,7 +76,8 @@ class Session:
                 yield from result
             else:
                 yield result
-        except DecodeInterrupted:  # of a command that has no result before its end
+        except DecodeInterrupted:
+            # Other commands end with what they have so far; this one has nothing.
             raise UsageError("It was stopped before its end.") from None
         if isinstance(command, wire.GenerateCommand | wire.ScoreDraftCommand):
             yield from self.measured_costs()
@@ -124,10 +129,10 @@ class Session:
         """
         self._stop_requested = False
         self._profiler.empty_memories()
-        shown = ""
+        last_step = ""
         for step in self._profiler.measure(command.seconds):
-            if step != shown:
-                shown = step
+            if step != last_step:
+                last_step = step
                 yield SpeculationPlan("probing", step)
             if self._stop_requested:
                 break
@@ -177,7 +182,11 @@ class Session:
         else:
             decoder = IndependentDecoder(self._target)
         return replay_passes(
-            decoder, self._target.n_vocab, prompt, command, self._is_cancelled
+            decoder,
+            self._target.n_vocab,
+            prompt,
+            command=command,
+            cancelled=self._is_cancelled,
         )
 
     def score_draft(self, command: wire.ScoreDraftCommand) -> wire.DraftScore:
@@ -194,7 +203,7 @@ class Session:
         if draft is None:
             raise UsageError("There is no draft to be judged.")
         if draft.kind == "model":
-            score = draft_scoring.score_model(draft.open_scored(), answer)
+            score = draft_scoring.score_model(draft.load_for_scoring(), answer)
         else:
             inputs = self._drafters.inputs(prepared, draft)
             drafter = drafters.make(draft.kind, inputs)
@@ -213,20 +222,17 @@ class Session:
         vocabulary = self._target.vocabulary
         passes = rescore(
             self._target_cache,
-            self._preparer.prompt_tokens(command),
-            command.tokens,
-            self._max_width,
-            self._is_cancelled,
+            prompt=self._preparer.prompt_tokens(command),
+            tokens=command.tokens,
+            width=self._max_width,
+            cancelled=self._is_cancelled,
         )
         for scores in passes:
-            places = [
-                TokenScore(
-                    score.chosen.p,
-                    score.chosen.rank,
-                    to_alternatives(score, vocabulary),
-                )
-                for score in scores
-            ]
+            places: list[TokenScore] = []
+            for score in scores:
+                alternatives = to_alternatives(score, vocabulary)
+                chosen = score.chosen
+                places.append(TokenScore(chosen.p, chosen.rank, alternatives))
             yield wire.InspectResult(tuple(places))
 
     def _is_cancelled(self) -> bool:

@@ -21,39 +21,48 @@ from localspec.machine.ggml import GgmlLibrary
 from localspec.models.gguf import parser, writer
 from localspec.protocol.wire import ContextSettings
 
-_WIDTHS = (1, 2, 4, 8, 256)
+_PASS_WIDTHS = (1, 2, 4, 8, 256)
 _ROUNDS = 3
-_PASSES = {1: 7, 256: 1}  # Of a width, one after the other in a round; 3 of the others.
-_LAYERS = 2
-_WIDTH = 2048
-_FFN_WIDTH = 5632
-_HEADS = 32
-_KV_HEADS = 8
-"""A layer of a model of 1 B: two of them are 92 M weights, more than a CPU's cache
-holds.
-"""
-_ON_CPU = ContextSettings(n_gpu_layers=0, n_ctx=512)
+_N_PASSES = {1: 7, 2: 3, 4: 3, 8: 3, 256: 1}
+"""How many passes of each width follow each other in a round."""
+
+# The layers of a model of 1 B: two of them are 92 M weights, more than a CPU's cache
+# holds.
+_N_LAYERS = 2
+_N_EMBD = 2048
+_N_FF = 5632
+_N_HEAD = 32
+_N_HEAD_KV = 8
+_N_VOCAB = 32
+_N_CTX = 512
+_ON_CPU = ContextSettings(n_gpu_layers=0, n_ctx=_N_CTX)
+_ALIGNMENT = 32
+_F32 = 0  # Its number in ggml.
 
 
 def time_type(type_number: int) -> dict[str, Any]:
-    """Milliseconds of a pass by width, of two layers with weights of one type, and the
-    share of the CPUs that other programs used meanwhile.
+    """Time passes of two layers with weights of one type.
 
-    The weights are one random row again and again: the time does not depend on them.
+    Returns milliseconds by width (`pass_ms`), and the share of the CPUs that other
+    programs used meanwhile (`other_load`). The weights are one random row again and
+    again: the time does not depend on them.
     """
     load = OtherCpuLoad(os.getpid(), os.getppid())
     load.start()
     with tempfile.TemporaryDirectory(prefix="localspec-types-") as folder:
         path = Path(folder) / "layers.gguf"
         _write_layers(path, type_number)
-        given = llama_params.model_params(C, _ON_CPU)
-        model = C.llama_model_load_from_file(os.fsencode(path), given.params)
+        model_params = llama_params.model_params(C, _ON_CPU)
+        model = C.llama_model_load_from_file(os.fsencode(path), model_params.params)
         if not model:
             raise library.load_error(path)
         params = C.llama_context_default_params()
-        params.n_ctx = params.n_batch = params.n_ubatch = 512
-        params.op_offload = False  # else a GPU computes the wide passes
-        params.n_threads = params.n_threads_batch = choose_n_threads()
+        params.n_ctx = _N_CTX
+        params.n_batch = _N_CTX
+        params.n_ubatch = _N_CTX
+        params.op_offload = False  # Otherwise a GPU computes the wide passes.
+        params.n_threads = choose_n_threads()
+        params.n_threads_batch = params.n_threads
         context = C.llama_init_from_model(model, params)
         try:
             if not context:
@@ -65,76 +74,101 @@ def time_type(type_number: int) -> dict[str, Any]:
 
 
 def _time_widths(context: Any) -> dict[int, float]:
-    memory = C.llama_get_memory(context)
-    batch = C.llama_batch_init(256, 0, 1)
-    times: dict[int, list[float]] = {width: [] for width in _WIDTHS}
-    for width in _WIDTHS * _ROUNDS:
-        batch.n_tokens = width
-        for i in range(width):
-            batch.token[i] = 1
-            batch.pos[i] = i
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
-            batch.logits[i] = i == width - 1
-        passes = []
-        for _ in range(_PASSES.get(width, 3)):
-            C.llama_memory_clear(memory, True)
-            began = time.perf_counter()
-            if (code := C.llama_decode(context, batch)) != 0:
-                raise library.decode_error(code)
-            C.llama_synchronize(context)
-            passes.append((time.perf_counter() - began) * 1e3)
-        # the first builds the graph that the others reuse
-        times[width] += passes[1:] or passes
-    C.llama_batch_free(batch)
+    batch = C.llama_batch_init(max(_PASS_WIDTHS), 0, 1)
+    times: dict[int, list[float]] = {width: [] for width in _PASS_WIDTHS}
+    try:
+        for _ in range(_ROUNDS):
+            for width in _PASS_WIDTHS:
+                times[width] += _time_passes(context, batch, width)
+    finally:
+        C.llama_batch_free(batch)
     return {width: round(median(ms), 4) for width, ms in times.items()}
 
 
+def _time_passes(context: Any, batch: Any, width: int) -> list[float]:
+    """Milliseconds of some passes of one width, one after the other."""
+    batch.n_tokens = width
+    for i in range(width):
+        batch.token[i] = 1
+        batch.pos[i] = i
+        batch.n_seq_id[i] = 1
+        batch.seq_id[i][0] = 0
+        batch.logits[i] = i == width - 1
+    memory = C.llama_get_memory(context)
+    times: list[float] = []
+    for _ in range(_N_PASSES[width]):
+        C.llama_memory_clear(memory, True)
+        began = time.perf_counter()
+        code = C.llama_decode(context, batch)
+        if code != 0:
+            raise library.decode_error(code)
+        C.llama_synchronize(context)
+        times.append((time.perf_counter() - began) * 1e3)
+    # The first pass builds the graph, which the others reuse.
+    return times[1:] or times
+
+
 def _write_layers(path: Path, type_number: int) -> None:
-    kv_width = _WIDTH * _KV_HEADS // _HEADS
-    shapes = {"token_embd.weight": (_WIDTH, 32), "output_norm.weight": (_WIDTH,)}
-    for il in range(_LAYERS):
-        layer = {
-            "attn_norm": (_WIDTH,),
-            "attn_q": (_WIDTH, _WIDTH),
-            "attn_k": (_WIDTH, kv_width),
-            "attn_v": (_WIDTH, kv_width),
-            "attn_output": (_WIDTH, _WIDTH),
-            "ffn_norm": (_WIDTH,),
-            "ffn_gate": (_WIDTH, _FFN_WIDTH),
-            "ffn_up": (_WIDTH, _FFN_WIDTH),
-            "ffn_down": (_FFN_WIDTH, _WIDTH),
-        }
-        shapes |= {f"blk.{il}.{name}.weight": shape for name, shape in layer.items()}
-    tensors = list[parser.TensorInfo]()
-    data = list[bytes]()
-    at = 0
-    for name, shape in shapes.items():
+    """Write a model's file with two layers; norms and embeddings are F32."""
+    tensors: list[parser.TensorInfo] = []
+    data: list[bytes] = []
+    offset = 0
+    for name, shape in _tensor_shapes().items():
         is_vector = len(shape) == 1
-        number = 0 if is_vector or name.startswith("token") else type_number
-        rows = _quantize_row(number, shape[0]) * (1 if is_vector else shape[1])
-        tensors.append(parser.TensorInfo(name, shape, number, at, len(rows)))
-        data.append(rows + bytes(-len(rows) % 32))
-        at += len(data[-1])
+        is_small = is_vector or name.startswith("token")
+        number = _F32 if is_small else type_number
+        weights = _quantize_row(number, shape[0])
+        if not is_vector:
+            weights *= shape[1]
+        tensor = parser.TensorInfo(
+            name=name, shape=shape, type=number, offset=offset, n_bytes=len(weights)
+        )
+        padded = weights + bytes(-len(weights) % _ALIGNMENT)
+        tensors.append(tensor)
+        data.append(padded)
+        offset += len(padded)
     keys: dict[str, parser.Value] = {
         "general.architecture": "llama",
-        "llama.context_length": 512,
-        "llama.embedding_length": _WIDTH,
-        "llama.block_count": _LAYERS,
-        "llama.feed_forward_length": _FFN_WIDTH,
-        "llama.attention.head_count": _HEADS,
-        "llama.attention.head_count_kv": _KV_HEADS,
+        "llama.context_length": _N_CTX,
+        "llama.embedding_length": _N_EMBD,
+        "llama.block_count": _N_LAYERS,
+        "llama.feed_forward_length": _N_FF,
+        "llama.attention.head_count": _N_HEAD,
+        "llama.attention.head_count_kv": _N_HEAD_KV,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
-        "llama.vocab_size": 32,
+        "llama.vocab_size": _N_VOCAB,
         "tokenizer.ggml.model": "none",
     }
     entries = [writer.pack_entry(key, value) for key, value in keys.items()]
     with path.open("wb") as file:
-        file.write(writer.serialize(entries, tensors, 32))
+        file.write(writer.serialize(entries, tensors, _ALIGNMENT))
         file.writelines(data)
 
 
+def _tensor_shapes() -> dict[str, tuple[int, ...]]:
+    """The tensors of the file, by name: width, and height if it is a matrix."""
+    n_embd_kv = _N_EMBD * _N_HEAD_KV // _N_HEAD
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (_N_EMBD, _N_VOCAB),
+        "output_norm.weight": (_N_EMBD,),
+    }
+    for i in range(_N_LAYERS):
+        shapes |= {
+            f"blk.{i}.attn_norm.weight": (_N_EMBD,),
+            f"blk.{i}.attn_q.weight": (_N_EMBD, _N_EMBD),
+            f"blk.{i}.attn_k.weight": (_N_EMBD, n_embd_kv),
+            f"blk.{i}.attn_v.weight": (_N_EMBD, n_embd_kv),
+            f"blk.{i}.attn_output.weight": (_N_EMBD, _N_EMBD),
+            f"blk.{i}.ffn_norm.weight": (_N_EMBD,),
+            f"blk.{i}.ffn_gate.weight": (_N_EMBD, _N_FF),
+            f"blk.{i}.ffn_up.weight": (_N_EMBD, _N_FF),
+            f"blk.{i}.ffn_down.weight": (_N_FF, _N_EMBD),
+        }
+    return shapes
+
+
 def _quantize_row(type_number: int, width: int) -> bytes:
+    """A row of random weights in a type."""
     row = np.random.default_rng(width).standard_normal(width).astype(np.float32) / 32
     name, elements, n_bytes = parser.GGML_TYPES[type_number]
     if name == "F32":

@@ -1,3 +1,1 @@
-"""The engine process as the parent sees it: commands, events, timeouts, exit causes and
-log.
-"""
+"""The engine process as its parent sees it."""

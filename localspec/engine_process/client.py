@@ -1,4 +1,4 @@
-"""The engine process as the parent sees it: commands, events, timeouts and its exit."""
+"""Runs an engine process: sends commands, receives events, and notices a hang or exit."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ class EngineTimeouts(Struct, frozen=True):
     slow_notice: float = 30
     """Seconds after which a notice shows that the engine is still computing."""
     remote_check: float = 5
-    """Seconds without progress after which remote hosts are asked whether they are
-    there.
-    """
+    """Seconds without progress after which remote hosts are asked for a sign of life."""
     compiling: float = 1800
-    """Replaces the others while a GPU's driver may compile its programs: that takes long
-    and shows no progress.
+    """Replaces the others while a GPU's driver may compile its programs.
+
+    That takes long and shows no progress.
     """
 
 
 _BUSY_CORES = 0.05
-"""An engine without progress that uses so many CPU seconds a second is computing; a
-deadlock uses none.
+"""An engine without progress that uses so many CPU seconds a second is computing.
+
+A deadlock uses none.
 """
 _BUSY_SECONDS = 30
-"""The engine counts as computing for so long after such a heartbeat: other programs take
-the cores too.
+"""The engine counts as computing for so long after such a heartbeat, because other
+programs may have taken the cores meanwhile.
 """
 
 
@@ -246,11 +246,9 @@ class EngineProcess:
     def _keep_reply(self, output: wire.EngineOutput) -> Event | None:
         """Return an event; keep another reply. Raises the engine's error."""
         if isinstance(output, wire.FailureReply):
-            hint = (
-                errors.Hint(output.hint_template)
-                if output.hint_template
-                else output.hint
-            )
+            hint = output.hint
+            if output.hint_template:
+                hint = errors.Hint(output.hint_template)
             raise errors.from_code(output.code, output.message, hint)
         if isinstance(output, wire.MeasuredCosts):
             self.measured = output
@@ -325,8 +323,9 @@ class EngineProcess:
         if not self._remote_hosts or since < self._timeouts.remote_check:
             return False
         self._hosts_checked_at = now
-        # llama.cpp would wait for ever.
-        return bool(remote_devices.source().find_silent(self._remote_hosts))
+        # llama.cpp would wait for ever for a computer that is gone.
+        silent = remote_devices.source().find_silent(self._remote_hosts)
+        return len(silent) > 0
 
     def _handshake(self) -> None:
         output = self._next_output(0, self._timeouts.handshake)
@@ -367,12 +366,14 @@ class EngineProcess:
         """Stop the answer and discard its remaining output."""
         self.stop()
         until = time.monotonic() + self._timeouts.stop
-        while (left := until - time.monotonic()) > 0:
+        seconds_left = self._timeouts.stop
+        while seconds_left > 0:
             output = self._next_output(
-                self._command_number, left, stuck_timeout=self._timeouts.stop
+                self._command_number, seconds_left, stuck_timeout=self._timeouts.stop
             )
             if isinstance(output, wire.DoneReply | wire.FailureReply | EngineExit):
                 return
+            seconds_left = until - time.monotonic()
         self._kill(exit_causes.HANG)
 
     def _kill(self, cause: EngineExit) -> EngineExit:
@@ -400,14 +401,8 @@ class EngineProcess:
         except (ValueError, RecursionError):
             self._process.kill()
             self._process.wait()
-            self._outputs.put(
-                (
-                    0,
-                    replace(
-                        exit_causes.PROTOCOL_ERROR, log=tuple(self._log.last_lines)
-                    ),
-                )
-            )
+            log = tuple(self._log.last_lines)
+            self._outputs.put((0, replace(exit_causes.PROTOCOL_ERROR, log=log)))
             return
         try:
             code = self._process.wait(timeout=self._timeouts.stop)
@@ -415,6 +410,5 @@ class EngineProcess:
             self._process.kill()
             code = None
         self._log_thread.join(timeout=2)  # for its last log lines
-        self._outputs.put(
-            (0, exit_causes.classify_exit(code, list(self._log.last_lines)))
-        )
+        cause = exit_causes.classify_exit(code, list(self._log.last_lines))
+        self._outputs.put((0, cause))

@@ -15,8 +15,9 @@ from localspec.sanitize import sanitize
 
 _MAX_LINES_KEPT = 200
 _MAX_LINE_LENGTH = 4096
-# Approximate size of engine.log; then it is renamed to engine.log.1.
 _MAX_FILE_BYTES = 1_000_000
+"""If engine.log is larger, it is renamed to engine.log.1 and a new one begins."""
+_READ_SIZE = 65536
 
 
 def log_path() -> Path:
@@ -63,9 +64,6 @@ def _append_to_file(path: Path, data: bytes) -> None:
         os.write(file, data)
     finally:
         os.close(file)
-
-
-_READ_SIZE = 65536
 
 
 def read_batches(

@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import errors, extras
@@ -40,34 +41,43 @@ _TRY_ANOTHER_FILE = errors.Hint(
 
 _FILE_CHANGED = "The model file changed or its disk went away while it was in use"
 
-# One backend of llama.cpp, built for three vendors.
+
+class LogCause(Struct, frozen=True):
+    """A cause of an exit that the log shows."""
+
+    how: str
+    """`EngineExit.how`; empty: the signal or the exit code."""
+    hint: str
+    pattern: str
+    """A regular expression for the log in lower case."""
+
+
 _GPU_ERROR = "(cuda|rocm|musa) error"
-_LOG_CAUSES: tuple[tuple[str, str, str], ...] = (
-    (
+"""One backend of llama.cpp is built for three vendors."""
+_LOG_CAUSES = (
+    LogCause(
         "oom-gpu",
         _USE_LESS_MEMORY,
         f"{_GPU_ERROR}: out of memory|cudamalloc failed|erroroutofdevicememory",
     ),
-    (
+    LogCause(
         "oom-host",
         _USE_LESS_MEMORY,
         "bad_alloc|memoryerror|insufficient memory|outofhostmemory",
     ),
-    (
+    LogCause(
         "assert",
         _TRY_ANOTHER_FILE,
         f"ggml_assert|ggml_abort|terminate called|fatal error|{_GPU_ERROR}",
     ),
-    ("", _FREE_DISK_SPACE, "no space left on device|disk quota exceeded"),
-    (
+    LogCause("", _FREE_DISK_SPACE, "no space left on device|disk quota exceeded"),
+    LogCause(
         "",
         _REINSTALL,
         "modulenotfounderror: |importerror: |attributeerror: module 'llama_cpp",
     ),
 )
-"""Cause, hint, and the pattern in the log that shows it; "": the signal or the exit
-code.
-"""
+"""The first that matches is the cause."""
 
 _SIGNAL_HINTS = {
     "SIGKILL": _USE_LESS_MEMORY,
@@ -107,12 +117,14 @@ def classify_exit(code: int | None, log: Sequence[str]) -> EngineExit:
     name = _signal_name(code)
     how = f"signal {name}" if name else f"exit {code}"
     log_text = " ".join(log).lower()
-    for cause, hint, pattern in _LOG_CAUSES:
-        if re.search(pattern, log_text) and (cause or code is not None):
-            return EngineExit(cause or how, tuple(log), hint)
+    for cause in _LOG_CAUSES:
+        is_known = cause.how != "" or code is not None
+        if is_known and re.search(cause.pattern, log_text):
+            return EngineExit(cause.how or how, tuple(log), cause.hint)
     if code is None:
         return replace(PROTOCOL_ERROR, log=tuple(log))
-    how = "oom-system" if name == "SIGKILL" else how
+    if name == "SIGKILL":
+        how = "oom-system"
     return EngineExit(how, tuple(log), _SIGNAL_HINTS.get(name, _TRY_ANOTHER_FILE))
 
 
@@ -168,7 +180,8 @@ def blame_changed_file(
 
 
 def exit_error(engine_exit: EngineExit) -> errors.LocalspecError:
-    pattern = "|".join(["error", *(pattern for *_, pattern in _LOG_CAUSES)])
+    """The error to raise for an exit: with the last line of the log that shows a cause."""
+    pattern = "|".join(["error", *(cause.pattern for cause in _LOG_CAUSES)])
     lines = [line for line in engine_exit.log if re.search(pattern, line.lower())]
     last = f" Last log line: {lines[-1]}" if lines else ""
     kind: type[errors.LocalspecError] = errors.EngineError

@@ -1,8 +1,8 @@
-"""Events of the engine, as frozen dataclasses and as JSON lines.
+"""Events of the engine, as frozen msgspec Structs and as lines of JSON.
 
-The wire, `--events` files and history use the same schema. Every line has `"v": 1` and
-`"ev"`; unknown fields are ignored and unknown events skipped. Documented in
-docs/events.md.
+The wire, `--events` files and history use the same schema, which docs/events.md
+describes. Every line has `"v": 1` and `"ev"`. Unknown fields are ignored, and unknown
+events skipped.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Alternative(Struct, frozen=True):
     p: Number
     rank: int
     p_draft: Number | None = None
-    # Whether this is the draft token that was rejected here.
     was_drafted: bool = field(default=False, name="guessed")
+    """Whether this is the draft token that was rejected here."""
     piece: str | None = None  # As in `Token`.
 
 
@@ -71,8 +71,8 @@ class Token(Struct, frozen=True):
     rank: int | None = None
     alternatives: tuple[Alternative, ...] = field(default=(), name="instead")
     """The rejected draft token first, then the target's likeliest other tokens."""
-    # Its own bytes, as Latin-1, where they are not those of `text`.
     piece: str | None = None
+    """Its own bytes, as Latin-1, where they are not those of `text`."""
 
 
 class RoundTimes(Struct, frozen=True):
@@ -219,13 +219,14 @@ def _encode_round(event: Round) -> str:
     """
     tokens = ",".join(map(_encode_token, event.tokens))
     source = "null" if event.source is None else _quote(event.source)
-    ms = event.ms
+    reason = _quote(event.reason)
     overlap = f',"overlap":"{event.overlap}"' if event.overlap else ""
+    ms = event.ms
+    times = f'{{"draft":{ms.draft!r},"verify":{ms.verify!r},"host":{ms.host!r}}}'
+    head = f'"v":{SCHEMA_VERSION},"ev":"round","n":{event.n},"source":{source}'
+    counts = f'"drafted":{event.drafted},"accepted":{event.accepted}'
     return (
-        f'{{"v":{SCHEMA_VERSION},"ev":"round","n":{event.n},"source":{source},'
-        f'"reason":{_quote(event.reason)},"drafted":{event.drafted},'
-        f'"accepted":{event.accepted},"tokens":[{tokens}],'
-        f'"ms":{{"draft":{ms.draft!r},"verify":{ms.verify!r},"host":{ms.host!r}}}'
+        f'{{{head},"reason":{reason},{counts},"tokens":[{tokens}],"ms":{times}'
         f"{overlap}}}"
     )
 

@@ -16,9 +16,11 @@ _T = TypeVar("_T")
 Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | float
 """A number that is written as it was read: msgspec makes 2 of a `float` field 2.0."""
 _PLACE = re.compile(r" - at (`key` in )?`\$(.*)`$")
+"""The end of msgspec's messages: the place of a value, or of a key."""
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.(\w+)")
 _ANY_KEY = "..."
 _NOT_A_CHOICE = "Invalid enum value"
+"""How msgspec's message begins for a word that a `Literal` does not have."""
 _MAX_PROBLEM_CHARS = 200  # A problem may quote a name of any length.
 
 
@@ -30,7 +32,8 @@ class JsonError(ValueError):
     """
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}" if path else problem)
+        message = f"{path}: {problem}" if path else problem
+        super().__init__(message)
         self.path = path
         self.problem = problem
 
@@ -104,13 +107,16 @@ def _explain(message: str, body: Any, kind: Any, strict: bool) -> JsonError:
             steps.append(int(index))
         else:
             steps.append(_find_key(body, steps, is_right))
-    value = _find_key(body, steps, is_right) if place[1] else _get(body, steps)
+    path = _join_steps(steps)
+    is_about_key = place[1] is not None
+    value = _find_key(body, steps, is_right) if is_about_key else _get(body, steps)
     if problem.startswith(_NOT_A_CHOICE):
         choices = _find_choices(kind, steps)
         if choices:
-            problem = f"Expected one of {', '.join(map(repr, choices))}, got"
-            return JsonError(_join_steps(steps), f"{problem} {reprlib.repr(value)}")
-    return JsonError(_join_steps(steps), _add_value(problem, value))
+            expected = ", ".join(map(repr, choices))
+            problem = f"Expected one of {expected}, got {reprlib.repr(value)}"
+            return JsonError(path, problem)
+    return JsonError(path, _add_value(problem, value))
 
 
 def _find_choices(kind: Any, steps: Sequence[str | int]) -> tuple[object, ...]:
@@ -193,5 +199,10 @@ def _replace_at(body: Any, steps: Sequence[str | int], value: Any) -> Any:
 
 def _join_steps(steps: Sequence[str | int]) -> str:
     """`models`, 3 and `shape` become `models[3].shape`."""
-    path = "".join(f"[{s}]" if isinstance(s, int) else f".{s:.60}" for s in steps)
+    path = ""
+    for step in steps:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            path += f".{step:.60}"
     return path.removeprefix(".")

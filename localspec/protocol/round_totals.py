@@ -1,4 +1,7 @@
-"""Totals over rounds: the one sum of drafted and accepted tokens, as vLLM defines it."""
+"""Totals over rounds.
+
+Every report counts drafted and accepted tokens with these classes, as vLLM defines them.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,19 @@ class RoundTotals(DraftTotals):
 
     tokens: int = 0
     plain_rounds: int = 0  # Rounds without a draft.
-    emitted_speculating: int = 0
+    emitted_speculating: int = 0  # Tokens that rounds with a draft emitted.
     histogram: list[int] = field(default_factory=list)
     """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted."""
     verified: list[int] = field(default_factory=list)
-    """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted or
-    rejected: one more than accepted, unless all were or the answer ended before.
+    """Number of rounds with a draft in which 0, 1, 2, … tokens were accepted or rejected.
+
+    The token after the accepted ones was rejected, unless all were accepted or the answer
+    ended before. Of four draft tokens with one accepted, two are verified.
     """
     by_source: dict[str, DraftTotals] = field(default_factory=dict)
     host_ms: float = 0.0
-    # Rounds whose draft was continued during the target pass before.
     overlapped: int = 0
+    """Rounds whose draft was continued during the target pass before."""
     overlap_hits: int = 0  # Those in which what was drafted then could be used.
 
     @classmethod
@@ -58,18 +63,21 @@ class RoundTotals(DraftTotals):
 
     def add(self, event: Round) -> None:
         self.host_ms += event.ms.host
-        self.overlapped += event.overlap != ""
-        self.overlap_hits += event.overlap == "hit"
+        if event.overlap:
+            self.overlapped += 1
+        if event.overlap == "hit":
+            self.overlap_hits += 1
         self.count_round(
-            event.drafted,
-            event.accepted,
-            len(event.tokens),
-            event.ms.draft,
-            event.source or "?",
+            drafted=event.drafted,
+            accepted=event.accepted,
+            emitted=len(event.tokens),
+            draft_ms=event.ms.draft,
+            source=event.source or "?",
         )
 
     def count_round(
         self,
+        *,
         drafted: int,
         accepted: int,
         emitted: int,
@@ -82,21 +90,28 @@ class RoundTotals(DraftTotals):
             return
         self.count(drafted, accepted, draft_ms)
         self.emitted_speculating += emitted
+        n_verified = accepted
+        if accepted < drafted and accepted < emitted:
+            n_verified += 1
         _increment(self.histogram, accepted)
-        _increment(self.verified, accepted + (accepted < min(drafted, emitted)))
-        self.by_source.setdefault(source, DraftTotals()).count(
-            drafted, accepted, draft_ms
-        )
+        _increment(self.verified, n_verified)
+        of_source = self.by_source.setdefault(source, DraftTotals())
+        of_source.count(drafted, accepted, draft_ms)
 
     @property
     def by_position(self) -> list[DraftTotals]:
-        """Tokens verified at each position of a draft, that is, after all earlier ones
-        were accepted.
+        """For each position of a draft, how many tokens were verified and accepted there.
+
+        A token is verified only if all before it are accepted.
         """
-        reached = [sum(self.verified[n:]) for n in range(1, len(self.verified))]
-        return [
-            DraftTotals(n, n, sum(self.histogram[i:])) for i, n in enumerate(reached, 1)
-        ]
+        totals: list[DraftTotals] = []
+        for position in range(1, len(self.verified)):
+            n_verified = sum(self.verified[position:])
+            n_accepted = sum(self.histogram[position:])
+            totals.append(
+                DraftTotals(rounds=n_verified, drafted=n_verified, accepted=n_accepted)
+            )
+        return totals
 
     @property
     def mean_accepted_length(self) -> float | None:
@@ -138,6 +153,7 @@ class RoundTotals(DraftTotals):
 
 
 def _increment(counts: list[int], i: int) -> None:
+    """Count one more at index `i`, for which the list may be too short."""
     counts += [0] * (i + 1 - len(counts))
     counts[i] += 1
 

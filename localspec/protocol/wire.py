@@ -19,10 +19,10 @@ from localspec.protocol.json_values import (
     to_plain,
 )
 
-# Incremented by changes that an older version would misunderstand.
 PROTOCOL_VERSION = 1
-# Maximum length of a reply line, far longer than any event.
+"""Incremented by changes that an older version would misunderstand."""
 MAX_LINE_BYTES = 4 * 1024 * 1024
+"""Maximum length of a reply line, far longer than any event."""
 
 VerifyMode = Literal["coupled", "rejection", "block", "match"]
 KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
@@ -31,12 +31,14 @@ FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
 OutputLayer = Literal["local", "remote"]
 
-ALL_LAYERS = -1  # Of `n_gpu_layers` and `cpu_moe`.
-# Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded.
+ALL_LAYERS = -1
+"""A value of `n_gpu_layers` and `cpu_moe`."""
 DRAFT_MAX = 16
-DRY_WINDOW = 64  # tokens that DRY searches for repeated sequences: llama.cpp's default
-# Draft length of a drafter selected by name, if no other is requested.
+"""Maximum draft length; determines n_outputs_max and n_rs_seq when a pair is loaded."""
+DRY_WINDOW = 64
+"""DRY searches so many tokens for repeated sequences: llama.cpp's default."""
 DEFAULT_DRAFT_LENGTH = 5
+"""Draft length of a drafter selected by name, if no other is requested."""
 
 
 class SamplingParams(Struct, frozen=True):
@@ -55,11 +57,13 @@ class SamplingParams(Struct, frozen=True):
     seed: int = 0
     presence_penalty: Number = 0.0
     frequency_penalty: Number = 0.0
-    # Token ids, and what is added to their logits.
     logit_bias: tuple[tuple[int, Number], ...] = ()
+    """Token ids, and what is added to their logits."""
     dry_multiplier: Number = 0.0
-    """Tokens that extend a repeated sequence lose multiplier * base ** (length -
-    allowed).
+    """DRY: the logits of tokens that extend a repeated sequence are reduced.
+
+    By multiplier * base ** (length - allowed), if the sequence is at least as long as
+    allowed.
     """
     dry_base: Number = 1.75
     dry_allowed_length: int = 2
@@ -162,8 +166,8 @@ class LoadCommand(Struct, frozen=True):
 
     None: across devices, where it is worth it.
     """
-    # Measure threads and costs while no command is pending.
     measure_when_idle: bool = False
+    """Measure threads and costs while no command is pending."""
     snapshot_bytes: int = 0  # RAM for copies of other conversations' KV caches.
 
 
@@ -199,14 +203,14 @@ class GenerateCommand(Struct, frozen=True):
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     verify: VerifyMode = "coupled"
-    # `auto`, `off`, or a drafter's name: a row of `localspec/draft_kinds.py`.
     spec: str = "auto"
+    """`auto`, `off`, or a drafter's name: a row of `localspec/draft_kinds.py`."""
     draft_length: int | None = None
     """Max draft tokens per round if `spec` is `auto`; the draft length if it names a
     drafter. None: adaptive, or DEFAULT_DRAFT_LENGTH.
     """
-    # Draft on while the target verifies. None: as the pair was loaded.
     overlap: bool | None = None
+    """Draft on while the target verifies. None: as the pair was loaded."""
     why: str = ""  # The caller's reason for `spec`, reported as `SpeculationPlan.why`.
     messages: tuple[ChatMessage, ...] = ()
     prior_messages: tuple[ChatMessage, ...] = ()
@@ -215,24 +219,22 @@ class GenerateCommand(Struct, frozen=True):
     """Tokens of the answer so far, which count towards `max_tokens`; generation
     continues after them, and their text is not sent again.
     """
-    # Name of a built-in template; None for the model's own, if any.
     template: str | None = None
-    # Passed to the template; None for the template's default.
+    """Name of a built-in template; None for the model's own, if any."""
     think: bool | None = None
-    # Maximum thinking tokens; then the thinking part is closed.
+    """Passed to the template; None for the template's default."""
     think_budget: int | None = None
+    """Maximum thinking tokens; then the thinking part is closed."""
     effort: str = ""  # How hard to think: one of `thinking_effort.EFFORTS`.
-    # Whether tokens carry their probabilities, rank and alternatives.
     probabilities: bool = False
-    # A GBNF grammar that the answer follows; its thinking part is free.
+    """Whether tokens carry their probabilities, rank and alternatives."""
     grammar: str = ""
+    """A GBNF grammar that the answer follows; its thinking part is free."""
     json_schema: str = ""
-    """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`.
-    """
+    """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`."""
     tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
     answer_prefix: str = ""
-    """Text that the answer begins with, without a thinking part; it is not sent back.
-    """
+    """Text that the answer begins with, without a thinking part; it is not sent back."""
     prefill: str = ""
     """As `answer_prefix`, but plain text that `grammar` and `json_schema` hold for,
     too. It may begin with a thinking part; if that is open, the answer goes on
@@ -242,19 +244,20 @@ class GenerateCommand(Struct, frozen=True):
     """With `probabilities`: how many of the target's other tokens are reported."""
     prompt_tokens: tuple[int, ...] = ()
     """Without `messages`: the prompt as tokens, instead of `text`."""
-    # Text that the answer probably repeats: prompt lookup copies from it.
     prediction: str = ""
+    """Text that the answer probably repeats: prompt lookup copies from it."""
 
     def to_count(self) -> CountCommand:
         """The command that counts the tokens of the same prompt."""
-        prompt = (
-            self.text,
-            self.messages,
-            self.template,
-            self.think,
-            self.prior_messages,
+        return CountCommand(
+            text=self.text,
+            messages=self.messages,
+            template=self.template,
+            think=self.think,
+            prior_messages=self.prior_messages,
+            tools=self.tools,
+            effort=self.effort,
         )
-        return CountCommand(*prompt, self.tools, self.effort)
 
 
 class ProbeCommand(Struct, frozen=True):
@@ -347,8 +350,8 @@ class HeartbeatReply(Struct, frozen=True):
     """
 
     stuck: float
-    # CPU seconds the engine used per second since the heartbeat before.
     busy: float = 0.0
+    """CPU seconds the engine used per second since the heartbeat before."""
 
 
 class FailureReply(Struct, frozen=True):
@@ -377,16 +380,6 @@ class ReplayResult(Struct, frozen=True):
     probability: tuple[float, ...]
     below: tuple[float, ...]
     above: tuple[float, ...]
-
-
-class RenderResult(Struct, frozen=True):
-    """A chat's prompt text, notices, and the template: `own` or a built-in's name."""
-
-    text: str
-    notices: tuple[events.Notice, ...] = ()
-    template: str = "own"
-    generation_prompt: str = ""
-    """What the template writes after the last message: the end of `text`."""
 
 
 class CountResult(Struct, frozen=True):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
@@ -38,6 +37,14 @@ Before that, these places need a rule for negative ids in a text:
 """
 
 
+def join_parts(parts: Sequence[PromptPart]) -> list[int]:
+    """The ids of all parts, in a new list."""
+    ids: list[int] = []
+    for part in parts:
+        ids += part.ids
+    return ids
+
+
 class DraftRequest(Struct, frozen=True):
     """What a request says of drafting."""
 
@@ -47,18 +54,21 @@ class DraftRequest(Struct, frozen=True):
     verify: VerifyMode = "coupled"  # The name of the answer's verifier.
     why: str = ""  # The caller's reason for `method`.
     prediction: tuple[int, ...] = ()  # Tokens that the answer probably repeats.
-    prompt: list[int] | None = None
-    """The prompt for a draft model with another vocabulary; None if the draft reads the
-    target's.
+    draft_prompt: list[int] | None = None
+    """The prompt for a draft model that reads a chat by its own template and vocabulary;
+    None if it reads the target's prompt.
     """
 
 
 class PreparedAnswer(Struct, frozen=True):
     """The inputs of one answer. They depend on the pair, but not on other answers."""
 
-    parts: tuple[PromptPart, ...]
+    parts: tuple[PromptPart, ...]  # The prompt.
     sampling: SamplingParams
-    max_tokens: int  # `resumed_tokens` count.
+    max_tokens: int
+    """The answer's length at most, with `resumed_tokens`: with 10 of these and a maximum
+    of 30, up to 20 are generated.
+    """
     verifier: Verifier
     is_eog: Callable[[int], bool]
     is_cancelled: Callable[[], bool]
@@ -81,5 +91,5 @@ class PreparedAnswer(Struct, frozen=True):
 
     @property
     def prompt(self) -> list[int]:
-        """The ids of all parts, in a new list."""
-        return list(chain.from_iterable(part.ids for part in self.parts))
+        """The ids of the prompt, in a new list."""
+        return join_parts(self.parts)

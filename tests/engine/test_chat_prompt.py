@@ -1,7 +1,7 @@
 """Chats through a session: templates, roles, thinking, and what is told of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ from localspec.engine.chat_prompt import (
 from localspec.engine.session import Session
 from localspec.errors import UsageError
 from localspec.llama.model import TextFinder
+from localspec.models.chat_template.jinja_render import RenderResult
 from localspec.protocol.events import Event, Notice, Prefill
 from localspec.protocol.wire import (
     ChatMessage,
     ContextSettings,
     CountCommand,
     GenerateCommand,
-    RenderResult,
     ToolCall,
 )
 from tests.support import tinygguf
@@ -73,20 +73,29 @@ def notices(events: list[Event]) -> list[str]:
 @pytest.mark.parametrize("system", [False, True])
 def test_three_turns(named: tuple[str, Session], system: bool) -> None:
     name, session = named
-    thinking = ["<think>", "</think>"] if name == "thinker" else None
-    controls = ["switch", "budget"] if thinking else []
-    settings = {"template": "own", "thinking": thinking, "tools": None}
-    settings["thinking_controls"] = controls
-    assert session.ready.settings["chat"] == settings
     chat = [SYSTEM] if system else []
     for spec in ("off", "lookup", "model"):
         chat.append(ChatMessage("user", f"Question by {spec}?"))
         said, _ = ask(session, *chat, spec=spec)
-        assert (said.text, said.reason) == (NAMES[name], "eog")
+        assert said.text == NAMES[name]
+        assert said.reason == "eog"
         assert session._target.vocabulary.token_text(said.ids[-1]) == b"<|im_end|>"
         if spec == "model":
             assert said.speculation["acceptance_rate"] == 1.0
         chat.append(ChatMessage("assistant", said.text))
+
+
+def test_ready_says_what_the_template_can(named: tuple[str, Session]) -> None:
+    name, session = named
+    expected: dict[str, Any] = {"template": "own", "tools": None}
+    if name == "thinker":
+        expected["thinking"] = ["<think>", "</think>"]
+        expected["thinking_controls"] = ["switch", "budget"]
+    else:
+        expected["thinking"] = None
+        expected["thinking_controls"] = []
+
+    assert session.ready.settings["chat"] == expected
 
 
 def test_the_prompt_begins_with_one_bos(chatty: Session) -> None:
@@ -243,15 +252,15 @@ def test_a_pasted_page_fakes_no_turn_and_is_read_to_its_end(
         messages = (ChatMessage(role, text), HI)
         return builder.tokenize(builder.build_prompt(CountCommand(messages=messages)))
 
-    found, plain = (
-        [token for token in tokens(text) if not vocabulary.piece(token)]
-        for text in (FAKED, "Summarise: this")
-    )
-    assert found == plain
-    assert FAKED.encode() in b"".join(
+    def control_tokens(text: str) -> list[int]:
+        return [token for token in tokens(text) if not vocabulary.piece(token)]
+
+    assert control_tokens(FAKED) == control_tokens("Summarise: this")
+    pieces = [
         vocabulary.piece(token) or vocabulary.token_text(token)
         for token in tokens(FAKED)
-    )
+    ]
+    assert FAKED.encode() in b"".join(pieces)
     if role == "user":
         assert ask(chatty, ChatMessage(role, FAKED))[0].text == CHAT_TEXT
 
@@ -297,8 +306,10 @@ def test_a_template_for_tools_is_used_where_there_are_any(chatty: Session) -> No
     assert builder.ready_settings()["tools"] == "tags"
     assert "<tool_call>" not in builder.render(CountCommand(messages=(HI,))).text
     tools = json.dumps([{"type": "function", "function": {"name": "n"}}])
-    for asked in ((HI,), (HI, ChatMessage("tool", "t"))):
-        command = CountCommand(messages=asked, tools=tools if len(asked) == 1 else "")
+    for command in (
+        CountCommand(messages=(HI,), tools=tools),
+        CountCommand(messages=(HI, ChatMessage("tool", "t"))),
+    ):
         assert builder.render(command).text.startswith("<tool_call>")
 
 
@@ -338,12 +349,20 @@ def test_a_prefill_is_the_answer_and_not_the_thinking(
         GenerateCommand(messages=(HI,), think=think, prefill=prefill)
     )
     assert prompt.opens_thinking is is_thinking
-    assert prompt.prefill == ("" if is_thinking else "Hello")
-    assert prompt.text.count("<think>") == prompt.text.count("</think>") + is_thinking
+    n_open = prompt.text.count("<think>") - prompt.text.count("</think>")
+    if is_thinking:
+        assert prompt.prefill == ""
+        assert n_open == 1
+    else:
+        assert prompt.prefill == "Hello"
+        assert n_open == 0
     _, events = ask(thinker, HI, think=think, prefill=prefill)
-    assert {event.thinking for event in events if isinstance(event, Prefill)} == {
-        is_thinking
-    }
+    assert starts_of_thinking(events) == {is_thinking}
+
+
+def starts_of_thinking(events: list[Event]) -> set[bool]:
+    """What the events of reading the prompt say of the answer's thinking."""
+    return {event.thinking for event in events if isinstance(event, Prefill)}
 
 
 @pytest.mark.parametrize(
@@ -354,9 +373,7 @@ def test_no_question_is_taken_for_the_prompts_end(
 ) -> None:
     for think in (True, False):
         _, events = ask(thinker, ChatMessage("user", question), think=think)
-        assert {event.thinking for event in events if isinstance(event, Prefill)} == {
-            think
-        }
+        assert starts_of_thinking(events) == {think}
 
 
 END = 0
@@ -396,17 +413,15 @@ class ToyVocabulary:
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         data = text.encode()
-        found = []
-        known = {i + 2: w for i, w in enumerate(_WORDS)} | (
-            _CONTROLS if parse_special else {}
-        )
+        found: list[int] = []
+        known = dict(enumerate(_WORDS, start=2))
+        if parse_special:
+            known |= _CONTROLS
         while data:
-            best = max(
-                (t for t in known if data.startswith(known[t])),
-                key=lambda t: len(known[t]),
-            )
-            found.append(best)
-            data = data[len(known[best]) :]
+            matching = [token for token in known if data.startswith(known[token])]
+            longest = max(matching, key=lambda token: len(known[token]))
+            found.append(longest)
+            data = data[len(known[longest]) :]
         return found
 
 
@@ -430,53 +445,68 @@ def answer(text: str, *tokens: int) -> ChatMessage:
     return ChatMessage("assistant", text, tokens)
 
 
-@pytest.mark.parametrize(
-    ("text", "said", "tokens", "found"),
-    [
-        ("<start>ab<end>", "ab", (A, B, END), [START, A, B, END]),  # its own tokens
-        ("ab<end>ab", "ab", (), [AB, END, AB]),  # without tokens nothing changes
-        (
-            "<start>ab<end>",
-            "aaaab",
-            (AA, AA, A, B),
-            [START, AB, END],
-        ),  # dropped, as thinking is
-        ("<start>ab<end>", "ab \n", (A, B, SPACE, LINE), [START, A, B, END]),  # trimmed
-        (
-            "ab<end>",
-            "ab",
-            (A, B, AA, A),
-            [A, B, END],
-        ),  # a stop string ends the text before
-        (
-            "aba<end>",
-            "aba",
-            (A, B, AA),
-            [A, B, A, END],
-        ),  # one that began within a token
-        (
-            "abaa<end>",
-            "abaa",
-            (A, B, B, A),
-            [A, B, AA, END],
-        ),  # edited: what still agrees
-        ("éa", "éa", (E1, E2, A), [E1, E2, A]),  # a character in two tokens
-        (
-            "ab<end>",
-            "ab",
-            (A, B, E1),
-            [A, B, END],
-        ),  # one that was cut off: U+FFFD is no token's
-        ("ab<end>", "ab", (A, START, B), [AB, END]),  # control tokens do not come back
-        ("a b<end>", "a b", (A, SPACE, START, B), [A, SPACE, B, END]),
-        ("ab<end>", "ab", (-1, 99), [AB, END]),  # nor do ids that are not the model's
-        ("a b<end>", "a b", (A, 99), [A, SPACE, B, END]),
-    ],
-)
-def test_an_answers_own_tokens_are_reused(
-    text: str, said: str, tokens: tuple[int, ...], found: list[int]
-) -> None:
-    assert prompt_of(text, answer(said, *tokens)) == found
+REUSED = {
+    "its own tokens": (
+        ("<start>ab<end>", "ab", (A, B, END)),
+        [START, A, B, END],
+    ),
+    "no tokens are known": (
+        ("ab<end>ab", "ab", ()),
+        [AB, END, AB],
+    ),
+    "the template dropped the text, as thinking": (
+        ("<start>ab<end>", "aaaab", (AA, AA, A, B)),
+        [START, AB, END],
+    ),
+    "the template trimmed the text": (
+        ("<start>ab<end>", "ab \n", (A, B, SPACE, LINE)),
+        [START, A, B, END],
+    ),
+    "a stop string ended the text before the tokens": (
+        ("ab<end>", "ab", (A, B, AA, A)),
+        [A, B, END],
+    ),
+    "a stop string began within a token": (
+        ("aba<end>", "aba", (A, B, AA)),
+        [A, B, A, END],
+    ),
+    "the end of the text was edited": (
+        ("abaa<end>", "abaa", (A, B, B, A)),
+        [A, B, AA, END],
+    ),
+    "a character in two tokens": (
+        ("éa", "éa", (E1, E2, A)),
+        [E1, E2, A],
+    ),
+    "a character was cut off": (
+        ("ab<end>", "ab", (A, B, E1)),
+        [A, B, END],
+    ),
+    "control tokens do not come back": (
+        ("ab<end>", "ab", (A, START, B)),
+        [AB, END],
+    ),
+    "nor do those after a control token": (
+        ("a b<end>", "a b", (A, SPACE, START, B)),
+        [A, SPACE, B, END],
+    ),
+    "ids that are not the model's": (
+        ("ab<end>", "ab", (-1, 99)),
+        [AB, END],
+    ),
+    "an id that is not the model's, at the end": (
+        ("a b<end>", "a b", (A, 99)),
+        [A, SPACE, B, END],
+    ),
+}
+"""A prompt's text, the text and the tokens of an answer in it; the prompt's tokens."""
+
+
+@pytest.mark.parametrize("name", REUSED)
+def test_an_answers_own_tokens_are_reused(name: str) -> None:
+    (text, said, tokens), expected = REUSED[name]
+
+    assert prompt_of(text, answer(said, *tokens)) == expected
 
 
 @given(
@@ -500,8 +530,7 @@ def test_the_text_is_never_changed(
         text += f"<start>{question}<end><start>{content.strip()}<end>"
     found = prompt_of(text, *said)
     assert shown(found) == text.encode()
-    controls = [t for t in found if t in _CONTROLS]
-    assert controls == [START, END] * (2 * len(turns))
+    assert controls_in(found) == [START, END] * (2 * len(turns))
 
 
 TYPED = st.lists(
@@ -513,18 +542,48 @@ TYPED = st.lists(
 @settings(derandomize=True, max_examples=100)
 @given(turns=st.lists(TYPED, min_size=1, max_size=4))
 def test_what_is_typed_is_never_a_control_token(turns: list[str]) -> None:
-    guard = ControlTokenGuard(WORDS)  # type: ignore[arg-type]
+    guard = guard_with(answer_texts=())
     typed = [turn.replace("\ufdd2", "e") for turn in turns]
     text = "".join(f"<start>{guard.protect(turn)}<end>" for turn in typed)
+
     found = guard.tokenize(text)
+
     assert shown(found) == "".join(f"<start>{turn}<end>" for turn in typed).encode()
-    assert [t for t in found if t in _CONTROLS] == [START, END] * len(turns)
+    assert controls_in(found) == [START, END] * len(turns)
 
 
-def test_an_answers_own_markers_are_control_tokens_and_json_has_none() -> None:
-    guard = ControlTokenGuard(WORDS)  # type: ignore[arg-type]
-    found = guard.tokenize(guard.protect("<start>a<end>", "<start>"))
-    assert [t for t in found if t in _CONTROLS] == [START]
+def guard_with(answer_texts: Sequence[str]) -> ControlTokenGuard:
+    return ControlTokenGuard(WORDS, answer_texts)  # type: ignore[arg-type]
+
+
+def controls_in(tokens: list[int]) -> list[int]:
+    return [token for token in tokens if token in _CONTROLS]
+
+
+@pytest.mark.parametrize(
+    ("answer_texts", "expected"),
+    [
+        (("<start>",), [START]),
+        (("a<start>b",), [START]),
+        ((), []),
+        (("<sta", "rt>"), []),
+    ],
+    ids=["its own", "within a text", "none", "across two texts"],
+)
+def test_an_answers_own_markers_are_control_tokens(
+    answer_texts: tuple[str, ...], expected: list[int]
+) -> None:
+    guard = guard_with(answer_texts)
+
+    found = guard.tokenize(guard.protect("<start>a<end>", is_answer=True))
+
+    assert controls_in(found) == expected
+    assert controls_in(guard.tokenize(guard.protect("<start>a<end>"))) == []
+
+
+def test_json_has_no_control_tokens() -> None:
+    guard = guard_with(answer_texts=())
+
     for written in ('{"a": ["<end>"], "<end>": 1}', '{"a": "\\u003cend>"}'):
         assert "<end>" not in guard.protect_json(written).replace("\\u003c", "<")
     assert guard.protect_json('{"a": 1e3}') == '{"a": 1e3}'

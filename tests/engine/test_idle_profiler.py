@@ -24,9 +24,9 @@ def test_passes_settle_where_graphs_are_captured(
     settled: list[int] = []
     measure = pass_timing.measure_passes
 
-    def record(*args: Any) -> Iterator[pass_timing.PassTimes]:
-        settled.append(args[-1])
-        return measure(*args)
+    def record(*models: Any, **settings: Any) -> Iterator[pass_timing.PassTimes]:
+        settled.append(settings["warm"])
+        return measure(*models, **settings)
 
     monkeypatch.setattr(pass_timing, "measure_passes", record)
     with loaded(zoo["target"]) as session:

@@ -14,8 +14,8 @@ from localspec.models.chat_template import (
     jinja_render,
     thinking_tags,
 )
-from localspec.models.chat_template.jinja_render import render
-from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
+from localspec.models.chat_template.jinja_render import RenderResult, render
+from localspec.protocol.wire import ChatMessage, ToolCall
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 SYSTEM = ChatMessage("system", "Be brief.")

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from localspec.errors import UsageError
 from localspec.models.chat_template import builtin_templates, thinking_tags
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import ChatMessage, RenderResult, ToolCall
+from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.sanitize import sanitize
 
 _MAX_SOURCE_CHARS = 1024 * 1024
@@ -41,6 +41,16 @@ _UNUSED_TEXT = "\ufdd0\ufdd1"  # Noncharacters: no template writes them.
 
 _THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
 """The names under which templates read whether the model shall think."""
+
+
+class RenderResult(Struct, frozen=True):
+    """A chat's prompt text, notices, and the template: `own` or a built-in's name."""
+
+    text: str
+    notices: tuple[Notice, ...] = ()
+    template: str = "own"
+    generation_prompt: str = ""
+    """What the template writes after the last message: the end of `text`."""
 
 
 class TemplateRaisedError(jinja2.TemplateError):

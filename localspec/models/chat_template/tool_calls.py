@@ -31,11 +31,11 @@ _FORMAT_BY_SIGN: tuple[tuple[str, ToolFormat], ...] = (
     ("<tool_call>", "tags"),
     ('{"name": function name, "parameters"', "llama3"),
 )
-_CONTROL_TEXTS: Mapping[ToolFormat, str] = {
-    "tags": "<tool_call></tool_call>",
-    "llama3": "<|python_tag|>",
-    "mistral": "[TOOL_CALLS][CALL_ID][ARGS]",
-    "gpt-oss": "<|start|><|channel|><|constrain|><|message|><|end|>",
+_CONTROL_TEXTS: Mapping[ToolFormat, tuple[str, ...]] = {
+    "tags": ("<tool_call>", "</tool_call>"),
+    "llama3": ("<|python_tag|>",),
+    "mistral": ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+    "gpt-oss": ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"),
 }
 _MARKERS: Mapping[ToolFormat, tuple[str, ...]] = {
     "tags": ("<tool_call>", "<function="),
@@ -58,7 +58,7 @@ def detect_format(source: str) -> ToolFormat | None:
     return next((form for sign, form in _FORMAT_BY_SIGN if sign in source), None)
 
 
-def control_texts(form: ToolFormat) -> str:
+def control_texts(form: ToolFormat) -> tuple[str, ...]:
     """Markers of a format, which may be control tokens."""
     return _CONTROL_TEXTS[form]
 
