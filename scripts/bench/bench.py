@@ -16,10 +16,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 # the subcommands, and the package `tests`
-sys.path[:0] = [
-    str(FOLDER),
-    str(FOLDER.parents[1]),
-]
+sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
@@ -36,10 +33,11 @@ def describe(name: str) -> str:
 
 def main(words: Sequence[str]) -> int:
     if not words or words[0] not in SUBCOMMANDS:
-        print(
-            __doc__, *(f"{name:10} {describe(name)}" for name in SUBCOMMANDS), sep="\n"
-        )
-        return 0 if words[:1] in ([], ["--help"], ["-h"]) else 2
+        print(__doc__)
+        for name in SUBCOMMANDS:
+            print(f"{name:10} {describe(name)}")
+        is_help = not words or words[0] in ("--help", "-h")
+        return 0 if is_help else 2
     module = importlib.import_module(words[0])
     parser = argparse.ArgumentParser(
         prog=f"bench.py {words[0]}",

@@ -1,17 +1,18 @@
-"""What a head and prompt lookup give a chat model on real text, by the type of its
-weights.
+"""What a head and prompt lookup give a chat model on real text.
 
-    bench.py chat --target MODEL.gguf --head HEAD.gguf [--types Q8_0 BF16] [--copies
-    DIR]
+    bench.py chat --target MODEL.gguf --head HEAD.gguf
+        [--types Q8_0 BF16] [--copies DIR]
+
+It is measured for several types of the model's weights.
 
 The workloads of `localspec bench` as requests to a chat model, each answered plainly
 (`--spec off`), with the head (`--spec eagle3`, 3 draft tokens), with prompt lookup
 (`--spec lookup`), and by `auto`, which has both. The copies in other types are made by
-llama.cpp . Speed-ups are ratios of tokens per second after the first token, of the same
+llama.cpp. Speed-ups are ratios of tokens per second after the first token, of the same
 prompt; geometric means over the prompts.
 
-A model this small is computed, not read from memory. The same text where passes are
-read:
+A small model is limited by computing, not by reading memory. The same text at the cost
+of a model that is limited by reading:
 
     bench.py pair DIR --from MODEL.gguf --size 1b --head HEAD.gguf
     bench.py chat --target DIR/1b-target-BF16.gguf --head DIR/1b-BF16-HEAD.gguf --types
@@ -23,7 +24,6 @@ second time, so that no prompt follows itself.
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ from statistics import geometric_mean, median
 from msgspec.structs import replace
 from pair import TOLERANCE, quantize
 from programs import generate_answer, loaded_engine, measured_costs
-from turns import table
+from turns import in_turn, table
 
 from localspec.bench import workloads
 from localspec.engine_process.client import EngineProcess
@@ -92,21 +92,27 @@ def main(args: argparse.Namespace) -> None:
     curves = []
     for name, path in files.items():
         settings = ContextSettings(n_ctx=2048, n_threads=args.threads)
-        pair = (str(path.resolve()), str(args.head.resolve()))
-        with loaded_engine(LoadCommand(*pair, settings, settings)) as engine:
+        load = LoadCommand(
+            target=str(path.resolve()),
+            draft=str(args.head.resolve()),
+            target_settings=settings,
+            draft_settings=settings,
+        )
+        sampling = SamplingParams(temperature=args.temperature, seed=1)
+        with loaded_engine(load) as engine:
             curves.append(f"- {name}: {describe_costs(measured_costs(engine))}")
-            model = ChatModel(
-                engine, SamplingParams(temperature=args.temperature, seed=1)
-            )
-            measure(model, ["Hello"], 1, 8)  # warm caches
+            model = ChatModel(engine, sampling)
+            measure(model, ["Hello"], rounds=1, max_tokens=8)  # warm caches
             for cells in workload_rows(name, model, args):
                 speeds.append(cells)
                 print(*cells, file=sys.stderr, flush=True)
-    print("Speed-up (acceptance rate, tokens a pass):\n", table(speeds), sep="\n")
+    print("Speed-up (acceptance rate, tokens a pass):\n")
+    print(table(speeds))
     print(
-        "\nA pass of one token, passes of several in such passes, a draft token of the head:\n"
+        "\nA pass of one token, passes of several in such passes, "
+        "a draft token of the head:\n"
     )
-    print(*curves, sep="\n")
+    print("\n".join(curves))
 
 
 @dataclass
@@ -118,13 +124,11 @@ class WorkloadResults:
     totals: RoundTotals = field(default_factory=RoundTotals)
 
     def describe(self, plain: WorkloadResults) -> str:
-        ratios = [
-            ours / theirs
-            for ours, theirs in zip(self.speeds, plain.speeds, strict=True)
-        ]
+        pairs = zip(self.speeds, plain.speeds, strict=True)
+        speedup = geometric_mean([ours / theirs for ours, theirs in pairs])
         rate = self.totals.acceptance_rate
         share = "–" if rate is None else f"{rate:.0%}"
-        return f"{geometric_mean(ratios):.2f} × ({share}, {self.totals.tokens_per_pass:.2f})"
+        return f"{speedup:.2f} × ({share}, {self.totals.tokens_per_pass:.2f})"
 
 
 @dataclass(frozen=True)
@@ -150,8 +154,8 @@ class ChatModel:
 
 def describe_costs(costs: MeasuredCosts) -> str:
     """The costs of passes: one token, several, and one of the head."""
-    widths = ", ".join(f"v({w}) {v:.2f}" for w, v in costs.curve.items() if w != "1")
-    return f"{costs.t1_ms:.1f} ms · {widths} · c {costs.c or 0:.2f}"
+    widths = [f"v({w}) {v:.2f}" for w, v in costs.curve.items() if w != "1"]
+    return f"{costs.t1_ms:.1f} ms · {', '.join(widths)} · c {costs.c or 0:.2f}"
 
 
 def chat_requests(workload: workloads.Workload) -> list[str]:
@@ -168,10 +172,9 @@ def measure(
 ) -> dict[str, WorkloadResults]:
     found = {arm: WorkloadResults() for arm in ARMS}
     for turn in range(rounds):
-        for arm, request in itertools.product(
-            list(ARMS)[:: -1 if turn % 2 else 1], requests
-        ):
-            model.ask(request, arm, max_tokens, found[arm])
+        for arm in in_turn(list(ARMS), turn):
+            for request in requests:
+                model.ask(request, arm, max_tokens, found[arm])
     return found
 
 

@@ -66,8 +66,10 @@ class Checkout(Struct, frozen=True):
         }
 
     def run(self, words: Sequence[str]) -> str:
-        """What the command prints, with the checkout's path replaced, and its exit
-        code."""
+        """What the command prints, and its exit code.
+
+        The checkout's path is replaced.
+        """
         done = subprocess.run(
             [sys.executable, "-P", "-m", "localspec", *words],
             stdin=subprocess.DEVNULL,

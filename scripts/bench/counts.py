@@ -1,5 +1,6 @@
-"""Compare drafted and accepted tokens with llama.cpp's program: same files, prompts,
-length.
+"""Compare drafted and accepted tokens with llama.cpp's program.
+
+Files, prompts and lengths are the same.
 
     bench.py counts --target T.gguf --draft HEAD.gguf [--draft …] --llama-cpp build/bin
 
@@ -35,14 +36,12 @@ from turns import table
 from localspec.machine.llama_params import has_amx
 
 COLUMNS = (
-    *(
-        "draft",
-        "γ",
-        "prompt",
-        "llama.cpp accepted/drafted",
-        "localspec",
-        "different rounds",
-    ),
+    "draft",
+    "γ",
+    "prompt",
+    "llama.cpp accepted/drafted",
+    "localspec",
+    "different rounds",
     "same text",
 )
 _ROUND = re.compile(r"accepted (\d+)/(\d+) draft tokens")
@@ -61,30 +60,40 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    rows, n_rounds, n_different = [COLUMNS], 0, 0
+    rows = [COLUMNS]
+    n_rounds = 0
+    n_different = 0
     prompts = prompts_of(args.prompts)
     for draft, gamma, name in itertools.product(args.draft, args.gamma, prompts):
         settings = settings_of(args, draft)
         theirs, ours, same_text = count(settings, Case(name, prompts[name]), gamma)
-        different = sum(a != b for a, b in itertools.zip_longest(theirs, ours))
-        n_rounds, n_different = n_rounds + len(theirs), n_different + different
-        cells = (f"{different} of {len(theirs)}", "yes" if same_text else "no")
-        kind = programs.drafting(settings)
-        rows.append((kind, str(gamma), name, share(theirs), share(ours), *cells))
-        print(*rows[-1], file=sys.stderr)
-    print(
-        table(rows),
-        f"\n{n_rounds - n_different:,} of {n_rounds:,} rounds are the same.",
-    )
+        different = 0
+        for their_round, our_round in itertools.zip_longest(theirs, ours):
+            if their_round != our_round:
+                different += 1
+        n_rounds += len(theirs)
+        n_different += different
+        row = (
+            programs.drafting(settings),
+            str(gamma),
+            name,
+            share(theirs),
+            share(ours),
+            f"{different} of {len(theirs)}",
+            "yes" if same_text else "no",
+        )
+        rows.append(row)
+        print(*row, file=sys.stderr)
+    print(table(rows))
+    print(f"\n{n_rounds - n_different:,} of {n_rounds:,} rounds are the same.")
 
 
 def count(settings: Settings, case: Case, gamma: int) -> tuple[Rounds, Rounds, bool]:
     """llama.cpp's rounds and ours, and whether its text has ours. Raises BenchError."""
     text, first, ours = our_rounds(settings, case, gamma)
+    their_case = replace(case, prompt=case.prompt + first)
     for _ in range(programs.TRIES):  # the log may be truncated
-        log, theirs = their_rounds(
-            settings, replace(case, prompt=case.prompt + first), gamma
-        )
+        log, theirs = their_rounds(settings, their_case, gamma)
         if text in log:
             break
     n = n_compared(theirs, settings.tokens - gamma - 2)
@@ -93,30 +102,27 @@ def count(settings: Settings, case: Case, gamma: int) -> tuple[Rounds, Rounds, b
 
 def our_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, str, Rounds]:
     """localspec's answer, its first token and the rounds after it."""
-    options = (
-        "--draft",
-        settings.draft or "",
-        "--spec",
-        "model",
-        "--draft-max",
-        str(gamma),
-    )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events"
-        document = programs.localspec_answer(
-            settings, case, (*options, "--events", str(path))
+        options = (
+            *("--draft", settings.draft or ""),
+            *("--spec", "model", "--draft-max", str(gamma)),
+            *("--events", str(path)),
         )
-        events = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        found = [(e["accepted"], e["drafted"]) for e in events if e["ev"] == "round"]
+        document = programs.localspec_answer(settings, case, options)
+        found = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            if event["ev"] == "round":
+                found.append((event["accepted"], event["drafted"]))
     return document["text"], document["tokens"][0]["text"], found[1:]
 
 
 def their_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, Rounds]:
     command = programs.speculative_simple_command(settings, case, gamma)
     out, log = programs.call(settings, [*command, "--verbosity", "5"])
-    found = [
-        (int(accepted), int(drafted)) for accepted, drafted in _ROUND.findall(log + out)
-    ]
+    printed = _ROUND.findall(log + out)
+    found = [(int(accepted), int(drafted)) for accepted, drafted in printed]
     if not found:
         raise BenchError(f"{command[0]} printed no rounds.")
     return log + out, found
@@ -124,19 +130,30 @@ def their_rounds(settings: Settings, case: Case, gamma: int) -> tuple[str, Round
 
 def n_compared(rounds: Rounds, tokens: int) -> int:
     """The number of rounds that produce the first `tokens` tokens."""
-    produced = itertools.accumulate((accepted + 1 for accepted, _ in rounds), initial=0)
-    return sum(before <= tokens for before in list(produced)[:-1])
+    n_produced = 0
+    for n_rounds, (accepted, _) in enumerate(rounds):
+        if n_produced > tokens:
+            return n_rounds
+        n_produced += accepted + 1
+    return len(rounds)
 
 
 def share(rounds: Rounds) -> str:
-    return f"{sum(accepted for accepted, _ in rounds)}/{sum(drafted for _, drafted in rounds)}"
+    n_accepted = sum(accepted for accepted, _ in rounds)
+    n_drafted = sum(drafted for _, drafted in rounds)
+    return f"{n_accepted}/{n_drafted}"
 
 
 def settings_of(args: argparse.Namespace, draft: str) -> Settings:
     """Both compute alike: drafts of full length, no sampler but the best token."""
-    repack = ["--no-repack"] if has_amx() else []  # as localspec
-    same = "-fit off -fa on -ctk f16 -ctv f16 -ctkd f16 -ctvd f16"
-    drafts = "--spec-draft-n-min 0 --spec-draft-p-min 0 --samplers top_k --top-k 1"
+    llama_cpp_options = [
+        *("-fit", "off", "-fa", "on"),
+        *("-ctk", "f16", "-ctv", "f16", "-ctkd", "f16", "-ctvd", "f16"),
+        *("--spec-draft-n-min", "0", "--spec-draft-p-min", "0"),
+        *("--samplers", "top_k", "--top-k", "1"),
+    ]
+    if has_amx():  # localspec does not repack weights there.
+        llama_cpp_options.append("--no-repack")
     return Settings(
         target=args.target,
         draft=draft,
@@ -145,6 +162,6 @@ def settings_of(args: argparse.Namespace, draft: str) -> Settings:
         ctx=1024,
         threads=1,
         gpu_layers=0,
-        llama_cpp_options=(*same.split(), *drafts.split(), *repack),
+        llama_cpp_options=tuple(llama_cpp_options),
         localspec_options=("--flash-attn", "on", "--kv", "f16"),
     )

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,7 +41,8 @@ from localspec.spec.speculative_loop import Drafting, speculative_decode
 from localspec.spec.verifiers import make_verifier
 from tests.support import tinygguf
 
-DRAFT_LENGTH, WIDTH = 4, 64
+DRAFT_LENGTH = 4
+WIDTH = 64  # Of the tiny models.
 MODES: dict[str, tuple[VerifyMode, SamplingParams]] = {
     "greedy": ("coupled", SamplingParams(temperature=0)),
     "coupled, top-k 40": ("coupled", SamplingParams(seed=7)),
@@ -59,32 +61,38 @@ def main(args: argparse.Namespace) -> None:
     print("host ms per round: median (90 %)")
     settings = ContextSettings(n_ctx=4096, n_threads=1, flash_attn="on")
     if args.target:
-        target = LlamaContext(args.target, ModelRole(settings, 1, 0))
-        return print_times([target], args, target.n_vocab)
+        role = ModelRole(settings, n_outputs_max=1, n_rs_seq=0)
+        target = LlamaContext(args.target, role)
+        print_times([target], args, target.n_vocab)
+        return
+    target_role = ModelRole(
+        settings, n_outputs_max=DRAFT_LENGTH + 1, n_rs_seq=DRAFT_LENGTH
+    )
+    draft_role = ModelRole(settings, n_outputs_max=1, n_rs_seq=DRAFT_LENGTH)
     for n_vocab in args.vocab:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "tiny.gguf"
             write_model(path, n_vocab)
-            target = LlamaContext(
-                path, ModelRole(settings, DRAFT_LENGTH + 1, DRAFT_LENGTH)
-            )
-            draft = LlamaContext(path, ModelRole(settings, 1, DRAFT_LENGTH))
+            target = LlamaContext(path, target_role)
+            draft = LlamaContext(path, draft_role)
             print_times([target, draft], args, n_vocab)
             target.close()
             draft.close()
-    return None
 
 
 def print_times(
     models: Sequence[LlamaContext], args: argparse.Namespace, n_vocab: int
 ) -> None:
-    cases = {"plain": models[:1], f"{DRAFT_LENGTH + 1} rows": models}
+    cases = {"plain": models[:1]}
+    if len(models) > 1:
+        cases[f"{DRAFT_LENGTH + 1} rows"] = models
     for mode in MODES:
-        for name, used in list(cases.items())[: len(models)]:
+        for name, used in cases.items():
             times = host_times(used, mode, args.rounds)
+            p90 = statistics.quantiles(times, n=10)[-1]
             print(
-                f"  {n_vocab:>7,}  {mode:<26} {name:<7} {statistics.median(times):.3f} "
-                f"({statistics.quantiles(times, n=10)[-1]:.3f})",
+                f"  {n_vocab:>7,}  {mode:<26} {name:<7} "
+                f"{statistics.median(times):.3f} ({p90:.3f})",
                 flush=True,
             )
 
@@ -95,19 +103,25 @@ def host_times(models: Sequence[LlamaContext], mode: str, rounds: int) -> list[f
     Without a second model nothing is drafted.
     """
     verify, sampling = MODES[mode]
-    target, *drafts = (PrefixCache(model) for model in models)
+    target, *drafts = map(PrefixCache, models)
+    kind = "none"
+    length = 0
+    draft = None
+    if drafts:
+        kind = "model"
+        length = DRAFT_LENGTH
+        draft = drafts[0]
     vocabulary = models[0].vocabulary
     verifier = make_verifier(verify, sampling.seed)
     prompt = [1, *range(300, 340)]
     inputs = drafters.DrafterInputs(
-        drafts[0] if drafts else None,
-        verifier,
-        sampling,
-        len(prompt),
-        vocabulary.n_tokens,
-        lambda _: False,
+        draft_cache=draft,
+        verifier=verifier,
+        sampling=sampling,
+        prompt_length=len(prompt),
+        n_vocab=vocabulary.n_tokens,
+        is_eog=lambda _: False,
     )
-    length = DRAFT_LENGTH if drafts else 0
     n_tokens = rounds * (length + 1)
     answer = PreparedAnswer(
         parts=(TokenPart(prompt),),
@@ -117,38 +131,49 @@ def host_times(models: Sequence[LlamaContext], mode: str, rounds: int) -> list[f
         is_eog=lambda _: False,
         is_cancelled=lambda: False,
     )
-    drafting = Drafting(drafters.make("model" if drafts else "none", inputs), length)
+    drafting = Drafting(drafters.make(kind, inputs), length)
     steps = speculative_decode(target, answer, drafting)
     events = OutputProcessor(answer, drafting, vocabulary).process(steps)
-    times, decoding = list[float](), [0.0]
-    with timed_decode(decoding), open(os.devnull, "wb", buffering=0) as output:
-        began, decoded = time.thread_time(), 0.0
+    times: list[float] = []
+    with (
+        timed_decode() as decode_clock,
+        open(os.devnull, "wb", buffering=0) as output,
+    ):
+        began = time.thread_time()
+        decoded_before = 0.0
         for event in events:
             output.write(encode_output(1, event))
             now = time.thread_time()
             if isinstance(event, Round) and event.drafted == length:
-                times.append((now - began - (decoding[0] - decoded)) * 1e3)
-            began, decoded = now, decoding[0]
+                in_decode = decode_clock.seconds - decoded_before
+                times.append((now - began - in_decode) * 1e3)
+            began = now
+            decoded_before = decode_clock.seconds
     for model in models:
         model.truncate(0)
     return times
 
 
+@dataclass
+class DecodeClock:
+    """CPU seconds of this thread inside llama_decode."""
+
+    seconds: float = 0.0
+
+
 @contextmanager
-def timed_decode(seconds: list[float]) -> Iterator[None]:
-    """Adds the CPU seconds of this thread inside llama_decode to the first of
-    `seconds`.
-    """
+def timed_decode() -> Iterator[DecodeClock]:
+    clock = DecodeClock()
     decode = C.llama_decode
 
     def run(*given: Any) -> int:
         began = time.thread_time()
         result: int = decode(*given)
-        seconds[0] += time.thread_time() - began
+        clock.seconds += time.thread_time() - began
         return result
 
     with patch.object(C, "llama_decode", run):
-        yield
+        yield clock
 
 
 def write_model(path: Path, n_vocab: int) -> None:

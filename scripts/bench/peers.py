@@ -1,5 +1,4 @@
-"""Compare localspec with llama.cpp's own programs on any model, with or without a
-draft.
+"""Compare localspec with llama.cpp's own programs on any model.
 
     bench.py peers --target T.gguf --draft D.gguf --llama-cpp build/bin --gamma 1 3 5
 
@@ -62,7 +61,15 @@ from programs import (
     speculative_simple,
 )
 from prompts import prompts_of, workload_prompts
-from turns import PLAIN_NAME, Contestant, Measurement, answer_table, prompt_table, table
+from turns import (
+    PLAIN_NAME,
+    Contestant,
+    Measurement,
+    answer_table,
+    in_turn,
+    prompt_table,
+    table,
+)
 
 FIRST_TOKEN_PROMPT = "The sea was calm that morning, and the old man"
 
@@ -95,7 +102,7 @@ def main(args: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as data_dir:
         settings = Settings(
             target=args.target,
-            draft=args.draft[0] if args.draft else None,
+            draft=next(iter(args.draft), None),
             folder=args.llama_cpp,
             tokens=args.tokens,
             ctx=args.ctx,
@@ -105,17 +112,14 @@ def main(args: argparse.Namespace) -> None:
             localspec_options=tuple(shlex.split(args.localspec_options)),
             data_dir=data_dir,
         )
-        print(
-            conditions(),
-            *(f"{name}: {value}" for name, value in vars(args).items()),
-            sep="\n",
-        )
+        print(conditions())
+        for name, value in vars(args).items():
+            print(f"{name}: {value}")
         for part in report(settings, args):
             print(f"\n{part}", flush=True)
 
 
 # --- contestants
-# ----------------------------------------------------------------------------
 
 
 def contestants_of(
@@ -140,10 +144,11 @@ def contestants_of(
     for pair in pairs or [settings]:
         draft = ("--draft", pair.draft or "none")
         name = f"localspec auto{label(pair, args)}"
-        yield Contestant(
-            name, partial(localspec, pair, options=(*draft, "--spec", "auto"))
-        )
-        for gamma in args.fixed if pair.draft else ():
+        auto = (*draft, "--spec", "auto")
+        yield Contestant(name, partial(localspec, pair, options=auto))
+        if not pair.draft:
+            continue
+        for gamma in args.fixed:
             options = (*draft, "--spec", "model", "--draft-max", str(gamma))
             family = f"localspec{label(pair, args)}, γ"
             run = partial(localspec, pair, options=options)
@@ -151,14 +156,16 @@ def contestants_of(
 
 
 def label(pair: Settings, args: argparse.Namespace) -> str:
+    """What tells pairs apart in the names of contestants."""
     if pair.draft is None:
         return ""
+    if len(args.draft) == 1:
+        return " + draft"
     stems = [Path(draft).stem for draft in pair.draft.split(",")]
-    return f" + {', '.join(stems)}" if len(args.draft) > 1 else " + draft"
+    return f" + {', '.join(stems)}"
 
 
 # --- tables of their own
-# --------------------------------------------------------------------
 
 
 def thread_tables(
@@ -168,13 +175,13 @@ def thread_tables(
     if settings.draft:
         ways["auto"] = ("--draft", settings.draft, "--spec", "auto")
     for name, options in ways.items():
-        counts = {"default": None} | {str(n): n for n in args.threads_table}
         contestants = [
-            Contestant(
-                n, partial(localspec, replace(settings, threads=count), options=options)
-            )
-            for n, count in counts.items()
+            Contestant("default", partial(localspec, settings, options=options))
         ]
+        for threads in args.threads_table:
+            fixed = replace(settings, threads=threads)
+            run = partial(localspec, fixed, options=options)
+            contestants.append(Contestant(str(threads), run))
         measured = Measurement(contestants, cases, "default")
         measured.measure(args.rounds)
         yield f"localspec {name}, by number of threads:"
@@ -197,19 +204,26 @@ def prefill_table(
             open_.callback(server.close)
         for length in lengths:
             long_text = text * (1 + 8 * length // len(text))
-            pairs = []
-            # each with a text of its own: localspec reuses prefixes
+            theirs: list[float] = []
+            ours: list[float] = []
             for turn in range(rounds + 1):
+                # Each turn has a text of its own, because localspec reuses prefixes.
                 prompt = servers[0].cut(f"{length}, {turn}: {long_text}", length)
-                order = -1 if turn % 2 else 1
-                pairs.append(
-                    [server.prefill(prompt) for server in servers[::order]][::order]
-                )
-                # it measures the model after its first answers
+                speeds = {
+                    server: server.prefill(prompt) for server in in_turn(servers, turn)
+                }
+                # localspec measures the model after its first answers.
                 servers[1].wait_until_idle()
-            columns = [median(column) for column in zip(*pairs[1:], strict=True)]
-            ratio = median(ours / theirs for theirs, ours in pairs[1:])
-            yield [str(length), *(f"{speed:.0f}" for speed in columns), f"{ratio:.3f}"]
+                if turn:  # The first one is not counted.
+                    theirs.append(speeds[servers[0]])
+                    ours.append(speeds[servers[1]])
+            ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
+            yield [
+                str(length),
+                f"{median(theirs):.0f}",
+                f"{median(ours):.0f}",
+                f"{ratio:.3f}",
+            ]
 
 
 def first_token_table(settings: Settings, rounds: int) -> Iterator[list[str]]:
@@ -220,32 +234,35 @@ def first_token_table(settings: Settings, rounds: int) -> Iterator[list[str]]:
     ours = localspec_command(replace(settings, tokens=16), case, (*draft, "--quiet"))
     ours.remove("--json")
     theirs = raw_program(settings, FIRST_TOKEN_PROMPT)
-    names = [
-        *(Path(name).name for name in theirs[:1]),
-        "localspec, new",
-        "localspec, known",
-    ]
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {}
+    cpu_seconds: dict[str, list[float]] = {}
     for turn in range(rounds + 1):
         with tempfile.TemporaryDirectory() as new:
+            unmeasured = replace(settings, data_dir=new)
+            # Name, command, the text that it writes before the answer, settings.
             runs = [
-                *((name, theirs, FIRST_TOKEN_PROMPT, settings) for name in theirs[:1]),
-                ("localspec, new", ours, "", replace(settings, data_dir=new)),
+                ("localspec, new", ours, "", unmeasured),
                 ("localspec, known", ours, "", settings),
             ]
-            for name, command, after, of in runs[:: -1 if turn % 2 else 1]:
-                pair = first_output(of, command, after.encode())
-                if turn:
-                    times[Path(name).name].append(pair)
-    base = next(iter(times.values()))
-    for name, pairs in times.items():
-        seconds, cpu = (median(part) for part in zip(*pairs, strict=True))
-        ratio = median(a[0] / b[0] for a, b in zip(pairs, base, strict=True))
-        yield [name, f"{seconds:.2f}", f"{ratio:.2f}", f"{cpu:.2f}"]
+            if theirs:
+                name = Path(theirs[0]).name
+                runs.insert(0, (name, theirs, FIRST_TOKEN_PROMPT, settings))
+            for name, _, _, _ in runs:
+                seconds.setdefault(name, [])
+                cpu_seconds.setdefault(name, [])
+            for name, command, before, run_settings in in_turn(runs, turn):
+                first, cpu = first_output(run_settings, command, before.encode())
+                if turn:  # The first one is not counted.
+                    seconds[name].append(first)
+                    cpu_seconds[name].append(cpu)
+    base = next(iter(seconds.values()))
+    for name, times in seconds.items():
+        ratio = median(a / b for a, b in zip(times, base, strict=True))
+        cpu = median(cpu_seconds[name])
+        yield [name, f"{median(times):.2f}", f"{ratio:.2f}", f"{cpu:.2f}"]
 
 
 # --- the report
-# -----------------------------------------------------------------------------
 
 
 def report(settings: Settings, args: argparse.Namespace) -> Iterator[str]:
@@ -253,11 +270,10 @@ def report(settings: Settings, args: argparse.Namespace) -> Iterator[str]:
     prompts = prompts_of(args.prompts)
     if args.workload is not None:
         prompts = workload_prompts(args.workload)
-    cases = [
-        Case(name, text, temperature, seed)
-        for temperature in args.temperature
-        for seed, (name, text) in enumerate(prompts.items(), 1)
-    ]
+    cases = []
+    for temperature in args.temperature:
+        for seed, (name, text) in enumerate(prompts.items(), 1):
+            cases.append(Case(name, text, temperature, seed))
     if args.threads_table:
         yield from thread_tables(settings, cases, args)
     if args.prefill:
@@ -283,7 +299,8 @@ def answer_report(
         except KeyboardInterrupt:
             print("interrupted; the runs so far:", file=sys.stderr)
     yield table(list(answer_table(measured, settings.tokens)))
-    if varied := measured.varied():
+    varied = measured.varied()
+    if varied is not None:
         yield f"Without answers that repeat themselves ({len(varied.cases)} prompts):"
         yield table(list(answer_table(varied, settings.tokens)))
     if args.by_prompt:

@@ -42,7 +42,10 @@ LIMIT_S = 1800
 _IDLE_S = 1.0  # A program is idle if it computes for less than a tenth of that time.
 # llama.cpp logs in a thread of its own; about one exit in thirty truncates the log.
 TRIES = 5
-TOP_K, TOP_P, MIN_P = 40, 0.95, 0.05  # Of every program, at temperatures above 0.
+# The sampling of every program at temperatures above 0.
+TOP_K = 40
+TOP_P = 0.95
+MIN_P = 0.05
 MIN_TOKENS = 8  # A shorter answer says nothing of speed.
 
 _ENCODED = re.compile(r"encoded +\d+ tokens in +([\d.]+) seconds")
@@ -66,10 +69,13 @@ def require_length(tokens: int) -> None:
 
 def conditions() -> str:
     """The machine and the versions, for the head of a report."""
-    load = f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else "unknown"
+    load = "unknown"
+    if hasattr(os, "getloadavg"):
+        load = f"{os.getloadavg()[0]:.2f}"
     return (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, load now {load}, "
-        f"llama-cpp-python {version('llama-cpp-python')}, Python {platform.python_version()}"
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, "
+        f"load now {load}, llama-cpp-python {version('llama-cpp-python')}, "
+        f"Python {platform.python_version()}"
     )
 
 
@@ -116,12 +122,10 @@ class Run:
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    # llama.cpp's programs also take flags from these variables.
-    found = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("LLAMA_ARG_")
-    }
+    found = dict(os.environ)
+    for name in os.environ:
+        if name.startswith("LLAMA_ARG_"):  # llama.cpp's programs take flags from it.
+            del found[name]
     if settings.data_dir is not None:
         found["LOCALSPEC_DATA_DIR"] = settings.data_dir
         found["LOCALSPEC_CONFIG"] = os.path.join(settings.data_dir, "none.toml")
@@ -137,11 +141,11 @@ def call(settings: Settings, command: Sequence[str]) -> tuple[str, str]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BenchError(f"{command[0]}: {error}") from error
-    out, err = (raw.decode("utf-8", "replace") for raw in (done.stdout, done.stderr))
+    out = done.stdout.decode("utf-8", "replace")
+    err = done.stderr.decode("utf-8", "replace")
     if done.returncode != 0:
-        raise BenchError(
-            f"{command[0]} exited with {done.returncode}:\n{last_lines(err or out)}"
-        )
+        cause = last_lines(err or out)
+        raise BenchError(f"{command[0]} exited with {done.returncode}:\n{cause}")
     return out, err
 
 
@@ -150,7 +154,6 @@ def last_lines(text: str) -> str:
 
 
 # --- llama.cpp
-# ------------------------------------------------------------------------------
 
 
 def model_options(settings: Settings) -> list[str]:
@@ -163,16 +166,19 @@ def model_options(settings: Settings) -> list[str]:
     }
     if settings.draft is not None:
         options += ["--spec-type", f"draft-{drafting(settings)}"]
-        options += ["-md", settings.draft] if settings.draft != settings.target else []
+        if settings.draft != settings.target:
+            options += ["-md", settings.draft]
         numbers |= {f"{name}d": number for name, number in numbers.items()}
-    return options + given(numbers)
+    return options + option_words(numbers)
 
 
-def given(numbers: Mapping[str, int | None]) -> list[str]:
+def option_words(numbers: Mapping[str, int | None]) -> list[str]:
     """Options as words, without those that are None."""
-    return [
-        word for name, n in numbers.items() if n is not None for word in (name, str(n))
-    ]
+    words = []
+    for name, number in numbers.items():
+        if number is not None:
+            words += [name, str(number)]
+    return words
 
 
 @cache
@@ -181,12 +187,14 @@ def drafting(settings: Settings) -> str:
     if settings.draft is None or settings.draft == settings.target:
         return "mtp"
     kind = draft_heads.file_draft_kind(reader.read(Path(settings.draft)))
-    return "simple" if kind == "model" else kind
+    if kind == "model":
+        return "simple"
+    return kind
 
 
 def llama_server_command(settings: Settings) -> list[str]:
-    program, options = settings.program("llama-server"), settings.llama_cpp_options
-    return [program, *model_options(settings), *options]
+    program = settings.program("llama-server")
+    return [program, *model_options(settings), *settings.llama_cpp_options]
 
 
 def localspec_server_command(settings: Settings) -> list[str]:
@@ -196,8 +204,9 @@ def localspec_server_command(settings: Settings) -> list[str]:
 
 
 class LlamaServer:
-    """A server with llama.cpp's API, started for the first answer and kept until it is
-    closed.
+    """A server with llama.cpp's API.
+
+    It is started for the first answer, and runs until it is closed.
     """
 
     def __init__(
@@ -205,7 +214,8 @@ class LlamaServer:
         settings: Settings,
         command: Callable[[Settings], list[str]] = llama_server_command,
     ) -> None:
-        self._settings, self._command = settings, command
+        self._settings = settings
+        self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 — closed with the server
         self._port = 0
@@ -231,7 +241,7 @@ class LlamaServer:
 
     def prefill(self, prompt: str) -> float:
         """Tokens per second."""
-        body = self._request(Case("", prompt), 1) | {"max_tokens": 1}
+        body = self._request(Case("", prompt), tokens=1) | {"max_tokens": 1}
         timings = self.post("/v1/completions", body)["timings"]
         return float(timings["prompt_n"] / timings["prompt_ms"] * 1e3)
 
@@ -241,14 +251,16 @@ class LlamaServer:
         return str(self.post("/detokenize", {"tokens": ids})["content"])
 
     def _request(self, case: Case, tokens: int) -> dict[str, Any]:
-        sampling = {
+        return {
+            "prompt": case.prompt,
+            "seed": case.seed,
             "temperature": case.temperature,
             "top_k": TOP_K,
             "top_p": TOP_P,
             "min_p": MIN_P,
+            "n_predict": tokens,
+            "cache_prompt": False,
         }
-        limits = {"n_predict": tokens, "cache_prompt": False}
-        return {"prompt": case.prompt, "seed": case.seed, **sampling, **limits}
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if self._process is None:
@@ -282,9 +294,10 @@ class LlamaServer:
 
     def _is_ready(self) -> bool:
         try:
-            return self._ask("GET", "/health")[0] == http.client.OK
+            status, _ = self._ask("GET", "/health")
         except BenchError:
             return False
+        return status == http.client.OK
 
     def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, str]:
         connection = http.client.HTTPConnection(
@@ -302,15 +315,21 @@ class LlamaServer:
     def wait_until_idle(self) -> None:
         assert self._process is not None
         program = psutil.Process(self._process.pid)
-        seconds, before = self._cpu_seconds(program), -math.inf
-        while seconds > before + _IDLE_S / 10:
+        before = -math.inf
+        now = self._cpu_seconds(program)
+        while now > before + _IDLE_S / 10:
             time.sleep(_IDLE_S)
-            seconds, before = self._cpu_seconds(program), seconds
+            before = now
+            now = self._cpu_seconds(program)
 
     @staticmethod
     def _cpu_seconds(program: psutil.Process) -> float:
-        family = (program, *program.children(recursive=True))
-        return float(sum(sum(each.cpu_times()[:2]) for each in family))
+        """CPU time of a program and of its child processes."""
+        seconds = 0.0
+        for process in (program, *program.children(recursive=True)):
+            times = process.cpu_times()
+            seconds += times.user + times.system
+        return seconds
 
     def close(self) -> None:
         if self._process is not None:
@@ -324,23 +343,25 @@ def speculative_simple(settings: Settings, case: Case, gamma: int | None) -> Run
     command = speculative_simple_command(settings, case, gamma)
     for _ in range(TRIES):
         out, log = call(settings, command)
-        patterns = (_ENCODED, _DECODED, _DRAFTED, _ACCEPTED)
-        encoded, decoded, drafted, accepted = (
-            pattern.search(log) for pattern in patterns
-        )
+        encoded = _ENCODED.search(log)
+        decoded = _DECODED.search(log)
+        drafted = _DRAFTED.search(log)
+        accepted = _ACCEPTED.search(log)
         if encoded and decoded and drafted and accepted:
             require_length(int(decoded[1]))
             speed = float(decoded[2])
+            _, _, text = out.partition(case.prompt.strip())
             return Run(
                 speed=speed,
                 tokens=int(decoded[1]),
                 answer_s=float(encoded[1]) + settings.tokens / speed,
                 drafted=int(drafted[1]),
                 accepted=int(accepted[1]),
-                text=out.partition(case.prompt.strip())[2],
+                text=text,
             )
     raise BenchError(
-        f"{command[0]} printed no speed, {TRIES} times (at real-time priority it never does)."
+        f"{command[0]} printed no speed, {TRIES} times "
+        "(at real-time priority it never does)."
     )
 
 
@@ -351,7 +372,7 @@ def speculative_simple_command(
     return [
         settings.program("llama-speculative-simple"),
         *model_options(settings),
-        *([] if gamma is None else ["--spec-draft-n-max", str(gamma)]),
+        *option_words({"--spec-draft-n-max": gamma}),
         *("-p", case.prompt, "--no-escape", "-n", str(settings.tokens - 1)),
         *("--temp", str(case.temperature), "--seed", str(case.seed)),
         *("--top-k", str(TOP_K), "--top-p", str(TOP_P), "--min-p", str(MIN_P)),
@@ -360,7 +381,6 @@ def speculative_simple_command(
 
 
 # --- localspec
-# ------------------------------------------------------------------------------
 
 LOCALSPEC = (sys.executable, "-m", "localspec")
 PLAIN = ("--draft", "none", "--spec", "off")
@@ -368,17 +388,19 @@ PLAIN = ("--draft", "none", "--spec", "off")
 
 def localspec(settings: Settings, case: Case, options: Sequence[str]) -> Run:
     document = localspec_answer(settings, case, options)
-    timings, speculation = document["timings"], document["speculation"]
-    require_length(len(document["tokens"]))
+    timings = document["timings"]
+    speculation = document["speculation"]
+    ids = [token["id"] for token in document["tokens"]]
+    require_length(len(ids))
     speed = timings["tokens_per_second"]
     return Run(
         speed=speed,
-        tokens=len(document["tokens"]),
+        tokens=len(ids),
         answer_s=timings["prefill_ms"] / 1e3 + (settings.tokens - 1) / speed,
         drafted=speculation["drafted"],
         accepted=speculation["accepted"],
         text=document["text"],
-        distinct=distinct_4grams([token["id"] for token in document["tokens"]]),
+        distinct=distinct_4grams(ids),
     )
 
 
@@ -405,11 +427,14 @@ def localspec_command(
 
 def model_settings(settings: Settings) -> list[str]:
     """What all commands of localspec have in common."""
-    threads, layers = settings.threads, settings.gpu_layers
-    draft = {"--draft-threads": threads, "--draft-gpu-layers": layers}
-    return given(
-        {"--ctx": settings.ctx, "--threads": threads, "--gpu-layers": layers} | draft
-    )
+    numbers = {
+        "--ctx": settings.ctx,
+        "--threads": settings.threads,
+        "--gpu-layers": settings.gpu_layers,
+        "--draft-threads": settings.threads,
+        "--draft-gpu-layers": settings.gpu_layers,
+    }
+    return option_words(numbers)
 
 
 @contextmanager
@@ -443,26 +468,17 @@ def generate_answer(
 
 
 # --- the first characters
-# -------------------------------------------------------------------
 
 
 def raw_program(settings: Settings, prompt: str) -> list[str]:
-    """llama.cpp's program that continues a text, which it writes first; empty without
-    one.
+    """llama.cpp's program that continues a text, which it writes first.
+
+    Empty without that program.
     """
     if not settings.has_program("llama-completion"):
         return []
-    options = [
-        "-m",
-        settings.target,
-        "-n",
-        "16",
-        "-p",
-        prompt,
-        "--temp",
-        "0",
-        "-no-cnv",
-    ]
+    options = ["-m", settings.target, "-n", "16", "-p", prompt, "-no-cnv"]
+    options += ["--temp", "0"]
     return [settings.program("llama-completion"), *options, *settings.llama_cpp_options]
 
 
@@ -473,8 +489,10 @@ def first_output(
 
     Raises BenchError.
     """
-    cpu_before = sum(os.times()[2:4])
-    began, seconds, text = time.perf_counter(), 0.0, b""
+    cpu_before = _child_cpu_seconds()
+    began = time.perf_counter()
+    seconds = 0.0
+    text = b""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -485,12 +503,15 @@ def first_output(
         assert process.stdout is not None
         while part := os.read(process.stdout.fileno(), 65536):
             text += part
-            if (
-                not seconds
-                and after in text
-                and text[text.find(after) + len(after) :].strip()
-            ):
+            has_begun = after in text and text[text.find(after) + len(after) :].strip()
+            if has_begun and not seconds:
                 seconds = time.perf_counter() - began
     if process.returncode or not seconds:
         raise BenchError(f"{command[0]} failed: {text[-500:]!r}")
-    return seconds, sum(os.times()[2:4]) - cpu_before
+    return seconds, _child_cpu_seconds() - cpu_before
+
+
+def _child_cpu_seconds() -> float:
+    """CPU time of child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system

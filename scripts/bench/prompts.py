@@ -1,5 +1,6 @@
-"""Prompts of the benchmarks: held-out modules, those of `localspec bench`, or the
-user's own.
+"""Prompts of the benchmarks.
+
+They are those of held-out modules, of `localspec bench`, or the user's own.
 """
 
 from __future__ import annotations
@@ -20,9 +21,7 @@ HEADS = {
     "configparser": "class RawConfigParser",
     "difflib": "def get_close_matches",
 }
-"""Modules that the demo pair was not trained on, and the line at which each prompt
-starts.
-"""
+"""Modules that the demo pair was not trained on, and where each prompt starts."""
 HEAD_LINES = 40
 
 
@@ -33,20 +32,21 @@ def prompts_of(path: Path | None) -> dict[str, str]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BenchError(f"{path}: {error}") from error
-    if not isinstance(found, dict) or not all(
+    is_valid = isinstance(found, dict) and all(
         str(text).strip() for text in found.values()
-    ):
+    )
+    if not is_valid:
         raise BenchError(f"{path}: not a JSON object of names and texts.")
     return {name: str(text) for name, text in found.items()}
 
 
 def workload_prompts(names: Sequence[str]) -> dict[str, str]:
     """The prompts of these workloads, of all without names."""
-    return {
-        f"{workload.name} {n}": prompt
-        for workload in workloads.load(names)
-        for n, prompt in enumerate(workload.prompts, 1)
-    }
+    prompts = {}
+    for workload in workloads.load(names):
+        for n, prompt in enumerate(workload.prompts, 1):
+            prompts[f"{workload.name} {n}"] = prompt
+    return prompts
 
 
 def _head(module: str, start: str) -> str:

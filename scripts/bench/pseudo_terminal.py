@@ -29,14 +29,18 @@ class Terminal:
         self.seen = bytearray()
         self.frames: list[float] = []
         """The time of each frame's end."""
-        env = os.environ | {"TERM": "xterm-256color", "LOCALSPEC_DATA_DIR": folder}
+        env = os.environ | {
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "LOCALSPEC_DATA_DIR": folder,
+        }
         self.began = time.perf_counter()
         self._process = subprocess.Popen(
             [sys.executable, *words],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            env=env | {"COLORTERM": "truecolor"},
+            env=env,
             start_new_session=True,
         )
         os.close(theirs)
@@ -56,7 +60,9 @@ class Terminal:
         os.close(self._ours)
 
     def type(self, keys: bytes | str) -> float:
-        os.write(self._ours, keys.encode() if isinstance(keys, str) else keys)
+        if isinstance(keys, str):
+            keys = keys.encode()
+        os.write(self._ours, keys)
         return time.perf_counter()
 
     def drain(self, until: Callable[[], object], limit: float = PATIENCE) -> float:
@@ -65,7 +71,8 @@ class Terminal:
         while not until():
             if time.perf_counter() > end:
                 raise SystemExit(f"Timed out. The screen:\n{plain(self.seen)[-3000:]}")
-            if not select.select([self._ours], [], [], 0.05)[0]:
+            readable, _, _ = select.select([self._ours], [], [], 0.05)
+            if not readable:
                 continue
             try:
                 part = os.read(self._ours, 1 << 16)
@@ -84,11 +91,13 @@ class Terminal:
 
     def wait_for(self, text: str, since: int = 0) -> float:
         """Waits for a text after the first `since` bytes; returns the time."""
-        wanted, looked = text.encode(), since
+        wanted = text.encode()
+        searched = since  # Up to here the text does not end.
 
         def came() -> bool:
-            nonlocal looked
-            begin, looked = max(since, looked - len(wanted)), len(self.seen)
+            nonlocal searched
+            begin = max(since, searched - len(wanted))
+            searched = len(self.seen)
             return self.seen.find(wanted, begin) >= 0
 
         return self.drain(came)
@@ -107,13 +116,20 @@ class Terminal:
                 return
 
     def frame_after(self, key: bytes | str) -> float | None:
-        """Milliseconds from a key to the end of the next frame; None if nothing is
-        painted.
+        """Milliseconds from a key to the end of the next frame.
+
+        None if nothing is painted within a second.
         """
-        frames = len(self.frames)
+        n_before = len(self.frames)
         began = self.type(key)
-        self.drain(lambda: len(self.frames) > frames or time.perf_counter() > began + 1)
-        return (self.frames[-1] - began) * 1e3 if len(self.frames) > frames else None
+
+        def is_painted_or_late() -> bool:
+            return len(self.frames) > n_before or time.perf_counter() > began + 1
+
+        self.drain(is_painted_or_late)
+        if len(self.frames) == n_before:
+            return None
+        return (self.frames[-1] - began) * 1e3
 
 
 def plain(seen: bytearray) -> str:

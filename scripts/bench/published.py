@@ -2,8 +2,9 @@
 
     bench.py published [--each]
 
-One GPU.  The ratio is the estimate (the middle of the range that is shown) over what was published;
-"near" counts rows within that range, gains within 20 %, memory within 6 %.
+All are of one GPU. The ratio is the estimate (the middle of the range that is shown)
+over what was published; "near" counts rows within that range, gains within 20 %, and
+memory within 6 %.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from localspec.models.catalog import CatalogModel
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand
 
 GIB = 1 << 30
-GAIN, MEMORY = 0.2, 0.06  # Relative errors that count as near.
+# Relative errors that count as near.
+GAIN = 0.2
+MEMORY = 0.06
 KV_TYPES: dict[str, KvType] = {"f16": "f16", "q8_0": "q8_0", "q4_0": "q4_0", "": "f16"}
 RAM_GIB = 64  # Of the computer that a published run used, unless it is known.
 
@@ -49,10 +52,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     groups = defaultdict[str, list[Result]](list)
-    models, seen = catalog.load().models, set[tuple[object, ...]]()
+    models = catalog.load().models
+    seen = set[tuple[object, ...]]()
     for row in published.load():
         model = models.get(row.model)
-        if model is None or row.n_gpu != 1 or (run := Run.of(row, model)) is None:
+        if model is None or row.n_gpu != 1:
+            continue
+        run = Run.of(row, model)
+        if run is None:
             continue
         plain = ("plain", row.model, row.gpu, row.quant, row.plain, row.backend)
         checks: dict[tuple[object, ...], Callable[[], Result | None]] = {
@@ -63,11 +70,13 @@ def main(args: argparse.Namespace) -> int:
         }
         for key in checks.keys() - seen:
             seen.add(key)
-            if found := checks[key]():
-                groups[found.group].append(found)
-                if args.each:
-                    line = f"{row.model}  {row.describe()}"
-                    print(f"{found.ratio:.2f} {'' if found.is_near else 'X':1}  {line}")
+            found = checks[key]()
+            if found is None:
+                continue
+            groups[found.group].append(found)
+            if args.each:
+                mark = " " if found.is_near else "X"
+                print(f"{found.ratio:.2f} {mark}  {row.model}  {row.describe()}")
     print(table(list(report(groups))))
     return 0
 
@@ -82,8 +91,9 @@ class Run(NamedTuple):
     @classmethod
     def of(cls, row: PublishedRow, model: CatalogModel) -> Run | None:
         """None if the shape or the size is not known."""
-        same_file = row.quant.removeprefix("UD-") == model.quantization
-        size = row.bytes or int(row.gib * GIB) or (same_file and model.size)
+        size = row.bytes or int(row.gib * GIB)
+        if not size and row.quant.removeprefix("UD-") == model.quantization:
+            size = model.size or 0
         if model.shape is None or not size:
             return None
         try:
@@ -91,10 +101,13 @@ class Run(NamedTuple):
             maker = gpu_catalog.find(row.gpu).maker
         except (LocalspecError, ValueError):
             return None
-        kind = (
-            "gpt-oss" if "gpt-oss" in row.model else "MoE" if model.active else "dense"
-        )
-        kind = "hybrid" if kind == "dense" and model.architecture == "qwen35" else kind
+        kind = "dense"
+        if "gpt-oss" in row.model:
+            kind = "gpt-oss"
+        elif model.active:
+            kind = "MoE"
+        elif model.architecture == "qwen35":
+            kind = "hybrid"
         return cls(row, shape, f"{maker}, {kind}")
 
     def fit(self, load: LoadCommand, draft: ModelShape | None = None) -> Plan:
@@ -102,18 +115,16 @@ class Run(NamedTuple):
         machine = machine_profile.with_gpu(row.gpu, row.vram or None)
         if row.backend == "ROCm":
             gpu = replace(machine.devices[0], backend="ROCm")
-            machine = replace(
-                machine, devices=(gpu,), hardware=speed.from_devices((gpu,))
-            )
+            hardware = speed.from_devices((gpu,))
+            machine = replace(machine, devices=(gpu,), hardware=hardware)
         cpu = replace(machine.cpu, free=RAM_GIB * GIB, total=RAM_GIB * GIB)
         speeds = dict(machine.hardware.nominal_speeds)
         if not machine.devices[0].unified:
             speeds[HOST] = TYPICAL_CPU_SPEED
         hardware = replace(machine.hardware, nominal_speeds=speeds, measured_speeds={})
         machine = replace(machine, cpu=cpu, hardware=hardware)
-        use = UseCase(
-            "chat", context=min(max(row.depth, 0) + 512, self.shape.n_ctx_train)
-        )
+        context = min(max(row.depth, 0) + 512, self.shape.n_ctx_train)
+        use = UseCase("chat", context=context)
         advisor = SettingsAdvisor(self.shape, draft, machine, use)
         settings = load.target_settings
         is_fixed = settings.cpu_moe or settings.n_gpu_layers >= 0 or not row.in_ram
@@ -132,7 +143,11 @@ class Run(NamedTuple):
             swa_full=False,
         )
         return LoadCommand(
-            "target", None, settings, replace(settings, cpu_moe=0), draft_max
+            "target",
+            draft=None,
+            target_settings=settings,
+            draft_settings=replace(settings, cpu_moe=0),
+            draft_max=draft_max,
         )
 
     def check_plain(self) -> Result | None:
@@ -144,40 +159,44 @@ class Run(NamedTuple):
         if fit.speed.plain is None:
             return None
         low, high = fit.speed.plain
-        group = "partly in RAM" if row.in_ram or row.n_cpu_moe else self.group
-        # else it is a group of its own
-        if row.ctx and not row.memory and group == self.group:
-            is_paged = (
-                self.fit(self.load(row.ctx, KV_TYPES.get(row.kv, "q4_0"))).verdict
-                == "no"
-            )
-            group = "paged by the driver" if is_paged else group
-        width = (high - low) / (high + low)
+        group = self.group
+        if row.is_partly_in_ram:
+            group = "partly in RAM"
+        elif row.ctx and not row.memory:
+            kv = KV_TYPES.get(row.kv, "q4_0")
+            if self.fit(self.load(row.ctx, kv)).verdict == "no":
+                group = "paged by the driver"
         return Result(
-            group, (low + high) / 2 / row.plain, low <= row.plain <= high, width
+            group,
+            ratio=(low + high) / 2 / row.plain,
+            is_near=low <= row.plain <= high,
+            width=(high - low) / (high + low),
         )
 
     def check_gain(self) -> Result | None:
         """The gain of an MTP layer at the published acceptance rate and draft length."""
-        row, draft = self.row, replace(self.shape, head_kind="mtp")
+        row = self.row
+        draft = replace(self.shape, head_kind="mtp")
         if row.draft != "mtp" or not (row.plain and row.speculative and row.acceptance):
             return None
         if not self.shape.n_mtp or not row.draft_max or row.in_ram:
             return None
         rates = [float(part) for part in str(row.acceptance).split("-")]
-        n = int(float(row.draft_max))
-        load = replace(self.load(4096, draft_max=n), draft="head")
+        n_drafted = int(float(row.draft_max))
+        load = replace(self.load(4096, draft_max=n_drafted), draft="head")
         costs = self.fit(load, draft).speed.costs
         if costs is None:
             return None
-        emitted = 1 + n * sum(rates) / len(rates)
-        gain = emitted / (n * costs.c + costs.verify_cost(n + 1) + costs.host)
+        emitted = 1 + n_drafted * sum(rates) / len(rates)
+        verify = costs.verify_cost(n_drafted + 1)
+        gain = emitted / (n_drafted * costs.c + verify + costs.host)
         ratio = gain / (row.speculative / row.plain)
-        return Result("MTP gain", ratio, abs(ratio - 1) <= GAIN, 0.0)
+        return Result("MTP gain", ratio, is_near=abs(ratio - 1) <= GAIN, width=0.0)
 
     def check_memory(self) -> Result | None:
-        row = self.row
-        return self._check_memory("memory", row.memory, 0) if row.memory else None
+        if not self.row.memory:
+            return None
+        return self._check_memory("memory", self.row.memory, n_draft=0)
 
     def check_memory_with_draft(self) -> Result | None:
         row = self.row
@@ -193,22 +212,33 @@ class Run(NamedTuple):
         if kv is None or not self.row.ctx:
             return None
         load = self.load(self.row.ctx, kv, n_draft)
-        draft = replace(self.shape, head_kind="mtp") if n_draft else None
-        fit = self.fit(replace(load, draft="head" if n_draft else None), draft)
+        draft = None
+        if n_draft:
+            draft = replace(self.shape, head_kind="mtp")
+            load = replace(load, draft="head")
+        fit = self.fit(load, draft)
         needed = sum(each.needed for each in fit.device_fits) / (1 << 20)
         ratio = needed / published_mib
-        fits = self.row.in_ram or fit.verdict != "no"
-        return Result(group, ratio, bool(fits) and abs(ratio - 1) <= MEMORY, 0.0)
+        fits = bool(self.row.in_ram) or fit.verdict != "no"
+        is_near = fits and abs(ratio - 1) <= MEMORY
+        return Result(group, ratio, is_near=is_near, width=0.0)
 
 
 def report(groups: dict[str, list[Result]]) -> Iterator[list[str]]:
     yield ["group", "rows", "estimate / published", "near", "half width"]
-    speeds = [each for results in groups.values() for each in results if each.width]
-    for name, results in (*sorted(groups.items()), ("all speeds", speeds)):
-        yield [
-            name,
-            str(len(results)),
-            f"{median(each.ratio for each in results):.2f}",
-            f"{sum(each.is_near for each in results)}/{len(results)}",
-            f"{median(each.width for each in results):.2f}",
-        ]
+    speeds: list[Result] = []
+    for name in sorted(groups):
+        yield report_row(name, groups[name])
+        speeds += [result for result in groups[name] if result.width]
+    yield report_row("all speeds", speeds)
+
+
+def report_row(name: str, results: list[Result]) -> list[str]:
+    near = [result for result in results if result.is_near]
+    return [
+        name,
+        str(len(results)),
+        f"{median(result.ratio for result in results):.2f}",
+        f"{len(near)}/{len(results)}",
+        f"{median(result.width for result in results):.2f}",
+    ]

@@ -19,7 +19,8 @@ from localspec.protocol.events import (
     Token,
 )
 
-FIRST, LAST = "FIRST ", " LAST"
+FIRST = "FIRST "
+LAST = " LAST"
 
 
 def engine(rate: float, tokens: int, chats: bool) -> None:
@@ -33,14 +34,22 @@ def engine(rate: float, tokens: int, chats: bool) -> None:
     for line in sys.stdin.buffer:
         number, command = wire.decode_command(line)
         if isinstance(command, wire.LoadCommand):
-            chat = {"template": "own" if chats else None}
-            settings = {"target": {"n_ctx": 1 << 20}, "chat": chat}
-            say(number, EngineReady({}, command.target, None, (), settings, {}, 1.0))
+            template = "own" if chats else None
+            ready = EngineReady(
+                engine={},
+                model=command.target,
+                draft=None,
+                devices=(),
+                settings={"target": {"n_ctx": 1 << 20}, "chat": {"template": template}},
+                memory={},
+                load_ms=1.0,
+            )
+            say(number, ready)
         elif isinstance(command, wire.ProbeCommand):
             say(number, wire.MeasuredCosts(2.0, {"1": 1.0}))
         elif isinstance(command, wire.GenerateCommand):
             say(number, SpeculationPlan("on", "scripted", 1.8))
-            say(number, Prefill(4, 4, 0))
+            say(number, Prefill(done=4, total=4, reused=0))
             for event in answer(rate, tokens):
                 say(number, event)
         if not isinstance(command, wire.StopCommand):
@@ -53,7 +62,13 @@ def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
     for n, text in enumerate(texts):
         time.sleep(1 / rate)
         yield Round(
-            n, None, "", 0, 0, (Token(n, text, "plain"),), RoundTimes(0, 1e3 / rate, 0)
+            n=n,
+            source=None,
+            reason="",
+            drafted=0,
+            accepted=0,
+            tokens=(Token(n, text, "plain"),),
+            ms=RoundTimes(draft=0, verify=1e3 / rate, host=0),
         )
     yield GenerationFinished("length")
 
@@ -66,7 +81,9 @@ def word(n: int) -> str:
         return f"\n\n# {n}\n\n"
     if n % 50 == 0:
         return ".\n\n"
-    return f"**{n}** " if n % 25 == 0 else f"W{n} "
+    if n % 25 == 0:
+        return f"**{n}** "
+    return f"W{n} "
 
 
 if __name__ == "__main__":

@@ -70,19 +70,25 @@ def main(args: argparse.Namespace) -> None:
     print(conditions(), f"{args.target.name}, {args.threads} threads", sep="\n")
     session = Session(load_command(args))
     with loaded_engine(load_command(args)) as engine, server_process(args) as port:
-        piped, served = [columns("in this process", "pipe")], [columns("pipe", "HTTP")]
+        piped = [columns("in this process", "pipe")]
+        served = [columns("pipe", "HTTP")]
         for spec in args.spec:
             request = GenerateCommand(
                 PROMPT, SamplingParams(temperature=0), args.tokens, spec=spec
             )
-            body = {"prompt": PROMPT, "temperature": 0, "max_tokens": args.tokens}
-            body |= {"localspec": {"spec": spec}}
+            body = {
+                "prompt": PROMPT,
+                "temperature": 0,
+                "max_tokens": args.tokens,
+                "localspec": {"spec": spec},
+            }
             inside = partial(texts, session.generate, request)
             over_pipe = partial(texts, engine.generate, request)
             over_http = partial(read_stream, port, body)
             piped.append(compare(spec, inside, over_pipe, args.rounds))
             served.append(compare(spec, over_pipe, over_http, args.rounds))
-        print(*map(table, (piped, served, list(header_rows(port)))), sep="\n\n")
+        headers = list(header_rows(port))
+        print(table(piped), table(served), table(headers), sep="\n\n")
     session.close()
 
 
@@ -97,10 +103,10 @@ def texts(
     for event in generate(request):
         if isinstance(event, EngineExit):
             raise BenchError(f"The engine exited: {event.how}.")
-        if isinstance(event, Round) and (
-            text := "".join(token.text for token in event.tokens)
-        ):
-            yield text
+        if isinstance(event, Round):
+            text = "".join(token.text for token in event.tokens)
+            if text:
+                yield text
 
 
 @dataclass(frozen=True)
@@ -112,10 +118,13 @@ class TimedAnswer:
 
 def time_answer(ask: Callable[[], Iterator[str]]) -> TimedAnswer:
     parts: list[str] = []
-    began = first = last = time.perf_counter()
+    began = time.perf_counter()
+    first = began
+    last = began
     for text in ask():
         last = time.perf_counter()
-        first = last if not parts else first
+        if not parts:
+            first = last
         parts.append(text)
     if last <= first:
         raise BenchError("The answer is too short to be timed: increase --tokens.")
@@ -141,21 +150,28 @@ def compare(
     rounds: int,
 ) -> tuple[str, ...]:
     """A row of the table: the second way beside the first."""
-    time_answer(first), time_answer(second)
-    pairs = []
-    for n in range(rounds):
-        order = -1 if n % 2 else 1
-        a, b = [time_answer(ask) for ask in (first, second)[::order]][::order]
-        pairs.append((a, b))
+    time_answer(first)
+    time_answer(second)
+    firsts: list[TimedAnswer] = []
+    seconds: list[TimedAnswer] = []
+    for turn in range(rounds):
+        if turn % 2:
+            seconds.append(time_answer(second))
+            firsts.append(time_answer(first))
+        else:
+            firsts.append(time_answer(first))
+            seconds.append(time_answer(second))
+    pairs = list(zip(firsts, seconds, strict=True))
     ratios = [b.chars_per_second / a.chars_per_second for a, b in pairs]
     later = [b.first_ms - a.first_ms for a, b in pairs]
+    has_same_text = all(a.text == b.text for a, b in pairs)
     return (
         name,
-        f"{median(a.chars_per_second for a, _ in pairs):.0f}",
-        f"{median(b.chars_per_second for _, b in pairs):.0f}",
+        f"{median(a.chars_per_second for a in firsts):.0f}",
+        f"{median(b.chars_per_second for b in seconds):.0f}",
         f"{median(ratios):.3f} [{min(ratios):.3f} … {max(ratios):.3f}]",
         f"{median(later):+.2f} [{min(later):+.2f} … {max(later):+.2f}]",
-        "yes" if all(a.text == b.text for a, b in pairs) else "no",
+        "yes" if has_same_text else "no",
     )
 
 
@@ -184,9 +200,9 @@ def serve(target: str, draft: str, threads: str) -> None:
 def read_stream(port: int, body: dict[str, Any]) -> Iterator[str]:
     with streaming(port, body) as response:
         for line in response:
-            choices = (
-                json.loads(line[6:])["choices"] if line.startswith(b"data: {") else ()
-            )
+            if not line.startswith(b"data: {"):
+                continue
+            choices = json.loads(line.removeprefix(b"data: "))["choices"]
             if choices and choices[0]["text"]:
                 yield choices[0]["text"]
 

@@ -109,12 +109,12 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> None:
             print(f"{name}: {old.get('verdict')} → {new.get('verdict')}")
         elif old.get("settings") != new.get("settings"):
             changes["settings"] += 1
-            theirs = (old.get("settings") or {}).items()
-            changed = {
-                key: [value, (new.get("settings") or {}).get(key)]
-                for key, value in theirs
-                if value != (new.get("settings") or {}).get(key)
-            }
+            old_settings = old.get("settings") or {}
+            new_settings = new.get("settings") or {}
+            changed = {}
+            for key, value in old_settings.items():
+                if value != new_settings.get(key):
+                    changed[key] = [value, new_settings.get(key)]
             print(f"{name}: {changed}")
         elif old.get("needed") != new.get("needed"):
             changes["memory alone"] += 1
@@ -125,14 +125,15 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--compare"]:
-        before, after = (json.loads(Path(name).read_text()) for name in sys.argv[2:4])
-        compare(before, after)
+        _, _, before, after = sys.argv
+        compare(
+            json.loads(Path(before).read_text()), json.loads(Path(after).read_text())
+        )
         return
-    fits = {
-        f"{pair.id} on {name}": describe(pair, machine)
-        for name, machine in list_machines().items()
-        for pair in catalog.load().pairs.values()
-    }
+    fits = {}
+    for name, machine in list_machines().items():
+        for pair in catalog.load().pairs.values():
+            fits[f"{pair.id} on {name}"] = describe(pair, machine)
     print(json.dumps(fits, indent=1))
 
 

@@ -1,5 +1,4 @@
-"""How far the logits of passes over several tokens differ from those of one-token
-passes.
+"""How far logits of passes over several tokens differ from those of one-token passes.
 
     bench.py widths MODEL.gguf [--cells 64 480 640] [--threads 1 2] [--kv f16 q8_0]
 
@@ -24,6 +23,15 @@ from localspec.llama.context import LlamaContext
 from localspec.machine.llama_params import ModelRole
 from localspec.protocol.wire import ContextSettings
 
+COLUMNS = (
+    "KV",
+    "threads",
+    "cells",
+    "largest difference",
+    "1 token, ms",
+    "5 tokens, ms",
+    "reading, ms",
+)
 N_COMPARED = 16
 WIDTHS = (2, 5, 8)
 REPEATS = 10
@@ -37,21 +45,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    columns = ("KV", "threads", "cells", "largest difference")
-    rows = [(*columns, "1 token, ms", "5 tokens, ms", "reading, ms")]
+    rows = [COLUMNS]
     for kv, threads in itertools.product(args.kv, args.threads):
         settings = ContextSettings(
             n_ctx=max(args.cells) + 256, n_threads=threads, kv_type=kv
         )
-        model = LlamaContext(args.model, ModelRole(settings, max(WIDTHS), max(WIDTHS)))
+        role = ModelRole(settings, n_outputs_max=max(WIDTHS), n_rs_seq=max(WIDTHS))
+        model = LlamaContext(args.model, role)
         rng = np.random.default_rng(0)
         for cells in args.cells:
             text = [int(t) for t in rng.integers(0, model.n_vocab, cells + N_COMPARED)]
             reading = fill(model, text[:cells])
             difference = largest_difference(model, cells, text[cells:])
-            one, five = (pass_ms(model, cells, text[cells : cells + n]) for n in (1, 5))
-            times = (f"{one:.1f}", f"{five:.1f}", f"{reading:.0f}")
-            rows.append((kv, str(threads), str(cells), f"{difference:.2g}", *times))
+            one = pass_ms(model, cells, text[cells : cells + 1])
+            five = pass_ms(model, cells, text[cells : cells + 5])
+            row = (
+                kv,
+                str(threads),
+                str(cells),
+                f"{difference:.2g}",
+                f"{one:.1f}",
+                f"{five:.1f}",
+                f"{reading:.0f}",
+            )
+            rows.append(row)
         model.close()
     print(table(rows))
 
@@ -76,9 +93,8 @@ def largest_difference(model: LlamaContext, n_cells: int, tokens: list[int]) -> 
             rows = model.decode(part, len(part))
             for row, expected in zip(rows, alone[start:], strict=False):
                 best = np.argsort(-expected)[:64]
-                difference = max(
-                    difference, float(np.abs(row[best] - expected[best]).max())
-                )
+                largest = np.abs(row[best] - expected[best]).max()
+                difference = max(difference, float(largest))
     model.truncate(n_cells)
     return difference
 
