@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import click
 from msgspec import Struct
@@ -49,9 +48,9 @@ def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
         return sanitize(event.tail)
     tokens = event.tokens if isinstance(event, Round) else ()
     if mark_tokens and not style.plain:
-        marked = (mark_token(token) for token in tokens)
+        lines = [mark_token(token) for token in tokens]
         return "".join(
-            report_printer.render_line(line, colour=style.colour) for line in marked
+            report_printer.render_line(line, colour=style.colour) for line in lines
         )
     return "".join(sanitize(token.text) for token in tokens)
 
@@ -60,10 +59,19 @@ class AnswerPrinter:
     """Prints one answer of `localspec run -p`, as text or as one JSON document."""
 
     def __init__(
-        self, style: OutputStyle, ready: EngineReady, given: dict[str, Any]
+        self,
+        style: OutputStyle,
+        ready: EngineReady,
+        *,
+        as_json: bool,
+        mark_tokens: bool,
+        show_stats: bool,
     ) -> None:
-        """`given`: the options of the command."""
-        self._style, self._ready, self._given = style, ready, given
+        self._style = style
+        self._ready = ready
+        self._as_json = as_json
+        self._mark_tokens = mark_tokens
+        self._show_stats = show_stats
         self._is_at_line_start = True
         self.answer = GeneratedAnswer()
         for notice in ready.notices:
@@ -73,20 +81,20 @@ class AnswerPrinter:
         self.answer.add(event)
         if isinstance(event, Notice):
             self._print_notice(event)
-        text = _answer_text(event, self._style, mark_tokens=self._given["tokens"])
-        if text and not self._given["as_json"]:
+        if self._as_json:
+            return
+        text = _answer_text(event, self._style, mark_tokens=self._mark_tokens)
+        if text:
             sys.stdout.write(text)
             sys.stdout.flush()
             self._is_at_line_start = text.endswith("\n")
 
     def _print_notice(self, notice: Notice) -> None:
+        if self._style.quiet:
+            return
         # A script gets no info notices, except about what changes its answers' speed.
-        is_relevant = (
-            notice.level != "info"
-            or notice.code in _SHOWN_NOTICES
-            or sys.stderr.isatty()
-        )
-        if not self._style.quiet and is_relevant:
+        is_for_scripts = notice.level != "info" or notice.code in _SHOWN_NOTICES
+        if is_for_scripts or sys.stderr.isatty():
             terminal.notify(f"{notice.message} {notice.hint}".rstrip())
 
     def end_line(self) -> None:
@@ -97,40 +105,48 @@ class AnswerPrinter:
     def print_result(
         self, request: GenerateCommand, loaded: LoadedModel, sampling: str
     ) -> None:
-        """`sampling`: its values and where they are from, for --stats."""
+        """Print what follows the answer, or the JSON document.
+
+        `sampling`: its values and where they are from, for --stats.
+        """
         self.end_line()
-        answer, style = self.answer, self._style
-        if self._given["as_json"]:
-            terminal.echo_json(
-                build_answer(answer, request, self._ready, loaded).document()
-            )
+        answer = self.answer
+        if self._as_json:
+            result = build_answer(answer, request, self._ready, loaded)
+            terminal.echo_json(result.document())
             return
-        if self._given["tokens"] and not style.quiet:
-            if style.plain:
-                for event in answer.rounds:
-                    terminal.echo(answer_stats.describe_round(event), err=True)
-            else:
-                legend = format_legend(with_marks=True)
-                report_printer.echo_line(legend, err=True, colour=style.colour)
-        if answer.ended_in_thinking and not style.quiet:
+        if self._mark_tokens and not self._style.quiet:
+            self._explain_marks()
+        if answer.ended_in_thinking and not self._style.quiet:
             terminal.notify(*_UNANSWERED)
-        if self._given["stats"] and answer.finished is not None:
-            stats = answer_stats.format_stats(
-                answer.plan,
-                answer.finished.totals,
-                request.sampling.seed,
-                plain=style.plain,
-            )
-            for line in stats:
-                report_printer.echo_line(line, err=True, colour=style.colour)
+        if self._show_stats and answer.finished is not None:
+            self._print_stats(answer.finished, request.sampling.seed)
             terminal.echo(f"sampling: {sampling}", err=True)
             for text in _format_memory(self._ready):
                 terminal.echo(text, err=True)
 
+    def _explain_marks(self) -> None:
+        """The legend of the marks; without marks, each round in words."""
+        if self._style.plain:
+            for event in self.answer.rounds:
+                terminal.echo(answer_stats.describe_round(event), err=True)
+            return
+        legend = format_legend(with_marks=True)
+        report_printer.echo_line(legend, err=True, colour=self._style.colour)
+
+    def _print_stats(self, finished: GenerationFinished, seed: int) -> None:
+        plain = self._style.plain
+        lines = answer_stats.format_stats(
+            self.answer.plan, finished.totals, seed, plain=plain
+        )
+        for line in lines:
+            report_printer.echo_line(line, err=True, colour=self._style.colour)
+
 
 def _format_memory(ready: EngineReady) -> Iterator[str]:
     """Memory used and estimated, if llama.cpp reports it."""
-    used, estimated = ready.memory.get("used"), ready.memory.get("predicted")
+    used = ready.memory.get("used")
+    estimated = ready.memory.get("predicted")
     if used and estimated:
         difference = f"{(used - estimated) / 2**20:+.1f} MiB"
         yield f"memory {gib(used)}, estimated {gib(estimated)} ({difference})"

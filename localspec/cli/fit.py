@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from localspec import launch
 from localspec.cli import global_options, options, shell_completion
 from localspec.cli.global_options import number_option
+from localspec.cli.options import CommandArguments
 from localspec.cli.report_printer import echo_line
 from localspec.cli.terminal import echo, echo_json, notify, terminal_width
 from localspec.fit import machine_profile, suggestions
@@ -23,11 +24,23 @@ from localspec.fit.suggestions import SuggestionCriteria
 from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published, remote_devices
+from localspec.machine.published import PublishedRow
 from localspec.models import draft_heads, model_lookup
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.report import fit as fit_report
 from localspec.report.fit import FitAnswer
+
+
+class FitArguments(CommandArguments, frozen=True, kw_only=True):
+    """The arguments of `fit`, but REF."""
+
+    draft: str | None
+    gpu: str | None
+    vram: float | None
+    use: str
+    endpoint: str | None
+    as_json: bool
 
 
 @click.command("fit")
@@ -58,11 +71,10 @@ from localspec.report.fit import FitAnswer
 @options.EXTRA_LOAD
 @global_options.ENDPOINT
 @global_options.JSON
-def command(ref: str, as_json: bool, **given: Any) -> int:
-    """Estimate whether the model or pair REF fits this computer, without downloading
-    it.
+def command(ref: str, **given: Any) -> int:
+    """Estimate whether the model or pair REF fits this computer.
 
-    llama.cpp itself counts the memory, from the headers of the files, also on a GPU
+    Nothing is downloaded. llama.cpp itself counts the memory, from the headers of the files, also on a GPU
     that is not here; without them it is estimated. Exit code 4 if REF does not fit.
 
     \b
@@ -70,19 +82,19 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     localspec fit llama-3.3-70b --draft llama-3.2-1b --gpu "RTX 3090"
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
-    machine = machine_profile.simulate(given["gpu"], given["vram"])
-    wishes = options.build_load_request(
-        ResolvedPair(Path(), None), given | {"spec": "auto"}
-    )
-    criteria = SuggestionCriteria(given["use"], wishes)
+    arguments = options.read_arguments(FitArguments, given)
+    machine = machine_profile.simulate(arguments.gpu, arguments.vram)
+    no_pair = ResolvedPair(Path(), None)
+    wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
+    criteria = SuggestionCriteria(arguments.use, wishes)
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
-    subject, default_draft = _load_subject(request, given["draft"], given["endpoint"])
+    subject, default_draft = _load_subject(request, arguments.draft, arguments.endpoint)
     subject.check_head()
     on_unusable = options.print_skipped if wishes.can_skip_remote else None
     hosts = wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, on_unusable)
     machine = machine_profile.with_remote(machine, remote)
-    advisor = SettingsAdvisor(*subject.shapes, machine, UseCase(given["use"]))
+    advisor = SettingsAdvisor(*subject.shapes, machine, UseCase(arguments.use))
     draft = subject.draft.reference if subject.draft else None
     load = replace(wishes.load, target=subject.target.reference, draft=draft)
     load = with_settings(load, remote_hosts=machine.remote_hosts)
@@ -96,10 +108,12 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
         subject=subject,
         plan=plan,
         savings=advisor.list_memory_savings(plan),
-        use_case=given["use"],
+        use_case=arguments.use,
     )
-    _show(answer, as_json=as_json)
-    if not as_json:
+    if arguments.as_json:
+        _print_json(answer)
+    else:
+        _print_report(answer)
         model = request.target.catalog_model
         reason = suggestions.explain_type(model, machine) if model else ""
         if reason:
@@ -110,55 +124,74 @@ def command(ref: str, as_json: bool, **given: Any) -> int:
     return 4 if plan.verdict == "no" else 0
 
 
-def _show(answer: FitAnswer, *, as_json: bool) -> None:
+def _print_json(answer: FitAnswer) -> None:
+    reported = _find_published(answer)
+    document = fit_report.fit_to_json(answer)
+    document["published"] = to_builtins(reported) if reported else None
+    echo_json(document)
+
+
+def _print_report(answer: FitAnswer) -> None:
+    plain = global_options.is_plain()
+    for line in fit_report.format_fit(answer, terminal_width(), plain=plain):
+        echo_line(line)
+    reported = _find_published(answer)
+    if reported:
+        echo(f"Others report: {reported.describe()}.")
+
+
+def _find_published(answer: FitAnswer) -> PublishedRow | None:
+    """The speed that others report from the computer most like this one."""
     subject = answer.subject
     devices = [each.device for each in answer.plan.device_fits]
     kind = ""
     if subject.draft:
         kind = subject.draft.shape.head_kind or "model"
-    reported = published.find_nearest(subject.target.name, devices, kind)
-    if as_json:
-        document = fit_report.fit_to_json(answer)
-        document["published"] = to_builtins(reported) if reported else None
-        echo_json(document)
-        return
-    plain = global_options.is_plain()
-    for line in fit_report.format_fit(answer, terminal_width(), plain=plain):
-        echo_line(line)
-    if reported:
-        echo(f"Others report: {reported.describe()}.")
+    return published.find_nearest(subject.target.name, devices, kind)
 
 
 def _load_subject(
     request: ModelRequest, draft: str | None, endpoint: str | None
 ) -> tuple[PairShapes, str]:
     """The pair as `run` takes it, and what its draft is if nobody named it."""
-    is_open, default = (
-        not draft and request.draft is None and not request.is_lookup_pair,
-        "",
-    )
-    if draft:
-        named = None if draft == "none" else model_lookup.resolve(draft)
-        request = replace(
-            request, draft=(named.draft or named.target) if named else None
-        )
-    elif is_open and (path := request.target.find_path()):
-        model = None if request.pair else request.target.catalog_model
-        pair = launch.with_default_draft(ResolvedPair(path, None), model)
-        found = ResolvedModel(pair.draft.name, pair.draft) if pair.draft else None
-        request, default = replace(request, draft=found), pair.default_draft
+    is_draft_open = False
+    default_draft = ""
+    if draft == "none":
+        request = replace(request, draft=None)
+    elif draft:
+        named = model_lookup.resolve(draft)
+        request = replace(request, draft=named.draft or named.target)
+    elif request.draft is None and not request.is_lookup_pair:
+        is_draft_open = True
+        request, default_draft = _find_default_draft(request)
     if all(model.find_path() for model in request.models):
         subject = resolve_shapes(request, None)
     else:
-        from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
-        from localspec.models.hub.client import HubClient  # noqa: PLC0415
-        from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
-
-        hub = HubClient(endpoint, on_wait=notify)
-        subject = run_cancellable(
-            lambda stop: resolve_shapes(request, PullPlanner(hub, stop, refresh=False))
-        )
-        if is_open:
-            default = draft_heads.describe_found_head("mtp", "")
+        subject = _read_shapes(request, endpoint)
+        if is_draft_open:
+            default_draft = draft_heads.describe_found_head("mtp", "")
             subject = subject.add_own_head()
-    return subject, "" if request.pair else default
+    return subject, "" if request.pair else default_draft
+
+
+def _find_default_draft(request: ModelRequest) -> tuple[ModelRequest, str]:
+    """The draft that `run` would find beside an installed file, and what it is."""
+    path = request.target.find_path()
+    if path is None:
+        return request, ""
+    model = None if request.pair else request.target.catalog_model
+    pair = launch.with_default_draft(ResolvedPair(path, None), model)
+    found = ResolvedModel(pair.draft.name, pair.draft) if pair.draft else None
+    return replace(request, draft=found), pair.default_draft
+
+
+def _read_shapes(request: ModelRequest, endpoint: str | None) -> PairShapes:
+    """The shapes of a pair of which a file is not here: from headers on the hub."""
+    from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
+    from localspec.models.hub.client import HubClient  # noqa: PLC0415
+    from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
+
+    hub = HubClient(endpoint, on_wait=notify)
+    return run_cancellable(
+        lambda stop: resolve_shapes(request, PullPlanner(hub, stop, refresh=False))
+    )

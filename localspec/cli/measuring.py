@@ -17,6 +17,7 @@ from localspec.bench.measurement import Measurement, MeasurementProgress
 from localspec.bench.workloads import BenchRequest
 from localspec.cli import options, report_printer, terminal
 from localspec.cli.global_options import FiniteRange, number_option, text_option
+from localspec.cli.options import CommandArguments
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 from localspec.launch.pair import draft_kind
@@ -28,6 +29,29 @@ from localspec.report.measurement import format_measurement
 _PROGRESS_INTERVAL = 30.0  # Seconds between progress lines if stderr is not a terminal.
 
 Progress = Generator[MeasurementProgress, None, None]
+
+
+class MeasuringArguments(CommandArguments, frozen=True, kw_only=True):
+    """The arguments of a command that measures one pair, but PAIR."""
+
+    draft: str
+    anyway: bool
+    as_json: bool
+    quiet: bool
+
+
+class BenchArguments(MeasuringArguments, frozen=True, kw_only=True):
+    workload: tuple[str, ...]
+    rounds: int | None
+    max_tokens: int
+    temperature: float
+    markdown: bool
+    row: bool
+
+
+class VerifyArguments(MeasuringArguments, frozen=True, kw_only=True):
+    seconds: float
+    tokens: int
 
 
 @click.command("bench")
@@ -60,32 +84,38 @@ def bench_command(pair: str | None, **given: Any) -> int:
     localspec bench demo
     localspec bench big.gguf --draft small.gguf --workload code --markdown
     """
-    chosen = workloads.load(given["workload"])
-    pair, resolved = _resolve_pair(pair, given)
-    temperatures = dict.fromkeys((0.0, given["temperature"]))
+    arguments = options.read_arguments(BenchArguments, given)
+    chosen = workloads.load(arguments.workload)
+    pair, resolved = _resolve_pair(pair, arguments)
+    temperatures = dict.fromkeys((0.0, arguments.temperature))
     request = BenchRequest(
         pair,
-        tuple(chosen),
-        tuple(temperatures),
-        given["max_tokens"],
-        resolved.spec,
-        resolved.spec_reason,
-        given["rounds"],
+        workloads=tuple(chosen),
+        temperatures=tuple(temperatures),
+        max_tokens=arguments.max_tokens,
+        spec=resolved.spec,
+        why=resolved.spec_reason,
+        rounds=arguments.rounds,
     )
     measurement = Benchmark(request)
 
     def format_report() -> Iterable[Line]:
         report = measurement.report
-        if given["row"]:
+        if arguments.row:
             draft = draft_kind(resolved) or "ngram"
             row = bench_report.format_published_row(report, resolved.target, draft)
             return [make_line(row)]
-        if given["markdown"]:
+        if arguments.markdown:
             return map(make_line, bench_report.format_markdown(report))
         return format_measurement(measurement)
 
-    progress = _measure_pair(resolved, measurement, given)
-    is_done = print_measurement(measurement, progress, format_report, given)
+    is_done = print_measurement(
+        measurement,
+        _measure_pair(resolved, measurement, arguments),
+        format_report,
+        quiet=arguments.quiet,
+        as_json=arguments.as_json,
+    )
     return 0 if is_done else 130
 
 
@@ -111,33 +141,46 @@ def verify_command(pair: str | None, **given: Any) -> int:
     localspec verify demo
     localspec verify big.gguf --draft small.gguf --json
     """
-    _, resolved = _resolve_pair(pair, given)
-    measurement = LosslessMeasurement(VerifyEffort(given["seconds"], given["tokens"]))
-    progress = _measure_pair(resolved, measurement, given)
-    format_report = partial(format_measurement, measurement)
-    if not print_measurement(measurement, progress, format_report, given):
+    arguments = options.read_arguments(VerifyArguments, given)
+    _, resolved = _resolve_pair(pair, arguments)
+    effort = VerifyEffort(arguments.seconds, arguments.tokens)
+    measurement = LosslessMeasurement(effort)
+    is_done = print_measurement(
+        measurement,
+        _measure_pair(resolved, measurement, arguments),
+        partial(format_measurement, measurement),
+        quiet=arguments.quiet,
+        as_json=arguments.as_json,
+    )
+    if not is_done:
         return 130
     return 1 if measurement.report.verdict == "divergent" else 0
 
 
-def _resolve_pair(pair: str | None, given: dict[str, Any]) -> tuple[str, ResolvedPair]:
+def _resolve_pair(
+    pair: str | None, arguments: MeasuringArguments
+) -> tuple[str, ResolvedPair]:
     """The pair, with its name; the default pair if none is named."""
     name = pair or model_lookup.default_pair_id()
-    if pair is None and not given["quiet"]:
+    if pair is None and not arguments.quiet:
         terminal.notify(f"Measuring {name}, the default pair.")
-    return name, options.resolve_or_pull(name, given["draft"])
+    return name, options.resolve_or_pull(name, arguments.draft)
 
 
 def _measure_pair(
     pair: ResolvedPair,
     measurement: Benchmark | LosslessMeasurement,
-    given: dict[str, Any],
+    arguments: MeasuringArguments,
 ) -> Progress:
     yield MeasurementProgress("loading")
-    # With the draft in any case: whether it pays is what is measured.
-    load_request = options.build_load_request(pair, given | {"spec": "model"})
+    load_request = options.build_load_request(
+        pair,
+        arguments.options,
+        spec="model",  # The draft is loaded in any case: what it gains is measured.
+        anyway=arguments.anyway,
+    )
     engine = launch.start_engine(
-        load_request, notify=options.make_notice_printer(given["quiet"])
+        load_request, notify=options.make_notice_printer(arguments.quiet)
     )
     try:
         yield from measurement.run(engine)
@@ -149,14 +192,16 @@ def print_measurement(
     measurement: Measurement,
     progress: Progress,
     format_report: Callable[[], Iterable[Line]],
-    given: dict[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
 ) -> bool:
     """Run a measurement and print its report; return False if Ctrl+C has ended it.
 
     An error that ends it is raised after the results so far are printed; with --json it
     is the document instead.
     """
-    line = terminal.ProgressLine(quiet=given["quiet"], interval=_PROGRESS_INTERVAL)
+    line = terminal.ProgressLine(quiet=quiet, interval=_PROGRESS_INTERVAL)
     is_interrupted = False
     error = None
     try:
@@ -171,9 +216,10 @@ def print_measurement(
         error = failure
     finally:
         line.clear()
-    if error is None and given["as_json"]:
-        terminal.echo_json(measurement.to_json())
-    elif error is None or (measurement.has_results and not given["as_json"]):
+    if as_json:
+        if error is None:
+            terminal.echo_json(measurement.to_json())
+    elif error is None or measurement.has_results:
         for report_line in format_report():
             report_printer.echo_line(report_line)
     if error is not None:

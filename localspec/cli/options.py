@@ -1,15 +1,22 @@
-"""Option groups shared by several commands, and the load request built from them."""
+"""Option groups that several commands share, and what is built from their values.
+
+click passes a command its arguments by name. `read_arguments` makes a typed value of
+them: a Struct of the command's own arguments, whose field `options` holds the values of
+the table of options (`config/options.py`). What a load or a chat needs of these is made
+by `build_load_request` and `build_settings`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
+from msgspec import Struct
 from msgspec.structs import fields
 
 from localspec import extras, launch
@@ -34,6 +41,36 @@ from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import Event, Notice
 
 T = TypeVar("T")
+
+OptionValues = Mapping[str, Any]
+"""Values of options of the table, by name. Each has the type that its row declares."""
+
+
+class CommandArguments(Struct, frozen=True, kw_only=True):
+    """The arguments of a command that has options of the table."""
+
+    options: OptionValues
+
+
+A = TypeVar("A", bound=CommandArguments)
+
+
+def read_arguments(kind: type[A], given: Mapping[str, Any]) -> A:
+    """What click passes to a command: its own arguments, and those of the table."""
+    own_names = {field.name for field in fields(kind)}
+    own: dict[str, Any] = {}
+    table: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in own_names:
+            own[name] = value
+        else:
+            assert name in OPTIONS, f"{kind.__name__} has no field {name}"
+            table[name] = value
+    return kind(**own, options=table)
+
+
+# --- checks of what is typed
+# ----------------------------------------------------------------------
 
 
 def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], T]:
@@ -85,6 +122,9 @@ def _read_file(path: str) -> str:
         ) from error
 
 
+# --- options of click, made of the rows of the table
+# ----------------------------------------------------------------------
+
 Option = Callable[[Any], Any]  # A decorator of click.
 
 
@@ -113,9 +153,8 @@ class _OptionParam(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         except UsageError as error:
             self.fail(f"{error.message} {error.hint}", param, ctx)
         except ValueError:
-            self.fail(
-                f"{value!r} is not possible. Possible: {self._option.hint}.", param, ctx
-            )
+            problem = f"{value!r} is not possible. Possible: {self._option.hint}."
+            self.fail(problem, param, ctx)
 
     def late_words(self) -> list[str]:
         return list(self._option.value_type.late_words())
@@ -148,21 +187,26 @@ class _LateWordsOption(click.Option):
 
 
 def _render(option: TableOption) -> Option:
-    value_type, default = option.value_type, option.default
+    value_type = option.value_type
     if value_type is SWITCH:
         return flag(option.flag, about=option.about)
-    given: dict[str, Any] = {
+    default = option.default
+    # Then the default is not the option's: another place decides it.
+    is_default_described = "[default:" in option.about
+    words = "|".join(value_type.words)
+    has_late_words = value_type.late_words is not dict
+    attributes: dict[str, Any] = {
         "type": _OptionParam(option),
-        "default": None if "[default:" in option.about or default == "" else default,
-        "show_default": "[default:" not in option.about
-        and default not in (None, "", ()),
-        "metavar": option.metavar
-        or value_type.metavar
-        or f"[{'|'.join(value_type.words)}]",
+        "default": default,
+        "show_default": not is_default_described and default not in (None, "", ()),
+        "metavar": option.metavar or value_type.metavar or f"[{words}]",
         "help": option.about,
-        "cls": _LateWordsOption if value_type.late_words is not dict else click.Option,
+        "cls": _LateWordsOption if has_late_words else click.Option,
     }
-    return click.option(option.flag, **given | _SPECIAL.get(option.name, {}))
+    if is_default_described or default == "":
+        attributes["default"] = None
+    attributes |= _SPECIAL.get(option.name, {})
+    return click.option(option.flag, **attributes)
 
 
 def _render_group(group: OptionGroup) -> tuple[Option, ...]:
@@ -234,7 +278,13 @@ MEASURING = _option_group(
     MACHINE,
     global_options.JSON,
     QUIET,
-    flag("-v", "--verbose", about="After an error, print the last log lines."),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,  # `cli.main` looks for it when it prints an error
+        help="After an error, print the last log lines.",
+    ),
 )
 NO_COLOUR = flag("--no-color", about="No colours.  Also: NO_COLOR=1.")
 OUTPUT = _option_group(
@@ -272,30 +322,39 @@ HISTORY = _option_group(
 YES = flag("-y", "--yes", about="Download missing models without asking.")
 
 
+# --- what the values of options are for
+# ----------------------------------------------------------------------
+
+
 def build_load_request(
-    pair: launch.ResolvedPair, given: dict[str, Any]
+    pair: launch.ResolvedPair,
+    options: OptionValues,
+    *,
+    spec: str,
+    anyway: bool = False,
 ) -> SettingsRequest:
-    """Of the options of MACHINE, `spec`, and of `exact` and those of `extras/` where the
-    command has them.
+    """How to load the pair: the options that are fields of `LoadOptions`.
 
     Raises UsageError if two options exclude each other.
     """
     for check in extras.load("OPTION_CHECKS"):
-        check(given, _is_from_config)
+        check(options, _is_from_config)
     names = {field.name for field in fields(launch.LoadOptions)}
-    options = {}
-    for name, value in given.items():
-        attribute = OPTIONS[name].attribute if name in OPTIONS else name
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        attribute = OPTIONS[name].attribute
         if attribute in names:
-            options[attribute] = value
+            values[attribute] = value
     # Other computers of config.toml are for all models.
     can_skip_remote = _is_from_config(remote_devices.option_name())
-    load_options = launch.LoadOptions(**options, can_skip_remote=can_skip_remote)
-    return load_options.to_request(pair, given["spec"])
+    load_options = launch.LoadOptions(
+        **values, can_skip_remote=can_skip_remote, anyway=anyway
+    )
+    return load_options.to_request(pair, spec)
 
 
 def print_skipped(error: LocalspecError) -> None:
-    """The reason why another computer, which is not needed, cannot be used."""
+    """Say why another computer, which is not needed, cannot be used."""
     notify(f"{error.message} Going on without it.")
 
 
@@ -307,10 +366,10 @@ def _is_from_config(name: str) -> bool:
     )
 
 
-def build_settings(pair: launch.ResolvedPair, given: dict[str, Any]) -> ChatSettings:
-    """Of the options that the command has; the catalogue's where they are open."""
+def build_settings(pair: launch.ResolvedPair, options: OptionValues) -> ChatSettings:
+    """The settings of a chat; those of the catalogue where an option is open."""
     values = {
-        name: given[name] for name in ANSWER_OPTIONS if given.get(name) is not None
+        name: options[name] for name in ANSWER_OPTIONS if options.get(name) is not None
     }
     values.pop("seed", None)  # that of the conversation
     settings = ChatSettings.from_catalog(pair.suggested_settings, values.get("think"))

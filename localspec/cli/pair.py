@@ -17,6 +17,7 @@ from localspec.fit import machine_profile
 from localspec.fit.suggestions import PairSuggestion, suggest
 from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, pull_plan
+from localspec.models.catalog import CatalogPair
 from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
@@ -46,15 +47,15 @@ def _suggest(
 ) -> None:
     """List the pairs that fit, best first; with REF only those of that model.
 
-    With the settings of config.toml for loading. Of the network only its workers are
-    asked.
+    The pairs are loaded with the settings of config.toml. The network is not used,
+    except for other computers that these settings name.
     """
     criteria = launch.saved_criteria(use)
     hosts = criteria.wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, options.print_skipped)
     machine = machine_profile.with_remote(machine_profile.simulate(**gpu), remote)
     suggestions = suggest(machine, criteria, ref)
-    device = (*machine.devices, machine.cpu)[0]
+    device = machine.devices[0] if machine.devices else machine.cpu
     free = device.free or 0
     if as_json:
         pairs = [_suggestion_to_json(suggestion) for suggestion in suggestions]
@@ -98,10 +99,10 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     TARGET alone. Exit code 5 if the models are incompatible.
     """
     request = model_lookup.resolve(target)
-    draft_request = model_lookup.resolve(draft) if draft else None
-    draft_model = (
-        draft_request.draft or draft_request.target if draft_request else request.draft
-    )
+    draft_model = request.draft
+    if draft:
+        draft_request = model_lookup.resolve(draft)
+        draft_model = draft_request.draft or draft_request.target
     if draft_model is None:
         raise UsageError(
             "Two models are needed.", "Type: localspec pair check TARGET DRAFT"
@@ -110,8 +111,9 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 
     def check(stop: CancelToken) -> PlannedPair | None:
         planner = PullPlanner(HubClient(endpoint, on_wait=notify), stop, refresh=False)
-        items = planner.plan_model(target_model), planner.plan_model(draft_model)
-        return pull_plan.check_pair(*items)
+        planned_target = planner.plan_model(target_model)
+        planned_draft = planner.plan_model(draft_model)
+        return pull_plan.check_pair(planned_target, planned_draft)
 
     match = pull.run_cancellable(check)
     if match is None:
@@ -151,8 +153,7 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
 @options.MACHINE
 @global_options.JSON
 def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
-    """Judge DRAFTS for TARGET in seconds: what would each reach, and with which draft
-    length?
+    """Judge DRAFTS for TARGET in seconds: the speed of each, and its draft length.
 
     TARGET answers prompts once, or has answered your kept chats. Each draft reads these
     answers, which tells how many of its tokens would have been accepted, for every
@@ -162,12 +163,19 @@ def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
     from localspec.cli import measuring, pair_test  # noqa: PLC0415
     from localspec.report import bench  # noqa: PLC0415
 
-    test = pair_test.DraftTest(target, drafts, given)
+    arguments = options.read_arguments(pair_test.DraftTestArguments, given)
+    test = pair_test.DraftTest(target, drafts, arguments)
 
     def format_report() -> Iterable[Line]:
         return bench.format_judgements(test.judgements)
 
-    is_done = measuring.print_measurement(test, test.run(), format_report, given)
+    is_done = measuring.print_measurement(
+        test,
+        test.run(),
+        format_report,
+        quiet=arguments.quiet,
+        as_json=arguments.as_json,
+    )
     return 0 if is_done else 130
 
 
@@ -178,21 +186,7 @@ def _list(as_json: bool) -> None:
     pairs = catalog.load().pairs.values()
     ready = {pair.id for pair in model_lookup.ready_pairs(inventory.list_models())}
     if as_json:
-        rows = [
-            {
-                "id": pair.id,
-                "title": pair.title,
-                "target": pair.target.id,
-                "draft": pair.draft.id if pair.draft else None,
-                "kind": pair.draft_kind,
-                "bytes": pair.size,
-                "use": list(pair.use),
-                "status": pair.status,
-                "source": pair.source or None,
-                "here": pair.id in ready,
-            }
-            for pair in pairs
-        ]
+        rows = [_pair_to_json(pair, is_ready=pair.id in ready) for pair in pairs]
         echo_json({"pairs": rows})
         return
     table = [("PAIR", "SIZE", "DRAFT", "STATUS", "")]
@@ -201,6 +195,21 @@ def _list(as_json: bool) -> None:
         note = "installed" if pair.id in ready else ""
         table.append((pair.id, size, pair.draft_kind, pair.status, note))
     echo_columns(table)
+
+
+def _pair_to_json(pair: CatalogPair, *, is_ready: bool) -> dict[str, object]:
+    return {
+        "id": pair.id,
+        "title": pair.title,
+        "target": pair.target.id,
+        "draft": pair.draft.id if pair.draft else None,
+        "kind": pair.draft_kind,
+        "bytes": pair.size,
+        "use": list(pair.use),
+        "status": pair.status,
+        "source": pair.source or None,
+        "here": is_ready,
+    }
 
 
 def _suggestion_to_json(suggestion: PairSuggestion) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -18,7 +17,7 @@ from localspec.cli.terminal import echo, stop_on_interrupt
 from localspec.fit import machine_profile, suggestions
 from localspec.models import catalog, draft_heads, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
-from localspec.models.hub.client import HubClient
+from localspec.models.hub.client import HubClient, HubSearchResult
 from localspec.models.hub.download import (
     DownloadPhase,
     DownloadState,
@@ -27,10 +26,11 @@ from localspec.models.hub.download import (
 )
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
-from localspec.models.pull_plan import PlannedModel, PullPlan
+from localspec.models.pull_plan import PlannedFile, PlannedModel, PullPlan
 from localspec.models.reference import HubReference
 from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line, format_columns, make_line
+from localspec.report.model_details import format_sidecar_heads, model_to_json
 from localspec.units import bytes_per_second, duration, gb, percent, short_count
 
 
@@ -88,8 +88,9 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
             err=True,
         )
         return
-    name, source = request.name, request.target.source
-    # it may have been renamed
+    name = request.name
+    source = request.target.source
+    # The repository may have been renamed.
     if isinstance(source, HubReference) and item.repo is not None:
         name = name.replace(source.repo, item.repo)
     echo(f"Ready: localspec run {shlex.quote(name)}")
@@ -131,9 +132,9 @@ def pull_models(
     small. On Ctrl+C prints how to resume and raises KeyboardInterrupt.
     """
     plan = run_cancellable(lambda stop: pull_plan.build(hub, requests, stop))
-    will_ask = not (options.yes or options.dry_run)
+    will_ask = not options.yes and not options.dry_run
     if not options.as_json and (will_ask or not options.quiet):
-        for line in format_plan(plan):
+        for line in _format_plan(plan):
             report_printer.echo_line(line, err=not options.dry_run)
     plan.check()
     if options.dry_run:
@@ -147,7 +148,8 @@ def pull_models(
     try:
         run_cancellable(lambda stop: _fetch_all(hub, plan, options, stop))
     except KeyboardInterrupt:
-        resume = shlex.join(["localspec", "pull", *(r.name for r in requests)])
+        names = [request.name for request in requests]
+        resume = shlex.join(["localspec", "pull", *names])
         terminal.notify(f"stopped. To resume: {resume}")
         raise
     return plan
@@ -170,19 +172,23 @@ def _fetch_all(
     hub: HubClient, plan: PullPlan, options: PullOptions, stop: CancelToken
 ) -> None:
     """Download the files; those that are already downloaded are verified again."""
-    files = [file for item in plan.models for file in item.files]
-    limiter = RateLimiter(options.limit * 1e6 if options.limit else None)
+    files: list[PlannedFile] = []
+    for item in plan.models:
+        files += item.files
+    bytes_per_s = options.limit * 1e6 if options.limit else None
+    limiter = RateLimiter(bytes_per_s)
     for number, file in enumerate(files, 1):
-        if file.origin in ("", "hub"):
-            name = file.job.file.path.rpartition("/")[2]
-            line = DownloadProgressLine(name, (number, len(files)), quiet=options.quiet)
-            with closing(line):
-                download_file(
-                    hub, file.job, line.update, cancel=stop, rate_limiter=limiter
-                )
+        if file.origin not in ("", "hub"):  # a file of another program
+            continue
+        name = file.job.file.path.rpartition("/")[2]
+        if len(files) > 1:
+            name = f"{number}/{len(files)} {name}"
+        line = DownloadProgressLine(name, quiet=options.quiet)
+        with closing(line):
+            download_file(hub, file.job, line.update, cancel=stop, rate_limiter=limiter)
 
 
-def format_plan(plan: PullPlan) -> Iterator[Line]:
+def _format_plan(plan: PullPlan) -> Iterator[Line]:
     rows = [_plan_row(item) for item in plan.models]
     yield from map(make_line, format_columns(rows))
     for item in plan.models:
@@ -197,32 +203,9 @@ def format_plan(plan: PullPlan) -> Iterator[Line]:
         yield make_line("Everything is already downloaded.")
 
 
-def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
-    """The draft heads in the repository of a model: size, and how to download each."""
-    for file in item.sidecar_heads:
-        title = draft_kinds.head_title(draft_heads.kind_from_file_name(file.path))
-        ref = shlex.quote(f"hf://{item.repo}/{file.path}")
-        yield f"{title} head, {gb(file.size)}: localspec pull {ref}"
-
-
 def _plan_to_json(plan: PullPlan) -> dict[str, Any]:
     return {
-        "models": [
-            model_to_json(item, item.resolved.find_path())
-            | {
-                "missing": item.missing_bytes,
-                "files": [
-                    {
-                        "file": file.job.file.path,
-                        "bytes": file.job.file.size,
-                        "missing": file.job.file.size - file.present_bytes,
-                        "sha256": file.job.file.sha256,
-                    }
-                    for file in item.files
-                ],
-            }
-            for item in plan.models
-        ],
+        "models": [_planned_model_to_json(item) for item in plan.models],
         "pairs": [match_to_json(match) for match in plan.pairs],
         "bytes": plan.size,
         "missing": plan.missing_bytes,
@@ -231,56 +214,71 @@ def _plan_to_json(plan: PullPlan) -> dict[str, Any]:
     }
 
 
-def model_to_json(item: PlannedModel, path: Path | None) -> dict[str, Any]:
-    return {
-        "name": item.resolved.name,
-        "repo": item.repo,
-        "revision": item.revision,
-        "file": item.file,
-        "bytes": item.size,
-        "licence": item.licence,
-        "gated": item.gated,
-        "path": str(path) if path else None,
-    }
+def _planned_model_to_json(item: PlannedModel) -> dict[str, Any]:
+    files: list[dict[str, Any]] = []
+    for planned in item.files:
+        file = planned.job.file
+        files.append(
+            {
+                "file": file.path,
+                "bytes": file.size,
+                "missing": file.size - planned.present_bytes,
+                "sha256": file.sha256,
+            }
+        )
+    model = model_to_json(item, item.resolved.find_path())
+    return model | {"missing": item.missing_bytes, "files": files}
 
 
 def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
-    parts = len(item.files)
-    file = f"{item.file} and {parts - 1} more" if parts > 1 else item.file
-    origins = [
-        file.origin for file in item.files if file.origin not in ("", "hub", "folder")
-    ]
-    state = f"from {ORIGIN_TITLES[origins[0]]}" if origins else "downloaded"
+    """Name, file, size and details of a model."""
+    n_parts = len(item.files)
+    file = f"{item.file} and {n_parts - 1} more" if n_parts > 1 else item.file
+    details: list[str] = []
+    if item.repo:
+        file = f"{item.repo}/{file}"
+        details.append(f"licence: {item.licence or 'see its page'}")
+    if item.gated:
+        details.append("gated")
+    state = _describe_state(item)
+    if state:
+        details.append(state)
+    return item.resolved.name, file, gb(item.size or 0), ", ".join(details)
+
+
+def _describe_state(item: PlannedModel) -> str:
+    """How much of a model is here, and from where; empty if nothing is."""
     if item.missing_bytes:
         downloaded = (item.size or 0) - item.missing_bytes
-        state = f"{gb(downloaded)} downloaded" if downloaded else ""
-    licence = f"licence: {item.licence or 'see its page'}" if item.repo else ""
-    details = ", ".join(filter(None, (licence, "gated" if item.gated else "", state)))
-    name = f"{item.repo}/{file}" if item.repo else file
-    return item.resolved.name, name, gb(item.size or 0), details
+        return f"{gb(downloaded)} downloaded" if downloaded else ""
+    for file in item.files:
+        if file.origin not in ("", "hub", "folder"):
+            return f"from {ORIGIN_TITLES[file.origin]}"
+    return "downloaded"
 
 
 def _format_notes(item: PlannedModel) -> Iterator[str]:
     yield from item.notes
-    if item.header is not None and item.header.unsupported_reason:
-        yield f"not supported: {item.header.unsupported_reason}"
-    if (
-        item.header is not None
-        and (kind := draft_heads.file_draft_kind(item.header)) != "model"
-    ):
-        unsupported = (
-            "; not supported yet" if draft_heads.unsupported_kind(item.header) else ""
-        )
-        yield f"draft head ({draft_kinds.head_title(kind)}), only for its own target{unsupported}"
+    header = item.header
+    if header is None:
+        return
+    if header.unsupported_reason:
+        yield f"not supported: {header.unsupported_reason}"
+    kind = draft_heads.file_draft_kind(header)
+    if kind != "model":
+        note = f"draft head ({draft_kinds.head_title(kind)}), only for its own target"
+        if draft_heads.unsupported_kind(header):
+            note += "; not supported yet"
+        yield note
 
 
 class DownloadProgressLine:
-    def __init__(
-        self, name: str, position: tuple[int, int], *, quiet: bool = False
-    ) -> None:
-        number, of = position
-        self._name = f"{number}/{of} {name}" if of > 1 else name
-        self._quiet, self._has_loaded = quiet, False
+    """The progress of one file on standard error; at the end, its size and state."""
+
+    def __init__(self, name: str, *, quiet: bool = False) -> None:
+        self._name = name
+        self._quiet = quiet
+        self._has_loaded = False  # Whether a byte was downloaded, not only checked.
         self._line = terminal.ProgressLine(
             quiet=quiet, interval=_PROGRESS_INTERVAL, prefix=""
         )
@@ -298,17 +296,19 @@ class DownloadProgressLine:
 
     def _format(self, state: DownloadState) -> str:
         size = state.job.file.size
-        share = percent(state.done_bytes / size if size else None)
+        done_share = state.done_bytes / size if size else None
+        share = percent(done_share)
         if state.note:
             return f"{self._name}  {share}  {state.note}"
         if state.phase is not DownloadPhase.LOADING:
             done = f" {share}" if state.done_bytes else ""
             return f"{self._name}  {_PHASE_TEXT.get(state.phase, state.phase)}{done} …"
-        speed = f"  {bytes_per_second(state.rate)}" if state.rate else ""
-        left = f"  {duration(state.eta)} left" if state.eta is not None else ""
-        return (
-            f"{self._name}  {share}  {gb(state.done_bytes)} of {gb(size)}{speed}{left}"
-        )
+        parts = [self._name, share, f"{gb(state.done_bytes)} of {gb(size)}"]
+        if state.rate:
+            parts.append(bytes_per_second(state.rate))
+        if state.eta is not None:
+            parts.append(f"{duration(state.eta)} left")
+        return "  ".join(parts)
 
     def close(self) -> None:
         self._line.clear()
@@ -322,16 +322,14 @@ class DownloadProgressLine:
 def search_command(
     text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool
 ) -> None:
-    """Search the Hugging Face hub for repositories with GGUF files, most downloaded
-    first.
+    """Search the Hugging Face hub for repositories with GGUF files.
+
+    The most downloaded come first.
     """
     hub = HubClient(endpoint, on_wait=terminal.notify)
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
-        repos = [
-            to_builtins(r) | {"updated": r.updated and r.updated.isoformat()}
-            for r in repositories
-        ]
+        repos = [_repository_to_json(found) for found in repositories]
         terminal.echo_json({"repos": repos})
         return
     if not repositories:
@@ -339,11 +337,17 @@ def search_command(
         return
     rows = [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", "")]
     for found in repositories:
+        downloads = short_count(found.downloads)
+        likes = short_count(found.likes)
         updated = f"{found.updated:%Y-%m-%d}" if found.updated else "–"
-        counts = short_count(found.downloads), short_count(found.likes)
-        rows.append((found.repo, *counts, updated, "gated" if found.gated else ""))
+        note = "gated" if found.gated else ""
+        rows.append((found.repo, downloads, likes, updated, note))
     report_printer.echo_columns(rows)
-    echo(
-        f"List the files of a repository: localspec show {repositories[0].repo}",
-        err=True,
-    )
+    example = repositories[0].repo
+    echo(f"List the files of a repository: localspec show {example}", err=True)
+
+
+def _repository_to_json(found: HubSearchResult) -> dict[str, Any]:
+    updated = found.updated.isoformat() if found.updated else None
+    document: dict[str, Any] = to_builtins(found)
+    return document | {"updated": updated}

@@ -31,6 +31,7 @@ from localspec.chat.settings import (
 )
 from localspec.cli import global_options, options, terminal
 from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
+from localspec.cli.options import CommandArguments
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import recent_pairs
@@ -44,6 +45,37 @@ _MAX_PROMPT_BYTES = 64 * 1024 * 1024
 _DEFAULT_MAX_TOKENS = 512
 # A pipe that nobody writes to or closes would look like a slow model.
 _PIPE_NOTICE_SECONDS = 2.0
+
+
+class RunArguments(CommandArguments, frozen=True, kw_only=True):
+    """The arguments of `run`, but MODEL."""
+
+    prompt: str | None
+    system: str
+    preset: str | None
+    raw: bool
+    template: str | None
+    draft: str
+    anyway: bool
+    tokens: bool
+    stats: bool
+    as_json: bool
+    events: str | None
+    probabilities: bool
+    quiet: bool
+    verbose: bool
+    no_color: bool
+    chat: str | None
+    private: bool
+    yes: bool
+
+    @property
+    def output_style(self) -> OutputStyle:
+        return OutputStyle(
+            plain=global_options.is_plain(),
+            colour=global_options.use_colour(no_color=self.no_color),
+            quiet=self.quiet,
+        )
 
 
 @click.command("run")
@@ -69,33 +101,40 @@ def command(model: str | None, **given: Any) -> int:
     localspec run big.gguf
     localspec run --continue
     """
-    is_chat = _is_chat(given)
-    saved_chat = _resume_chat(is_chat, given["chat"])
-    text = "" if is_chat else _read_prompt(given["prompt"], quiet=given["quiet"])
-    if given["raw"] and given["template"]:
-        raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
-    if given["json_schema"] and given["grammar"]:
-        raise UsageError(
-            "--json-schema and --grammar cannot be used together.", "Give one."
-        )
-    if given["preset"]:
-        given["system"] = given["system"] or presets.find(given["preset"]).system or ""
-    model, draft = _resolve_pair(model, given, saved_chat, is_chat=is_chat)
-    if not given["quiet"] and sys.stderr.isatty():
+    arguments = options.read_arguments(RunArguments, given)
+    is_chat = _is_chat(arguments)
+    saved_chat = _resume_chat(is_chat, arguments.chat)
+    text = "" if is_chat else _read_prompt(arguments.prompt, quiet=arguments.quiet)
+    _check_exclusive(arguments)
+    if arguments.preset and not arguments.system:
+        system = presets.find(arguments.preset).system or ""
+        arguments = replace(arguments, system=system)
+    model, draft = _resolve_pair(model, arguments, saved_chat, is_chat=is_chat)
+    if not arguments.quiet and sys.stderr.isatty():
         _warn_unused_gpu()
-    pair = options.resolve_or_pull(model, draft, yes=given["yes"], quiet=given["quiet"])
+    pair = options.resolve_or_pull(
+        model, draft, yes=arguments.yes, quiet=arguments.quiet
+    )
     pair_refs = launch.make_portable_refs(model, draft)
     recent_pairs.save_last(*pair_refs)
     pair = replace(pair, requested_refs=pair_refs)
     recent_pairs.add_if_path(pair)
-    given["spec"] = options.resolve_drafter(pair, given["spec"])
-    with _open_events_file(given["events"]) as events_file:
+    spec = options.resolve_drafter(pair, arguments.options["spec"])
+    arguments = replace(arguments, options={**arguments.options, "spec": spec})
+    with _open_events_file(arguments.events) as events_file:
         if is_chat:
-            return _run_chat(pair, saved_chat, events_file, given)
-        seed = random.getrandbits(31) if given["seed"] is None else given["seed"]
-        conversation = Conversation(seed, given["system"])
-        conversation.ask(text)
-        return _run_once(pair, conversation, events_file, given)
+            return _run_chat(pair, saved_chat, events_file, arguments)
+        return _run_once(pair, text, events_file, arguments)
+
+
+def _check_exclusive(arguments: RunArguments) -> None:
+    """Raise UsageError if two options exclude each other."""
+    if arguments.raw and arguments.template:
+        raise UsageError("--raw uses no template.", "Leave out --raw or --template.")
+    if arguments.options["json_schema"] and arguments.options["grammar"]:
+        raise UsageError(
+            "--json-schema and --grammar cannot be used together.", "Give one."
+        )
 
 
 def _warn_unused_gpu() -> None:
@@ -109,8 +148,8 @@ def _warn_unused_gpu() -> None:
         )
 
 
-def _is_chat(given: dict[str, Any]) -> bool:
-    if given["prompt"] is not None or given["as_json"] or sys.stdin is None:
+def _is_chat(arguments: RunArguments) -> bool:
+    if arguments.prompt is not None or arguments.as_json or sys.stdin is None:
         return False
     return sys.stdin.isatty() and sys.stdout.isatty()
 
@@ -119,43 +158,60 @@ def _run_chat(
     pair: launch.ResolvedPair,
     saved_chat: SavedChat | None,
     events_file: TextIO | None,
-    given: dict[str, Any],
+    arguments: RunArguments,
 ) -> int:
     # Late imports: only a chat needs them.
     from localspec.cli.chat_front_end import LinearFrontEnd  # noqa: PLC0415
     from localspec.cli.chat_loop import ChatLaunchOptions, ChatLoop  # noqa: PLC0415
 
     session = _create_session(
-        pair, saved_chat, _build_chat_settings(given, pair), given
+        pair, saved_chat, _build_chat_settings(pair, arguments), arguments
     )
-    style = _output_style(given)
+    style = arguments.output_style
 
     def build_load_request(session: ChatSession) -> SettingsRequest:
-        changed = given | {"ctx": session.settings.ctx, "exact": session.settings.exact}
-        return options.build_load_request(session.pair, changed)
+        # The chat may have changed both.
+        changed = {"ctx": session.settings.ctx, "exact": session.settings.exact}
+        return _build_load_request(session.pair, arguments, changed)
 
+    recap: tuple[str, ...] = ()
+    if saved_chat is not None:
+        recap = tuple(_format_recap(saved_chat, plain=style.plain))
     launch_options = ChatLaunchOptions(
         build_load_request,
-        raw=given["raw"],
-        template=given["template"],
-        show_stats=given["stats"],
-        probabilities=given["probabilities"],
-        on_event=options.make_notice_printer(given["quiet"]),
+        raw=arguments.raw,
+        template=arguments.template,
+        show_stats=arguments.stats,
+        probabilities=arguments.probabilities,
+        on_event=options.make_notice_printer(arguments.quiet),
         events_file=events_file,
-        recap=tuple(_format_recap(saved_chat, plain=style.plain)) if saved_chat else (),
+        recap=recap,
     )
-    front_end = LinearFrontEnd(session, style, mark_tokens=given["tokens"])
-    return ChatLoop(launch_options, front_end).run(
-        _print_ready if given["verbose"] else lambda _: None
+    front_end = LinearFrontEnd(session, style, mark_tokens=arguments.tokens)
+    chat_loop = ChatLoop(launch_options, front_end)
+    if arguments.verbose:
+        return chat_loop.run(on_loaded=_print_ready)
+    return chat_loop.run()
+
+
+def _build_load_request(
+    pair: launch.ResolvedPair, arguments: RunArguments, changed: options.OptionValues
+) -> SettingsRequest:
+    """How to load the pair; `changed` are options that differ from the typed ones."""
+    return options.build_load_request(
+        pair,
+        {**arguments.options, **changed},
+        spec=arguments.options["spec"],
+        anyway=arguments.anyway,
     )
 
 
 def _build_chat_settings(
-    given: dict[str, Any], pair: launch.ResolvedPair
+    pair: launch.ResolvedPair, arguments: RunArguments
 ) -> ChatSettings:
     preferences = config.load()
     return replace(
-        _build_settings(given, pair),
+        _build_settings(pair, arguments),
         overflow=preferences.get("chats.overflow"),
         show_thinking=preferences.get("chats.show_thinking"),
     )
@@ -163,45 +219,51 @@ def _build_chat_settings(
 
 def _run_once(
     pair: launch.ResolvedPair,
-    conversation: Conversation,
+    prompt: str,
     events_file: TextIO | None,
-    given: dict[str, Any],
+    arguments: RunArguments,
 ) -> int:
-    settings = _build_settings(given, pair)
+    seed = arguments.options["seed"]
+    if seed is None:
+        seed = random.getrandbits(31)
+    conversation = Conversation(seed, arguments.system)
+    conversation.ask(prompt)
+    settings = _build_settings(pair, arguments)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
-    load_request = options.build_load_request(pair, given | {"exact": settings.exact})
     engine = launch.start_engine(
-        load_request, notify=options.make_notice_printer(given["quiet"])
+        _build_load_request(pair, arguments, {"exact": settings.exact}),
+        notify=options.make_notice_printer(arguments.quiet),
     )
     try:
-        if given["verbose"]:
+        if arguments.verbose:
             _print_ready(engine.ready)
         loaded = LoadedModel.from_ready(
             engine.ready,
             pair.spec,
             pair.spec_reason,
-            raw=given["raw"],
-            template=given["template"],
+            raw=arguments.raw,
+            template=arguments.template,
         )
         request = build_request(
             settings,
             conversation,
             loaded,
-            probabilities=given["probabilities"],
+            probabilities=arguments.probabilities,
             seed=conversation.seed,
         )
-        printer = AnswerPrinter(_output_style(given), engine.ready, given)
+        printer = AnswerPrinter(
+            arguments.output_style,
+            engine.ready,
+            as_json=arguments.as_json,
+            mark_tokens=arguments.tokens,
+            show_stats=arguments.stats,
+        )
         finished = _stream_answer(engine, request, printer, events_file)
         sampling = settings.describe_sampling(pair.suggested_settings)
         printer.print_result(request, loaded, sampling)
         return 0 if finished else 130
     finally:
         engine.close()
-
-
-def _output_style(given: dict[str, Any]) -> OutputStyle:
-    colour = global_options.use_colour(no_color=given["no_color"])
-    return OutputStyle(global_options.is_plain(), colour, given["quiet"])
 
 
 def _stream_answer(
@@ -277,11 +339,11 @@ def _read_pipe(stdin: IO[bytes], *, quiet: bool) -> str:
     return text if text.strip() else ""
 
 
-def _build_settings(given: dict[str, Any], pair: launch.ResolvedPair) -> ChatSettings:
-    settings = options.build_settings(pair, given)
-    if not given["preset"]:
+def _build_settings(pair: launch.ResolvedPair, arguments: RunArguments) -> ChatSettings:
+    settings = options.build_settings(pair, arguments.options)
+    if not arguments.preset:
         return settings
-    return _merge_settings(presets.find(given["preset"]).apply(settings), settings)
+    return _merge_settings(presets.find(arguments.preset).apply(settings), settings)
 
 
 def _open_events_file(path: str | None) -> AbstractContextManager[TextIO | None]:
@@ -324,20 +386,25 @@ def _resume_chat(is_chat: bool, chat: str | None) -> SavedChat | None:
 
 def _resolve_pair(
     model: str | None,
-    given: dict[str, Any],
+    arguments: RunArguments,
     saved_chat: SavedChat | None,
     *,
     is_chat: bool,
 ) -> tuple[str, str]:
-    """The named pair; else the saved chat's, else as `recent_pairs.resolve_default`."""
-    draft = given["draft"]
+    """The references of target and draft.
+
+    They are those of the named pair; else the saved chat's; else the default of
+    `recent_pairs.resolve_default`.
+    """
+    draft = arguments.draft
     if model is None and saved_chat is not None and saved_chat.list_entry.pair.model:
         saved_pair = saved_chat.list_entry.pair
         if draft == "auto":
             draft = saved_pair.draft
         return saved_pair.model, draft
     model, draft, why = recent_pairs.resolve_default(model, draft)
-    if why and not (is_chat or given["quiet"]):  # a chat names its model
+    names_model_itself = is_chat
+    if why and not names_model_itself and not arguments.quiet:
         terminal.notify(f"Answering with {model}, {why}.")
     return model, draft
 
@@ -346,7 +413,7 @@ def _create_session(
     pair: launch.ResolvedPair,
     saved_chat: SavedChat | None,
     settings: ChatSettings,
-    given: dict[str, Any],
+    arguments: RunArguments,
 ) -> ChatSession:
     """The session of this chat.
 
@@ -354,30 +421,30 @@ def _create_session(
     """
     session = ChatSession(
         pair,
-        given["seed"],
-        _open_history(given),
+        arguments.options["seed"],
+        _open_history(arguments),
         saved_chat,
         settings=settings,
-        system=given["system"],
+        system=arguments.system,
     )
     if session.recorder.lock_error is not None:
         raise session.recorder.lock_error
     if saved_chat is not None:
-        if given["preset"]:
+        if arguments.preset:
             session.settings = settings
         else:
             session.settings = _merge_settings(saved_chat.settings, settings)
-        if given["system"]:
-            session.conversation.system = given["system"]
+        if arguments.system:
+            session.conversation.system = arguments.system
     return session
 
 
-def _open_history(given: dict[str, Any]) -> ChatHistory | None:
+def _open_history(arguments: RunArguments) -> ChatHistory | None:
     """The history to save in; None for a private chat.
 
     Also None, with a warning, if it cannot be opened.
     """
-    if given["private"] or not config.load().get("chats.keep"):
+    if arguments.private or not config.load().get("chats.keep"):
         return None
     history: ChatHistory | None = None
     try:
@@ -387,7 +454,7 @@ def _open_history(given: dict[str, Any]) -> ChatHistory | None:
             terminal.notify(notice.message, notice.hint)
     except LocalspecError as failure:
         error = failure
-    if error is not None and not given["quiet"]:
+    if error is not None and not arguments.quiet:
         terminal.notify(f"This chat will not be saved: {error.message}", error.hint)
     return history
 

@@ -10,13 +10,14 @@ from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from localspec import launch
 from localspec.cli import global_options, options, terminal
 from localspec.cli.global_options import flag, number_option, text_option
+from localspec.cli.options import CommandArguments
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.launch import recent_pairs
 from localspec.launch.engine_host import EngineHost
@@ -35,6 +36,27 @@ if TYPE_CHECKING:
 
 _KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _MAX_KEY_FILE = 64 * 1024
+
+
+class ServeArguments(CommandArguments, frozen=True, kw_only=True):
+    """The arguments of `serve`, but MODEL."""
+
+    port: int
+    host: str
+    api_key_file: str | None
+    allow_host: tuple[str, ...]
+    allow_origin: tuple[str, ...]
+    alias: str | None
+    installed: bool
+    keep: int
+    idle: int | None  # Minutes.
+    queue: int
+    log_format: Literal["text", "json", "none"] | None
+    template: str | None
+    draft: str
+    anyway: bool
+    yes: bool
+    quiet: bool
 
 
 @click.command("serve")
@@ -104,56 +126,62 @@ def command(models: tuple[str, ...], **given: Any) -> int:
     curl http://127.0.0.1:8080/v1/chat/completions -H "Content-Type: application/json" \\
         -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
     """
+    arguments = options.read_arguments(ServeArguments, given)
     http_server = import_http_server()
-    rules = _make_rules(given)
-    served, requests = _resolve_models(models, given)
+    rules = _make_rules(arguments)
+    served, requests = _resolve_models(models, arguments)
     server_options = http_server.ServerOptions(
-        tuple(served), rules, given["port"], given["queue"]
+        tuple(served), rules, arguments.port, arguments.queue
     )
     first_request = next(iter(requests.values()))
     host = EngineHost(first_request, probe=True)
-    idle_seconds = 60 * given["idle"] if given["idle"] else None
-    host.add_pairs(requests, given["keep"], idle_seconds)
-    has_board = _has_board(given)
-    log_format = given["log_format"]
+    idle_seconds = 60 * arguments.idle if arguments.idle else None
+    host.add_pairs(requests, arguments.keep, idle_seconds)
+    has_board = _has_board(arguments)
+    log_format = arguments.log_format
     if log_format is None:
         log_format = "none" if has_board else "text"
     log = RequestLog(log_format)
     server = http_server.HttpServer(server_options, host, log.write)
     if has_board:
         return _run_board(http_server.ServerThread(server))
-    if not given["quiet"]:
+    if not arguments.quiet:
         terminal.notify(
             f"loading {served[0].name}; its address will be {server.url}/v1"
         )
-    return _run_plain(server, quiet=given["quiet"])
+    return _run_plain(server, quiet=arguments.quiet)
 
 
 def _resolve_models(
-    models: tuple[str, ...], given: dict[str, Any]
+    models: tuple[str, ...], arguments: ServeArguments
 ) -> tuple[list[ServedModel], dict[str, SettingsRequest]]:
     """What is served, and how each model is loaded, by its name.
 
     The first is loaded at the start.
     """
-    is_one = len(models) < 2 and not given["installed"]
-    if not is_one and (given["alias"] or given["draft"] != "auto"):
+    is_one = len(models) < 2 and not arguments.installed
+    if not is_one and (arguments.alias or arguments.draft != "auto"):
         raise UsageError(
             "--alias and --draft are for one model.", "Name pairs as TARGET+DRAFT."
         )
     served: list[ServedModel] = []
     requests: dict[str, SettingsRequest] = {}
     for word in dict.fromkeys(models) or (None,):
-        model, draft, _ = recent_pairs.resolve_default(word, given["draft"])
+        model, draft, _ = recent_pairs.resolve_default(word, arguments.draft)
         pair = options.resolve_or_pull(
-            model, draft, yes=given["yes"], quiet=given["quiet"]
+            model, draft, yes=arguments.yes, quiet=arguments.quiet
         )
         if not served:
             recent_pairs.save_last(*launch.make_portable_refs(model, draft))
         stem = sanitize(pair.target.stem, multiline=False)
-        name = given["alias"] or (stem if is_one else str(word or stem))
-        served.append(_to_served(name, pair, given, requests))
-    if given["installed"]:
+        if arguments.alias:
+            name = arguments.alias
+        elif is_one or word is None:
+            name = stem
+        else:
+            name = word
+        served.append(_to_served(name, pair, arguments, requests))
+    if arguments.installed:
         for word, _ in model_lookup.list_installed():
             # Clients get no paths.
             name = Path(word).stem if Path(word).is_absolute() else word
@@ -161,7 +189,7 @@ def _resolve_models(
                 continue
             try:
                 pair = launch.resolve_pair(word, "auto")
-                served.append(_to_served(name, pair, given, requests))
+                served.append(_to_served(name, pair, arguments, requests))
             except LocalspecError as error:
                 terminal.notify(f"{word} is not served: {error.message}")
     return served, requests
@@ -170,15 +198,21 @@ def _resolve_models(
 def _to_served(
     name: str,
     pair: ResolvedPair,
-    given: dict[str, Any],
+    arguments: ServeArguments,
     requests: dict[str, SettingsRequest],
 ) -> ServedModel:
     """The pair as it is served; how it is loaded is added to `requests`."""
-    values = given | {"spec": options.resolve_drafter(pair, given["spec"])}
-    settings = options.build_settings(pair, values)
-    requests[name] = options.build_load_request(pair, values)
+    spec = options.resolve_drafter(pair, arguments.options["spec"])
+    values = {**arguments.options, "spec": spec}
+    requests[name] = options.build_load_request(
+        pair, values, spec=spec, anyway=arguments.anyway
+    )
     served: ServedModel = import_http_server().ServedModel(
-        name, pair, settings, seed=given["seed"], template=given["template"]
+        name,
+        pair,
+        options.build_settings(pair, values),
+        seed=values["seed"],
+        template=arguments.template,
     )
     return served
 
@@ -193,9 +227,9 @@ def _run_plain(server: HttpServer, *, quiet: bool) -> int:
     return 0
 
 
-def _has_board(given: dict[str, Any]) -> bool:
-    """On a terminal, unless a log was asked for."""
-    if given["log_format"] is not None or given["quiet"]:
+def _has_board(arguments: ServeArguments) -> bool:
+    """Whether to show the requests as a board: on a terminal, if no log is chosen."""
+    if arguments.log_format is not None or arguments.quiet:
         return False
     return terminal.can_open_app() and terminal.can_prompt_user()
 
@@ -210,19 +244,19 @@ def _run_board(server: ServerThread) -> int:
         server.close()
 
 
-def _make_rules(given: dict[str, Any]) -> AccessRules:
+def _make_rules(arguments: ServeArguments) -> AccessRules:
     """Raises UsageError for a server that anybody could use."""
     from localspec.serve import access_rules  # noqa: PLC0415  an optional extra
 
-    keys = _read_keys(given["api_key_file"])
-    host = given["host"]
+    keys = _read_keys(arguments.api_key_file)
+    host = arguments.host
     if not keys and not access_rules.is_local(host):
         raise UsageError(
             f"A server on {host} needs a key: other computers can reach it.",
             f"Use --api-key-file FILE, or set {_KEY_VARIABLE}.",
         )
     return access_rules.AccessRules(
-        host, given["allow_host"], given["allow_origin"], keys
+        host, arguments.allow_host, arguments.allow_origin, keys
     )
 
 

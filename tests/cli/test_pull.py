@@ -250,7 +250,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
     job = DownloadJob("some/repo", COMMIT, RepoFile("model.gguf", 100))
-    with closing(DownloadProgressLine("model.gguf", (1, 1))) as meter:
+    with closing(DownloadProgressLine("model.gguf")) as meter:
         meter.update(DownloadState(job, DownloadPhase.LOADING, 25))
         meter.update(DownloadState(job, DownloadPhase.DONE, 100))
     return terminal.getvalue()
