@@ -168,7 +168,8 @@ class GrammarError(LocalspecError):
 class DrafterPackageError(LocalspecError):
     """An installed package offers a drafter that cannot be used."""
 
-    code, exit_code = "drafter-package", 17
+    code = "drafter-package"
+    exit_code = 17
 
 
 def from_code(code: str, message: str, hint: str) -> LocalspecError:

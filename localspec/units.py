@@ -25,7 +25,9 @@ def token_rate_range(low_high: tuple[float, float] | None) -> str:
     if low_high is None:
         return "– tok/s"
     low, high = low_high
-    return f"{low:.1f}–{high:.1f} tok/s" if high < 20 else f"{low:.0f}–{high:.0f} tok/s"
+    if high < 20:
+        return f"{low:.1f}–{high:.1f} tok/s"
+    return f"{low:.0f}–{high:.0f} tok/s"
 
 
 def percent(share: float | None) -> str:

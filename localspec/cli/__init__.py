@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 try:
     import click
@@ -22,6 +22,9 @@ from localspec.cli import global_options, terminal
 from localspec.command_table import ALIASES
 from localspec.sanitize import sanitize
 from localspec.symbols import ASCII_ERRORS
+
+if TYPE_CHECKING:
+    from localspec.config.options import OptionGroup
 
 _COMMANDS = command_table.read_commands()
 
@@ -109,12 +112,13 @@ def _apply_config(argv: Sequence[str]) -> dict[str, dict[str, object]]:
         for warning in settings.warnings:
             terminal.notify(warning)
 
-    def collect(*groups: Any) -> dict[str, object]:
-        options = [option for option in config.select("command", *groups) if option.key]
-        values = {option.name: settings.get(option.key) for option in options}
-        return {
-            name: value for name, value in values.items() if value not in (None, ())
-        }
+    def collect(*groups: OptionGroup) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for option in config.select("command", *groups):
+            value = settings.get(option.key) if option.key else None
+            if value not in (None, ()):
+                values[option.name] = value
+        return values
 
     defaults: dict[str, dict[str, object]] = {
         "answers": collect("sampling", "speculation", "load"),
@@ -161,43 +165,42 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _print_error(_explain(error), argv)
     try:
         sys.stdout.flush()
-    except (
-        OSError,
-        ValueError,
-    ):  # redirect it to null, or Python prints an error at exit
+    except (OSError, ValueError):
+        # Redirect it to null, or Python prints an error at exit.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
 def _print_thread_error(failure: threading.ExceptHookArgs) -> None:
-    """A bug in a thread is one line, too; the command goes on."""
+    """Print a bug in a thread as one line, too. The command goes on."""
     if isinstance(failure.exc_value, Exception):
         _print_error(_explain(failure.exc_value), [])
 
 
 def _explain(error: Exception) -> errors.LocalspecError:
-    """Of the output or a file that cannot be used, of a missing package, or of a bug."""
+    """What an exception of Python means to the user.
+
+    It is a missing package, an output or a file that cannot be used, or else a bug.
+    """
     if isinstance(error, ImportError):
         what = f"A package that localspec needs cannot be imported: {error}."
         install = f"{sys.executable} -m pip install --force-reinstall localspec"
         return errors.LocalspecError(what, f"Install localspec again: {install}")
     if not isinstance(error, OSError):
+        what = f"Internal error: {type(error).__name__}: {error}"
         hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
-        return errors.LocalspecError(
-            f"Internal error: {type(error).__name__}: {error}", hint
-        )
+        return errors.LocalspecError(what, hint)
     reason = error.strerror or error
-    what = f"The output cannot be written: {reason}."
-    hint = "Free disk space, or write to another disk."
     if error.errno == errno.EBADF:
-        what, hint = (
-            "Standard output is closed.",
-            "Redirect it to a file, or to /dev/null.",
-        )
+        what = "Standard output is closed."
+        hint = "Redirect it to a file, or to /dev/null."
     elif error.filename is not None:
         what = f"{error.filename} cannot be used: {reason}."
         hint = "Check its permissions, and its disk."
+    else:
+        what = f"The output cannot be written: {reason}."
+        hint = "Free disk space, or write to another disk."
     return errors.StorageError(what, hint)
 
 
@@ -207,42 +210,48 @@ def _prepare_streams() -> None:
     What is written to a closed standard output is an error, as with a full disk.
     """
     for name, mode in (("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.open(os.devnull, mode), "w", encoding="utf-8"))  # noqa: SIM115
-        elif hasattr(stream := getattr(sys, name), "reconfigure"):
+        stream = getattr(sys, name)
+        if stream is None:
+            null = os.open(os.devnull, mode)
+            setattr(sys, name, open(null, "w", encoding="utf-8"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=ASCII_ERRORS)
 
 
 def _is_json_requested(argv: list[str]) -> bool:
     """Whether --json is an option, not the value of one."""
-    text_options = ("-p", "--prompt", "--stop")
-    return any(
-        argument == "--json" and previous not in text_options
-        for previous, argument in zip(["", *argv], argv, strict=False)
-    )
+    previous = ""
+    for argument in argv:
+        if argument == "--json" and previous not in ("-p", "--prompt", "--stop"):
+            return True
+        previous = argument
+    return False
 
 
 def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     """Print the error and its hint on stderr, or on stdout as JSON with --json."""
-    message, hint = (
-        sanitize(error.message, multiline=False),
-        sanitize(error.hint, multiline=False),
-    )
-    body = {"code": error.code, "message": message, "hint": hint}
+    message = sanitize(error.message, multiline=False)
+    hint = sanitize(error.hint, multiline=False)
+    document: dict[str, Any] = {
+        "error": {"code": error.code, "message": message, "hint": hint}
+    }
+    if error.said:
+        document["text"] = error.said
     is_printed = False
     if _is_json_requested(argv):
         try:
-            terminal.echo_json(
-                {"error": body} | ({"text": error.said} if error.said else {})
-            )
+            terminal.echo_json(document)
             is_printed = True
-        except OSError as failure:  # of a full disk; a closed pipe has what it wanted
-            is_printed = isinstance(failure, BrokenPipeError)
+        except BrokenPipeError:  # the reader has read what it wanted
+            is_printed = True
+        except OSError:  # the disk is full: say so on stderr
+            pass
     with suppress(OSError):  # the stream may be closed
         if not is_printed:
             terminal.notify(message, hint)
-        for line in error.detail if {"-v", "--verbose"} & {*argv} else ():
-            terminal.echo(line, err=True)
+        if {"-v", "--verbose"} & {*argv}:
+            for line in error.detail:
+                terminal.echo(line, err=True)
     return error.exit_code
 
 

@@ -155,6 +155,12 @@ def _format_memory(ready: EngineReady) -> Iterator[str]:
 
 
 class ChatAnswerPrinter:
+    """Prints one answer of the linear chat, as it is generated.
+
+    Thinking is folded into one line, such as `thinking … (120 words)`, unless the user
+    asked to see it.
+    """
+
     def __init__(
         self,
         style: OutputStyle,
@@ -221,8 +227,10 @@ class ChatAnswerPrinter:
         self._close_thinking_fold()
         text = sanitize(part.text)
         if part.is_thinking:
-            if self._style.plain:
-                self._write(text if self._thinking else f"Thinking: {text}")
+            if self._style.plain and not self._thinking:
+                self._write(f"Thinking: {text}")
+            elif self._style.plain:
+                self._write(text)
             else:
                 self._write_name()
                 self._write(text, dim=True)
@@ -250,7 +258,8 @@ class ChatAnswerPrinter:
 
     def _write(self, text: str, *, dim: bool = False) -> None:
         if text:
-            sys.stdout.write(self._dim(text) if dim else text)
+            styled = self._dim(text) if dim else text
+            sys.stdout.write(styled)
             self._at_line_start = text.endswith("\n")
 
     def _write_name(self) -> None:

@@ -182,12 +182,14 @@ class LinearFrontEnd:
         conversation = self.session.conversation
         models = {turn.model for turn in conversation.turns}
         for number, turn in enumerate(conversation.turns, 1):
-            model = turn.model if len(models) > 1 else ""
-            notes = ", ".join(
-                filter(None, (conversation.format_branch(turn.id), model))
-            )
+            notes = [conversation.format_branch(turn.id)]
+            if len(models) > 1:
+                notes.append(turn.model)
             line = f"{number:>3}  {shorten_question(turn)}"
-            self.print_line(f"{line}  ({notes})" if notes else line)
+            shown_notes = ", ".join(filter(None, notes))
+            if shown_notes:
+                line += f"  ({shown_notes})"
+            self.print_line(line)
         for turn in conversation.undone_turns()[-1:]:
             self.print_line(f"     undone: {shorten_question(turn)}")
 
@@ -248,7 +250,10 @@ class LinearFrontEnd:
             lines = []
         for line in lines[-_LOG_LINES:]:
             self.print_line(line)
-        self.print_line(f"Full log: {path}" if lines else "The engine log is empty.")
+        if lines:
+            self.print_line(f"Full log: {path}")
+        else:
+            self.print_line("The engine log is empty.")
 
     def quit(self) -> None:
         self.has_quit = True

@@ -19,12 +19,15 @@ from localspec.config.key_table import BINDINGS_BY_ID, check_keys
 from localspec.config.options import SETTINGS, find_nearest_key
 from localspec.errors import UsageError
 
+_ACTION_KEYS = {f"keys.{id_}": binding for id_, binding in BINDINGS_BY_ID.items()}
+"""The actions of the app by their keys in config.toml."""
+
 
 def _complete_key(
     _: click.Context, __: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
     helps = {key: option.help for key, option in SETTINGS.items()}
-    helps |= {f"keys.{id_}": each.description for id_, each in BINDINGS_BY_ID.items()}
+    helps |= {key: action.description for key, action in _ACTION_KEYS.items()}
     return [
         CompletionItem(key, help=text)
         for key, text in helps.items()
@@ -75,14 +78,13 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     Exit code 2 if config.toml has errors.
     """
     view = _load_view(context)
-    keys = [
-        f"keys.{id_}" for id_ in (BINDINGS_BY_ID if all_keys else view.key_bindings)
-    ]
+    ids = BINDINGS_BY_ID if all_keys else view.key_bindings
+    keys = [f"keys.{id_}" for id_ in ids]
     if as_json:
         document = {
             "path": str(view.file.path),
-            "values": [_value_to_json(view, key) for key in view.settings],
-            "keys": [_value_to_json(view, key) for key in keys],
+            "values": [_setting_to_json(view, key) for key in view.settings],
+            "keys": [_key_to_json(view, key) for key in keys],
             "faults": list(view.errors),
             "warnings": list(view.warnings),
         }
@@ -92,8 +94,9 @@ def list_(context: click.Context, all_keys: bool, as_json: bool) -> int:
     for key, option in SETTINGS.items():
         shown = option.display(view.get(key))
         rows.append((key, shown, view.settings[key].origin_text, option.label))
-    for body in (_value_to_json(view, key) for key in keys):
-        rows.append((body["key"], body["value"], body["from"], body["about"]))
+    for key in keys:
+        body = _key_to_json(view, key)
+        rows.append((key, body["value"], body["from"], body["about"]))
     echo_columns(rows)
     _print_problems(view)
     echo(str(view.file.path), err=True)
@@ -108,12 +111,18 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
     """Print the value of KEY; an empty line if it is not set."""
     view = _load_view(context)
     _print_problems(view)
-    body = _value_to_json(view, _check_name(key))
-    value = "" if body["value"] is None else body["value"]
+    _check_name(key)
+    to_json = _setting_to_json if key in SETTINGS else _key_to_json
+    body = to_json(view, key)
+    value = body["value"]
     if as_json:
         echo_json(body)
+    elif value is None:
+        echo()
+    elif isinstance(value, str):
+        echo(value)
     else:
-        echo(value if isinstance(value, str) else json.dumps(value))
+        echo(json.dumps(value))
     return 2 if view.errors else 0
 
 
@@ -134,12 +143,10 @@ def set_(
     _check_name(key)
     if value is None:
         toml_file.set_value(key, None)
+    elif key in SETTINGS:
+        toml_file.set_value(key, toml_file.parse_value(SETTINGS[key], value))
     else:
-        option = SETTINGS.get(key)
-        parsed = (
-            toml_file.parse_value(option, value) if option else _parse_key(key, value)
-        )
-        toml_file.set_value(key, parsed)
+        toml_file.set_value(key, _parse_keys(key, value))
     setting = _load_view(context).settings.get(key)
     if setting is not None and setting.is_overridden:
         notify(f"{setting.origin_text} overrides this value.")
@@ -160,17 +167,16 @@ def _load_view(context: click.Context) -> EffectiveConfig:
     return config.resolve(flags=flags, key_ids=BINDINGS_BY_ID)
 
 
-def _check_name(key: str) -> str:
-    """The key of a setting or of an action. Raises UsageError if it is neither."""
-    id_ = key.removeprefix("keys.")
-    if key in SETTINGS or (id_ != key and id_ in BINDINGS_BY_ID):
-        return key
+def _check_name(key: str) -> None:
+    """Raise UsageError if the key is neither a setting's nor an action's."""
+    if key in SETTINGS or key in _ACTION_KEYS:
+        return
     nearest = find_nearest_key(key, frozenset(BINDINGS_BY_ID))
     hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
     raise UsageError(f"There is no setting {key[:60]!r}.", hint)
 
 
-def _parse_key(key: str, text: str) -> str:
+def _parse_keys(key: str, text: str) -> str:
     """The keys as stored in the file.  Raises UsageError with the possible values."""
     keys = ",".join(part.strip() for part in text.split(","))
     user_keys = config.resolve().key_bindings
@@ -185,26 +191,37 @@ def _print_problems(view: EffectiveConfig) -> None:
         notify(line)
 
 
-def _value_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
-    """Of a setting or a key binding."""
-    if (setting := view.settings.get(key)) is not None:
-        option = setting.option
-        return {
-            "key": key,
-            "value": option.value_type.to_toml(setting.current),
-            "default": option.value_type.to_toml(option.default),
-            "origin": setting.origin,
-            "from": setting.origin_text,
-            "about": option.help,
-        }
-    id_ = key.removeprefix("keys.")
-    binding, configured = BINDINGS_BY_ID.get(id_), view.key_bindings.get(id_)
-    default = binding.keys if binding else ""
+def _setting_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
+    setting = view.settings[key]
+    option = setting.option
     return {
         "key": key,
-        "value": configured or default,
-        "default": default,
-        "origin": "config.toml" if configured else "default",
-        "from": view.file.path.name if configured else "default",
-        "about": binding.description if binding else "",
+        "value": option.value_type.to_toml(setting.current),
+        "default": option.value_type.to_toml(option.default),
+        "origin": setting.origin,
+        "from": setting.origin_text,
+        "about": option.help,
     }
+
+
+def _key_to_json(view: EffectiveConfig, key: str) -> dict[str, Any]:
+    """The keys of an action. The file may name actions that this version lacks."""
+    id_ = key.removeprefix("keys.")
+    document: dict[str, Any] = {
+        "key": key,
+        "value": "",
+        "default": "",
+        "origin": "default",
+        "from": "default",
+        "about": "",
+    }
+    binding = BINDINGS_BY_ID.get(id_)
+    if binding is not None:
+        document["value"] = binding.keys
+        document["default"] = binding.keys
+        document["about"] = binding.description
+    if id_ in view.key_bindings:
+        document["value"] = view.key_bindings[id_]
+        document["origin"] = "config.toml"
+        document["from"] = view.file.path.name
+    return document

@@ -1,8 +1,8 @@
-"""Options of every command: --offline, --plain, --models-dir, --data-dir; and kinds of
-options.
+"""The options of every command, and kinds of options that commands share.
 
-Those of every command set environment variables, so that child processes inherit them;
-`config list` shows which option set a variable.
+The options of every command are --offline, --plain, --models-dir and --data-dir. They
+set environment variables, so that child processes inherit them, and `config list` shows
+which option set a variable.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class FiniteRange(click.FloatRange):
-    """A range that excludes nan, which is neither below nor above a limit, and
-    infinity.
-    """
+    """A range that excludes infinity and nan, which is not below any limit."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -37,8 +35,9 @@ class FiniteRange(click.FloatRange):
 
 
 def reject_empty(context: click.Context, parameter: click.Parameter, value: T) -> T:
-    """The callback of a parameter whose empty value would count as none: "$UNSET" in a
-    script.
+    """The callback of a parameter that must not be empty.
+
+    An empty value would count as none: "$UNSET" in a script.
     """
     values = value if isinstance(value, tuple) else (value,)
     if any(isinstance(text, str) and not text.strip() for text in values):
@@ -122,8 +121,9 @@ def _set_plain(_: click.Context, __: click.Parameter, value: bool) -> None:
 
 
 def is_plain() -> bool:
-    """Whether to print words only: a screen reader reads symbols and redrawn lines
-    aloud.
+    """Whether to print words only.
+
+    A screen reader reads symbols and redrawn lines aloud.
     """
     return bool(os.environ.get(_PLAIN_VARIABLE)) or os.environ.get("TERM") == "dumb"
 
@@ -142,18 +142,28 @@ def can_redraw() -> bool:
 
 
 def _global_options() -> tuple[click.Option, ...]:
-    models, data = (
-        "Also use the .gguf files in DIR.",
-        "Folder for chats, measurements and logs.",
-    )
-    offline = "Do not use the network.  Also: HF_HUB_OFFLINE=1."
     return (
-        _switch("--offline", _set_offline, offline),
         _switch(
-            "--plain", _set_plain, "Words only, for screen readers.  Also: TERM=dumb."
+            "--offline",
+            _set_offline,
+            "Do not use the network.  Also: HF_HUB_OFFLINE=1.",
         ),
-        _folder_option("--models-dir", "LOCALSPEC_MODELS_DIR", models, must_exist=True),
-        _folder_option("--data-dir", "LOCALSPEC_DATA_DIR", data),
+        _switch(
+            "--plain",
+            _set_plain,
+            "Words only, for screen readers.  Also: TERM=dumb.",
+        ),
+        _folder_option(
+            "--models-dir",
+            "LOCALSPEC_MODELS_DIR",
+            "Also use the .gguf files in DIR.",
+            must_exist=True,
+        ),
+        _folder_option(
+            "--data-dir",
+            "LOCALSPEC_DATA_DIR",
+            "Folder for chats, measurements and logs.",
+        ),
     )
 
 
@@ -162,10 +172,12 @@ def add_to_command(command: click.Command) -> click.Command:
 
     So they are accepted before and after the name of a subcommand.
     """
-    present = {option for param in command.params for option in param.opts}
-    command.params += [
-        option for option in _global_options() if option.opts[0] not in present
-    ]
+    present: set[str] = set()
+    for parameter in command.params:
+        present.update(parameter.opts)
+    for option in _global_options():
+        if option.opts[0] not in present:
+            command.params.append(option)
     if isinstance(command, click.Group):
         for subcommand in command.commands.values():
             add_to_command(subcommand)

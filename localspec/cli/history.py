@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -87,9 +88,8 @@ def list_(most: int | None, as_json: bool) -> None:
     if not chats:
         echo("No saved chats. To start one: localspec run", err=True)
         return
-    echo_columns(
-        [("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE"), *map(_chat_row, chats)]
-    )
+    heading = ("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE")
+    echo_columns([heading, *map(_chat_row, chats)])
     if sys.stdout.isatty():
         echo(err=True)
         echo("Continue a chat: localspec run --continue CHAT", err=True)
@@ -100,11 +100,9 @@ def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
         updated = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
         updated = "?"
-    title = (
-        chat.title
-        if len(chat.title) <= _TITLE_WIDTH
-        else f"{chat.title[: _TITLE_WIDTH - 1]}…"
-    )
+    title = chat.title
+    if len(title) > _TITLE_WIDTH:
+        title = f"{title[: _TITLE_WIDTH - 1]}…"
     return str(chat.id), updated, str(chat.turn_count), chat.pair.name, title
 
 
@@ -116,13 +114,11 @@ def search(text: tuple[str, ...], as_json: bool) -> None:
     with open_history() as history:
         hits = history.search(" ".join(text))
     if as_json:
-        chats = [export.list_entry_json(hit.list_entry) for hit in hits]
-        found = zip(hits, chats, strict=True)
-        body = [
-            {"chat": chat, "turn": hit.turn, "excerpt": hit.excerpt}
-            for hit, chat in found
-        ]
-        echo_json({"found": body})
+        found: list[dict[str, Any]] = []
+        for hit in hits:
+            chat = export.list_entry_json(hit.list_entry)
+            found.append({"chat": chat, "turn": hit.turn, "excerpt": hit.excerpt})
+        echo_json({"found": found})
         return
     echo_columns([(str(hit.list_entry.id), hit.excerpt) for hit in hits])
     if not hits:
@@ -178,13 +174,12 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
             ids = dict.fromkeys(find_chat_id(history, chat) for chat in chats)
             entries = [history.find_entry(id_) for id_ in ids]
         removed_ids = [entry.id for entry in entries]
-        rows = format_columns([_chat_row(chat) for chat in entries])
-        hint = "Use -y to remove without asking."
-        if entries and not (
-            yes or terminal.confirm("Remove permanently?", rows, hint, as_json=as_json)
-        ):
-            echo("Nothing was removed.", err=True)
-            return 1
+        if entries and not yes:
+            rows = format_columns([_chat_row(chat) for chat in entries])
+            hint = "Use -y to remove without asking."
+            if not terminal.confirm("Remove permanently?", rows, hint, as_json=as_json):
+                echo("Nothing was removed.", err=True)
+                return 1
         removal = history.remove_chats(removed_ids) if entries else None
     wiped = removal is None or removal.wiped
     if as_json:
@@ -239,21 +234,19 @@ def export_command(
 
     Without a format option, the extension of FILE decides; the default is Markdown.
     """
-    file_format = file_format or _FORMATS.get(
-        os.path.splitext(output or "")[1].lower(), "md"
-    )
+    if file_format is None:
+        extension = os.path.splitext(output or "")[1].lower()
+        file_format = _FORMATS.get(extension, "md")
     if rounds and file_format != "json":
         raise UsageError("--rounds needs the JSON format.", "Add --json")
     with open_history() as history:
         saved = history.load_chat(find_chat_id(history, chat), with_events=rounds)
     if file_format == "json":
         text = export.render_json(saved, with_events=rounds)
+    elif file_format == "html":
+        text = export.render_html(saved)
     else:
-        text = (
-            export.render_html(saved)
-            if file_format == "html"
-            else export.render_markdown(saved)
-        )
+        text = export.render_markdown(saved)
     if output is None:
         echo_text(text, newline=False)
         return
@@ -291,8 +284,10 @@ def _print_answers(events: list[Event], *, plain: bool, colour: bool) -> None:
         if isinstance(event, Notice) and event.code in events_file.SKIPPED_LINE_CODES:
             notify(event.message)
     ready = next((event for event in events if isinstance(event, EngineReady)), None)
-    if ready is not None:
-        echo(f"{ready.model} with {ready.draft}" if ready.draft else ready.model)
+    if ready is not None and ready.draft:
+        echo(f"{ready.model} with {ready.draft}")
+    elif ready is not None:
+        echo(ready.model)
     answers = events_file.split_answers(events)
     for number, answer in enumerate(answers, 1):
         if len(answers) > 1:

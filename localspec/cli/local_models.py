@@ -63,26 +63,27 @@ def _list_to_json(
 ) -> dict[str, object]:
     return {
         "pairs": [pair.id for pair in pairs],
-        "models": [
-            {
-                "name": names[model.path],
-                "path": str(model.path),
-                "bytes": model.size,
-                "repo": model.repo,
-                "file": model.file,
-                "revision": model.revision,
-                "sha256": model.sha256,
-                "verified": model.verified,
-                "where": model.origin,
-                "removable": model.removable,
-                "parts": len(model.parts) or 1,
-            }
-            for model in models
-        ],
+        "models": [_model_to_json(model, names[model.path]) for model in models],
         "leftovers": [
             {"path": str(file.path), "bytes": file.size, "resumable": file.resumable}
             for file in leftovers
         ],
+    }
+
+
+def _model_to_json(model: LocalModel, name: str) -> dict[str, object]:
+    return {
+        "name": name,
+        "path": str(model.path),
+        "bytes": model.size,
+        "repo": model.repo,
+        "file": model.file,
+        "revision": model.revision,
+        "sha256": model.sha256,
+        "verified": model.verified,
+        "where": model.origin,
+        "removable": model.removable,
+        "parts": len(model.parts) or 1,
     }
 
 
@@ -108,10 +109,11 @@ def rm_command(ref: str | None, leftovers: bool, yes: bool, as_json: bool) -> in
     lines = [f"{model.path}  {gb(model.size)}" for model in models]
     if unfinished:
         lines.append(f"{count(len(unfinished), 'unfinished download')}  {gb(size)}")
-    hint = "Use -y to remove without asking."
-    if files and not (yes or terminal.confirm("Remove?", lines, hint, as_json=as_json)):
-        echo("Nothing was removed.", err=True)
-        return 1
+    if files and not yes:
+        hint = "Use -y to remove without asking."
+        if not terminal.confirm("Remove?", lines, hint, as_json=as_json):
+            echo("Nothing was removed.", err=True)
+            return 1
     freed = inventory.delete_leftovers(unfinished)
     freed += sum(inventory.remove(model) for model in models)
     if as_json:

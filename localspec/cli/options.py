@@ -78,7 +78,8 @@ def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], 
 
     def check(context: click.Context, parameter: click.Parameter, value: T) -> T:
         global_options.reject_empty(context, parameter, value)
-        for ref in value if isinstance(value, tuple) else (value,):
+        refs = value if isinstance(value, tuple) else (value,)
+        for ref in refs:
             if isinstance(ref, str) and "," in ref and not os.path.exists(ref):
                 problem = f"{ref!r} names more than one draft; {advice}"
                 raise click.BadParameter(problem, context, parameter)
@@ -201,8 +202,10 @@ def _render(option: TableOption) -> Option:
         "show_default": not is_default_described and default not in (None, "", ()),
         "metavar": option.metavar or value_type.metavar or f"[{words}]",
         "help": option.about,
-        "cls": _LateWordsOption if has_late_words else click.Option,
+        "cls": click.Option,
     }
+    if has_late_words:
+        attributes["cls"] = _LateWordsOption
     if is_default_described or default == "":
         attributes["default"] = None
     attributes |= _SPECIAL.get(option.name, {})
@@ -379,10 +382,9 @@ def build_settings(pair: launch.ResolvedPair, options: OptionValues) -> ChatSett
 def resolve_or_pull(
     model: str | None, draft: str, *, yes: bool = False, quiet: bool = False
 ) -> launch.ResolvedPair:
-    """Like `launch.resolve_pair`, but downloads missing models: with `yes`, or after a
-    question.
+    """Like `launch.resolve_pair`, but downloads missing models.
 
-    Raises NotDownloadedError if there is no terminal to ask on, or the answer is no.
+    It asks first, unless `yes`. Raises NotDownloadedError if there is no terminal to ask on, or the answer is no.
     """
 
     def pull_missing(missing: NotDownloadedError) -> None:

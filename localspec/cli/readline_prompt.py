@@ -31,11 +31,12 @@ class ReadlinePrompt:
         self._prompt = prompt
         self._read_line = read_line
         self._readline = _setup_readline()
-        self._has_pending_input = has_pending_input or (
-            _stdin_has_input
-            if _lacks_bracketed_paste(self._readline)
-            else lambda: False
-        )
+        if has_pending_input is None:
+            has_pending_input = _stdin_has_input
+            if not _lacks_bracketed_paste(self._readline):
+                # readline already returns a paste as one line.
+                has_pending_input = _no_input
+        self._has_pending_input = has_pending_input
 
     def read_message(self, initial_text: str = "") -> str:
         """Read one message; `initial_text` is inserted at the prompt, to be edited.
@@ -54,7 +55,8 @@ class ReadlinePrompt:
         body = text.strip()
         if body.startswith(_FENCE):
             return body.removeprefix(_FENCE).removesuffix(_FENCE).strip("\n")
-        return "\n".join([*(line.removesuffix("\\") for line in lines[:-1]), lines[-1]])
+        *continued, last = lines
+        return "\n".join([*(line.removesuffix("\\") for line in continued), last])
 
     def _is_incomplete(self, lines: list[str]) -> bool:
         text = "\n".join(lines)
@@ -63,9 +65,8 @@ class ReadlinePrompt:
             return len(body) < 2 * len(_FENCE) or not body.endswith(_FENCE)
         if lines[-1].endswith("\\"):
             return True
-        return self._has_pending_input() and (
-            len(lines) > 1 or slash_commands.parse(text) is None
-        )
+        is_command = len(lines) == 1 and slash_commands.parse(text) is not None
+        return not is_command and self._has_pending_input()
 
     def _set_initial_text(self, text: str) -> None:
         readline = self._readline
@@ -76,7 +77,8 @@ class ReadlinePrompt:
             readline.insert_text(text)
             readline.redisplay()
 
-        readline.set_pre_input_hook(insert if text else None)
+        hook = insert if text else None
+        readline.set_pre_input_hook(hook)
 
 
 def _setup_readline() -> Any:
@@ -106,11 +108,16 @@ def _complete_command(prefix: str, number: int) -> str | None:
 
 
 def _lacks_bracketed_paste(readline: Any) -> bool:
-    """Whether pasted lines arrive as if typed: no readline, editline, or a dumb
-    terminal.
+    """Whether pasted lines arrive as if typed.
+
+    They do without readline, with editline, and on a dumb terminal.
     """
     is_unsupported = readline is None or "libedit" in (readline.__doc__ or "")
     return is_unsupported or os.environ.get("TERM") == "dumb"
+
+
+def _no_input() -> bool:
+    return False
 
 
 def _stdin_has_input() -> bool:

@@ -1,6 +1,4 @@
-"""`localspec completion`, and the completion of models, pairs and chats; `localspec
-version`.
-"""
+"""`localspec completion` and `version`, and how models, pairs and chats are completed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,13 @@
-"""The user's configuration: config.toml, environment variables and command-line
-options.
+"""The user's configuration, and the tables that define it.
+
+- `options.py` is the table of all options. Each row says what its values are, what it
+  does, and where it is offered: on the command line, in Python, in a chat, in a request,
+  and as a key of config.toml. The command line, `/set`, the preferences, `localspec
+  config`, the template of config.toml and docs/settings.md are made of the rows.
+- `option_types.py` has the types of rows and values.
+- `key_table.py` is the table of the app's keys, which [keys] changes.
+- `toml_file.py` reads, changes and edits config.toml.
+- `effective.py` finds the value of every setting, and where it comes from.
 """
 
 from __future__ import annotations
@@ -26,12 +34,14 @@ def load() -> EffectiveConfig:
     effective = resolve()
     if effective.errors:
         error = effective.errors[0]
-        raise UsageError(error, EDIT_HINT if is_in_file(error) else UNSET_HINT)
+        hint = EDIT_HINT if is_in_file(error) else UNSET_HINT
+        raise UsageError(error, hint)
     return effective
 
 
 def is_in_file(error: str) -> bool:
-    """Whether an error of EffectiveConfig is in config.toml, not in a variable or an
-    option.
+    """Whether an error of EffectiveConfig is in config.toml.
+
+    Otherwise it is in an environment variable, or in an option.
     """
     return str(paths.config_file()) in error

@@ -1,5 +1,8 @@
-"""Effective settings and their origins: command line, environment, config.toml or
-default.
+"""The value of every setting, and its origin.
+
+The command line overrides the environment, which overrides config.toml, which overrides
+the default. The command line sets the variable of the environment, so that child
+processes have the same settings; a second variable (`OPTION_PREFIX`) names the option.
 """
 
 from __future__ import annotations
@@ -68,88 +71,103 @@ def resolve(
     `key_ids` are the known action ids of [keys]; without any, they are not checked.
     """
     file = toml_file.read(paths.config_file())
-    resolver = _SettingResolver(
-        file, os.environ if environ is None else environ, flags or {}
-    )
+    if environ is None:
+        environ = os.environ
+    resolver = _SettingResolver(file, environ, flags or {})
+    # All of these add to the resolver's errors.
     settings = {key: resolver.resolve(option) for key, option in SETTINGS.items()}
     key_bindings = resolver.read_key_bindings()
     presets = resolver.read_presets()
-    warnings = tuple(_unknown_keys(file, key_ids))
     return EffectiveConfig(
-        file, settings, key_bindings, presets, tuple(resolver.errors), warnings
+        file=file,
+        settings=settings,
+        key_bindings=key_bindings,
+        presets=presets,
+        errors=tuple(resolver.errors),
+        warnings=tuple(_unknown_keys(file, key_ids)),
     )
 
 
 class _SettingResolver:
+    """Reads the environment and the file, and collects their errors.
+
+    An invalid value falls back to what would hold without it. For settings of privacy
+    that would be the wrong side: `HF_HUB_OFFLINE=yess` must not go online. They have a
+    `safe_value`, which is used instead.
+    """
+
     def __init__(
         self, file: ConfigFile, environ: Mapping[str, str], flags: Mapping[str, str]
     ) -> None:
-        self._file, self._environ, self._flags = file, environ, flags
+        self._file = file
+        self._environ = environ
+        self._flags = flags
         self.errors = [file.error] if file.error else []
 
     def resolve(self, option: Option) -> EffectiveSetting:
-        variable, safe_value = option.env_var, option.setting.safe_value
+        variable = option.env_var
         text = self._environ.get(variable, "")
         if not text.strip():
             return self._resolve_from_file(option)
-        given = self._environ.get(f"{OPTION_PREFIX}{variable}", variable)
-        source = self._flags.get(variable, given)
+        set_by = self._environ.get(f"{OPTION_PREFIX}{variable}", variable)
+        source = self._flags.get(variable, set_by)
         origin: Origin = "environment" if source == variable else "command line"
         try:
-            return EffectiveSetting(
-                option, option.value_type.parse(text), origin, source
-            )
+            value = option.value_type.parse(text)
         except (ValueError, UsageError):
             expects = option.value_type.expects
             self.errors.append(
                 f"{source} must be {expects}, not {_format_short(text)}."
             )
-        if safe_value is None:
-            return self._resolve_from_file(option)
-        return EffectiveSetting(option, safe_value, origin, source)
+            value = option.setting.safe_value
+            if value is None:
+                return self._resolve_from_file(option)
+        return EffectiveSetting(option, value, origin, source)
 
     def _resolve_from_file(self, option: Option) -> EffectiveSetting:
-        file, safe_value = self._file, option.setting.safe_value
-        table_name, _, name = option.key.partition(".")
+        file = self._file
         default = EffectiveSetting(option, option.default)
-        problem = "is damaged"
+        table_name, _, name = option.key.partition(".")
         if file.error:
-            if safe_value is None or (file.text and name not in file.text):
+            may_set_it = not file.text or name in file.text
+            if may_set_it and option.setting.safe_value is not None:
+                return self._make_safe(option, "is damaged")
+            return default
+        table = file.document.get(table_name, {})
+        if not isinstance(table, Mapping) or name not in table:
+            return default
+        try:
+            value = option.value_type.from_toml(table[name])
+        except (ValueError, TypeError, UsageError):
+            expects = option.value_type.expects
+            shown = _format_short(table[name])
+            self._add_error(f"{option.key} must be {expects}, not {shown}.", option.key)
+            if option.setting.safe_value is None:
                 return default
-            # The unreadable file may have set the value.
-        else:
-            table = file.document.get(table_name, {})
-            if not isinstance(table, Mapping) or name not in table:
-                return default
-            try:
-                value = option.value_type.from_toml(table[name])
-                return EffectiveSetting(option, value, "config.toml", file.path.name)
-            except (ValueError, TypeError, UsageError):
-                expects, shown = option.value_type.expects, _format_short(table[name])
-                self._add_error(
-                    f"{option.key} must be {expects}, not {shown}.", option.key
-                )
-            if safe_value is None:
-                return default
-            problem = "has an error"
-        return EffectiveSetting(
-            option, safe_value, "config.toml", f"{file.path.name} {problem}"
-        )
+            return self._make_safe(option, "has an error")
+        return EffectiveSetting(option, value, "config.toml", file.path.name)
+
+    def _make_safe(self, option: Option, problem: str) -> EffectiveSetting:
+        origin_text = f"{self._file.path.name} {problem}"
+        value = option.setting.safe_value
+        return EffectiveSetting(option, value, "config.toml", origin_text)
 
     def _add_error(self, message: str, key: str) -> None:
         self.errors.append(self._file.locate(message, key))
 
     def read_presets(self) -> dict[str, Mapping[str, Any]]:
-        presets = self._file.document.get("presets", {})
-        tables = presets if isinstance(presets, Mapping) else {}
-        for name, table in tables.items():
-            if not isinstance(table, Mapping):
-                self._add_error(
-                    f"presets.{name} must be a table: [presets.{name}]", "presets"
-                )
-        return {
-            name: table for name, table in tables.items() if isinstance(table, Mapping)
-        }
+        """Read the tables of [presets]; `chat/presets.py` checks their values."""
+        document = self._file.document.get("presets", {})
+        presets: dict[str, Mapping[str, Any]] = {}
+        if not isinstance(document, Mapping):
+            return presets
+        for name, table in document.items():
+            if isinstance(table, Mapping):
+                presets[name] = table
+            else:
+                message = f"presets.{name} must be a table: [presets.{name}]"
+                self._add_error(message, "presets")
+        return presets
 
     def read_key_bindings(self) -> dict[str, str]:
         """Read [keys]. An unquoted id with a dot is a nested table in TOML."""
@@ -157,11 +175,11 @@ class _SettingResolver:
         for table in TABLES:
             if table in document and not isinstance(document[table], Mapping):
                 self._add_error(f"{table} must be a table: [{table}]", table)
-        keys = document.get("keys", {})
         bindings: dict[str, str] = {}
-        for id_, value in (
-            toml_file.iterate_values(keys) if isinstance(keys, Mapping) else ()
-        ):
+        keys = document.get("keys", {})
+        if not isinstance(keys, Mapping):
+            return bindings
+        for id_, value in toml_file.iterate_values(keys):
             if isinstance(value, str) and value.strip():
                 bindings[id_] = ",".join(part.strip() for part in value.split(","))
             elif not isinstance(value, Mapping):
@@ -179,11 +197,12 @@ def _unknown_keys(file: ConfigFile, key_ids: Collection[str]) -> Iterator[str]:
     The file keeps them: a newer localspec may use them.
     """
     for key, _ in toml_file.iterate_values(file.document):
-        id_ = key.removeprefix("keys.") if key.startswith("keys.") else None
         if key in SETTINGS or key in TABLES or key.startswith("presets."):
             continue
-        if id_ is not None and (not key_ids or id_ in key_ids):
-            continue
+        if key.startswith("keys."):
+            id_ = key.removeprefix("keys.")
+            if not key_ids or id_ in key_ids:
+                continue
         near = find_nearest_key(key, frozenset(key_ids))
         hint = f"did you mean {near}?" if near else "it is ignored."
         yield file.locate(f"unknown setting {key[:_MAX_SHOWN_LENGTH]}; {hint}", key)
@@ -195,6 +214,6 @@ def _format_short(value: object) -> str:
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)
     text = sanitize(text, multiline=False)
-    return (
-        text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[: _MAX_SHOWN_LENGTH - 1]}…"
-    )
+    if len(text) > _MAX_SHOWN_LENGTH:
+        text = f"{text[: _MAX_SHOWN_LENGTH - 1]}…"
+    return text

@@ -275,19 +275,23 @@ _PRIORITY_IDS = {
     "chat.copy", "chat.thinking", "chat.new", "chat.serve", "chat.up", "chat.down", "chat.top",
     "chat.end", "log.other",
 }  # fmt: skip
-KEY_BINDINGS = tuple(
-    KeyBinding(
-        id=id_,
-        keys=keys,
-        action=action,
-        description=description,
-        context=context,
-        footer_label="".join(footer_label),
-        priority=id_ in _PRIORITY_IDS,
-    )
-    for context, rows in _ROWS.items()
-    for id_, keys, action, description, *footer_label in rows
-)
+
+
+def _make_bindings() -> Iterator[KeyBinding]:
+    for context, rows in _ROWS.items():
+        for id_, keys, action, description, *footer_label in rows:
+            yield KeyBinding(
+                id=id_,
+                keys=keys,
+                action=action,
+                description=description,
+                context=context,
+                footer_label="".join(footer_label),
+                priority=id_ in _PRIORITY_IDS,
+            )
+
+
+KEY_BINDINGS = tuple(_make_bindings())
 BINDINGS_BY_ID: Mapping[str, KeyBinding] = {
     binding.id: binding for binding in KEY_BINDINGS
 }

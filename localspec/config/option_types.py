@@ -1,5 +1,9 @@
-"""What an option is, and the types of its values: how people, files and programs write
-them.
+"""What an option is, and the types of values.
+
+A value reaches localspec in two ways. People type it, for the command line, `/set`, an
+environment variable or the preferences: `ValueType.parse` reads the text. Programs give
+it, in Python, JSON or TOML: `ValueType.check` checks it. Both return the same value:
+"0,5" and 0.5 are 0.5, and "auto" is None for many options.
 """
 
 from __future__ import annotations
@@ -15,12 +19,16 @@ from msgspec import Struct, field
 
 from localspec import paths
 from localspec.errors import UsageError
+from localspec.protocol.wire import SplitMode
 
 MAX_INT = 2**31 - 1
 
 
 class ValueType(Struct, frozen=True):
-    """`read`, `check` and `parse` raise ValueError, or UsageError to say more."""
+    """How the values of an option are written, read and checked.
+
+    `read`, `check` and `parse` raise ValueError, or UsageError to say more.
+    """
 
     hint: str  # The possible values, for people.
     read: Callable[[str], Any]  # Convert typed text to a value that `check` accepts.
@@ -29,12 +37,14 @@ class ValueType(Struct, frozen=True):
     words: Mapping[str, Any] = field(default_factory=dict)
     """Words that can be typed, and their values."""
     synonyms: Mapping[str, str] = field(default_factory=dict)
-    """Other words that can be typed, and the words of earlier versions, with what they
-    mean.
+    """Other words that can be typed, such as those of earlier versions.
+
+    Each has the word of `words` that it stands for.
     """
     late_words: Callable[[], Mapping[str, Any]] = dict
-    """More words, which take time to find: looked up for lists, and for a word that is
-    none of `words`.
+    """More words, which take time to find.
+
+    They are looked up for lists, and for a word that is none of `words`.
     """
     is_text: bool = False  # Whether upper and lower case differ.
     metavar: str | None = None
@@ -45,12 +55,15 @@ class ValueType(Struct, frozen=True):
     def parse(self, text: str) -> Any:
         """Parse what a person typed; an empty text is the first word."""
         text = text.strip()
-        word = text.lower() if text or not self.is_text else next(iter(self.words), "")
-        named = self.synonyms.get(word, word)
-        if named in self.words:
-            return self.words[named]
-        if named in self.late_words():
-            return self.late_words()[named]
+        word = text.lower()
+        if self.is_text and not text:
+            word = next(iter(self.words), "")
+        word = self.synonyms.get(word, word)
+        if word in self.words:
+            return self.words[word]
+        late_words = self.late_words()
+        if word in late_words:
+            return late_words[word]
         try:
             return self.check(self.read(text if self.is_text else word))
         except (OverflowError, RecursionError, OSError) as error:
@@ -67,23 +80,19 @@ class ValueType(Struct, frozen=True):
 
     def format(self, value: Any) -> str:
         """The text that `parse` reads; empty if there is none for None."""
-        words = (word for word, meant in self.words.items() if meant == value)
-        if (word := next(words, None)) is not None:
-            return word
+        for word, meant in self.words.items():
+            if meant == value:
+                return word
         if isinstance(value, tuple):
             return _format_texts(value) if self is TEXTS else ",".join(value)
         if isinstance(value, bool):
             return "on" if value else "off"
-        return (
-            ""
-            if value is None
-            else f"{value:g}"
-            if isinstance(value, float)
-            else str(value)
-        )
+        if isinstance(value, float):
+            return f"{value:g}"
+        return "" if value is None else str(value)
 
-    # --- config.toml: true and false, numbers, and otherwise the text that `parse`
-    # reads -----
+    # --- config.toml has true and false, numbers, and else the text that `parse` reads
+    # ----------------------------------------------------------------------
 
     @property
     def expects(self) -> str:
@@ -97,11 +106,9 @@ class ValueType(Struct, frozen=True):
 
     def from_toml(self, value: Any) -> Any:
         has_words = bool(self.words) and self is not SWITCH
-        return (
-            self.parse(value)
-            if has_words and isinstance(value, str)
-            else self.check(value)
-        )
+        if has_words and isinstance(value, str):
+            return self.parse(value)
+        return self.check(value)
 
     def to_toml(self, value: Any) -> Any:
         if value in (None, ()) and not self.words:
@@ -122,35 +129,45 @@ def number(
     whole: bool = False,
     none: str = "",
 ) -> ValueType:
-    """A finite number from `low`, or `above` it, to `high`; `none` is the word for
-    None.
-    """
+    """A finite number from `low`, or `above` it, to `high`.
 
+    `none` is the word for None. A comma in typed text is a decimal point.
+    """
     kind: Any = Integral if whole else Real
 
     def check(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, kind):
             raise ValueError
-        if (
-            not (low < value if above else low <= value)
-            or value > high
-            or value == math.inf
-        ):
+        # nan fails the first comparison, infinity the last.
+        is_high_enough = value > low if above else value >= low
+        if not is_high_enough or value > high or value == math.inf:
             raise ValueError
         return int(value) if whole else float(value)
 
     def read(text: str) -> float:
-        return int(text) if whole else float(text.replace(",", "."))
+        if whole:
+            return int(text)
+        return float(text.replace(",", "."))
 
-    hint, words = (f"{hint}, or {none}", {none: None}) if none else (hint, {})
-    metavar = "N" if whole else "X"
+    words: dict[str, Any] = {}
+    if none:
+        words = {none: None}
+        hint = f"{hint}, or {none}"
     return ValueType(
-        hint, read, check, words, metavar=metavar, low=low, high=high, is_whole=whole
+        hint=hint,
+        read=read,
+        check=check,
+        words=words,
+        metavar="N" if whole else "X",
+        low=low,
+        high=high,
+        is_whole=whole,
     )
 
 
 def whole(hint: str, low: int = 0, high: int = MAX_INT, none: str = "") -> ValueType:
-    return number(hint, low, high, whole=True, none=none)
+    """A whole number, as `number`."""
+    return number(hint, low=low, high=high, whole=True, none=none)
 
 
 def choice(
@@ -165,8 +182,10 @@ def choice(
         for meant in values.values():
             if value is meant or (isinstance(meant, str) and value == meant):
                 return meant
-        if isinstance(value, str) and value in late_words():
-            return late_words()[value]
+        if isinstance(value, str):
+            found = late_words()
+            if value in found:
+                return found[value]
         raise ValueError
 
     def read(_: str) -> Any:
@@ -192,36 +211,46 @@ def _check_folder(value: Any) -> str:
     """The folder need not exist: its disk may be disconnected."""
     if not isinstance(value, str) or "\0" in value:
         raise ValueError
-    if not os.path.isabs(path := os.path.expanduser(value)):
+    path = os.path.expanduser(value)
+    if not os.path.isabs(path):
         raise ValueError
     return path
 
 
 def _read_folder(typed: str) -> str:
-    return (
-        os.path.abspath(os.path.expanduser(paths.parse_typed_path(typed)))
-        if typed
-        else ""
-    )
+    if not typed:
+        return ""
+    path = os.path.expanduser(paths.parse_typed_path(typed))
+    return os.path.abspath(path)
 
 
 def _check_texts(value: Any) -> tuple[str, ...]:
+    """One text, or several."""
     is_list = isinstance(value, Iterable) and not isinstance(value, str)
     texts = tuple(value) if is_list else (value,)
-    if not all(isinstance(each, str) and each for each in texts):
-        raise ValueError
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise ValueError
     return texts
 
 
+def _read_texts(typed: str) -> Any:
+    if typed.startswith("["):
+        return json.loads(typed)
+    return typed.replace("\\n", "\n")
+
+
 def _format_texts(texts: tuple[str, ...]) -> str:
+    """One text as it is, if it can be typed so; else a list."""
     plain = texts[0].replace("\n", "\\n").strip()
     is_plain = not plain.startswith("[") and TEXTS.parse(plain) == texts
     return plain if is_plain else json.dumps(texts)
 
 
 def check_json_schema(schema: str) -> str:
-    """Raise UsageError unless the text is a JSON object; the engine checks the schema
-    itself.
+    """Raise UsageError unless the text is a JSON object.
+
+    The engine checks the schema itself.
     """
     try:
         is_object = isinstance(json.loads(schema), dict)
@@ -254,7 +283,7 @@ def _read_schema(typed: str) -> str:
     return json.dumps(json.loads(check_json_schema(typed)), ensure_ascii=False)
 
 
-_SPLIT_MODES = ("none", "layer", "row")
+_SPLIT_MODES = get_args(SplitMode)
 
 
 def _check_split(value: Any) -> str | tuple[float, ...]:
@@ -269,44 +298,51 @@ def _check_split(value: Any) -> str | tuple[float, ...]:
         raise ValueError from error
 
 
+def _read_split(typed: str) -> str | list[str]:
+    return typed if typed in _SPLIT_MODES else typed.split(",")
+
+
 _ON_OFF = {"on": True, "off": False}
-_YES_NO = dict.fromkeys(("true", "yes", "1"), "on") | dict.fromkeys(
-    ("false", "no", "0"), "off"
-)
+_YES_NO = {
+    "true": "on",
+    "yes": "on",
+    "1": "on",
+    "false": "off",
+    "no": "off",
+    "0": "off",
+}
 SWITCH = choice(_ON_OFF, _YES_NO)
 SWITCH_OR_AUTO = choice(_ON_OFF | {"auto": None})
 TEXTS = ValueType(
     'a text (\\n is a new line), or several: ["a", "b"]; none',
-    lambda typed: (
-        json.loads(typed) if typed.startswith("[") else typed.replace("\\n", "\n")
-    ),
-    _check_texts,
-    {"none": ()},
+    read=_read_texts,
+    check=_check_texts,
+    words={"none": ()},
     is_text=True,
 )
 GRAMMAR = text("the text of a GBNF grammar", multiline=True)
 JSON_SCHEMA = ValueType(
     "a JSON Schema, or the path of its file: answers follow it; off",
-    _read_schema,
-    _check_schema,
-    {"off": ""},
+    read=_read_schema,
+    check=_check_schema,
+    words={"off": ""},
     is_text=True,
 )
 FOLDER = ValueType(
     'the absolute path of a folder, in quotes: "~/models"',
-    _read_folder,
-    _check_folder,
+    read=_read_folder,
+    check=_check_folder,
     is_text=True,
 )
 SPLIT = ValueType(
     "none, layer, row, or shares such as 3,1",
-    lambda typed: typed if typed in _SPLIT_MODES else typed.split(","),
-    _check_split,
+    read=_read_split,
+    check=_check_split,
 )
 
 
 # --- options
-# ------------------------------------------------------------------------------
+# ----------------------------------------------------------------------
 
 FrontEnd = Literal["command", "python", "chat", "request"]
 EVERYWHERE: tuple[FrontEnd, ...] = get_args(FrontEnd)
@@ -338,8 +374,9 @@ class RequestRange(Struct, frozen=True):
 
 class Option(Struct, frozen=True):
     name: str
-    """Python's argument, the request's field, `/set NAME`, a preset's key; with dashes
-    the flag.
+    """Python's argument, the request's field, `/set NAME`, and a preset's key.
+
+    With dashes it is the flag: `top_k` is `--top-k`.
     """
     value_type: ValueType
     about: str = ""  # The help of the flag.
@@ -367,11 +404,11 @@ class Option(Struct, frozen=True):
 
     @property
     def attribute(self) -> str:
-        """The field of `SamplingParams`, of `ChatSettings` or of `LoadOptions`."""
+        """The field that it fills of `SamplingParams`, `ChatSettings` or `LoadOptions`."""
         return self.fills or self.name
 
-    # --- of the setting in config.toml
-    # ------------------------------------------------------
+    # --- the setting in config.toml
+    # ----------------------------------------------------------------------
 
     @property
     def key(self) -> str:
@@ -384,9 +421,10 @@ class Option(Struct, frozen=True):
     @property
     def env_var(self) -> str:
         """The environment variable that overrides the file."""
-        return (
-            self.setting.variable or f"LOCALSPEC_{self.key.replace('.', '_').upper()}"
-        )
+        if self.setting.variable:
+            return self.setting.variable
+        name = self.key.replace(".", "_").upper()
+        return f"LOCALSPEC_{name}"
 
     def display(self, value: object) -> str:
         """Format a setting's value for the screen: `on`, `20`, `no limit`."""

@@ -1,5 +1,9 @@
-"""The table of options: each is declared here once, and every front end is rendered
-from it.
+"""The table of options: each is declared here once, and every front end is made of it.
+
+A row (`Option`) says what the values are, what the option does, where it is offered, and
+what its key in config.toml is, if it has one. For example, the row `top_k` is
+`--top-k N` of `localspec run`, the argument `top_k=` of `LLM`, `/set top_k N` in a chat,
+and the field `top_k` of a request. Rows of the group `app` are only in config.toml.
 """
 
 from __future__ import annotations
@@ -43,33 +47,43 @@ from localspec.protocol.wire import (
 
 OptionGroup = Literal["sampling", "answer", "speculation", "load", "app"]
 OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
-"""What to do when a chat exceeds its context: ask the user, stop, drop the oldest
-turns, or replace them by a summary.
+"""What to do when a chat exceeds its context.
+
+Ask the user, stop, drop the oldest turns, or replace them by a summary.
 """
 THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome", "ansi")
 
 _NOT_REQUEST: tuple[FrontEnd, ...] = ("command", "python", "chat")
 _PROGRAMS: tuple[FrontEnd, ...] = ("command", "python")
-_NEW_CHATS, _NEXT_LOAD = "for new chats", "when a model is loaded"
+_NEW_CHATS = "for new chats"
+_NEXT_LOAD = "when a model is loaded"
 _load = partial(Option, offered=_PROGRAMS)
 
 
 def _sampling(name: str, value_type: ValueType, about: str = "", **more: Any) -> Option:
-    return Option(name, value_type, about, getattr(SamplingParams(), name), **more)
+    """An option whose default is that of `SamplingParams`."""
+    default = getattr(SamplingParams(), name)
+    return Option(name, value_type, about, default=default, **more)
 
 
 def _app(
     key: str,
     value_type: ValueType,
     about: str,
+    *,
     default: Any = None,
     title: str = "",
     offered: tuple[FrontEnd, ...] = (),
     **setting: Any,
 ) -> Option:
-    row = Setting(key, help=about, **setting)
+    """A setting of config.toml that is no option of an answer or a load."""
     return Option(
-        key.rpartition(".")[2], value_type, "", default, title, offered, setting=row
+        name=key.rpartition(".")[2],
+        value_type=value_type,
+        default=default,
+        title=title,
+        offered=offered,
+        setting=Setting(key, help=about, **setting),
     )
 
 
@@ -267,7 +281,7 @@ _SPECULATION = (
     ),
 )
 # clamped when a model is loaded
-_THREADS = number("a whole number", -math.inf, whole=True)
+_THREADS = number("a whole number", low=-math.inf, whole=True)
 _LOAD = (
     _load(
         "ctx",
@@ -341,14 +355,14 @@ _APP = (
         "screen.theme",
         choice(THEMES),
         "Colours of the app; ansi: the terminal's own. Monochrome uses underlines and symbols.",
-        THEMES[0],
+        default=THEMES[0],
     ),
     _app(
         "screen.ascii",
         SWITCH,
         "For terminals and fonts without line, arrow and block characters.",
-        False,
-        "plain ASCII",
+        default=False,
+        title="plain ASCII",
     ),
     _app(
         "run.pair",
@@ -363,8 +377,8 @@ _APP = (
         "chats.keep",
         SWITCH,
         "On this computer only. Off: new chats are not saved.",
-        True,
-        "save chats",
+        default=True,
+        title="save chats",
         takes_effect=_NEW_CHATS,
         flags="--private",
         safe_value=False,
@@ -373,16 +387,16 @@ _APP = (
         "chats.overflow",
         choice(get_args(OverflowPolicy)),
         "Ask; stop; drop the oldest turns; or replace them by a summary.",
-        "ask",
-        "when the context is full",
-        ("chat",),
+        default="ask",
+        title="when the context is full",
+        offered=("chat",),
         takes_effect=_NEW_CHATS,
     ),
     _app(
         "chats.show_thinking",
         SWITCH,
         "Expand the model's thinking by default.",
-        False,
+        default=False,
         offered=("chat",),
         takes_effect=_NEW_CHATS,
     ),
@@ -399,8 +413,8 @@ _APP = (
         "network.offline",
         SWITCH,
         "Never use the network, not even for requested downloads.",
-        False,
-        "offline mode",
+        default=False,
+        title="offline mode",
         flags="--offline",
         variable="HF_HUB_OFFLINE",
         safe_value=True,
@@ -426,13 +440,17 @@ _TABLE: Mapping[OptionGroup, tuple[Option, ...]] = {
     "load": (*_LOAD, *EXTRA_LOAD_OPTIONS),
     "app": _APP,
 }
-OPTIONS: Mapping[str, Option] = {o.name: o for group in _TABLE.values() for o in group}
+OPTIONS: Mapping[str, Option] = {
+    option.name: option for options in _TABLE.values() for option in options
+}
+"""All options by name."""
 RETIRED: Mapping[tuple[FrontEnd, str], str] = {
     ("request", "exact"): "exact mode: localspec serve --exact on",
     ("python", "exact"): "exact mode is an option of LLM",
 }
-"""What was an option of an answer, and what replaces it: it is read and ignored, with a
-notice. Words that have gone are synonyms of a type's.
+"""What was an option of an answer, and what replaces it.
+
+It is read and ignored, with a notice. Words that have gone are synonyms of a type's.
 """
 TABLES: Mapping[str, str] = {
     "screen": "Screen",
@@ -466,10 +484,12 @@ def select(front_end: FrontEnd, *groups: OptionGroup) -> Iterator[Option]:
 
 def find_nearest_key(key: str, ids: frozenset[str] = frozenset()) -> str:
     """Find the most similar key, or "". `ids` are the action ids of [keys]."""
-    keys = {key: key for key in (*SETTINGS, *(f"keys.{id_}" for id_ in ids))}
+    keys = [*SETTINGS, *(f"keys.{id_}" for id_ in ids)]
+    similar_keys = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
+    if similar_keys:
+        return similar_keys[0]
+    # The name may be right, in another table.
     by_name = {key.rpartition(".")[2]: key for key in SETTINGS}
-    matches = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
-    matches = matches or difflib.get_close_matches(
-        key.rpartition(".")[2], by_name, n=1, cutoff=0.7
-    )
-    return (keys | by_name)[matches[0]] if matches else ""
+    name = key.rpartition(".")[2]
+    similar_names = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7)
+    return by_name[similar_names[0]] if similar_names else ""

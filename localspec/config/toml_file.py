@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 _MAX_BYTES = 1_000_000
-_NEW_FILE_PREFIX, _ABANDONED_SECONDS = ".config-", 60.0
+_NEW_FILE_PREFIX = ".config-"
+_ABANDONED_SECONDS = 60.0
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)", re.DOTALL)
+"""The message of tomllib, and where the error is."""
 _KEY_LINE = re.compile(r"""\s*(\[)?\s*((?:"[^"]*"|'[^']*'|[\w.\s-]+)+?)\s*(?(1)\]|=)""")
 _Table = MutableMapping[str, Any]
 
@@ -40,8 +42,9 @@ class ConfigFile(Struct, frozen=True):
     text: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    """Set, with its position, if the file cannot be read; then it must not be written
-    either.
+    """Set, with its position, if the file cannot be read.
+
+    Then it must not be written either.
     """
 
     def locate(self, message: str, key: str) -> str:
@@ -50,20 +53,25 @@ class ConfigFile(Struct, frozen=True):
 
     def _find_line(self, key: str) -> int:
         """The line that sets a key, from 1; 0 if not found."""
-        table = ""
+        table_prefix = ""
         for number, line in enumerate(self.text.splitlines(), 1):
-            if (match := _KEY_LINE.match(line)) is None:
+            match = _KEY_LINE.match(line)
+            if match is None:
                 continue
+            is_heading = match[1] is not None
             name = re.sub(r"""["'\s]""", "", match[2])
-            if (name if match[1] else table + name) == key:
+            found = name if is_heading else table_prefix + name
+            if found == key:
                 return number
-            table = f"{name}." if match[1] else table
+            if is_heading:
+                table_prefix = f"{name}."
         return 0
 
 
 def _format_error(path: Path, message: str, *position: int) -> str:
-    """Format as compilers do: `config.toml:3:9: message`; 0 is an unknown line or
-    column.
+    """Format as compilers do: `config.toml:3:9: message`.
+
+    `position` is line and column; 0 is unknown.
     """
     where = "".join(f":{number}" for number in position if number)
     return sanitize(f"{path}{where}: {message}", multiline=False)
@@ -92,12 +100,25 @@ def read(path: Path) -> ConfigFile:
     try:
         return ConfigFile(path, text, tomllib.loads(text))
     except (ValueError, RecursionError) as error:
-        message = str(error).replace(" (at end of document)", "")
-        lines = text.splitlines() or [""]
-        position = len(lines), len(lines[-1]) + 1
-        if (match := _POSITION.fullmatch(message)) is not None:
-            message, position = match[1], (int(match[2]), int(match[3]))
-        return damaged(message[:1].lower() + message[1:], *position, text=text)
+        message, line, column = _locate_syntax_error(error, text)
+        return damaged(message, line, column, text=text)
+
+
+def _locate_syntax_error(error: Exception, text: str) -> tuple[str, int, int]:
+    """The message of tomllib, without a capital, and its line and column.
+
+    tomllib ends a message in `(at line 3, column 9)` or `(at end of document)`.
+    """
+    message = str(error).replace(" (at end of document)", "")
+    lines = text.splitlines() or [""]
+    line = len(lines)
+    column = len(lines[-1]) + 1
+    match = _POSITION.fullmatch(message)
+    if match is not None:
+        message = match[1]
+        line = int(match[2])
+        column = int(match[3])
+    return message[:1].lower() + message[1:], line, column
 
 
 def iterate_values(
@@ -113,7 +134,7 @@ def iterate_values(
 
 
 # --- changing one value
-# -------------------------------------------------------------------
+# ----------------------------------------------------------------------
 
 
 def parse_value(option: Option, text: str) -> object:
@@ -128,16 +149,15 @@ def parse_value(option: Option, text: str) -> object:
             f"There is no folder {sanitize(str(value), multiline=False)}.",
             "Create it first.",
         )
-    return (
-        text.strip() if isinstance(value, tuple) else option.value_type.to_toml(value)
-    )
+    if isinstance(value, tuple):
+        return text.strip()
+    return option.value_type.to_toml(value)
 
 
 def set_value(key: str, value: object) -> None:
-    """Set `table.name`, or remove it from the file if `value` is None. A dict becomes a
-    table.
+    """Set `table.name`, or remove it from the file if `value` is None.
 
-    Keeps comments, order and unknown keys. Raises UsageError if the file has errors;
+    A dict becomes a table. Comments, order and unknown keys stay. Raises UsageError if the file has errors;
     then it is not changed. Raises StorageError if it cannot be written.
     """
     import tomlkit  # noqa: PLC0415  the import takes 30 ms
@@ -155,6 +175,7 @@ def set_value(key: str, value: object) -> None:
         text = tomlkit.dumps(document)
         if "\r\n" in contents.text:
             text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+        # In an unusual file tomlkit may have changed another table of this name.
         is_applied = bool(_find_value(tomllib.loads(text), key) == value)
     except (TOMLKitError, ValueError, TypeError, AttributeError):
         is_applied = False
@@ -178,7 +199,8 @@ def _set_in_document(document: TOMLDocument, key: str, value: object) -> None:
         first, _, rest = name.partition(".")
         if not rest or not isinstance(table.get(first), MutableMapping):
             break
-        table, name = table[first], rest
+        table = table[first]
+        name = rest
     if value is None:
         del table[name]
     elif name in table:
@@ -188,19 +210,31 @@ def _set_in_document(document: TOMLDocument, key: str, value: object) -> None:
 
 
 def _append_to_table(table: _Table, name: str, value: object) -> None:
-    """Add a key after the last key: comments below an empty line belong to the next
-    table.
+    """Add a key below the last key of a table.
+
+    tomlkit would add it at the table's end. But a comment below an empty line belongs to
+    the next table. The new key `b` comes before that empty line:
+
+        [one]
+        a = 1
+        # A comment on `a`, or on nothing.
+        b = 2
+
+        # What table two is for.
+        [two]
     """
     from tomlkit.items import Table, Whitespace  # noqa: PLC0415  as above
 
     body = table.value.body if isinstance(table, Table) else []
-    last_key = next(
-        (n for n in reversed(range(len(body))) if body[n][0] is not None), -1
-    )
-    after = range(last_key + 1, len(body))
-    blank = next((n for n in after if isinstance(body[n][1], Whitespace)), len(body))
-    below = body[blank:]
-    del body[blank:]
+    # An item of the body is a key with its value, or a comment or white space.
+    end = 0
+    for number, (item_key, _) in enumerate(body):
+        if item_key is not None:
+            end = number + 1
+    while end < len(body) and not isinstance(body[end][1], Whitespace):
+        end += 1
+    below = body[end:]
+    del body[end:]
     table[name] = value
     body.extend(below)
 
@@ -251,14 +285,13 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 # --- editing the file
-# ---------------------------------------------------------------------
+# ----------------------------------------------------------------------
 
 
 def open_in_editor() -> Path:
-    """Open the file in the user's editor and wait; a new file is created from the
-    template.
+    """Open the file in the user's editor and wait.
 
-    Raises NotFoundError if no editor is found, StorageError if the file cannot be
+    A new file is created from the template. Raises NotFoundError if no editor is found, StorageError if the file cannot be
     written.
     """
     path = paths.config_file()
@@ -271,8 +304,9 @@ def open_in_editor() -> Path:
 
 @contextmanager
 def ignore_signal_keys() -> Iterator[None]:
-    """Let ctrl+c and ctrl+\\ end only the program that has the terminal, as system(3)
-    does.
+    """Let ctrl+c and ctrl+\\ end only the program that has the terminal.
+
+    system(3) of C does the same.
     """
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGQUIT")]
     before = {}
@@ -305,7 +339,8 @@ def render_template() -> str:
     lines = ["# localspec settings. Remove a # to change a value."]
     for option in SETTINGS.values():
         table, _, name = option.key.partition(".")
-        lines += [] if f"[{table}]" in lines else ["", f"[{table}]"]
+        if f"[{table}]" not in lines:
+            lines += ["", f"[{table}]"]
         default = option.value_type.to_toml(option.default)
         shown = "…" if option.setting.unset_label else json.dumps(default)
         lines += [f"# {option.help}", f"# {name} = {shown}"]
@@ -328,7 +363,8 @@ def _editor_command() -> list[str]:
             ) from error
         if command:
             return command
-    editor = next(filter(None, map(shutil.which, ("nano", "vi", "notepad"))), None)
-    if editor is None:
-        raise NotFoundError("No editor found.", "Set VISUAL or EDITOR.")
-    return [editor]
+    for name in ("nano", "vi", "notepad"):
+        editor = shutil.which(name)
+        if editor is not None:
+            return [editor]
+    raise NotFoundError("No editor found.", "Set VISUAL or EDITOR.")

@@ -44,20 +44,25 @@ def format_sidecar_heads(item: PlannedModel) -> Iterator[str]:
 def _file_facts(item: PlannedModel) -> Iterator[Fact]:
     model = item.resolved.catalog_model
     yield "name", item.resolved.name
-    yield "title", model.title if model else ""
+    if model:
+        yield "title", model.title
     file = item.file
     if not file and model:
         file = model.type
     yield "file", "/".join(filter(None, (item.repo, file)))
-    yield "size", "" if item.size is None else gb(item.size)
-    files = model.files if model else ()
-    yield "also as", ", ".join(f"{each.id} ({gb(each.size or 0)})" for each in files)
+    if item.size is not None:
+        yield "size", gb(item.size)
+    if model:
+        others = [f"{each.id} ({gb(each.size or 0)})" for each in model.files]
+        yield "also as", ", ".join(others)
     yield "licence", item.licence
-    yield "gated", f"accept its terms on the page of {item.repo}" if item.gated else ""
-    yield "installed", str(item.path) if item.path else "no"
+    if item.gated:
+        yield "gated", f"accept its terms on the page of {item.repo}"
+    yield "installed", str(item.path or "no")
     yield "revision", item.revision
-    yield "note", model.note if model else ""
-    yield "pairs", ", ".join(find_pair_ids(model))
+    if model:
+        yield "note", model.note
+        yield "pairs", ", ".join(find_pair_ids(model))
 
 
 def _model_facts(item: PlannedModel) -> Iterator[Fact]:
@@ -81,8 +86,10 @@ def _header_facts(header: Header) -> Iterator[Fact]:
     yield "context", _describe_context(header.n_ctx_train)
     vocabulary = f"{tokenizer.n_tokens:,} tokens, {tokenizer.model} {tokenizer.pre}"
     yield "vocabulary", vocabulary
-    yield "chat template", "yes" if header.chat_template else "no"
-    yield "experts", f"{header.hparam('expert_count')}" if header.is_moe else ""
+    has_template = "yes" if header.chat_template else "no"
+    yield "chat template", has_template
+    if header.is_moe:
+        yield "experts", f"{header.hparam('expert_count')}"
     if header.is_recurrent:
         yield "recurrent state", "all layers"
     elif header.is_hybrid:
@@ -91,10 +98,13 @@ def _header_facts(header: Header) -> Iterator[Fact]:
 
 
 def _catalog_facts(model: CatalogModel) -> Iterator[Fact]:
-    yield "draft head", _describe_head(model.kind) if model.kind != "model" else ""
+    if model.kind != "model":
+        yield "draft head", _describe_head(model.kind)
     yield "architecture", model.architecture
-    yield "parameters", f"{model.parameters:,}" if model.parameters else ""
-    yield "context", _describe_context(model.context) if model.context else ""
+    if model.parameters:
+        yield "parameters", f"{model.parameters:,}"
+    if model.context:
+        yield "context", _describe_context(model.context)
 
 
 def _describe_context(n_ctx: int) -> str:
