@@ -23,6 +23,8 @@ from localspec.models.chat_template.schema_references import (
 
 _MAX_SPACE = 64  # Characters, the tag after it included.
 _SPACE = re.compile(r"\s*")
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""What models write as in Python."""
 
 
 class TaggedStyle(Struct, frozen=True):
@@ -32,19 +34,24 @@ class TaggedStyle(Struct, frozen=True):
     """
 
     parameter: re.Pattern[str]
-    """The tag before a value, with its name, and never with the beginning of another
-    one.
+    """The tag before a value, with its name.
+
+    It never matches the beginning of another tag.
     """
     value_end: str
+    """The tag after a value."""
     end: str
-    followers: tuple[str, ...]  # What follows the end; empty: anything.
-    has_line_feeds: bool  # Around each value.
+    """The tag after all arguments."""
+    followers: tuple[str, ...]
+    """What may follow `end`; empty: anything."""
+    has_line_feeds: bool
+    """Whether a line feed is before and after each value."""
 
     def find_end(self, text: str, start: int, begin: int) -> tuple[int | None, int]:
-        """Where the arguments from `start` on end, if that is certain, and where to
-        search on.
+        """Where the arguments end, and where to search on.
 
-        `begin` is where the last search ended.
+        The end is None while it is not certain. The arguments begin at `start`; `begin`
+        is where the last search ended.
         """
         at = text.find(self.end, begin)
         while at >= 0:
@@ -62,14 +69,10 @@ class TaggedStyle(Struct, frozen=True):
         own = [end for end in closed if next_call < 0 or end < next_call]
         if closed:
             return own[-1] if own else closed[0]
-        return next(
-            (
-                end
-                for end in ends
-                if self._is_followed(text, end + len(self.end)) is not False
-            ),
-            None,
-        )
+        for end in ends:
+            if self._is_followed(text, end + len(self.end)) is not False:
+                return end
+        return None
 
     def _is_followed(self, text: str, start: int) -> bool | None:
         """Whether what may follow an end does; None if more text decides."""
@@ -80,7 +83,7 @@ class TaggedStyle(Struct, frozen=True):
         return None if is_begun and len(text) < start + _MAX_SPACE else False
 
     def _is_closed(self, text: str, start: int, end: int) -> bool:
-        """Whether the last value is."""
+        """Whether the value before `end` has its closing tag, or there is no value."""
         while end > start and text[end - 1].isspace():
             end -= 1
         return end == start or text.endswith(self.value_end, start, end)
@@ -160,7 +163,7 @@ class _TagPositions:
         return None
 
     def find_value_end(self, start: int) -> tuple[int, int]:
-        """Of the value that begins at `start`, and of its closing tag."""
+        """The end of the value that begins at `start`, and the end of its closing tag."""
         at, end = self._find_closing(start)
         # A value that opens more than it closes has lost its closing tag: the next
         # argument that the tool has ends it.
@@ -172,7 +175,8 @@ class _TagPositions:
             i = bisect_left(self._known_starts, start)
             if i < len(self._known) and self._known[i].end() <= at:
                 value = self._body[start : self._known_starts[i]]
-                at = end = start + len(value.rstrip())
+                end_of_value = start + len(value.rstrip())
+                return end_of_value, end_of_value
         return at, end
 
     def _find_closing(self, start: int) -> tuple[int, int]:
@@ -210,8 +214,9 @@ class ArgumentTypes:
         self._types: dict[str, frozenset[str]] = {}
 
     def find(self, name: str) -> frozenset[str]:
-        """The types of one argument; empty if its schema allows any, or is too long to
-        read.
+        """The types of one argument.
+
+        Empty if its schema allows any type, or is too long to read.
         """
         if name not in self._types:
             try:
@@ -222,8 +227,9 @@ class ArgumentTypes:
         return self._types[name]
 
     def _read_types(self, schema: Any) -> frozenset[str]:
-        """Each part is read once: a reference that leads back to one allows no further
-        type.
+        """Each part is read once.
+
+        A reference that leads back to one allows no further type.
         """
         types: set[str] = set()
         seen: set[int] = set()
@@ -242,8 +248,10 @@ class ArgumentTypes:
         return frozenset(types)
 
     def _read_part(self, schema: Any) -> tuple[set[str], list[Any]]:
-        """The types that a part allows by itself, or the parts of which each allows
-        some.
+        """The types that a part allows by itself, and its alternatives.
+
+        The alternatives are further parts, each of which allows some types. One of the
+        two is empty; if both are, any type is allowed.
         """
         self._budget.spend(1)
         if not isinstance(schema, dict):
@@ -270,16 +278,15 @@ class ArgumentTypes:
 
 
 def _to_value(text: str, allowed: frozenset[str]) -> Any:
-    """A value that is written without quotes, in one of the allowed types; empty: any
-    type.
+    """A value that is written without quotes, in one of the allowed types.
+
+    If `allowed` is empty, any type is. What has none of the types stays text.
     """
     word = text.strip()
     if "string" in allowed:
         return None if word == "null" and "null" in allowed else text
     try:
-        value = json.loads(
-            {"True": "true", "False": "false", "None": "null"}.get(word, word)
-        )
+        value = json.loads(_JSON_WORDS.get(word, word))
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return text

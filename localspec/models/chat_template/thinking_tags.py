@@ -1,5 +1,7 @@
-"""Thinking tags: which ones a chat template uses, and the parsers that split an answer
-by them.
+"""Thinking tags: those of a chat template, and the parsers that split an answer by them.
+
+`ThinkingParser` reads `<think>…</think>` and its relatives; `MessageParser` reads answers
+that are a sequence of messages with headers.
 """
 
 from __future__ import annotations
@@ -74,8 +76,9 @@ def direct_answer_prefix(tags: ThinkingTags) -> str:
 
 
 def is_open(generation_prompt: str, tags: ThinkingTags | None) -> bool:
-    """Whether a prompt ends inside a thinking part, given what its template wrote at
-    its end.
+    """Whether a prompt ends inside a thinking part.
+
+    `generation_prompt` is what the template wrote at the prompt's end.
     """
     if tags is None:
         return False
@@ -247,8 +250,7 @@ _NO_HEADER = _MessageHeader(-1)
 
 
 class MessageParser:
-    """As `ThinkingParser`, for answers that are a sequence of messages, each behind a
-    header.
+    """As `ThinkingParser`, for answers that are a sequence of messages with headers.
 
     For example, this is the thinking `Hm.` and the text `Yes.`:
 
@@ -293,9 +295,7 @@ class MessageParser:
 
     @property
     def unread_header(self) -> str:
-        """The header so far that is being read; empty between messages, and in a
-        message.
-        """
+        """What was read of a header that is not complete; empty if there is none."""
         return self._scanner.unread if self.kind == "header" else ""
 
     def fork(self) -> MessageParser:
@@ -305,8 +305,9 @@ class MessageParser:
         return twin
 
     def expected_headers(self, *, has_tools: bool) -> tuple[str, ...]:
-        """The headers that the format documents; after one that ends in `to=` comes any
-        name.
+        """The headers that the format documents.
+
+        After one that ends in `to=` comes the name of a tool.
         """
         return self._HEADERS + self._CALL_HEADERS if has_tools else self._HEADERS
 
@@ -399,9 +400,7 @@ class MessageParser:
         return _NO_HEADER
 
     def _is_cut_header(self, text: str) -> bool:
-        """Whether a text with which an answer ends is surely no text, but a header that
-        was cut.
-        """
+        """Whether the end of an answer is certainly a header that was cut."""
         begun = text.lstrip()
         if not any(marker in begun for marker in self._HEADER_MARKERS):
             return False
@@ -511,8 +510,9 @@ class HarmonyParser(MessageParser):
 
 
 def _is_item_begun(text: str) -> bool:
-    """Whether a text that is no item of a header may become one: its name is not there
-    yet.
+    """Whether a text that is no item of a header may become one with more text.
+
+    For example `<|channel|>ana`, whose name is not complete.
     """
     if text == "to=":
         return True
@@ -593,10 +593,10 @@ def _to_header(end: int, channel: str, recipient: str) -> _MessageHeader:
 
 
 class SolarParser(MessageParser):
-    """Solar Open: `<|think|>…<|end|><|begin|>assistant<|content|>…`, or `<|content|>…`
-    at once.
+    """Solar Open: `<|think|>…<|end|><|begin|>assistant<|content|>…`.
 
-    The prompt ends with `<|begin|>assistant`.
+    Without thinking it is `<|content|>…` only. The prompt ends with
+    `<|begin|>assistant`.
     """
 
     _ENDS = ("<|end|>",)
@@ -667,8 +667,9 @@ def merge_parts(parts: Iterable[AnswerPart]) -> tuple[AnswerPart, ...]:
 def strip_thinking(
     text: str, tags: tuple[str, str] | None, starts_in_thinking: bool = False
 ) -> str:
-    """Return the text without thinking; if there was any, also without surrounding
-    white space.
+    """Return the text without thinking.
+
+    If there was thinking, the text is also without surrounding white space.
     """
     parts = split_thinking(text, tags, starts_in_thinking)
     visible = "".join(part.text for part in parts if not part.is_thinking)

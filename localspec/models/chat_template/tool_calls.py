@@ -1,5 +1,4 @@
-"""Tool calls in an answer: the formats that chat templates use, and a parser for a
-stream of text.
+"""Tool calls in an answer: the formats of chat templates, and a parser of streamed text.
 
 What cannot be read as a call of an offered tool stays text.
 """
@@ -20,8 +19,8 @@ from localspec.models.chat_template.schema_references import WorkBudget
 from localspec.models.chat_template.thinking_tags import partial_length
 
 ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
-"""`tags` is <tool_call> around JSON (Hermes, Qwen), <function=…> (Qwen Coder),
-<arg_key> (GLM).
+"""`tags` is <tool_call> around JSON (Hermes, Qwen), around <function=…> (Qwen Coder) or
+around <arg_key> (GLM).
 """
 
 _FORMAT_BY_SIGN: tuple[tuple[str, ToolFormat], ...] = (
@@ -72,18 +71,18 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ForcedCall(Struct, frozen=True):
-    """How to make an answer a call: the text it begins with, and the JSON Schema of the
-    rest.
-    """
+    """How to make an answer a call."""
 
     prefix: str
+    """The text with which the answer begins."""
     schema: str
+    """The JSON Schema of the rest."""
 
 
 def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
-    """For one call of any of the tools: the JSON Schema of their arguments, by name.
+    """Make an answer one call of any of the tools.
 
-    Raises UsageError if the format cannot leave the choice among several to the model.
+    `tools` has the JSON Schema of each tool's arguments, by its name. Raises UsageError if the format cannot leave the choice among several to the model.
     """
     if form == "gpt-oss":
         if len(tools) != 1:
@@ -147,8 +146,7 @@ _NO_CALL = _CallHead(-1)
 
 
 class ToolCallParser:
-    """Splits the text of one answer into text and calls of the offered tools, as it
-    comes.
+    """Splits a streamed answer into text and calls of the offered tools.
 
     Text that may begin a call is held back until more of it, or the end, decides.
     Arguments are JSON, whatever the model writes. Raises nothing and loses no text.
@@ -160,8 +158,9 @@ class ToolCallParser:
     """
 
     def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
-        """`parameters`: the JSON Schema of each tool's arguments, by its name; empty:
-        any.
+        """`parameters` has the JSON Schema of each tool's arguments, by its name.
+
+        If it is empty, any name is a tool.
         """
         self._format = form
         self._parameters = _ToolSchemas(parameters)
@@ -228,12 +227,14 @@ class ToolCallParser:
         if end is None or head is None:
             self._buffer = rest
             return False
-        self._is_start, self._n_searched = False, 0
+        self._is_start = False
+        self._n_searched = 0
         if head is _NO_CALL:
             deltas.append(self._buffer[len(text) : end])
             self._buffer = self._buffer[end:]
             return True
-        raw, self._buffer = self._buffer[len(text) : head.end], self._buffer[head.end :]
+        raw = self._buffer[len(text) : head.end]
+        self._buffer = self._buffer[head.end :]
         if head.name:
             self._add_call(deltas, head.name, head.arguments or "")
         if head.arguments is None:
@@ -242,8 +243,9 @@ class ToolCallParser:
         return True
 
     def _find_marker(self, *, at_end: bool) -> tuple[int, int | None]:
-        """Where a call may begin, and the index after its marker: None if that is not
-        there yet.
+        """Where a call may begin, and the index after its marker.
+
+        The latter is None if the marker is not complete yet, or there is none.
         """
         if self._is_start and self._format == "llama3":
             begin = len(self._buffer) - len(self._buffer.lstrip())
@@ -262,13 +264,11 @@ class ToolCallParser:
                 end = at + len(marker)
         if end is not None:
             return begin, end
-        held = (
-            0
-            if at_end
-            else max(partial_length(self._buffer, marker) for marker in markers)
-        )
-        text = self._buffer[: len(self._buffer) - held]
-        return len(text if at_end else text.rstrip()), None
+        if at_end:
+            return len(self._buffer), None
+        n_held = max(partial_length(self._buffer, marker) for marker in markers)
+        text = self._buffer[: len(self._buffer) - n_held]
+        return len(text.rstrip()), None
 
     def _read_object(self, call: _CallObject, deltas: list[ToolDelta]) -> bool:
         had_name = bool(call.name)
@@ -279,7 +279,8 @@ class ToolCallParser:
             deltas.append(ToolCallDelta(self.n_calls - 1, "", arguments))
         if not call.is_complete:
             return False
-        self._object, self._is_after_call = None, True
+        self._object = None
+        self._is_after_call = True
         if not call.name:
             found = call.parse()
             self._is_after_call = found is not None
@@ -308,7 +309,8 @@ class ToolCallParser:
         ):
             return False
         if bare.startswith(followers) or not bare:
-            text = self._buffer = bare
+            text = bare
+            self._buffer = bare
         self._is_after_call = False
         if not text.startswith(end) or (end == "]" and not self._in_list):
             self._in_list = False
@@ -362,7 +364,8 @@ class ToolCallParser:
     def _read_channel(self, start: int, *, at_end: bool) -> _CallHead | None:
         """`commentary to=functions.name<|message|>{…}`, as `HarmonyParser` leaves it."""
         header, marker, rest = self._buffer[start:].partition("<|message|>")
-        text, name = rest.lstrip(), re.search(r"to=functions\.([\w.-]+)", header)
+        text = rest.lstrip()
+        name = re.search(r"to=functions\.([\w.-]+)", header)
         if not text:
             return None if marker or len(header) < _MAX_HEAD else _NO_CALL
         if name is None or text[0] != "{" or name[1] not in self._parameters:
@@ -433,7 +436,8 @@ class _CallObject:
     )
 
     def __init__(self, parameters: _ToolSchemas, name: str, marker: str) -> None:
-        self._parameters, self.name = parameters, name
+        self._parameters = parameters
+        self.name = name
         self._marker = marker
         # The object as it was written, and as it is valid.
         self._written: list[str] = []
@@ -460,14 +464,14 @@ class _CallObject:
         if self._arguments is None:
             self._written.append(written)
             self._valid.append(valid)
-            is_head = len(self._begin) < _MAX_HEAD
-            self._begin = (
-                (self._begin + written)[:_MAX_HEAD] if is_head else self._begin
-            )
-            header = self._HEADER.match(self._begin) if is_head else None
+            if len(self._begin) >= _MAX_HEAD:
+                return "", rest
+            self._begin = (self._begin + written)[:_MAX_HEAD]
+            header = self._HEADER.match(self._begin)
             if header is None or header[1] not in self._parameters:
                 return "", rest
-            self.name, self._arguments = header[1], JsonRepairer()
+            self.name = header[1]
+            self._arguments = JsonRepairer()
             written = "".join(self._written)[header.end() :]
         return self._arguments.feed(written)[0], rest
 
@@ -498,8 +502,9 @@ class _CallObject:
 
 
 class ThinkingCallFinder:
-    """Finds calls with which an answer ends inside its thinking: some models do not
-    close it.
+    """Finds calls with which an answer ends inside its thinking.
+
+    Some models do not close their thinking before a call.
     """
 
     def __init__(self, make_parser: Callable[[], ToolCallParser]) -> None:
@@ -516,7 +521,8 @@ class ThinkingCallFinder:
                 n_certain += len(delta)
             else:
                 self._deltas.append(delta)
-        certain, self._held = self._held[:n_certain], self._held[n_certain:]
+        certain = self._held[:n_certain]
+        self._held = self._held[n_certain:]
         return certain
 
     def close(self) -> str:
@@ -528,8 +534,9 @@ class ThinkingCallFinder:
         return held
 
     def finish(self, *, is_cut: bool) -> tuple[str, list[ToolCallDelta]]:
-        """The rest of an answer's thinking, and the calls with which a complete one
-        ends.
+        """The rest of an answer's thinking, and the calls with which it ends.
+
+        A cut answer has no calls.
         """
         deltas = [] if is_cut else [*self._deltas, *self._parser.finish(is_cut=False)]
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
