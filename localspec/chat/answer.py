@@ -113,7 +113,10 @@ class GeneratedAnswer:
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        return tuple(token for event in self.rounds for token in event.tokens)
+        tokens: list[Token] = []
+        for event in self.rounds:
+            tokens += event.tokens
+        return tuple(tokens)
 
     @property
     def context_tokens(self) -> int:

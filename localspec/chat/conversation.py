@@ -40,12 +40,12 @@ class Turn(Struct, frozen=True):
     """None while the answer is being written, or if it was interrupted."""
     attempt: int = 0
     """The number among its siblings; part of the seed, so that their answers differ."""
-    # The events of the answer, for the token view and the replay.
     events: tuple[Event, ...] = ()
+    """Those of the answer, for the token view and the replay."""
     attachments: tuple[Attachment, ...] = ()
     id: int = 0  # Unique in the chat, and larger than the ids of all earlier turns.
-    # The id of the previous turn; None for the first turn of the chat.
     parent: int | None = None
+    """The id of the previous turn; None for the first turn of the chat."""
     model: str = ""  # The name of the answering model; empty if unknown.
 
     @property
@@ -54,7 +54,10 @@ class Turn(Struct, frozen=True):
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        return tuple(token.id for round_ in self.rounds for token in round_.tokens)
+        ids: list[int] = []
+        for event in self.rounds:
+            ids += [token.id for token in event.tokens]
+        return tuple(ids)
 
     @property
     def starts_in_thinking(self) -> bool:
@@ -97,8 +100,8 @@ class DroppedTurns(Struct, frozen=True):
 
     turns: int = 0
     summary: str = ""  # A summary by the model that replaces them; may be empty.
-    # Checksum of the turns: on a path with other first turns, nothing is dropped.
     seal: int = 0
+    """Checksum of the turns: on a path with other first turns, nothing is dropped."""
 
     @classmethod
     def from_turns(cls, turns: Sequence[Turn], summary: str = "") -> DroppedTurns:
@@ -121,10 +124,11 @@ ConversationSnapshot = tuple[Mapping[int, Turn], tuple[Turn, ...]]
 
 
 class Conversation:
-    """A tree of turns. Editing, regenerating and undoing keep the old turns as
-    branches.
+    """A tree of turns, of which one path is selected.
 
-    Every turn on the path has an answer, except perhaps the last.
+    Editing, regenerating and undoing keep the old turns as branches. After questions a
+    and b, b is edited to c: turns 2 (b) and 3 (c) both have turn 1 (a) as parent, and
+    the path is 1, 3. Every turn on the path has an answer, except perhaps the last.
     """
 
     def __init__(
@@ -198,7 +202,7 @@ class Conversation:
         """
         if turn.id in self._turns:
             self._turns[turn.id] = turn
-            self._path = tuple(turn if old.id == turn.id else old for old in self._path)
+            self._path = self._path_to(self.head)
 
     def retry(self) -> Turn:
         """Regenerate the last answer with a new seed, as a new branch.
@@ -335,9 +339,14 @@ def build_messages(
     system: str, summary: str, turns: Sequence[Turn], last: Turn
 ) -> tuple[ChatMessage, ...]:
     """Build the messages of a chat. `summary` replaces the turns before `turns`."""
-    note = f"{SUMMARY_HEADING}\n{summary}" if summary else ""
-    system = "\n\n".join(filter(None, (system, note)))
-    messages = [ChatMessage("system", system)] if system else []
+    notes = []
+    if system:
+        notes.append(system)
+    if summary:
+        notes.append(f"{SUMMARY_HEADING}\n{summary}")
+    messages = []
+    if notes:
+        messages.append(ChatMessage("system", "\n\n".join(notes)))
     for turn in turns:
         answer = ChatMessage(
             "assistant",
@@ -356,6 +365,7 @@ def format_question(turn: Turn) -> str:
     """A question for a chat model: its files, named and fenced, then the typed text."""
     parts = []
     for file in turn.attachments:
+        # The fence is longer than each fence in the file.
         fence = max(_FENCE.findall(file.text), default="``") + "`"
         parts.append(f"{file.name}:\n{fence}\n{file.text}\n{fence}")
     if turn.question:
@@ -365,7 +375,9 @@ def format_question(turn: Turn) -> str:
 
 def _plain_question(turn: Turn) -> str:
     """For a completion model: without file names and fences."""
-    return "\n\n".join([*(file.text for file in turn.attachments), turn.question])
+    parts = [file.text for file in turn.attachments]
+    parts.append(turn.question)
+    return "\n\n".join(parts)
 
 
 def _join_on_new_line(before: str, more: str) -> str:

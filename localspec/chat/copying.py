@@ -1,5 +1,6 @@
-"""Copying an answer, one of its code blocks or the chat: with a system tool, or with
-OSC 52.
+"""Copies an answer, one of its code blocks, or the chat.
+
+A tool of the system copies it, or the terminal, which is asked by the sequence OSC 52.
 """
 
 from __future__ import annotations
@@ -26,11 +27,10 @@ _MAX_OSC52_BYTES = 74_994
 MARKDOWN_PARSER = MarkdownIt("commonmark", {"html": False}).enable(
     ["strikethrough", "table"]
 )
+# Nothing hides text: HTML, images, definitions and entities stay text.
 MARKDOWN_PARSER.disable(["autolink", "entity", "image", "reference"])
+# Addresses stay as they are.
 MARKDOWN_PARSER.normalizeLink = str  # type: ignore[method-assign,assignment]
-"""Nothing hides text: HTML, images, definitions and entities are text; addresses stay
-raw.
-"""
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
 
@@ -48,27 +48,34 @@ def select_text(session: ChatSession, argument: str = "") -> str:
         )
         return sanitize(export.render(chat, ".md"))
     if word == "code":
-        n = _parse_number(number) if number.strip() else 0
-        answers = (
-            visible_answer(session, turn)
-            for turn in reversed(session.conversation.turns)
-        )
-        blocks = next(filter(None, map(find_code_blocks, answers)), None)
-        if blocks is None:
-            raise UsageError(
-                "No answer has a code block.", "Type /copy for the whole answer."
-            )
-        return _code_of(blocks, n or len(blocks))
+        return _select_code(session, number)
     if word:
-        n, turns = _parse_number(argument), session.conversation.turns
-        if not 1 <= n <= len(turns):
-            raise UsageError(f"There is no turn {n}.", "Type /turns to list them.")
-        if not (text := visible_answer(session, turns[n - 1])):
-            raise UsageError(f"Turn {n} has no answer.", "Type /turns to list them.")
-        return text
+        return _select_answer(session, _parse_number(argument))
     if not session.last_answer_text:
         raise UsageError("No answer to copy yet.", "Type a message.")
     return sanitize(session.last_answer_text)
+
+
+def _select_code(session: ChatSession, number_text: str) -> str:
+    number = 0
+    if number_text.strip():
+        number = _parse_number(number_text)
+    for turn in reversed(session.conversation.turns):
+        blocks = find_code_blocks(visible_answer(session, turn))
+        if blocks:
+            return _code_of(blocks, number or len(blocks))
+    raise UsageError("No answer has a code block.", "Type /copy for the whole answer.")
+
+
+def _select_answer(session: ChatSession, number: int) -> str:
+    turns = session.conversation.turns
+    hint = "Type /turns to list them."
+    if not 1 <= number <= len(turns):
+        raise UsageError(f"There is no turn {number}.", hint)
+    text = visible_answer(session, turns[number - 1])
+    if not text:
+        raise UsageError(f"Turn {number} has no answer.", hint)
+    return text
 
 
 def _parse_number(text: str) -> int:
@@ -109,12 +116,11 @@ def copy(
     write_to_terminal: Callable[[str], object] | None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """Copy the text; return a sentence that claims no more than is known, or "" if it
-    failed.
+    """Copy the text, and return a sentence on the result; it is empty on failure.
 
-    A system tool reports success; tmux reports that it has the text; a terminal reports
-    nothing. Over SSH no system tool is tried: it would fill the remote computer's
-    clipboard.
+    The sentence claims no more than is known: a system tool reports success, tmux that
+    it has the text, a terminal nothing. Over SSH no system tool is tried: it would fill
+    the remote computer's clipboard.
     """
     size = count(len(text), "character")
     for command in _system_tools(environment):

@@ -1,5 +1,6 @@
-"""Example messages of an empty chat; edits of a given text come first, where lookup
-gains.
+"""Example messages of an empty chat.
+
+The first one edits a given text: there prompt lookup gains most.
 """
 
 from __future__ import annotations

@@ -163,7 +163,9 @@ class ChatSession:
 
     @property
     def pair_name(self) -> str:
-        return " + ".join(filter(None, (self.model_name, self.pair.draft_name)))
+        if not self.pair.draft_name:
+            return self.model_name
+        return f"{self.model_name} + {self.pair.draft_name}"
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
@@ -207,16 +209,16 @@ class ChatSession:
     @property
     def is_paused(self) -> bool:
         """Whether `auto` drafted in few rounds or none when the last answer ended."""
-        return self.stats.plan is not None and self.stats.plan.state in (
-            "paused",
-            "probing",
-        )
+        plan = self.stats.plan
+        return plan is not None and plan.state in ("paused", "probing")
 
     @property
     def is_interrupted(self) -> bool:
         """Whether the last answer has no end: the engine or the program was killed."""
         turns = self.conversation.turns
-        return not self.is_answering and bool(turns) and turns[-1].finish_reason is None
+        if self.is_answering or not turns:
+            return False
+        return turns[-1].finish_reason is None
 
     @property
     def last_answer_text(self) -> str:
@@ -251,6 +253,7 @@ class ChatSession:
             if len(turn.tokens) >= _MIN_SAMPLE and n_bytes:
                 bytes_per_token = n_bytes / len(turn.tokens)
         message = format_question(Turn(text, attachments=self.pending_attachments))
+        # Rounded up: one byte is a token, and nothing is none.
         return round(_count_bytes(message) / bytes_per_token + 0.49)
 
     @property
@@ -276,7 +279,7 @@ class ChatSession:
         )
         copy = inventory.converted_folder() / engine.ready.model
         self._copy_name = copy.stem if copy.is_file() else ""
-        # of earlier answers
+        # Without markers, those of the model before stay: its answers may have some.
         markers = self.loaded.thinking_markers or self.thinking_markers
         self.recorder.pair = replace(
             self.recorder.pair, name=self.model_name, thinking=markers
@@ -564,21 +567,17 @@ class ChatSession:
         """
         name = sanitize(path_text, multiline=False)
         path = Path(os.path.expanduser(path_text))
+        usage = "Type: /read FILE"
         try:
             if os.path.exists(path) and not os.path.isfile(path):
-                raise UsageError(
-                    f"{name} is not a file.", "Give the path of a text file."
-                )
+                hint = "Give the path of a text file."
+                raise UsageError(f"{name} is not a file.", hint)
             with path.open("rb") as file:
                 data = file.read(_MAX_FILE_BYTES + 1)
         except FileNotFoundError as error:
-            raise NotFoundError(
-                f"There is no file {name}.", "Type: /read FILE"
-            ) from error
+            raise NotFoundError(f"There is no file {name}.", usage) from error
         except (OSError, ValueError) as error:
-            raise StorageError(
-                f"{name} cannot be read: {error}.", "Type: /read FILE"
-            ) from error
+            raise StorageError(f"{name} cannot be read: {error}.", usage) from error
         hint = "Give the path of a text file of up to 4 MB."
         if len(data) > _MAX_FILE_BYTES:
             raise UsageError(f"{name} is too large.", hint)

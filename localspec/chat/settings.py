@@ -19,8 +19,8 @@ from localspec.models import catalog, maker_sampling
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
-# Default of a completion model, which may never end by itself.
 COMPLETION_MAX_TOKENS = 256
+"""Default of a completion model, which may never end by itself."""
 _MAX_CONTEXT = 100_000_000
 OverflowPolicy = options.OverflowPolicy
 CHAT_SETTING_FIELDS: Mapping[str, Option] = {
@@ -41,8 +41,8 @@ class ChatSettings(Struct, frozen=True):
     exact: bool = False
     think: bool | None = None
     effort: str = ""  # How hard to think: a word of `thinking_effort.EFFORTS`.
-    # Thinking tokens after which the answer is forced to begin.
     think_budget: int | None = None
+    """Thinking tokens after which the answer is forced to begin."""
     show_thinking: bool = False
     overflow: OverflowPolicy = "ask"
     seed: int | None = None  # Seed of the answers; None: that of the conversation.
@@ -107,14 +107,18 @@ class ChatSettings(Struct, frozen=True):
             return ""
         value = getattr(self.sampling, name)
         if name == "temperature" and suggested.temperature is not None:
-            return "pair (catalogue)" if value == suggested.temperature else "yours"
+            if value == suggested.temperature:
+                return "pair (catalogue)"
+            return "yours"
         makers = suggested.sampling
         if makers:
             for thinks in (self.think, None, False):
                 recommended = maker_sampling.parameters(makers, thinks=thinks)
                 if value == recommended.get(name):
                     return maker_sampling.source_title(makers, thinks=thinks)
-        return "default" if value == getattr(SamplingParams(), name) else "yours"
+        if value == getattr(SamplingParams(), name):
+            return "default"
+        return "yours"
 
     def describe_sampling(self, suggested: catalog.PairSettings) -> str:
         """The values in use, by where they are from."""
@@ -126,9 +130,10 @@ class ChatSettings(Struct, frozen=True):
             if source != "default" or option.name in _ALWAYS_DESCRIBED:
                 value = f"{option.label} {option.value_type.format(self.get(option))}"
                 by_source.setdefault(source, []).append(value)
-        return "; ".join(
-            f"{', '.join(values)} ({source})" for source, values in by_source.items()
-        )
+        groups = []
+        for source, values in by_source.items():
+            groups.append(f"{', '.join(values)} ({source})")
+        return "; ".join(groups)
 
 
 _ALWAYS_DESCRIBED = ("temperature", "top_k", "top_p", "min_p")
@@ -141,19 +146,20 @@ ANSWER_OPTIONS = {
 
 
 class LoadedModel(Struct, frozen=True):
+    """What prompts and settings need to know about the loaded pair."""
+
     n_ctx: int
-    # `own`, a built-in one's name; None: a text-completion model.
     template: str | None = None
-    # Of the template: before and after thinking.
+    """`own`, or a built-in one's name; None: a text-completion model."""
     thinking_markers: tuple[str, str] | None = None
+    """Of the template: before and after thinking."""
     thinking_controls: tuple[str, ...] = ()  # As in `thinking_effort.ThinkingControl`.
-    spec: str = "auto"
-    # The catalogue's drafter for the pair (`spec`), and the reason.
+    spec: str = "auto"  # The catalogue's drafter for the pair.
     spec_reason: str = ""
-    # A built-in template to use instead of the model's own.
     template_override: str | None = None
-    # A name of `draft_kinds.py`; None without a draft.
+    """A built-in template to use instead of the model's own."""
     draft_kind: str | None = None
+    """A name of `draft_kinds.py`; None without a draft."""
 
     @classmethod
     def from_ready(
@@ -178,11 +184,14 @@ class LoadedModel(Struct, frozen=True):
         if raw:
             return loaded
         chat = ready.settings.get("chat") or {}
+        markers = None
         start, end = chat.get("thinking") or ("", "")
+        if start or end:
+            markers = (str(start), str(end))
         loaded = replace(
             loaded,
             template=chat.get("template"),
-            thinking_markers=(str(start), str(end)) if start or end else None,
+            thinking_markers=markers,
             thinking_controls=tuple(chat.get("thinking_controls") or ()),
         )
         if template:
@@ -221,13 +230,16 @@ def build_request(
     """
     if seed is None:
         seed = conversation.derive_seed(settings.seed)
+    reason = ""
+    if settings.spec == "auto":
+        reason = loaded.spec_reason
     request = GenerateCommand(
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=seed),
         stop=settings.stop,
         verify=settings.verify,
         spec=settings.requested_spec(loaded),
-        why=loaded.spec_reason if settings.spec == "auto" else "",
+        why=reason,
         resumed_tokens=conversation.turns[-1].tokens,
         draft_length=settings.draft_length,
         probabilities=probabilities,
@@ -263,7 +275,9 @@ def build_request(
 def value_choices(name: str) -> tuple[str, ...]:
     """The words a setting accepts; empty for a number or an unknown setting."""
     setting = CHAT_SETTING_FIELDS.get(_normalize_name(name))
-    return tuple(setting.value_type.all_words()) if setting else ()
+    if setting is None:
+        return ()
+    return tuple(setting.value_type.all_words())
 
 
 def find_field(name: str) -> Option:

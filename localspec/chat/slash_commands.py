@@ -197,14 +197,17 @@ def _edit(front_end: ChatFrontEnd, question: str) -> None:
 
 def _turns(session: ChatSession, argument: str) -> CommandResult:
     """`N` goes back to before turn N to edit it; `N B` switches to its branch B."""
-    number, branch, *_ = [*argument.split(), ""]
+    words = argument.split()
+    number = words[0] if words else ""
+    branch = words[1] if len(words) > 1 else ""
     conversation = session.conversation
     turn = _find_turn(number, conversation.turns)
     if not branch:
         question = session.return_to(turn.id)
         message = f"Back before turn {number}. The later turns stay as a branch."
         return CommandResult(message, sanitize(question))
-    session.switch_branch(_find_turn(branch, conversation.branches(turn.id)).id)
+    sibling = _find_turn(branch, conversation.branches(turn.id))
+    session.switch_branch(sibling.id)
     n_turns = count(len(conversation.turns), "turn")
     return CommandResult(f"Branch {branch} of turn {number}: {n_turns}.")
 
@@ -289,8 +292,9 @@ def _ctx(session: ChatSession, argument: str) -> CommandResult:
         session.require_idle()
         session.change_settings(ctx=parse_context_size(argument))
         size = session.settings.ctx
-        wanted = f"{size:,} tokens" if size else "what fits"
-        return CommandResult(f"Context: {wanted}.")
+        if size is None:
+            return CommandResult("Context: what fits.")
+        return CommandResult(f"Context: {size:,} tokens.")
     if session.loaded is None:
         return CommandResult("The model is not loaded.")
     used = session.stats.context_tokens
@@ -302,10 +306,14 @@ def _ctx(session: ChatSession, argument: str) -> CommandResult:
 
 
 def _system(session: ChatSession, text: str) -> CommandResult:
-    if text:
-        session.conversation.system = "" if text == "-" else text
+    if text == "-":
+        session.conversation.system = ""
+    elif text:
+        session.conversation.system = text
     prompt = sanitize(session.conversation.system, multiline=False)
-    return CommandResult(f"System prompt: {prompt}" if prompt else "No system prompt.")
+    if not prompt:
+        return CommandResult("No system prompt.")
+    return CommandResult(f"System prompt: {prompt}")
 
 
 def _set(session: ChatSession, argument: str) -> CommandResult:
@@ -372,7 +380,8 @@ def _think(session: ChatSession, argument: str) -> CommandResult:
     if argument == "show":
         is_shown = not session.settings.show_thinking
         session.change_settings(show_thinking=is_shown)
-        return CommandResult(f"Thinking is {'shown' if is_shown else 'collapsed'}.")
+        state = "shown" if is_shown else "collapsed"
+        return CommandResult(f"Thinking is {state}.")
     if argument in _EFFORTS:
         if session.loaded is not None:
             resolve_effort(argument, None, None, session.loaded.thinking_controls)
@@ -633,6 +642,8 @@ COMMANDS = (
     ),
 )
 
-COMMANDS_BY_NAME = {
-    word: command for command in COMMANDS for word in (command.name, *command.aliases)
-}
+COMMANDS_BY_NAME: dict[str, SlashCommand] = {}
+"""Also by alias."""
+for _command in COMMANDS:
+    for _word in (_command.name, *_command.aliases):
+        COMMANDS_BY_NAME[_word] = _command
