@@ -329,9 +329,10 @@ def watch(
 ) -> int:
     started = time.monotonic()
     live = sys.stderr.isatty()
+    period = TTY_PERIOD if live else PLAIN_PERIOD
     while True:
         try:
-            code = process.wait(timeout=TTY_PERIOD if live else PLAIN_PERIOD)
+            code = process.wait(timeout=period)
         except subprocess.TimeoutExpired:
             elapsed = time.monotonic() - started
             line = f"{clock(elapsed)}, {phase}"

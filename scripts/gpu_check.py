@@ -39,7 +39,9 @@ ALL = ("--gpu-layers", "999", "--draft-gpu-layers", "999")
 PROMPT = "def fibonacci(n):"
 MIN_PART_S = 20.0
 """What a part gets even when the time is over."""
-REFUSED, OUT_OF_MEMORY = 4, 11
+# Exit codes of localspec.
+REFUSED = 4
+OUT_OF_MEMORY = 11
 MAX_CTX_FACTOR = 8
 """localspec refuses contexts of more trained contexts."""
 SMALL_LIMIT = {"GGML_VK_FORCE_MAX_BUFFER_SIZE": "65536"}
@@ -54,7 +56,8 @@ class Pair:
     """Two files, used through the command line."""
 
     def __init__(self, target: str, draft: str) -> None:
-        self.target, self.draft = target, draft
+        self.target = target
+        self.draft = draft
         self.deadline = 0.0
         """Of the current part, by time.monotonic()."""
 
@@ -131,30 +134,30 @@ def speed(pair: Pair, args: argparse.Namespace) -> Iterator[str]:
 
 
 # --- memory
-# ---------------------------------------------------------------------------------
 
 
 def memory(pair: Pair, quick: bool) -> Iterator[str]:
-    for ctx in ("1024",) if quick else ("1024", "4096", "16384"):
+    sizes = ["1024"]
+    if not quick:
+        sizes += ["4096", "16384"]
+    for ctx in sizes:
         estimate = pair.call("fit", "--ctx", ctx)
         if not estimate["devices"]:
             raise UnavailableError("no GPU")
         with tempfile.TemporaryDirectory() as folder:
             events = Path(folder) / "events.jsonl"
             before = used_by_driver()
-            words = pair.words(
-                "run", *ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "1"
-            )
+            options = (*ALL, "--ctx", ctx, "-p", PROMPT, "--max-tokens", "1")
+            words = pair.words("run", *options)
             done = pair.run([*words, "--events", str(events)])
             if done.returncode:
-                raise UnavailableError(
-                    done.stderr.decode("utf-8", "replace").strip()[-300:]
-                )
+                printed = done.stderr.decode("utf-8", "replace").strip()
+                raise UnavailableError(printed[-300:])
             lines = map(json.loads, events.read_text(encoding="utf-8").splitlines())
             ready = next(line for line in lines if line.get("ev") == "ready")
         for device in estimate["devices"]:
             allocated = ready["memory"].get(device["name"], 0)
-            foretold = sum(sum(device[part].values()) for part in ("target", "draft"))
+            foretold = sum(device["target"].values()) + sum(device["draft"].values())
             yield f"- context {ctx}, {device['description']}: {compare(foretold, allocated)}"
         if before is not None:
             used = peak(pair, words, before)

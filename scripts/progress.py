@@ -66,4 +66,5 @@ def estimate_seconds(core_seconds: int) -> float:
 
 
 def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"

@@ -88,9 +88,10 @@ def written(text: str, facts: Mapping[str, Mapping[str, str]]) -> str:
     said: Mapping[str, str] = {}
     for line in text.splitlines():
         if line.startswith("  - ") or not line.startswith("  "):
-            found = _ID.match(line)
-            said = facts.get(found[1], {}) if found else {}
-        key = found[1] if (found := _KEY.match(line)) else ""
+            entry = _ID.match(line)
+            said = facts.get(entry[1], {}) if entry else {}
+        found = _KEY.match(line)
+        key = found[1] if found else ""
         if said and (key in said or key in ("about", "bytes", "sha256", "revision")):
             continue
         lines.append(line)

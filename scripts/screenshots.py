@@ -31,7 +31,10 @@ from localspec.tui.screens.chat import ChatScreen
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ("run", "chat", "tokens", "tour")
-SIZE, SEED, TEMPERATURE, LENGTH = (110, 32), 5, "0.7", "71"
+SIZE = (110, 32)
+SEED = 5
+TEMPERATURE = "0.7"
+LENGTH = "71"
 CODE = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):"
 PROMPT = "import os\nimport sys\n\ndef main():\n    parser = argparse"
 ARGUMENTS = ["run", "demo", "--max-tokens", "72", "--seed", "3", "--temperature", "0.7"]
@@ -110,11 +113,12 @@ async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
     """Opens the token view and selects a correction near its middle."""
     await pilot.press("f2")
     rounds = screen.session.conversation.turns[-1].rounds
-    tokens = [token for round_ in rounds for token in round_.tokens]
+    tokens: list[Token] = []
+    for round_ in rounds:
+        tokens += round_.tokens
+    middle = len(tokens) // 2
     places = [n for n, token in enumerate(tokens) if is_telling(token)]
-    goal = min(
-        places, key=lambda n: abs(n - len(tokens) // 2), default=len(tokens) // 2
-    )
+    goal = min(places, key=lambda n: abs(n - middle), default=middle)
     for _ in range(len(tokens) - 1 - goal):
         await pilot.press("left")
 

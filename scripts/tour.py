@@ -42,9 +42,23 @@ from localspec.tui.wizard.what_if import WhatIf
 SIZE = (120, 30)
 GIB = 1 << 30
 CARD = Device(
-    "CUDA0", "NVIDIA RTX 4070", "gpu", int(10.9 * GIB), 12 * GIB, "CUDA", driver="570"
+    name="CUDA0",
+    description="NVIDIA RTX 4070",
+    kind="gpu",
+    free=int(10.9 * GIB),
+    total=12 * GIB,
+    backend="CUDA",
+    driver="570",
 )
-CPU = Device("CPU", "8 cores", "cpu", 24 * GIB, 32 * GIB, "CPU", unified=True)
+CPU = Device(
+    name="CPU",
+    description="8 cores",
+    kind="cpu",
+    free=24 * GIB,
+    total=32 * GIB,
+    backend="CPU",
+    unified=True,
+)
 PLACE = MachineProfile((CARD,), CPU, from_devices((CARD,), TYPICAL_CPU_SPEED))
 MACHINE = "NVIDIA RTX 4070 · 12.0 GiB, 10.9 GiB free · CUDA"
 PAIR = "gemma-4-12b+gemma-4-12b-mtp"
@@ -218,11 +232,15 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
 
 async def still(pilot: Pilot[Any]) -> None:
     """Waits until the screen stops changing."""
-    shown, same = "", 0
-    while same < 3:
+    shown = ""
+    n_same = 0
+    while n_same < 3:
         await pilot.pause(0.15)
         now = pilot.app.export_screenshot()
-        same = same + 1 if now == shown else 0
+        if now == shown:
+            n_same += 1
+        else:
+            n_same = 0
         shown = now
 
 

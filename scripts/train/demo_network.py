@@ -24,23 +24,29 @@ DRAFT = Shape(n_embd=128, n_layer=3, n_head=2, n_head_kv=1, n_ff=352)
 class Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        d, q, kv = shape.n_embd, shape.n_head * shape.head, shape.n_head_kv * shape.head
+        d = shape.n_embd
+        q = shape.n_head * shape.head
+        kv = shape.n_head_kv * shape.head
         self.shape = shape
-        self.attn_norm, self.ffn_norm = (nn.RMSNorm(d, shape.eps) for _ in range(2))
-        self.attn_q, self.attn_k, self.attn_v = (
-            linear(d, q),
-            linear(d, kv),
-            linear(d, kv),
-        )
+        self.attn_norm = nn.RMSNorm(d, shape.eps)
+        self.ffn_norm = nn.RMSNorm(d, shape.eps)
+        self.attn_q = linear(d, q)
+        self.attn_k = linear(d, kv)
+        self.attn_v = linear(d, kv)
         self.attn_output = linear(q, d)
-        self.ffn_gate, self.ffn_up = linear(d, shape.n_ff), linear(d, shape.n_ff)
+        self.ffn_gate = linear(d, shape.n_ff)
+        self.ffn_up = linear(d, shape.n_ff)
         self.ffn_down = linear(shape.n_ff, d)
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-        shape, h = self.shape, self.attn_norm(x)
-        q, k, v = (heads(f(h), shape) for f in (self.attn_q, self.attn_k, self.attn_v))
-        k, v = spread(rotate(k, table), shape), spread(v, shape)
-        a = F.scaled_dot_product_attention(rotate(q, table), k, v, is_causal=True)
+        shape = self.shape
+        h = self.attn_norm(x)
+        q = rotate(heads(self.attn_q(h), shape), table)
+        k = rotate(heads(self.attn_k(h), shape), table)
+        v = heads(self.attn_v(h), shape)
+        k = spread(k, shape)
+        v = spread(v, shape)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.attn_output(a.transpose(1, 2).flatten(-2))
         h = self.ffn_norm(x)
         return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
@@ -56,10 +62,11 @@ class Llama(nn.Module):
         self.table = rope_table(shape, CONTEXT)
         for name, p in self.named_parameters():
             if p.dim() == 2:
-                back = name.endswith(("attn_output.weight", "ffn_down.weight"))
-                nn.init.normal_(
-                    p, std=0.02 / math.sqrt(2 * shape.n_layer) if back else 0.02
-                )
+                std = 0.02
+                if name.endswith(("attn_output.weight", "ffn_down.weight")):
+                    # These two of each layer add to the residual.
+                    std /= math.sqrt(2 * shape.n_layer)
+                nn.init.normal_(p, std=std)
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.token_embd(ids)
@@ -96,9 +103,8 @@ def write_gguf(
     out.add_layer_norm_rms_eps(shape.eps)
     out.add_vocab_size(VOCAB)
     add_vocabulary(out, tokenizer)
-    add_tensors(
-        out, {name: p.float().numpy() for name, p in model.state_dict().items()}
-    )
+    weights = {name: p.float().numpy() for name, p in model.state_dict().items()}
+    add_tensors(out, weights)
     finish(out)
 
 
@@ -109,12 +115,9 @@ def add_vocabulary(out: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     out.add_tokenizer_model("gpt2")
     out.add_tokenizer_pre("gpt-2")
     out.add_token_list(tokens)
-    out.add_token_types(
-        [
-            gguf.TokenType.CONTROL if i == end else gguf.TokenType.NORMAL
-            for i in range(VOCAB)
-        ]
-    )
+    types = [gguf.TokenType.NORMAL] * VOCAB
+    types[end] = gguf.TokenType.CONTROL
+    out.add_token_types(types)
     out.add_token_merges([" ".join(m) for m in vocabulary["merges"]])
     out.add_eos_token_id(end)
     out.add_bos_token_id(end)

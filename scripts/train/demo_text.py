@@ -39,9 +39,7 @@ SKIPPED = re.compile(
 
 
 def modules(root: Path) -> Iterator[tuple[str, str, bool]]:
-    """(dotted name, source, is a test) of every standard-library module, sorted by
-    name.
-    """
+    """(dotted name, source, is a test) of every standard-library module, by name."""
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(root).as_posix()
         if SKIPPED.search(name):
@@ -51,11 +49,8 @@ def modules(root: Path) -> Iterator[tuple[str, str, bool]]:
         except UnicodeDecodeError:
             continue
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        yield (
-            dotted,
-            text,
-            bool(re.search(r"(^|\.)(test|tests|idle_test)(\.|$)", dotted)),
-        )
+        is_test = re.search(r"(^|\.)(test|tests|idle_test)(\.|$)", dotted) is not None
+        yield dotted, text, is_test
 
 
 def functions(source: str) -> Iterator[str]:
@@ -75,8 +70,9 @@ def functions(source: str) -> Iterator[str]:
 
 
 def edit_task(function: str, rng: random.Random) -> str | None:
-    """The function, then the same function slightly changed: teaches the models to
-    copy.
+    """The function, then the same function slightly changed.
+
+    It teaches the models to copy.
     """
     names = sorted(
         set(re.findall(r"\b[a-z_]{3,}\b", function)) - {"self", "def", "return", "None"}
@@ -117,7 +113,10 @@ class Corpus:
 
 def read_corpus() -> Corpus:
     rng = random.Random(SEED)
-    library, tests, held_out, source_of_edits = [], [], [], []
+    library = []
+    tests = []
+    held_out = []
+    source_of_edits = []
     for name, text, is_test in modules(Path(sysconfig.get_path("stdlib"))):
         if name in HELD_OUT:
             held_out.append(text)

@@ -1,5 +1,6 @@
-"""Answers of a target to prompts, many at a time, with the hidden states that a head
-reads.
+"""Answers of a target to many prompts at a time.
+
+The hidden states that a head reads are recorded too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ FOLLOW_UPS = 0.15
 """Share of the conversations with a second question."""
 TEMPERATURES = (0.0, 0.0, 0.0, 0.6, 0.8, 0.8, 0.8, 1.0)
 """Drawn for each conversation; the other sampling settings are localspec's defaults."""
-TOP_K, TOP_P, MIN_P = 40, 0.95, 0.05
+TOP_K = 40
+TOP_P = 0.95
+MIN_P = 0.05
 LOOP_LENGTHS = range(1, 48)
 LOOP_TOKENS = 96
 """An answer that repeats its end for so many tokens has ended."""
@@ -46,10 +49,13 @@ class BatchedTarget:
         settings = ContextSettings(n_ctx=SEQUENCE_TOKENS, n_gpu_layers=0)
         self.model = LlamaModel(path, settings)
         params = C.llama_context_default_params()
-        params.n_ctx, params.n_seq_max = SEQUENCES * SEQUENCE_TOKENS, SEQUENCES
+        params.n_ctx = SEQUENCES * SEQUENCE_TOKENS
+        params.n_seq_max = SEQUENCES
         params.kv_unified = False  # a pass over all sequences keeps its rows in order
-        params.n_batch = params.n_ubatch = SEQUENCE_TOKENS
-        params.n_threads = params.n_threads_batch = threads
+        params.n_batch = SEQUENCE_TOKENS
+        params.n_ubatch = SEQUENCE_TOKENS
+        params.n_threads = threads
+        params.n_threads_batch = threads
         self.context = C.llama_init_from_model(self.model.handle, params)
         if not self.context:
             raise SystemExit(f"llama.cpp cannot make a context for {path}")
@@ -68,14 +74,17 @@ class BatchedTarget:
     def decode(
         self, rows: Sequence[tuple[int, int, int]], *, all_outputs: bool
     ) -> None:
-        """Rows of (token, position, sequence); logits of the last row, or of all with
-        the final hidden states.
+        """Decode rows of (token, position, sequence).
+
+        The last row gets logits; or all rows get logits and the final hidden states.
         """
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (token, position, sequence) in enumerate(rows):
-            batch.token[i], batch.pos[i] = token, position
-            batch.n_seq_id[i], batch.seq_id[i][0] = 1, sequence
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
             batch.logits[i] = all_outputs or i == len(rows) - 1
         C.llama_set_embeddings(self.context, all_outputs)
         status = C.llama_decode(self.context, batch)
@@ -99,14 +108,19 @@ class BatchedTarget:
         """The prompt's text without the BOS that the tokenizer adds."""
         vocabulary = self.model.vocabulary
         chat = [ChatMessage(*message) for message in messages]
-        text = render(self.model.chat_template(), chat, vocabulary.special_texts()).text
-        return text.removeprefix(
-            vocabulary.special_texts()["bos_token"] * vocabulary.add_bos
-        )
+        special = vocabulary.special_texts()
+        text = render(self.model.chat_template(), chat, special).text
+        if not vocabulary.add_bos:
+            return text
+        return text.removeprefix(special["bos_token"])
 
     def tokenize(self, text: str, *, continued: bool = False) -> list[int]:
+        """`continued`: the text follows another, so it has no BOS."""
         vocabulary = self.model.vocabulary
-        return vocabulary.tokenize(text)[int(continued and vocabulary.add_bos) :]
+        tokens = vocabulary.tokenize(text)
+        if continued and vocabulary.add_bos:
+            return tokens[1:]
+        return tokens
 
     def text(self, tokens: Sequence[int]) -> str:
         pieces = (self.model.vocabulary.piece(t) for t in tokens)
@@ -143,7 +157,9 @@ class Answering:
         greedy: bool,
         seed: int,
     ) -> None:
-        self.target, self.prompts, self.greedy = target, prompts, greedy
+        self.target = target
+        self.prompts = prompts
+        self.greedy = greedy
         self.rng = random.Random(seed)
         self.questions = dict[int, str]()
         self.live = dict[int, Conversation]()
@@ -183,12 +199,12 @@ class Answering:
 
     def read(self, sequence: int, tokens: list[int]) -> None:
         """Decode given tokens and sample the answer's first."""
-        conversation, start = self.live[sequence], len(self.live[sequence].tokens)
+        conversation = self.live[sequence]
+        start = len(conversation.tokens)
         rows = [(token, start + i, sequence) for i, token in enumerate(tokens)]
         self.target.decode(rows, all_outputs=False)
-        conversation.states.append(
-            self.target.hidden_states.states(len(rows)).astype(np.float16)
-        )
+        states = self.target.hidden_states.states(len(rows))
+        conversation.states.append(states.astype(np.float16))
         conversation.tokens += tokens
         conversation.own += [False] * len(tokens)
         conversation.next_token = self.target.sample(
@@ -196,8 +212,9 @@ class Answering:
         )
 
     def step(self) -> None:
-        """One token of each live sequence; those whose answer has ended get next_token
-        -1.
+        """One token of each live sequence.
+
+        Those whose answer has ended get the next_token -1.
         """
         live = sorted(self.live.items())
         rows = [(c.next_token, len(c.tokens), sequence) for sequence, c in live]
@@ -212,14 +229,18 @@ class Answering:
             conversation.answer_left -= 1
             ended = self.target.model.vocabulary.is_eog(conversation.next_token)
             if not ended and has_ended(conversation):
-                ended, conversation.turns_left = True, 0
-            conversation.next_token = (
-                -1 if ended else self.target.sample(row, conversation.temperature)
-            )
+                ended = True
+                conversation.turns_left = 0
+            if ended:
+                conversation.next_token = -1
+            else:
+                token = self.target.sample(row, conversation.temperature)
+                conversation.next_token = token
 
     def ask(self, sequence: int, question: str) -> bool:
-        """Continue the chat; False if there is no room, or the template rewrites
-        earlier turns.
+        """Continue the chat.
+
+        False if there is no room, or if the template rewrites earlier turns.
         """
         conversation = self.live[sequence]
         conversation.turns_left = 0
@@ -266,8 +287,11 @@ class AnswerPlan:
 
 def write_answers(target: BatchedTarget, plan: AnswerPlan) -> None:
     """Answer the prompts that no shard holds yet; greedily if there are no follow-ups."""
-    done, writer = answered(plan.folder), ShardWriter(plan.folder)
-    total, began, first = own_tokens(plan.folder), time.process_time(), 0
+    done = answered(plan.folder)
+    writer = ShardWriter(plan.folder)
+    n_before = own_tokens(plan.folder)
+    total = n_before
+    began = time.process_time()
 
     def left() -> Iterator[tuple[int, str]]:
         for number, prompt in enumerate(plan.prompts):
@@ -278,9 +302,9 @@ def write_answers(target: BatchedTarget, plan: AnswerPlan) -> None:
     for conversation in answering.run(plan.follow_ups):
         if conversation is None:
             continue
-        total, first = total + conversation.n_own, first + conversation.n_own
+        total += conversation.n_own
         if writer.add(conversation):
-            speed = first / max(time.process_time() - began, 1e-9)
+            speed = (total - n_before) / max(time.process_time() - began, 1e-9)
             now = f"{plan.folder.name}: {total:,} own tokens, {speed:.0f} a CPU second"
             print(f"{time.strftime('%H:%M:%S')} {now}", flush=True)
     writer.flush()

@@ -34,8 +34,9 @@ class Source:
         return self.reader.fields[key].contents()
 
     def size(self, key: str) -> Any:
-        """A value of the model's architecture, such as `block_count`, or llama.cpp's
-        default.
+        """A value of the model's architecture, such as `block_count`.
+
+        A value that the file does not have is llama.cpp's default.
         """
         field = self.reader.fields.get(f"{self.value('general.architecture')}.{key}")
         if field is not None:

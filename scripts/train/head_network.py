@@ -40,8 +40,9 @@ def rope_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """RoPE over adjacent pairs, the layout of llama.cpp's `llama` and `eagle3`
-    architectures.
+    """RoPE over adjacent pairs.
+
+    That is the layout of llama.cpp's architectures `llama` and `eagle3`.
     """
     cos, sin = (t[: x.shape[-2]] for t in table)
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
@@ -74,14 +75,14 @@ def later(x: Tensor) -> Tensor:
 
 
 def unrolled(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attention of the last of several steps, each with the states of the previous one
-    as input.
+    """Attention of the last of several steps.
 
-    At step j, row i is the j-th draft token after row i - j: it attends to the first
+    Each step has the states of the previous one as input. At step j, row i is the j-th draft token after row i - j: it attends to the first
     step's rows up to there, and to one row of each later step. Rows below j are
     undefined.
     """
-    step, length = len(keys) - 1, query.shape[2]
+    step = len(keys) - 1
+    length = query.shape[2]
     if step == 0:
         return F.scaled_dot_product_attention(query, keys[0], values[0], is_causal=True)
     row = torch.arange(length)
@@ -106,17 +107,18 @@ class Eagle3Block(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        d, q, kv = shape.n_embd, shape.n_head * shape.head, shape.n_head_kv * shape.head
-        self.attn_norm, self.attn_norm_2, self.ffn_norm = (
-            nn.RMSNorm(d, shape.eps) for _ in range(3)
-        )
-        self.attn_q, self.attn_k, self.attn_v = (
-            linear(2 * d, q),
-            linear(2 * d, kv),
-            linear(2 * d, kv),
-        )
+        d = shape.n_embd
+        q = shape.n_head * shape.head
+        kv = shape.n_head_kv * shape.head
+        self.attn_norm = nn.RMSNorm(d, shape.eps)
+        self.attn_norm_2 = nn.RMSNorm(d, shape.eps)
+        self.ffn_norm = nn.RMSNorm(d, shape.eps)
+        self.attn_q = linear(2 * d, q)
+        self.attn_k = linear(2 * d, kv)
+        self.attn_v = linear(2 * d, kv)
         self.attn_output = linear(q, d)
-        self.ffn_gate, self.ffn_up = linear(d, shape.n_ff), linear(d, shape.n_ff)
+        self.ffn_gate = linear(d, shape.n_ff)
+        self.ffn_up = linear(d, shape.n_ff)
         self.ffn_down = linear(shape.n_ff, d)
 
     def forward(
@@ -134,8 +136,9 @@ class Eagle3Block(nn.Module):
 
 
 class Eagle3(nn.Module):
-    """One layer over the hidden states: row p contains token p + 1 and predicts token p
-    + 2.
+    """One layer over the hidden states.
+
+    Row p contains token p + 1 and predicts token p + 2.
     """
 
     def __init__(self, shape: Shape, length: int) -> None:
@@ -147,13 +150,14 @@ class Eagle3(nn.Module):
 
     @torch.no_grad()
     def start_from_layer(self, target: Mapping[str, Tensor], layer: int) -> None:
-        """Starts from a layer of the target over the last hidden state that the head
-        reads.
+        """Start from a layer of the target.
 
+        The head then computes that layer over the last hidden state that it reads.
         `target` has llama.cpp's names, and query and key rows in adjacent pairs;
         matrices that it lacks (a mixture of experts) stay random.
         """
-        block, d = self.blk[0], self.fc.weight.shape[0]
+        block = self.blk[0]
+        d = self.fc.weight.shape[0]
         self.fc.weight[:, -d:] += torch.eye(d)
         self.output_norm.weight.copy_(target["output_norm.weight"])
         for name, module in block.named_children():
@@ -162,11 +166,9 @@ class Eagle3(nn.Module):
                 theirs = target[f"blk.{layer}.attn_norm.weight"]
             if theirs is None or name == "attn_norm":
                 continue
-            own = (
-                module.weight[:, d:]
-                if name in ("attn_q", "attn_k", "attn_v")
-                else module.weight
-            )
+            own = module.weight
+            if name in ("attn_q", "attn_k", "attn_v"):
+                own = own[:, d:]
             own.copy_(theirs)
 
     def forward(

@@ -1,6 +1,4 @@
-"""Prompts for training a head, without a network: chat_prompts.yaml and texts of this
-computer.
-"""
+"""Prompts for training a head: chat_prompts.yaml and texts of this computer."""
 
 from __future__ import annotations
 
@@ -36,7 +34,8 @@ DOCUMENTS = ("/usr/share/doc", "/usr/share/common-licenses", "/usr/share/perl")
 def make_prompts(count: int, *, held_out: bool) -> list[str]:
     """Different prompts in random order, the same in every call on one computer."""
     book = yaml.safe_load(SOURCE.read_text("utf-8"))
-    part = book["held_out" if held_out else "train"]
+    part_name = "held_out" if held_out else "train"
+    part = book[part_name]
     words = {name: text.split(" | ") for name, text in part["words"].items()}
     words |= {
         "number": [str(i) for i in range(2, 100)],
@@ -61,20 +60,24 @@ def follow_ups() -> list[str]:
 
 
 def fill(template: str, words: dict[str, list[str]], rng: random.Random) -> str:
-    """The template with a random word in each field; words may have fields of their
-    own.
+    """The template with a random word in each field.
+
+    Words may have fields of their own.
     """
 
     def word(field: re.Match[str]) -> str:
         chosen = rng.choice(words[field[1]])
-        return fill(chosen, words, rng) if "{topic}" in chosen else chosen
+        if "{topic}" not in chosen:
+            return chosen
+        return fill(chosen, words, rng)
 
     return FIELD.sub(word, template)
 
 
 def texts_of_this_computer(held_out: bool) -> dict[str, list[str]]:
-    """Passages, docstrings, functions and commands; each belongs to one of the two
-    parts.
+    """Passages, docstrings, functions and commands.
+
+    Each belongs to one of the two parts, held out or not.
     """
     found = all_texts_of_this_computer()
     return {
@@ -103,9 +106,7 @@ def is_held_out(text: str) -> bool:
 
 
 def python_docstrings() -> Iterator[tuple[str, str]]:
-    """(qualified name, docstring) of documented functions of the standard library and
-    numpy.
-    """
+    """(qualified name, docstring) of functions of the standard library and numpy."""
     for module in library_modules():
         for name, member in inspect.getmembers(module):
             text = docstring_of(member)
@@ -161,7 +162,9 @@ def manual_commands() -> Iterator[str]:
 
 
 def document_paragraphs() -> Iterator[str]:
-    paths = [p for root in DOCUMENTS for p in Path(root).glob("**/*") if is_document(p)]
+    paths: list[Path] = []
+    for root in DOCUMENTS:
+        paths += [path for path in Path(root).glob("**/*") if is_document(path)]
     for path in sorted(paths):
         yield from paragraphs(read_text(path))
     for path in sorted(MAN_PAGES.glob("man[178]/*.gz"))[::MAN_PAGE_STEP]:
@@ -183,7 +186,9 @@ def package_paragraphs() -> Iterator[str]:
 def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        return data.decode("utf-8")
     except (OSError, ValueError, EOFError, zlib.error):
         return ""
 

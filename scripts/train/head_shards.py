@@ -1,7 +1,6 @@
-"""Shards: folders of arrays with a target's conversations, read by the training of its
-head.
+"""Shards: folders of arrays with a target's conversations.
 
-A shard is written under another name and renamed, so that an interruption loses only
+The training of the target's head reads them. A shard is written under another name and renamed, so that an interruption loses only
 the answers in progress.
 """
 
@@ -23,9 +22,7 @@ SHARD_TOKENS = 16384
 
 @dataclass
 class Conversation:
-    """Tokens of a chat; `own` marks the target's, `finals` holds a row for each token
-    it is fed.
-    """
+    """Tokens of a chat; `own` marks the target's."""
 
     prompt: int
     temperature: float
@@ -74,14 +71,24 @@ class ShardWriter:
 
 
 def arrays_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
+    """The arrays of a shard, in which conversations follow each other."""
+    tokens: list[int] = []
+    own: list[bool] = []
+    states: list[NDArray[np.float16]] = []
+    finals: list[NDArray[np.float16]] = []
+    for conversation in conversations:
+        tokens += conversation.tokens
+        own += conversation.own
+        states += conversation.states
+        finals += conversation.finals
     return {
-        "tokens": np.array([t for c in conversations for t in c.tokens], np.int32),
-        "own": np.array([o for c in conversations for o in c.own], np.bool_),
+        "tokens": np.array(tokens, np.int32),
+        "own": np.array(own, np.bool_),
         "lengths": np.array([len(c.tokens) for c in conversations], np.int32),
         "prompts": np.array([c.prompt for c in conversations], np.int32),
         "temperatures": np.array([c.temperature for c in conversations], np.float32),
-        "states": np.concatenate([rows for c in conversations for rows in c.states]),
-        "finals": np.concatenate([rows for c in conversations for rows in c.finals]),
+        "states": np.concatenate(states),
+        "finals": np.concatenate(finals),
     }
 
 
@@ -91,7 +98,10 @@ def shards(folder: Path) -> list[Path]:
 
 def answered(folder: Path) -> set[int]:
     """Numbers of the prompts in the shards."""
-    return {int(n) for shard in shards(folder) for n in np.load(shard / "prompts.npy")}
+    numbers: set[int] = set()
+    for shard in shards(folder):
+        numbers.update(np.load(shard / "prompts.npy").tolist())
+    return numbers
 
 
 def own_tokens(folder: Path) -> int:

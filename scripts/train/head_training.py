@@ -50,8 +50,10 @@ SAVE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Example:
-    """A conversation. Row p of a head reads the states of token p and token p + 1, and
-    predicts token p + 2.
+    """A conversation.
+
+    Row p of a head reads the states of token p and token p + 1, and predicts token
+    p + 2.
     """
 
     tokens: Tensor
@@ -79,13 +81,20 @@ class Shard:
         start = end - int(self.arrays["lengths"][i])
         own = np.array(self.arrays["own"][start:end])
         rows = np.flatnonzero(own[1:-1] & own[2:])
-        finals = self.own_before[start] + own[: len(own)].cumsum()[rows + 1] - 1
+        # The array `finals` has a row for each of the target's own tokens.
+        finals_rows = self.own_before[start] + own.cumsum()[rows + 1] - 1
+        tokens = self.arrays["tokens"][start:end].astype(np.int64)
+        states = np.array(self.arrays["states"][start : end - 2])
+        finals = np.array(self.arrays["finals"][finals_rows])
         return Example(
-            torch.from_numpy(self.arrays["tokens"][start:end].astype(np.int64)),
-            torch.from_numpy(np.array(self.arrays["states"][start : end - 2])).float(),
-            torch.from_numpy(np.array(self.arrays["finals"][finals])),
-            torch.from_numpy(rows),
+            tokens=torch.from_numpy(tokens),
+            states=torch.from_numpy(states).float(),
+            finals=torch.from_numpy(finals),
+            loss_rows=torch.from_numpy(rows),
         )
+
+    def examples(self) -> list[Example]:
+        return [self.example(i) for i in range(len(self))]
 
 
 def load(folder: Path) -> list[Shard]:
@@ -93,13 +102,15 @@ def load(folder: Path) -> list[Shard]:
 
 
 def batches(folder: Path, seed: int) -> Iterator[list[Example]]:
-    """Batches without end; shards that are added meanwhile count from the next epoch
-    on.
+    """Batches without end.
+
+    Shards that are added meanwhile count from the next epoch on.
     """
     rng = np.random.default_rng(seed)
     while True:
-        parts = load(folder)
-        places = [(shard, i) for shard in parts for i in range(len(shard))]
+        places: list[tuple[Shard, int]] = []
+        for shard in load(folder):
+            places += [(shard, i) for i in range(len(shard))]
         batch: list[Example] = []
         for n in rng.permutation(len(places)):
             shard, i = places[n]
@@ -110,9 +121,7 @@ def batches(folder: Path, seed: int) -> Iterator[list[Example]]:
 
 
 def draft_vocabulary(folder: Path, size: int) -> Tensor:
-    """The tokens that the target says most often in the training text, in ascending
-    order.
-    """
+    """The tokens that the target says most often in the training text, ascending."""
     counts = np.zeros(0, np.int64)
     for shard in load(folder):
         said = np.bincount(shard.arrays["tokens"][shard.arrays["own"]])
@@ -147,18 +156,17 @@ class Target:
         shape = shape_of(source)
         last = f"blk.{shape.n_layer - 1}."
         names = ("token_embd.weight", "output.weight", "output_norm.weight")
+        stored = source.weights(lambda name: name in names or name.startswith(last))
         weights = {
-            name: torch.from_numpy(np.array(values))
-            for name, values in source.weights(
-                lambda n: n in names or n.startswith(last)
-            ).items()
+            name: torch.from_numpy(np.array(values)) for name, values in stored.items()
         }
         if source.value("general.architecture") != "llama":
             for name in ("attn_q", "attn_k"):
                 key = f"{last}{name}.weight"
                 weights[key] = in_pairs(weights[key], shape.head)
         embeddings = weights.pop("token_embd.weight")
-        return cls(shape, embeddings, weights.pop("output.weight", embeddings), weights)
+        output = weights.pop("output.weight", embeddings)
+        return cls(shape, embeddings=embeddings, output=output, weights=weights)
 
 
 def shape_of(source: Source) -> Shape:
@@ -186,11 +194,13 @@ def in_pairs(weight: Tensor, head: int) -> Tensor:
 def soft_loss(
     logits: Tensor, probabilities: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of these rows to the target's probabilities, weighted, and its
-    gradient with respect to the logits: in two passes over them it takes a tenth of
-    autograd's time.
+    """Weighted cross-entropy of these rows to the target's probabilities, and its gradient.
+
+    The gradient is with respect to the logits. In two passes over them it takes a tenth
+    of autograd's time.
     """
-    logits, probabilities = logits.float(), probabilities.float()
+    logits = logits.float()
+    probabilities = probabilities.float()
     grown = logits.clamp(max=HIGHEST).exp()
     total = grown.sum(-1, keepdim=True)
     loss = total.log()[:, 0] - (probabilities * logits).sum(-1)
@@ -199,8 +209,9 @@ def soft_loss(
 
 
 class Optimizer:
-    """Muon for the matrices, AdamW for norms and `tables`, matrices whose names begin
-    so.
+    """Muon for the matrices, AdamW for norms and tables.
+
+    `tables` are the beginnings of the names of matrices that are tables.
     """
 
     def __init__(
@@ -215,7 +226,8 @@ class Optimizer:
             ),
             torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.01),
         ]
-        self.model, self.lr = model, lr
+        self.model = model
+        self.lr = lr
 
     def step(self, scale: float) -> None:
         """One step with `scale` times the learning rate; the gradients are dropped."""
@@ -243,7 +255,8 @@ class Learner:
         self.head.start_from_layer(target.weights, target.shape.n_layer - 1)
         self.mean = deepcopy(self.head)
         self.optimizer = Optimizer(self.head, lr)
-        self.batches_done = self.tokens_seen = 0
+        self.batches_done = 0
+        self.tokens_seen = 0
 
     def set_vocabulary(self, vocabulary: Tensor) -> None:
         """The tokens to draft.
@@ -256,9 +269,7 @@ class Learner:
         self.is_drafted[vocabulary] = True
 
     def forward(self, head: Eagle3, example: Example, steps: int) -> list[Tensor]:
-        """The states of each step at the loss rows, and at rows that are steps after
-        them.
-        """
+        """The states of each step, at all rows."""
         embedding = F.embedding(example.tokens[1:-1], self.target.embeddings)[None]
         with torch.autocast("cpu", torch.bfloat16):
             found: list[Tensor] = head(embedding, example.states[None], steps)
@@ -267,20 +278,20 @@ class Learner:
     def learn(self, batch: Sequence[Example], progress: float) -> float:
         """One step of the optimizer; returns the loss of a token."""
         steps = SHORT_STEPS if self.batches_done % 2 else STEPS
-        total = sum(len(e.loss_rows) for e in batch) * sum(
-            STEP_DECAY**j for j in range(steps)
-        )
+        n_rows = sum(len(example.loss_rows) for example in batch)
+        total = n_rows * sum(STEP_DECAY**j for j in range(steps))
         loss = 0.0
         for example in batch:
             states = self.forward(self.head, example, steps)
             pushes, found = self.push(states, example, 1 / total)
             torch.autograd.backward(states, pushes)
             loss += found
-        warm, cool = (1 + self.batches_done) / WARM_UP, (1 - progress) / COOL_DOWN
+        warm = (1 + self.batches_done) / WARM_UP
+        cool = (1 - progress) / COOL_DOWN
         self.optimizer.step(max(0.01, min(1.0, warm, cool)))
         average(self.mean, self.head, self.batches_done)
         self.batches_done += 1
-        self.tokens_seen += sum(len(e.loss_rows) for e in batch)
+        self.tokens_seen += n_rows
         return loss
 
     @torch.no_grad()
@@ -289,10 +300,11 @@ class Learner:
     ) -> tuple[list[Tensor], float]:
         """Gradients of the loss with respect to the states of each step, and the loss.
 
-        By windows of LOSS_ROWS: the logits of a batch are far larger than the CPU's
-        caches.
+        They are computed for LOSS_ROWS rows at a time, because the logits of a batch
+        are far larger than the CPU's caches.
         """
-        pushes, loss = [torch.zeros_like(s) for s in states], 0.0
+        pushes = [torch.zeros_like(state) for state in states]
+        loss = 0.0
         right = self.is_drafted[example.tokens[2:]]
         is_loss_row = torch.zeros(len(right), dtype=torch.bool)
         is_loss_row[example.loss_rows] = True
@@ -346,10 +358,8 @@ class Learner:
             self.optimizer.parts, state["optimizers"], strict=True
         ):
             optimizer.load_state_dict(saved)
-        self.batches_done, self.tokens_seen = (
-            state["batches_done"],
-            state["tokens_seen"],
-        )
+        self.batches_done = state["batches_done"]
+        self.tokens_seen = state["tokens_seen"]
 
 
 def padded(rows: Tensor) -> Tensor:
@@ -381,12 +391,17 @@ def train(target: Target, plan: TrainPlan) -> None:
     if plan.checkpoint.exists():
         learner.load(torch.load(plan.checkpoint))
         print(f"resumed after {learner.tokens_seen:,} tokens", flush=True)
-    held_out = [
-        shard.example(i) for shard in load(plan.held_out) for i in range(len(shard))
-    ]
-    held_out = [e for e in held_out if len(e.loss_rows) > MEASURED_STEPS][:MEASURED]
-    smooth, measured, began = 0.0, learner.tokens_seen, time.process_time()
-    first, saved = learner.tokens_seen, time.monotonic()
+    held_out: list[Example] = []
+    for shard in load(plan.held_out):
+        for example in shard.examples():
+            if len(example.loss_rows) > MEASURED_STEPS:
+                held_out.append(example)
+    held_out = held_out[:MEASURED]
+    smooth = 0.0
+    first = learner.tokens_seen
+    measured = first
+    began = time.process_time()
+    saved = time.monotonic()
     for batch in batches(plan.answers, seed=learner.tokens_seen):
         loss = learner.learn(batch, learner.tokens_seen / plan.tokens)
         smooth = loss if not smooth else 0.95 * smooth + 0.05 * loss
@@ -395,12 +410,8 @@ def train(target: Target, plan: TrainPlan) -> None:
             measured = learner.tokens_seen
             speed = (learner.tokens_seen - first) / (time.process_time() - began)
             learner.set_vocabulary(draft_vocabulary(plan.answers, plan.vocabulary))
-            record(
-                learner,
-                held_out,
-                plan,
-                {"loss": round(smooth, 3), "per_cpu_s": round(speed)},
-            )
+            figures = {"loss": round(smooth, 3), "per_cpu_s": round(speed)}
+            record(learner, held_out, plan, figures)
         if finished or time.monotonic() - saved > SAVE_SECONDS:
             save(learner, plan.checkpoint)
             saved = time.monotonic()

@@ -32,12 +32,12 @@ from torch import Tensor
 
 
 class Batches:
-    """Random windows: half from the library, three tenths from tests, the rest from
-    edits.
-    """
+    """Random windows of the parts, drawn by their weights."""
 
     def __init__(self, parts: list[Tensor], weights: list[float], rows: int) -> None:
-        self.parts, self.weights, self.rows = parts, weights, rows
+        self.parts = parts
+        self.weights = weights
+        self.rows = rows
         self.rng = random.Random(SEED + 1)
 
     def next(self) -> Tensor:
@@ -49,34 +49,36 @@ class Batches:
 
 
 def losses(target: Llama, draft: Llama, ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Means over positions: the target's loss, and the draft's (nine tenths
-    distillation).
+    """The target's loss and the draft's, means over positions.
+
+    Nine tenths of the draft's loss are distillation.
     """
     with torch.autocast("cpu", torch.bfloat16):
-        a, b = target(ids[:, :-1]), draft(ids[:, :-1])
+        a = target(ids[:, :-1])
+        b = draft(ids[:, :-1])
     wanted = ids[:, 1:].flatten()[:, None]
-    log_p, log_q = (
-        a.float().flatten(0, 1).log_softmax(-1),
-        b.float().flatten(0, 1).log_softmax(-1),
-    )
+    log_p = a.float().flatten(0, 1).log_softmax(-1)
+    log_q = b.float().flatten(0, 1).log_softmax(-1)
+    target_loss = -log_p.gather(1, wanted).mean()
     distilled = -(log_p.detach().exp() * log_q).sum(-1).mean()
-    return -log_p.gather(1, wanted).mean(), 0.9 * distilled - 0.1 * log_q.gather(
-        1, wanted
-    ).mean()
+    draft_loss = -log_q.gather(1, wanted).mean()
+    return target_loss, 0.9 * distilled + 0.1 * draft_loss
 
 
 @torch.no_grad()
 def measure(
     target: Llama, draft: Llama, ids: Tensor, windows: int | None = None
 ) -> dict[str, float]:
-    """Held-out loss of each (nats a token), agreement of their argmax, and 1 - total
-    variation.
+    """The held-out loss of each (nats a token), and how much both agree.
+
+    `greedy_agreement` is that of their argmax; `overlap` is 1 - total variation.
     """
     total = np.zeros(5)
     for start in list(range(0, len(ids) - CONTEXT - 1, CONTEXT))[:windows]:
         row = ids[None, start : start + CONTEXT + 1]
         with torch.autocast("cpu", torch.bfloat16):
-            a, b = (m(row[:, :-1]).float().flatten(0, 1) for m in (target, draft))
+            a = target(row[:, :-1]).float().flatten(0, 1)
+            b = draft(row[:, :-1]).float().flatten(0, 1)
         wanted = row[:, 1:].flatten()
         total += [
             F.cross_entropy(a, wanted, reduction="sum").item(),
@@ -91,18 +93,19 @@ def measure(
 
 
 # --- the run
-# ---------------------------------------------------------------------------
 
 
 def keep_freed_memory() -> None:
-    """Stops glibc from returning large tensors to the system: page faults take half the
-    time.
+    """Stop glibc from returning large tensors to the system.
+
+    Page faults would take half the time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         return
-    m_trim_threshold, m_mmap_threshold = -1, -3
+    m_trim_threshold = -1
+    m_mmap_threshold = -3
     mallopt(m_mmap_threshold, 2**31 - 1)
     mallopt(m_trim_threshold, 2**31 - 1)
 
@@ -128,37 +131,39 @@ class Pair:
     tokenizer: Tokenizer
 
     def write(self, folder: Path) -> None:
-        for model, name, title, does in (
-            (
-                self.target,
-                "demo-target.gguf",
-                "localspec demo",
-                "completes Python code",
-            ),
-            (
-                self.draft,
-                "demo-draft.gguf",
-                "localspec demo draft",
-                "drafts for localspec demo",
-            ),
-        ):
-            write_gguf(folder / name, model, self.tokenizer, title, does)
+        write_gguf(
+            folder / "demo-target.gguf",
+            self.target,
+            self.tokenizer,
+            name="localspec demo",
+            description="completes Python code",
+        )
+        write_gguf(
+            folder / "demo-draft.gguf",
+            self.draft,
+            self.tokenizer,
+            name="localspec demo draft",
+            description="drafts for localspec demo",
+        )
 
     def sizes(self) -> list[int]:
-        return [
-            sum(p.numel() for p in m.parameters()) for m in (self.target, self.draft)
-        ]
+        """The parameters of the target and of the draft."""
+        sizes = []
+        for model in (self.target, self.draft):
+            sizes.append(sum(p.numel() for p in model.parameters()))
+        return sizes
 
 
 def train(
     pair: Pair, batches: Batches, held_out: Tensor, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Runs all steps, writes the files regularly and returns the final losses and
-    agreement.
+    """Run all steps; return the final losses and agreement.
+
+    The files are written regularly.
     """
     optimizers = [
-        Optimizer(m, lr, ("token_embd",))
-        for m, lr in ((pair.target, 3e-3), (pair.draft, 4e-3))
+        Optimizer(pair.target, lr=3e-3, tables=("token_embd",)),
+        Optimizer(pair.draft, lr=4e-3, tables=("token_embd",)),
     ]
     compiled = torch.compile(losses)
     began = time.monotonic()
@@ -171,7 +176,8 @@ def train(
             optimizer.step(min(1.0, progress / 0.02, (1 - progress) / 0.7))
         last = step + 1 == args.steps
         if (step + 1) % args.every == 0 or last:
-            figures = measure(pair.target, pair.draft, held_out, None if last else 24)
+            n_windows = None if last else 24
+            figures = measure(pair.target, pair.draft, held_out, n_windows)
             speed = (step + 1) * args.rows * CONTEXT / (time.monotonic() - began)
             now = f"step {step + 1} train {loss.item():.3f}"
             print(f"{now} {figures} {speed:.0f} tok/s", flush=True)

@@ -33,16 +33,19 @@ from pair import quantize
 
 
 class Workspace:
-    """The data directory: what each stage writes, and goes on with when it is run
-    again.
+    """The data directory.
+
+    A stage that is run again continues from what it has written there.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.prompts = folder / "prompts.json"
         self.copy = folder / "copy.gguf"
-        self.answers, self.held_out = folder / "answers", folder / "held_out"
-        self.checkpoint, self.curve = folder / "checkpoint.pt", folder / "curve.jsonl"
+        self.answers = folder / "answers"
+        self.held_out = folder / "held_out"
+        self.checkpoint = folder / "checkpoint.pt"
+        self.curve = folder / "curve.jsonl"
         self.head = folder / "head.gguf"
 
 
@@ -102,10 +105,12 @@ def export(space: Workspace, args: argparse.Namespace) -> None:
     saved = torch.load(space.checkpoint)
     weights = {k: v.float().numpy() for k, v in saved["mean"].items()}
     vocabulary = head_training.draft_vocabulary(space.answers, args.vocabulary).numpy()
+    output_type = GGMLQuantizationType[args.output_type.upper()]
+    source = Source(args.target)
+    layers = layers_of(args.target)
     head_files.write_eagle3(
-        space.head, Source(args.target), layers_of(args.target), weights, vocabulary,
-        GGMLQuantizationType[args.output_type.upper()],
-    )  # fmt: skip
+        space.head, source, layers, weights, vocabulary, output_type
+    )
     size = space.head.stat().st_size
     print(
         f"{space.head}: {size:,} bytes, {saved['tokens_seen']:,} tokens seen",
@@ -159,7 +164,10 @@ def options() -> argparse.Namespace:
 def main() -> None:
     args = options()
     space = Workspace(args.data)
-    for stage in RUN if args.stage == "all" else (args.stage,):
+    stages = [args.stage]
+    if args.stage == "all":
+        stages = list(RUN)
+    for stage in stages:
         RUN[stage](space, args)
 
 

@@ -1,6 +1,4 @@
-"""scripts/run and its helpers: what they install and when, with fake uv, pip and
-Python.
-"""
+"""What scripts/run and its helpers install and when, with fake uv, pip and Python."""
 
 import ast
 import importlib.util
@@ -37,9 +35,7 @@ LASTS = 'echo $$ > "{root}/started"; exec sleep 60'
 
 
 class Checkout:
-    """A checkout with the real scripts, and a fake uv and c++ that record their
-    arguments.
-    """
+    """A checkout with the real scripts; its fake uv and c++ record their arguments."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -64,9 +60,7 @@ class Checkout:
         path.chmod(0o755)
 
     def uv(self, *, pip: str) -> None:
-        """`uv venv` creates a Python that prints its arguments; `uv pip` runs the
-        script `pip`.
-        """
+        """`uv venv` creates a Python that prints its arguments; `uv pip` runs `pip`."""
         self.program(self.root / "python", 'echo "$@"')
         make = f'mkdir -p "{self.venv.python.parent}"; cp "{self.root}/python" "{self.venv.python}"'
         record = f'echo "$*" >> "{self.root}/calls"'
@@ -84,11 +78,13 @@ class Checkout:
     def uv_calls(self) -> list[str]:
         """One entry per call of uv: "venv", or the requirement to install."""
         record = self.root / "calls"
-        lines = record.read_text().splitlines() if record.exists() else []
-        return [
-            line.split()[0] if line.startswith("venv") else line.split()[-1]
-            for line in lines
-        ]
+        if not record.exists():
+            return []
+        calls = []
+        for line in record.read_text().splitlines():
+            words = line.split()
+            calls.append("venv" if words[0] == "venv" else words[-1])
+        return calls
 
     def start(
         self, script: str, *words: str, starter: str = "0"

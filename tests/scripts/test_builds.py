@@ -1,6 +1,4 @@
-"""scripts/builds.py: the way to a build for this computer's GPU, and back to a plain
-one.
-"""
+"""The way to a build for this computer's GPU, and back to a plain one."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,7 +34,8 @@ class Shell:
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> bool:
         self.ran.append(list(command))
         self.environ.append(environ)
-        return not any(word in part for word in self.fails for part in command)
+        line = "\n".join(command)
+        return not any(word in line for word in self.fails)
 
     def install(self, choice: LlamaCppBuild) -> bool:
         tools = ("python", None)

@@ -57,8 +57,9 @@ def target(model: Path, small: None) -> Iterator[BatchedTarget]:
 def conversations(
     folder: Path,
 ) -> Iterator[tuple[dict[str, NDArray[Any]], slice, slice]]:
-    """A shard's arrays, and where each conversation is in those of tokens and of own
-    tokens.
+    """A shard's arrays, and where each conversation is in them.
+
+    The first slice is that of all tokens, the second one that of the target's own.
     """
     for shard in head_shards.shards(folder):
         arrays = {p.stem: np.load(p) for p in shard.glob("*.npy")}
@@ -75,7 +76,8 @@ def conversations(
 def alone(path: Path, tokens: list[int]) -> tuple[NDArray[Any], NDArray[Any]]:
     """The hidden states and logits of a text in a context with one sequence."""
     settings = ContextSettings(n_ctx=256, n_gpu_layers=0)
-    context = LlamaContext(path, ModelRole(settings, 256, 0))
+    role = ModelRole(settings, n_outputs_max=256, n_rs_seq=0)
+    context = LlamaContext(path, role)
     states = LayerHiddenStates(context.handle, context.model, LAYERS)
     logits = context.decode(tokens, len(tokens)).copy()
     found = states.states(len(tokens))
@@ -91,14 +93,13 @@ def test_the_hidden_states_in_shards_are_those_of_their_tokens(
     output = head_files.Source(model).weights()["output.weight"]
     seen = 0
     for arrays, here, finals in conversations(plan.folder):
-        tokens, own = arrays["tokens"][here], arrays["own"][here]
+        tokens = arrays["tokens"][here]
+        own = arrays["own"][here]
         states, logits = alone(model, tokens.tolist())
         assert np.allclose(arrays["states"][here], states, atol=0.02, rtol=0.01)
         assert np.allclose(arrays["finals"][finals] @ output.T, logits[own], atol=0.1)
-        assert (
-            own.any()
-            and not own[: len(target.tokenize(target.render([("user", "")])))].any()
-        )
+        n_template = len(target.tokenize(target.render([("user", "")])))
+        assert own.any() and not own[:n_template].any()
         seen += 1
     assert seen == len(PROMPTS)
 
@@ -106,7 +107,8 @@ def test_the_hidden_states_in_shards_are_those_of_their_tokens(
 def test_after_an_interruption_each_prompt_is_answered_once(
     target: BatchedTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, steps = tmp_path / "answers", itertools.count(1)
+    folder = tmp_path / "answers"
+    steps = itertools.count(1)
     step = head_answers.Answering.step
 
     def interrupt(answering: head_answers.Answering) -> None:
@@ -120,11 +122,9 @@ def test_after_an_interruption_each_prompt_is_answered_once(
     first = head_shards.answered(folder)
     assert 0 < len(first) < len(PROMPTS)
     head_answers.write_answers(target, AnswerPlan(folder, PROMPTS))
-    numbers = [
-        n
-        for shard in head_shards.shards(folder)
-        for n in np.load(shard / "prompts.npy")
-    ]
+    numbers: list[int] = []
+    for shard in head_shards.shards(folder):
+        numbers += np.load(shard / "prompts.npy").tolist()
     assert sorted(numbers) == list(range(len(PROMPTS)))
 
 
