@@ -1,6 +1,4 @@
-"""Options and fixtures of all tests: --long, --amx, --device, data folders and tiny
-models.
-"""
+"""Options and fixtures of all tests: --long, --amx, --device, folders, tiny models."""
 
 import gc
 import os
@@ -30,7 +28,8 @@ os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # its conversion takes 10 s
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
 # never the user's cache
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")
-os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+os.environ["no_proxy"] = "127.0.0.1,localhost"
 for name in (
     "HF_TOKEN",
     "HF_ENDPOINT",
@@ -81,8 +80,9 @@ def pytest_collection_modifyitems(
 
 
 def is_selected(config: pytest.Config, item: pytest.Item) -> bool:
-    """With --device only tests/device: the others mean the CPU, and one process has one
-    setting.
+    """With --device, only tests/device: the others mean the CPU.
+
+    One process has one setting.
     """
     has_device = bool(config.getoption("--device"))
     needs_device = "device" in item.path.relative_to(config.rootpath).parts
@@ -93,8 +93,9 @@ def is_selected(config: pytest.Config, item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def freeze_garbage_collection() -> Iterator[None]:
-    """Excludes long-lived objects from garbage collection, which took most of a test's
-    time.
+    """Excludes long-lived objects from garbage collection.
+
+    It took most of a test's time.
     """
     yield
     gc.collect()
@@ -103,8 +104,9 @@ def freeze_garbage_collection() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives each test its own data folder: a crash recorded by one must not affect the
-    next.
+    """Gives each test its own data folder.
+
+    A crash that one has recorded must not affect the next.
     """
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
@@ -114,8 +116,9 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def quiet_computer(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measurements are trusted although other tests use the CPUs, except with the mark
-    `load`.
+    """Measurements are trusted although other tests use the CPUs.
+
+    A test with the mark `load` is not.
     """
     if request.node.get_closest_marker("load") is None:
         monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.0)

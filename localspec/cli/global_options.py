@@ -83,10 +83,13 @@ def _folder_option(
         reject_empty(context, option, value)
         if value is not None:
             folder = os.path.abspath(os.path.expanduser(value))
+            problem = ""
             if must_exist and not os.path.isdir(folder):
-                raise click.BadParameter(
-                    f"there is no folder {folder}.", context, option
-                )
+                problem = f"there is no folder {folder}."
+            elif os.path.isfile(folder):
+                problem = f"{folder} is a file."
+            if problem:
+                raise click.BadParameter(problem, context, option)
             os.environ[variable] = folder
             get_flags(context)[variable] = name
 

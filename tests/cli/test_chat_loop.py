@@ -1,5 +1,6 @@
-"""A person chats at a terminal: commands, signals, pastes, a dying engine, a hostile
-model.
+"""A person chats at a terminal.
+
+Commands, signals and pastes; an engine that ends, and a model that is hostile.
 """
 
 import signal
@@ -23,7 +24,8 @@ from tests.support.dialogue import Dialogue
 
 GREEDY = ("--temperature", "0")
 ENDLESS = (*GREEDY, "--max-tokens", "60000", "--spec", "off")
-CTRL_C, CTRL_D = "\x03", "\x04"
+CTRL_C = "\x03"
+CTRL_D = "\x04"
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +88,9 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
 
 
 def test_tab_paste_and_edit(demo: Dialogue) -> None:
-    """Tab completes a command, a paste is one message, an edit without text offers the
-    last.
+    """Tab completes a command, and a paste is one message.
+
+    An edit without text offers the last message.
     """
     demo.type("/sho\t")
     demo.until("/show")
@@ -222,7 +225,8 @@ def test_a_full_context_in_the_middle_of_an_answer(zoo: Zoo) -> None:
         chat.until("the context is full")
 
 
-THOUGHT, HELLO = "They greet me; I greet back.", "Hello there.\n"
+THOUGHT = "They greet me; I greet back."
+HELLO = "Hello there.\n"
 
 
 @pytest.mark.parametrize(

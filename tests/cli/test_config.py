@@ -93,13 +93,15 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(file: Path) -> None:
         (("set", "keys.chat.panel", "p"), "p is needed for typing"),
     ]:
         done = config(*arguments)
-        assert (
-            done.code == 2 and said in done.err and not done.out and not file.exists()
-        )
+        assert done.code == 2
+        assert said in done.err
+        assert not done.out
+        assert not file.exists()
 
 
 def test_a_damaged_file_stops_commands_and_is_never_written(file: Path) -> None:
-    file.write_text(before := "[screen]\ntheme = \n")
+    before = "[screen]\ntheme = \n"
+    file.write_text(before)
     where = f"{file}:2:9: invalid value"
     for verb in (
         ("list",),

@@ -1,5 +1,6 @@
-"""Chats that are kept, on the command line: listed, found, shown, exported, removed,
-continued.
+"""Saved chats on the command line.
+
+They are listed, found, shown, exported, removed and continued.
 """
 
 import signal

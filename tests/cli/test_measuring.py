@@ -1,6 +1,4 @@
-"""`localspec bench` and `localspec verify`: reports, exit codes, and what Ctrl+C
-leaves.
-"""
+"""`localspec bench` and `verify`: reports, exit codes, and what Ctrl+C leaves."""
 
 import json
 from collections.abc import Iterator
@@ -124,7 +122,8 @@ class Failing(Scripted):
 
     def __init__(self, says: Draw, what: Any) -> None:
         super().__init__(says)
-        self._what, self._asked = what, 0
+        self._what = what
+        self._asked = 0
 
     def generate(self, request: GenerateCommand) -> Iterator[Event]:
         self._asked += 1

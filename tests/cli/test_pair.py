@@ -1,6 +1,4 @@
-"""`localspec pair`: suggested pairs, verdicts, and drafts judged by answers of their
-target.
-"""
+"""`localspec pair`: suggestions, verdicts, and drafts judged by answers."""
 
 import json
 from contextlib import closing
@@ -69,7 +67,8 @@ def test_drafts_are_judged_by_kept_answers_with_the_seeds_they_had(zoo: Zoo) -> 
     """The target itself drafts what it answered, by the noise of the chat's seed."""
     asked = ("pair", "test", zoo["chatty"], zoo["chatty"], "--chats", "--json")
     assert "kept chats" in localspec(*asked).document["error"]["message"]
-    conversation, settings = Conversation(7, "be brief"), ChatSettings(max_tokens=60)
+    settings = ChatSettings(max_tokens=60)
+    conversation = Conversation(7, "be brief")
     conversation.ask("Say it again")
     conversation.set_model(zoo["chatty"].stem)
     with (

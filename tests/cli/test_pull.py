@@ -225,7 +225,8 @@ def test_run_asks_before_it_pulls(computer: Installation) -> None:
             person.until("Download? [Y/n]")
             person.type(f"{key}\r")
             assert person.end() == code, person.said
-        assert computer.finals() == (BOTH if key == "y" else [])
+        downloaded = BOTH if key == "y" else []
+        assert computer.finals() == downloaded
 
 
 @pytest.mark.parametrize("name", ["LOCALSPEC_PLAIN", "TERM"])

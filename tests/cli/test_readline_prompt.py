@@ -10,7 +10,8 @@ class Typist:
     """Types these lines; pasted ones wait already when the one before was read."""
 
     def __init__(self, *lines: str, pasted: int = 0) -> None:
-        self.lines, self.pasted = list(lines), pasted
+        self.lines = list(lines)
+        self.pasted = pasted
         self.prompts: list[str] = []
 
     def ask(self, prompt: str) -> str:

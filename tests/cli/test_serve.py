@@ -30,10 +30,12 @@ def started(
     )
     try:
         assert process.stderr is not None
-        lines, url = [], ""
+        lines: list[str] = []
+        url = ""
         for line in process.stderr:
             lines.append(line)
-            if (found := re.search(r"serving \S+ at (http\S+)/v1", line)) is not None:
+            found = re.search(r"serving \S+ at (http\S+)/v1", line)
+            if found is not None:
                 url = found[1]
             if "ctrl+c" in line:
                 break

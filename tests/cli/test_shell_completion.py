@@ -13,11 +13,14 @@ from tests.support.run_command import ROOT, command, finish, localspec
 
 
 def completed(words: str) -> list[str]:
-    at = str(len(words.split()) - (not words.endswith(" ")))
+    """What bash offers for the last word; a space at the end begins a new one."""
+    position = len(words.split())
+    if not words.endswith(" "):
+        position -= 1
     env = {
         "_LOCALSPEC_COMPLETE": "bash_complete",
         "COMP_WORDS": words,
-        "COMP_CWORD": at,
+        "COMP_CWORD": str(position),
     }
     done = localspec(env=env)
     assert done.code == 0, done.err

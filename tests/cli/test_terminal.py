@@ -63,7 +63,8 @@ def test_colour(
         )
     else:
         done = run_command.localspec("run", path, "--draft", path, *more, env=env)
-        code, seen = done.code, done.out
+        code = done.code
+        seen = done.out
         assert not run_command.harmful(done.err.encode(), colour=True)
     assert (
         code == 0
@@ -102,7 +103,7 @@ def test_a_terminal_that_knows_no_unicode(zoo: Zoo, env: dict[str, str]) -> None
 
 @POSIX
 def test_a_reader_that_leaves_is_no_error(zoo: Zoo) -> None:
-    """`localspec run … | head -c 8`"""
+    """The command is `localspec run … | head -c 8`."""
     with subprocess.Popen(
         run_command.command(
             "run", zoo["chatter"], "-p", "a", *GREEDY, "--max-tokens", "1000000"
@@ -140,19 +141,22 @@ def test_an_interrupt_keeps_what_was_said(
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=run_command.TIMEOUT)
     assert process.returncode == 130 and b"Traceback" not in err
-    document = json.loads(out) if form else {"text": out.decode()}
-    assert document["text"].startswith(" one two three")
-    assert document["finish_reason"] == "cancelled" if form else out.endswith(b"\n")
+    if form:
+        document = json.loads(out)
+        assert document["text"].startswith(" one two three")
+        assert document["finish_reason"] == "cancelled"
+    else:
+        assert out.decode().startswith(" one two three")
+        assert out.endswith(b"\n")
 
 
 def test_nothing_hostile_is_held_back_to_the_end(zoo: Zoo) -> None:
     """What might become a stop text comes last, on another way."""
     stop = ("--stop", f"{HOSTILE[1]}X", "--max-tokens", "2", "--tokens")
     done = run_command.localspec("run", zoo["hostile"], "-p", "a", *GREEDY, *stop)
-    assert (done.code, done.text.split("·")[0]) == (
-        0,
-        " one",
-    ) and not run_command.harmful(done.out)
+    assert done.code == 0
+    assert done.text.split("·")[0] == " one"
+    assert not run_command.harmful(done.out)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -167,15 +171,16 @@ def test_the_writer_takes_away_what_harms(
     terminal.echo_json({"text": text})
     terminal.ProgressLine(quiet=False, interval=0).show(text, is_step=True)
     out, err = capfd.readouterr()
-    assert not run_command.harmful(out.encode()) and not run_command.harmful(
-        err.encode()
-    )
+    assert not run_command.harmful(out.encode())
+    assert not run_command.harmful(err.encode())
     assert out.startswith("a ") and out.index("c") < out.index("\n"), "one line"
 
 
 def test_every_line_of_a_command_passes_the_writer() -> None:
-    """Others print an answer's text, which is sanitized token by token, or numbers of
-    requests.
+    """Two files print by themselves.
+
+    One prints an answer's text, which is sanitized token by token; the other prints
+    numbers of requests.
     """
     allowed = {"answer_printer.py": {"sys.stdout.write"}, "serve.py": {"print"}}
     for path in (run_command.ROOT / "localspec" / "cli").glob("*.py"):

@@ -42,10 +42,15 @@ def test_the_document_has_every_value_as_the_table_has_it() -> None:
 
 def row(value: Option) -> list[str]:
     """One line of the table in docs/settings.md."""
-    default, setting = value.value_type.to_toml(value.default), value.setting
+    setting = value.setting
+    default = value.value_type.to_toml(value.default)
     usual = setting.unset_label if default is None else f"`{str(default).lower()}`"
-    flags = setting.flags or (value.flag if value.about else "")
-    before = f"`{value.env_var}`" + (f", `{flags}`" if flags else "")
+    flags = setting.flags
+    if not flags and value.about:
+        flags = value.flag
+    before = f"`{value.env_var}`"
+    if flags:
+        before += f", `{flags}`"
     when = setting.takes_effect or "at once"
     return [
         value.label,
