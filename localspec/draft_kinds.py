@@ -63,8 +63,10 @@ class DraftKind(NamedTuple):
     Only the engine process imports it.
     """
     needs: DraftNeeds
-    """What drafts: nothing but the text, a draft model with the target's vocabulary, a
-    head that reads the target's hidden states, or a model with another vocabulary.
+    """What it needs beside the text.
+
+    That is nothing, a draft model with the target's vocabulary, a head that reads the
+    target's hidden states, or a draft model with another vocabulary.
     """
     article: str = "a"
     description: str = ""
@@ -74,22 +76,25 @@ class DraftKind(NamedTuple):
     preference: int = 100
     """The best draft of a target has the lowest number, where no speed is known."""
     search_rank: int = 100
-    """Of a head: which one a model's folder offers first, as in llama.cpp."""
+    """Which head of a model's folder is offered first, as in llama.cpp."""
     drafts_blocks: bool = False
     """Whether one pass drafts all tokens of a round; otherwise each token takes one."""
     typical_acceptance: TypicalAcceptance | None = None
     """None: it is not estimated."""
     pairing: str = ""
-    """The import path of a check of a target and a draft model whose vocabularies
-    differ (`models/pair_compatibility.py`); the verdict decides that this kind drafts.
+    """The import path of a check of two models whose vocabularies differ.
+
+    `models/pair_compatibility.py` calls it. If its verdict is `verdict`, this kind
+    drafts.
     """
     verdict: str = ""
     """The verdict of that check, in JSON."""
     verdict_title: str = ""
-    """It in a sentence."""
+    """The verdict in a sentence."""
     loader: str = ""
-    """The import path of a function that prepares a loaded draft model for this kind
-    (`engine/loaded_pair.py`); empty if it needs no preparation.
+    """The import path of a function that prepares a loaded draft model for this kind.
+
+    `engine/loaded_pair.py` calls it. Empty if nothing is to be prepared.
     """
     n_output_rows: int = 1
     """Rows of logits that a pass of its draft model returns."""
@@ -107,7 +112,7 @@ class DraftKind(NamedTuple):
 
     @property
     def noun(self) -> str:
-        """It in a sentence: an EAGLE-3 head."""
+        """Its name in a sentence, with an article: an EAGLE-3 head."""
         if self.needs == "model":
             return "a model"
         what = f"{self.title} head" if self.is_head else self.title
