@@ -148,8 +148,8 @@ def read_files(
 ) -> tuple[dict[str, CatalogModel], dict[str, CatalogPair]]:
     """Models and pairs by id, from paths and texts.
 
-    A later file's entry replaces or hides an earlier one of the same id; hiding a model removes
-    its pairs.  What is good for something, or has a draft, also has a pair with prompt lookup.
+    A later file's entry replaces or hides an earlier one of the same id; hiding a model
+    removes its pairs. Targets without a pair with prompt lookup get one (`_add_lookup`).
     Raises UsageError for a damaged file.
     """
     models: dict[str, CatalogModel] = {}
@@ -190,16 +190,24 @@ def _add_lookup(
     pairs: Iterable[CatalogPair],
     hidden: Collection[str],
 ) -> dict[str, CatalogPair]:
-    """Pairs for targets, by their use or a pair, that have none with prompt lookup."""
-    drafts = {(pair.target.id, pair.draft_kind == "lookup") for pair in pairs}
-    return {
-        f"{id_}+lookup": _read_pair({"target": id_}, models)
-        for id_, model in models.items()
-        if model.repo
-        and (model.use or (id_, False) in drafts)
-        and (id_, True) not in drafts
-        if f"{id_}+lookup" not in hidden
-    }
+    """Pairs with prompt lookup, for the targets that have none.
+
+    A target is a model of a repository that has a use, or a pair with a draft.
+    """
+    with_lookup = set[str]()
+    with_draft = set[str]()
+    for pair in pairs:
+        group = with_lookup if pair.draft_kind == "lookup" else with_draft
+        group.add(pair.target.id)
+    added: dict[str, CatalogPair] = {}
+    for id_, model in models.items():
+        is_target = bool(model.use) or id_ in with_draft
+        if not model.repo or not is_target or id_ in with_lookup:
+            continue
+        pair_id = f"{id_}+lookup"
+        if pair_id not in hidden:
+            added[pair_id] = _read_pair({"target": id_}, models)
+    return added
 
 
 def _read_samplings(document: dict[str, Any]) -> dict[str, MakerSampling]:
