@@ -18,7 +18,6 @@ from localspec.cli.terminal import echo, echo_json, notify, terminal_width
 from localspec.fit import machine_profile, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
-from localspec.fit.plan import confirm_plan
 from localspec.fit.speed import UseCase
 from localspec.fit.suggestions import SuggestionCriteria
 from localspec.launch import ResolvedPair
@@ -98,12 +97,12 @@ def command(ref: str, **given: Any) -> int:
     draft = subject.draft.reference if subject.draft else None
     load = replace(wishes.load, target=subject.target.reference, draft=draft)
     load = with_settings(load, remote_hosts=machine.remote_hosts)
-    plan = advisor.advise(replace(wishes, load=load, default_draft=default_draft))
+    wishes = replace(wishes, load=load, default_draft=default_draft)
+    plan = advisor.advise_counted(wishes, subject)
     if plan.skipped_draft:
         subject = PairShapes(subject.target)
     if not plan.load.target_settings.remote_hosts:
         machine = machine_profile.without_remote(machine)
-    plan = confirm_plan(plan, subject, machine)
     answer = FitAnswer(
         subject=subject,
         plan=plan,
@@ -121,7 +120,7 @@ def command(ref: str, **given: Any) -> int:
         transfer = describe_transfer(plan)
         if transfer:
             echo(transfer)
-    return 4 if plan.verdict == "no" else 0
+    return 0 if plan.verdict.can_load else 4
 
 
 def _print_json(answer: FitAnswer) -> None:

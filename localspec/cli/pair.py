@@ -76,7 +76,7 @@ def _suggest(
             echo(f"   {reason}")
     if len(suggestions) > len(shown):
         echo(f"{len(suggestions) - len(shown)} more with --all", err=True)
-    if suggestions and suggestions[0].verdict != "no":
+    if suggestions and suggestions[0].verdict.can_load:
         echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
     else:
         echo("No pair fits.", err=True)
@@ -221,6 +221,6 @@ def _suggestion_to_json(suggestion: PairSuggestion) -> dict[str, object]:
         "bytes": suggestion.bytes,
         "needed": suggestion.needed_bytes,
         "verdict": suggestion.verdict,
-        "speed": suggestion.fit.speed.speculative if suggestion.fit else None,
+        "speed": suggestion.plan.speed.speculative if suggestion.plan else None,
         "reasons": list(suggestion.reasons),
     }

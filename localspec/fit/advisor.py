@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate, pairwise, product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +14,14 @@ from msgspec.structs import replace
 from localspec.errors import Hint, UsageError
 from localspec.fit import machine_profile, placement
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.plan import DeviceFit, Plan, estimate_plan
+from localspec.fit.pair_shapes import PairShapes
+from localspec.fit.plan import (
+    DeviceFit,
+    FitVerdict,
+    Plan,
+    confirm_plan,
+    estimate_plan,
+)
 from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
 from localspec.machine import remote_devices
@@ -25,15 +31,15 @@ from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
 from localspec.units import gib, token_rate
 
 _RECURRENT_DRAFT_MAX = (6, 4, 2)
-"""Draft lengths for a target with recurrent state: each token takes a copy of the state, 150 MiB
-for a 27B, and MTP layers are used with 2 to 4.  Without a draft the search also tries 0.
+"""Draft lengths for a target with recurrent state, the longest first.
+
+Each draft token takes a copy of the state, 150 MiB for a 27B, and MTP layers are used
+with 2 to 4.  Without a draft the search also tries 0.
 """
 _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 _LONG_CTX_FREE_SHARE = 0.1
-"""A context longer than `_COMFORTABLE_CTX` needs this share of usable memory to stay
-free.
-"""
+"""Of the usable memory, that a context longer than `_COMFORTABLE_CTX` leaves free."""
 _KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
 """Quality of answers by KV cache type, relative to f16."""
 _TIGHT_SCORE = 0.7
@@ -41,7 +47,7 @@ _LONG_CTX_SCORE = 1.05
 # Without swa_full a rollback may change the last bits of later logits.
 _SWA_CUT_SCORE = 0.985
 _EXACT_KV: KvType = "q8_0/f16"
-"""Of the types with which a CPU's attention computes every width alike the fastest."""
+"""The fastest type with which a CPU's attention computes every width alike."""
 _EXACT_NOTE = (
     "Exact mode: the KV cache is {}, so that this CPU's attention computes passes of every width "
     "alike. Products with weights may still differ by width: localspec verify --exact shows it."
@@ -51,10 +57,14 @@ _GPU_BYTES_PER_S = 400e9
 _CPU_BYTES_PER_S = 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
 _MIN_REMOTE_GAIN = 1.25
-"""Speed-up by other computers, as estimated, that is worth sending them the model at each load.
-"""
-# Of the draft model: it reads prompts slower, with a quarter of the buffers.
+"""An estimated speed-up that is worth sending other computers the model at each load."""
 _SMALL_UBATCH = 128
+"""Batch size of a draft model that is short of memory.
+
+It reads prompts slower, with a quarter of the buffers.
+"""
+_MAX_NEW_SEARCHES = 3
+"""Searches for other settings after llama.cpp has counted more than was estimated."""
 
 
 class SettingsRequest(Struct, frozen=True):
@@ -67,29 +77,60 @@ class SettingsRequest(Struct, frozen=True):
     cpu_moe: int | None = None
     draft_n_gpu_layers: int | None = None
     default_draft: str = ""
-    """What the draft is if nobody named it, such as "the model's own MTP layer": then
-    it is left out unless `pair suggest` would rank it before prompt lookup.
+    """What the draft is if nobody named it, such as "the model's own MTP layer".
+
+    Then it is left out unless `pair suggest` would rank it before prompt lookup.
     """
     draft_note: str = ""  # A remark to show about the draft.
     exact: bool = False
     skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
     can_skip_remote: bool = False
-    """Use other computers only if they can be reached, and if the pair does not fit here or is
-    slower.
+    """Use other computers only if they can be reached and are worth it.
+
+    They are if the pair does not fit here, or is slower.
     """
+
+
+class SettingsChange(Struct, frozen=True):
+    """One setting that could be another."""
+
+    change: str  # For people, such as "context 4,096".
+    flags: str  # For the command line, such as "--ctx 4096".
+    drawback: str
+    load: LoadCommand  # With the change.
 
 
 class MemorySaving(Struct, frozen=True):
     """A single settings change that saves memory."""
 
-    change: str  # For people, such as "context 4,096".
-    flags: str  # For the command line, such as "--ctx 4096".
+    change: str  # As in SettingsChange.
+    flags: str
     saved_bytes: int  # On the tightest device.
     drawback: str
-    fit: Plan
+    plan: Plan  # With the change.
+
+
+class DraftRank(NamedTuple):
+    """Ranks the drafts of one target, prompt lookup among them: the least is the best.
+
+    The shortest time wins, unless it costs the long context or the last memory.
+    """
+
+    does_not_fit: bool
+    is_short: bool  # There is no room for a long context.
+    is_full: bool
+    loses: bool
+    seconds: float  # For a token; infinite if unknown.
+
+    @property
+    def memory(self) -> tuple[bool, bool, bool]:
+        """The part that depends on memory alone."""
+        return self.does_not_fit, self.is_short, self.is_full
 
 
 class SettingsAdvisor:
+    """Chooses settings of one pair on one machine."""
+
     def __init__(
         self,
         target: ModelShape,
@@ -97,15 +138,18 @@ class SettingsAdvisor:
         machine: MachineProfile,
         use: UseCase | None = None,
     ) -> None:
-        self.target, self.draft, self.machine, self.use = target, draft, machine, use
+        self.target = target
+        self.draft = draft
+        self.machine = machine
+        self.use = use
 
     def estimate(self, load: LoadCommand, *, with_speed: bool = True) -> Plan:
         return estimate_plan(
             load,
             self.target,
             self.draft,
-            self.machine,
-            self.use,
+            machine=self.machine,
+            use=self.use,
             with_speed=with_speed,
         )
 
@@ -130,14 +174,71 @@ class SettingsAdvisor:
         explanation = _explain_choice(best, first, len(self.target.layers))
         return replace(best, explanation=explanation, exact_note=note)
 
+    def advise_counted(
+        self, request: SettingsRequest, pair: PairShapes, *, only_if_close: bool = False
+    ) -> Plan:
+        """As `advise`, with the memory that llama.cpp counts for these settings.
+
+        If it counts so much more than the estimate that the pair does not fit, the search
+        begins again, with as much less free memory.  Example: of 8 GiB, 7.9 are estimated
+        and 8.1 counted; so settings are sought that are estimated at 7.8 GiB at most.
+        `only_if_close`: counts only where the estimate's error could change the verdict.
+        """
+        plan = self.advise(request)
+        counted = self._count(plan, pair, only_if_close=only_if_close)
+        advisor = self
+        for _ in range(_MAX_NEW_SEARCHES):
+            if counted.verdict.can_load or not plan.verdict.can_load:
+                break
+            advisor = advisor._with_less_memory(plan, counted)
+            found = advisor.advise(request)
+            if not found.verdict.can_load:
+                break
+            # It is judged by the memory that is really free.
+            plan = replace(
+                self._for_devices_of(found).estimate(found.load),
+                explanation=found.explanation,
+                exact_note=found.exact_note,
+                skipped_draft=found.skipped_draft,
+            )
+            counted = self._count(plan, pair, only_if_close=only_if_close)
+        return counted
+
+    def _count(self, plan: Plan, pair: PairShapes, *, only_if_close: bool) -> Plan:
+        if only_if_close and not plan.is_too_close:
+            return plan
+        if not plan.load.draft:
+            pair = PairShapes(pair.target)
+        return confirm_plan(plan, pair, self._for_devices_of(plan).machine)
+
+    def _with_less_memory(self, plan: Plan, counted: Plan) -> SettingsAdvisor:
+        """For a machine that lacks what the count has found beyond the estimate."""
+        estimated = {each.device.name: each.needed for each in plan.all_fits}
+        excess: dict[str, int] = {}
+        for each in counted.all_fits:
+            name = each.device.name
+            excess[name] = each.needed - estimated[name]
+        machine = machine_profile.take_memory(self.machine, excess)
+        return SettingsAdvisor(self.target, self.draft, machine, self.use)
+
+    def _for_devices_of(self, plan: Plan) -> SettingsAdvisor:
+        """For the same machine, without other computers if the plan uses none."""
+        if plan.load.target_settings.remote_hosts:
+            return self
+        return self._without_remote()
+
+    def _without_remote(self) -> SettingsAdvisor:
+        alone = machine_profile.without_remote(self.machine)
+        return SettingsAdvisor(self.target, self.draft, alone, self.use)
+
     def _improve(self, request: SettingsRequest, first: Plan) -> Plan:
         """The best of the settings that were left open; `first` has the default ones."""
-        if first.verdict == "fits":
+        if first.verdict is FitVerdict.FITS:
             return self._extend_context(request, first)
-        if first.verdict == "unknown":
+        if first.verdict is FitVerdict.UNKNOWN:
             return first
         candidates = [*self._candidates(request)]
-        if first.verdict == "tight":
+        if first.verdict.can_load:
             candidates.insert(0, first)
         return max(candidates, key=self._score, default=first)
 
@@ -151,7 +252,7 @@ class SettingsAdvisor:
             reason = "there is no room for it"
         elif rank <= plain_rank:
             return drafting
-        elif rank[:3] > plain_rank[:3]:
+        elif rank.memory > plain_rank.memory:
             reason = "it leaves too little memory"
         else:
             rate = token_rate(estimate_tokens_per_second(drafting))
@@ -160,17 +261,21 @@ class SettingsAdvisor:
         skipped = f"Not drafting with {request.default_draft}: {reason}."
         return replace(plain, skipped_draft=skipped)
 
-    def _make_attention_exact(self, request: SettingsRequest, fit: Plan) -> LoadCommand:
-        """Keys of the target in q8_0, if they are in f16. Raises UsageError where that
-        cannot be, or does not suffice.
+    def _make_attention_exact(
+        self, request: SettingsRequest, plan: Plan
+    ) -> LoadCommand:
+        """Keys of the target in q8_0, if they are in f16.
+
+        Raises UsageError where that cannot be, or does not suffice.
         """
-        load, target = fit.load, self.target
-        used = fit.memory.target.on.items()
-        others = [
-            name for name, part in used if part.weights + part.kv and name != HOST
-        ]
+        load = plan.load
+        target = self.target
+        others = []
+        for name, part in plan.memory.target.on.items():
+            if name != HOST and part.weights + part.kv:
+                others.append(name)
         # With some attention llama.cpp refuses two types.
-        has_one_type = target.is_mla or target.architecture == "deepseek4"
+        has_one_type = target.is_mla or target.traits.needs_one_kv_type
         widths = {layer.n_embd_head_k for layer in target.layers if layer.has_kv}
         if others:
             message = (
@@ -198,48 +303,51 @@ class SettingsAdvisor:
         self, request: SettingsRequest
     ) -> Iterator[tuple[SettingsAdvisor, SettingsRequest]]:
         request = replace(request, can_skip_remote=False)
-        alone = machine_profile.without_remote(self.machine)
-        advisor = SettingsAdvisor(self.target, self.draft, alone, self.use)
-        yield (
-            advisor,
-            replace(request, load=with_settings(request.load, remote_hosts=())),
-        )
+        load = with_settings(request.load, remote_hosts=())
+        yield self._without_remote(), replace(request, load=load)
         if self.machine.remote_hosts:
             yield self, request
 
-    def find_longest_context(self, fit: Plan) -> int | None:
-        """The largest context up to the current one that fits; None if not even
-        CTX_STEP fits.
+    def find_longest_context(self, plan: Plan) -> int | None:
+        """The largest context up to the current one that fits.
+
+        None if not even CTX_STEP fits.
         """
 
         def is_too_long(steps: int) -> bool:
-            shorter = self.estimate(
-                with_both_settings(fit.load, n_ctx=steps * CTX_STEP)
-            )
-            return shorter.verdict not in ("fits", "unknown")
+            load = with_both_settings(plan.load, n_ctx=steps * CTX_STEP)
+            return not self.estimate(load).verdict.has_room
 
-        n_ctx = fit.load.target_settings.n_ctx or DEFAULT_CTX
+        n_ctx = plan.load.target_settings.n_ctx or DEFAULT_CTX
         most_steps = -(-n_ctx // CTX_STEP)
         steps = bisect(range(1, most_steps + 1), False, key=is_too_long)
         if not steps:
             return None
         return steps * CTX_STEP
 
-    def list_memory_savings(self, fit: Plan) -> tuple[MemorySaving, ...]:
+    def list_memory_savings(self, plan: Plan) -> tuple[MemorySaving, ...]:
         """Single changes that save memory: those that fit first, then the fastest."""
         has_gpu = bool(self.machine.devices)
-        tightest = fit.tightest
+        tightest = plan.tightest
         savings = []
-        for change, flags, drawback, load in _list_changes(fit.load, has_gpu):
-            changed = self.estimate(load)
+        for change in _list_changes(plan.load, has_gpu=has_gpu):
+            changed = self.estimate(change.load)
             needed = {each.device.name: each.needed for each in changed.all_fits}
             saved = tightest.needed - needed.get(tightest.device.name, 0)
             if saved > 0:
-                savings.append(MemorySaving(change, flags, saved, drawback, changed))
-        savings.sort(
-            key=lambda saving: (saving.fit.verdict == "no", -self._score(saving.fit))
-        )
-        return tuple(savings)
+                saving = MemorySaving(
+                    change=change.change,
+                    flags=change.flags,
+                    saved_bytes=saved,
+                    drawback=change.drawback,
+                    plan=changed,
+                )
+                savings.append(saving)
+
+        def sort_key(saving: MemorySaving) -> tuple[bool, float]:
+            return not saving.plan.verdict.can_load, -self._score(saving.plan)
+
+        return tuple(sorted(savings, key=sort_key))
 
     def default_settings(self, request: SettingsRequest) -> LoadCommand:
         """Both models fully offloaded, the default context, an f16 KV cache."""
@@ -257,16 +365,14 @@ class SettingsAdvisor:
         return with_settings(load, "draft", n_gpu_layers=n_draft)
 
     def can_avoid_layers_in_ram(self, request: SettingsRequest) -> bool:
-        """Whether the leanest settings with the draft fit without layers, except
-        experts, in RAM.
+        """Whether the leanest settings with the draft keep no layers in RAM.
 
-        A fast bound for long lists.
+        Experts may be there.  It is a fast bound for long lists.
         """
         load = self.default_settings(request)
         kv: KvType = request.kv or "q8_0"
-        lean = with_both_settings(
-            load, n_ctx=request.ctx or CONTEXT_SIZES[-1], kv_type=kv
-        )
+        n_ctx = request.ctx or CONTEXT_SIZES[-1]
+        lean = with_both_settings(load, n_ctx=n_ctx, kv_type=kv)
         lean = with_settings(lean, swa_full=False)
         if self.target.can_rollback:
             lean = replace(
@@ -276,33 +382,36 @@ class SettingsAdvisor:
             lean = with_settings(lean, "draft", n_ubatch=_SMALL_UBATCH)
         if self.target.is_moe and request.cpu_moe is None:
             lean = self._fewest_experts_in_ram(lean) or lean
-        return self.estimate(lean, with_speed=False).verdict != "no"
+        return self.estimate(lean, with_speed=False).verdict.can_load
 
     def _extend_context(self, request: SettingsRequest, first: Plan) -> Plan:
         """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
-        longer = [ctx for ctx in CONTEXT_SIZES if _n_ctx(first.load) < ctx]
-        sizes = [(ctx, True) for ctx in longer]
+        longer = [ctx for ctx in CONTEXT_SIZES if ctx > _n_ctx(first.load)]
+        variants = [(ctx, True) for ctx in longer]
         if longer and self.target.n_swa > 0:
             # The shortest of them once more, with its cache cut to the window.
-            sizes.append((longer[-1], False))
-        for ctx, swa_full in sizes:
+            variants.append((longer[-1], False))
+        for ctx, swa_full in variants:
             if ctx > self.target.n_ctx_train:
                 continue
             load = with_settings(first.load, n_ctx=ctx, swa_full=swa_full)
             plan = self.estimate(load)
-            if plan.verdict == "fits" and _leaves_enough(plan):
+            if plan.verdict is FitVerdict.FITS and _leaves_enough(plan):
                 return plan
         return first
 
     def _candidates(self, request: SettingsRequest) -> Iterator[Plan]:
-        """What fits, by draft variant, KV cache type, sliding-window cache and context
-        size.
+        """The plans that fit.
+
+        They differ by draft variant, KV cache type, sliding-window cache and context size.
         """
         defaults = self.default_settings(request)
         settings = defaults.target_settings
-        kv_types: list[KvType] = [request.kv] if request.kv else ["f16", "q8_0"]
+        kv_types: list[KvType] = ["f16", "q8_0"]
+        if request.kv:
+            kv_types = [request.kv]
         if settings.flash_attn == "off":
             kv_types = [kv for kv in kv_types if not kv.startswith("q")]
         sizes = [settings.n_ctx or DEFAULT_CTX]
@@ -315,42 +424,47 @@ class SettingsAdvisor:
             sizes = sorted({*sizes, *others}, reverse=True)
         # With swa_full, sliding-window layers keep all tokens, which makes rollback
         # exact.
-        swa_variants = (True, False) if self.target.n_swa else (True,)
+        swa_variants = [True]
+        if self.target.n_swa:
+            swa_variants.append(False)
         caches = list(product(kv_types, swa_variants))
         # In RAM a shorter context than usual frees too little to be worth it.
-        shared = [n for n in sizes if n >= _n_ctx(defaults)]
+        sizes_with_ram = [n for n in sizes if n >= _n_ctx(defaults)]
         for draft in self._draft_variants(defaults, request):
             for kv, swa_full in caches:
-                load = with_settings(
-                    with_both_settings(draft, kv_type=kv), swa_full=swa_full
-                )
-                whole = list(self._whole(load, sizes))
-                yield from whole
-                if whole:
-                    last = whole[-1]
-                    if last.verdict == "fits" and _n_ctx(last.load) == sizes[0]:
+                load = with_both_settings(draft, kv_type=kv)
+                load = with_settings(load, swa_full=swa_full)
+                plans = list(self._try_sizes(load, sizes))
+                yield from plans
+                if plans:
+                    last = plans[-1]
+                    is_longest = _n_ctx(last.load) == sizes[0]
+                    if last.verdict is FitVerdict.FITS and is_longest:
                         break  # What costs quality gains nothing.
                 if self.machine.devices and request.n_gpu_layers is None:
-                    for ctx in shared:
-                        yield from self._partly_in_ram(
-                            with_both_settings(load, n_ctx=ctx), request
-                        )
+                    for ctx in sizes_with_ram:
+                        sized = with_both_settings(load, n_ctx=ctx)
+                        yield from self._partly_in_ram(sized, request)
 
-    def _whole(self, load: LoadCommand, sizes: Sequence[int]) -> Iterator[Plan]:
-        """As placed, down to the first context that fits: a shorter one is no faster."""
+    def _try_sizes(self, load: LoadCommand, sizes: Sequence[int]) -> Iterator[Plan]:
+        """The layers as placed, down to the first context that fits.
+
+        A shorter one is no faster.
+        """
         for ctx in sizes:
             sized = with_both_settings(load, n_ctx=ctx)
-            fit = self.estimate(sized, with_speed=False)
-            if fit.verdict != "no":
+            verdict = self.estimate(sized, with_speed=False).verdict
+            if verdict.can_load:
                 yield self.estimate(sized)
-            if fit.verdict == "fits":
+            if verdict is FitVerdict.FITS:
                 return
 
     def _draft_variants(
         self, defaults: LoadCommand, request: SettingsRequest
     ) -> Iterator[LoadCommand]:
-        """As requested, with smaller buffers, on the CPU, and none; with fewer rollback
-        states.
+        """The draft as requested, with smaller buffers, on the CPU, and none.
+
+        Where a draft token takes a copy of the state, each of them with fewer tokens.
         """
         lengths = []
         if defaults.draft:
@@ -386,7 +500,7 @@ class SettingsAdvisor:
         if fullest is None:
             return
         plan = self.estimate(fullest)
-        if plan.verdict != "no":
+        if plan.verdict.can_load:
             yield plan
 
     def _fewest_experts_in_ram(self, load: LoadCommand) -> LoadCommand | None:
@@ -396,51 +510,71 @@ class SettingsAdvisor:
         )
 
     def _balance(self, load: LoadCommand) -> LoadCommand:
-        """With the layers shared by several GPUs by their bytes: without experts they
-        are small.
+        """Shares the layers between several GPUs by their bytes, not by their number.
+
+        Layers whose experts are in RAM are small.  Example: two GPUs with equal room, and
+        bytes of 1, 1, 1, 3 and 3 for four layers and the output.  Half of the 9 bytes ends
+        within the fourth, so the shares are 3 and 2.
         """
-        settings, shape = load.target_settings, self.target
+        settings = load.target_settings
         devices = placement.offload_devices(settings, self.machine.devices)
         if len(devices) < 2 or settings.tensor_split or settings.split_mode != "layer":
             return load
-        free = [*accumulate(max(1, (d.free or 0) - reserve_bytes(d)) for d in devices)]
+
         sizes = []
-        for il, layer in enumerate(shape.layers):
-            are_experts_here = il >= settings.cpu_moe
-            sizes.append(layer.weights + (layer.experts if are_experts_here else 0))
-        sizes.append(shape.output_matrix)
-        sums = [*accumulate(sizes)]
-        ends = (bisect(sums, sums[-1] * each / free[-1]) for each in free)
-        shares = tuple(float(end - start) for start, end in pairwise((0, *ends)))
+        for il, layer in enumerate(self.target.layers):
+            size = layer.weights
+            if il >= settings.cpu_moe:
+                size += layer.experts
+            sizes.append(size)
+        sizes.append(self.target.output_matrix)
+        bytes_up_to = list(accumulate(sizes))
+
+        room = []
+        for device in devices:
+            free = device.free or 0
+            room.append(max(1, free - reserve_bytes(device)))
+        room_up_to = list(accumulate(room))
+
+        ends = [0]
+        for each in room_up_to:
+            share = bytes_up_to[-1] * each / room_up_to[-1]
+            ends.append(bisect(bytes_up_to, share))
+        shares = tuple(float(end - start) for start, end in pairwise(ends))
         return with_settings(load, tensor_split=shares)
 
     def _fullest(
         self, numbers: Sequence[int], make_load: Callable[[int], LoadCommand]
     ) -> LoadCommand | None:
-        """The last that fits into the devices, if any; `numbers`: by growing need of
-        them.
+        """The load of the last number that fits into the devices, if any does.
+
+        `numbers` are in the order of growing need.
         """
 
         def is_too_large(number: int) -> bool:
-            fits = self.estimate(make_load(number), with_speed=False).device_fits
-            return any(each.verdict != "fits" for each in fits)
+            plan = self.estimate(make_load(number), with_speed=False)
+            verdicts = {each.verdict for each in plan.device_fits}
+            return bool(verdicts - {FitVerdict.FITS})
 
-        n = bisect(numbers, False, key=is_too_large)
-        return make_load(numbers[n - 1]) if n else None
+        n_fitting = bisect(numbers, False, key=is_too_large)
+        if n_fitting == 0:
+            return None
+        return make_load(numbers[n_fitting - 1])
 
-    def _score(self, fit: Plan) -> float:
-        """Tokens per second, reduced for a short context, a quantised KV cache and
-        tight memory.
+    def _score(self, plan: Plan) -> float:
+        """Tokens per second, reduced for what the settings cost.
+
+        That is a short context, a quantised KV cache, and tight memory.
         """
-        settings = fit.load.target_settings
+        settings = plan.load.target_settings
         wanted_ctx = min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         n_ctx = settings.n_ctx or wanted_ctx
-        score: float = estimate_tokens_per_second(fit)
+        score: float = estimate_tokens_per_second(plan)
         score *= _KV_TYPE_SCORES.get(settings.kv_type, 1.0)
         score *= min(1.0, n_ctx / wanted_ctx) ** 0.25
         if n_ctx > wanted_ctx:
             score *= _LONG_CTX_SCORE
-        if fit.verdict == "tight":
+        if plan.verdict is FitVerdict.TIGHT:
             score *= _TIGHT_SCORE
         if not settings.swa_full:
             score *= _SWA_CUT_SCORE
@@ -448,42 +582,56 @@ class SettingsAdvisor:
 
 
 def _leaves_enough(plan: Plan) -> bool:
-    """Whether a long context leaves its share of the memory free; a shorter one may fill
-    it.
+    """Whether a long context leaves its share of the memory free.
+
+    A shorter one may fill it.  Example: a share of 0.1 leaves 1 byte of 10 free, which
+    is 1/9 of the 9 that are needed.
     """
     share = 0.0
     if _n_ctx(plan.load) > _COMFORTABLE_CTX:
         share = _LONG_CTX_FREE_SHARE
-    used = [each for each in plan.all_fits if each.needed]
-    spare = min(((each.headroom or 0) / each.needed for each in used), default=1.0)
-    return spare >= share / (1 - share)
+    for each in plan.all_fits:
+        if not each.needed:
+            continue
+        headroom = each.headroom or 0
+        if headroom / each.needed < share / (1 - share):
+            return False
+    return True
 
 
-def estimate_tokens_per_second(fit: Plan) -> float:
+def estimate_tokens_per_second(plan: Plan) -> float:
     """The middle of the estimated range; if the speed is unknown, a rank by bytes read."""
-    speed = fit.speed.speculative or fit.speed.plain
+    speed = plan.speed.speculative or plan.speed.plain
     if speed is not None:
         return (speed[0] + speed[1]) / 2
-    gpu_bytes = sum(device_fit.target.weights for device_fit in fit.device_fits)
-    plain = 1 / (
-        1e-3 + gpu_bytes / _GPU_BYTES_PER_S + fit.host.target.weights / _CPU_BYTES_PER_S
+    gpu_bytes = sum(each.target.weights for each in plan.device_fits)
+    cpu_bytes = plan.host.target.weights
+    seconds = 1e-3 + gpu_bytes / _GPU_BYTES_PER_S + cpu_bytes / _CPU_BYTES_PER_S
+    rate = 1 / seconds
+    if plan.load.draft:
+        rate *= _TYPICAL_DRAFT_SPEEDUP
+    return rate
+
+
+def rank_draft(plan: Plan) -> DraftRank:
+    seconds = math.inf
+    if plan.speed.speculative is not None:
+        seconds = 1 / sum(plan.speed.speculative)
+    return DraftRank(
+        does_not_fit=not plan.verdict.can_load,
+        is_short=not plan.has_long_context,
+        is_full=plan.is_full,
+        loses=plan.loses,
+        seconds=seconds,
     )
-    return plain * (_TYPICAL_DRAFT_SPEEDUP if fit.load.draft else 1.0)
-
-
-def rank_draft(fit: Plan) -> tuple[bool, bool, bool, bool, float]:
-    """Of the drafts of one target, prompt lookup among them, the least comes first: the shortest
-    time, unless it costs the long context or the last memory.  An unknown time is infinite.
-    """
-    speed, is_short = fit.speed.speculative, not fit.has_long_context
-    seconds = 1 / sum(speed) if speed else math.inf
-    return fit.verdict == "no", is_short, fit.is_full, fit.loses, seconds
 
 
 def _rank_with_remote(plan: Plan) -> tuple[bool, float]:
     """What fits, then the fastest; without other computers unless they gain enough."""
-    gain = _MIN_REMOTE_GAIN if plan.load.target_settings.remote_hosts else 1.0
-    return plan.verdict != "no", estimate_tokens_per_second(plan) / gain
+    rate = estimate_tokens_per_second(plan)
+    if plan.load.target_settings.remote_hosts:
+        rate /= _MIN_REMOTE_GAIN
+    return plan.verdict.can_load, rate
 
 
 def _n_ctx(load: LoadCommand) -> int:
@@ -504,71 +652,92 @@ def with_both_settings(load: LoadCommand, **changes: Any) -> LoadCommand:
     return with_settings(load, "draft", **changes)
 
 
-def _list_changes(
-    load: LoadCommand, has_gpu: bool
-) -> Iterator[tuple[str, str, str, LoadCommand]]:
-    """Single changes: in words, as flags, its drawback, and the changed load command."""
-    settings, draft = load.target_settings, load.draft_settings if load.draft else None
-    both = partial(with_both_settings, load)
+def _list_changes(load: LoadCommand, *, has_gpu: bool) -> Iterator[SettingsChange]:
+    """Single changes that may save memory."""
+    settings = load.target_settings
     if settings.kv_type == "f16" and settings.flash_attn != "off":
-        loss = "almost no loss of quality"
-        yield "KV cache in q8_0", "--kv q8_0", loss, both(kv_type="q8_0")
-    for n in [size for size in CONTEXT_SIZES if size < (settings.n_ctx or DEFAULT_CTX)][
-        :2
-    ]:
-        yield f"context {n:,}", f"--ctx {n}", "room for fewer messages", both(n_ctx=n)
-    if draft and has_gpu and draft.n_gpu_layers:
-        on_cpu = with_settings(load, "draft", n_gpu_layers=0)
-        yield "draft on the CPU", "--draft-gpu-layers 0", "drafting is slower", on_cpu
-    if draft:
-        yield (
-            "no draft model",
-            "--draft none",
-            "prompt lookup only",
-            replace(load, draft=None),
+        yield SettingsChange(
+            change="KV cache in q8_0",
+            flags="--kv q8_0",
+            drawback="almost no loss of quality",
+            load=with_both_settings(load, kv_type="q8_0"),
         )
+    n_ctx = settings.n_ctx or DEFAULT_CTX
+    shorter = [size for size in CONTEXT_SIZES if size < n_ctx]
+    for size in shorter[:2]:
+        yield SettingsChange(
+            change=f"context {size:,}",
+            flags=f"--ctx {size}",
+            drawback="room for fewer messages",
+            load=with_both_settings(load, n_ctx=size),
+        )
+    if not load.draft:
+        return
+    if has_gpu and load.draft_settings.n_gpu_layers:
+        yield SettingsChange(
+            change="draft on the CPU",
+            flags="--draft-gpu-layers 0",
+            drawback="drafting is slower",
+            load=with_settings(load, "draft", n_gpu_layers=0),
+        )
+    yield SettingsChange(
+        change="no draft model",
+        flags="--draft none",
+        drawback="prompt lookup only",
+        load=replace(load, draft=None),
+    )
 
 
-def _explain_choice(fit: Plan, default_fit: Plan, n_layer: int) -> str:
+def _explain_choice(plan: Plan, default_plan: Plan, n_layer: int) -> str:
     """One line: the settings chosen and the reason.
 
-    `default_fit`: with default settings.
+    `default_plan`: with default settings.
     """
-    settings, draft = fit.load.target_settings, fit.load.draft_settings
-    has_lost_draft = bool(default_fit.load.draft and not fit.load.draft)
-    on_cpu = default_fit.load.draft_settings.n_gpu_layers and not draft.n_gpu_layers
-    parts = {
-        f"context {settings.n_ctx or 0:,} tokens": True,
-        f"KV cache in {settings.kv_type}": settings.kv_type != "f16",
-        f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU": fit.device_fits
-        and settings.n_gpu_layers != -1,
-        "KV cache limited to the sliding window": not settings.swa_full,
-        f"experts of {settings.cpu_moe} layers in RAM": settings.cpu_moe > 0,
-        "experts in RAM": settings.cpu_moe == ALL_LAYERS,
-        "no draft model": has_lost_draft,
-        "the draft on the CPU": on_cpu and not has_lost_draft,
-    }
-    described = ", ".join(part for part, applies in parts.items() if applies)
-    return f"{described}: {_describe_outcome(fit, default_fit, has_lost_draft)}"
+    settings = plan.load.target_settings
+    has_lost_draft = bool(default_plan.load.draft and not plan.load.draft)
+    parts = [f"context {settings.n_ctx or 0:,} tokens"]
+    if settings.kv_type != "f16":
+        parts.append(f"KV cache in {settings.kv_type}")
+    if plan.device_fits and settings.n_gpu_layers != ALL_LAYERS:
+        parts.append(f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU")
+    if not settings.swa_full:
+        parts.append("KV cache limited to the sliding window")
+    if settings.cpu_moe == ALL_LAYERS:
+        parts.append("experts in RAM")
+    elif settings.cpu_moe > 0:
+        parts.append(f"experts of {settings.cpu_moe} layers in RAM")
+    if has_lost_draft:
+        parts.append("no draft model")
+    elif _moved_draft_to_cpu(plan, default_plan):
+        parts.append("the draft on the CPU")
+    outcome = _describe_outcome(plan, default_plan, has_lost_draft=has_lost_draft)
+    return f"{', '.join(parts)}: {outcome}"
 
 
-def _describe_outcome(fit: Plan, default_fit: Plan, has_lost_draft: bool) -> str:
-    for each in fit.device_fits:
-        if each.verdict == "unknown":
+def _moved_draft_to_cpu(plan: Plan, default_plan: Plan) -> bool:
+    was_on_gpu = default_plan.load.draft_settings.n_gpu_layers != 0
+    return was_on_gpu and plan.load.draft_settings.n_gpu_layers == 0
+
+
+def _describe_outcome(plan: Plan, default_plan: Plan, *, has_lost_draft: bool) -> str:
+    for each in plan.device_fits:
+        if each.verdict is FitVerdict.UNKNOWN:
             return f"free memory of {_describe_device(each)} is unknown"
-    tightest, default = fit.tightest, default_fit.tightest
+    tightest = plan.tightest
     device = _describe_device(tightest)
-    if fit.verdict == "no":
+    if not plan.verdict.can_load:
         free = gib(tightest.device.free or 0)
         return f"needs {gib(tightest.needed)} of {device}, which has {free} free"
-    if fit is default_fit or default_fit.verdict == "fits":
+    if plan is default_plan or default_plan.verdict is FitVerdict.FITS:
         spare = tightest.headroom or 0
-        return f"{gib(spare)} of {device} stay free" if spare > 0 else f"fills {device}"
-    needs = f"{gib(default.needed)} of {_describe_device(default)}, more than available"
-    subject = (
-        "with a draft model it needs" if has_lost_draft else "the default settings need"
-    )
-    return f"{subject} {needs}"
+        if spare > 0:
+            return f"{gib(spare)} of {device} stay free"
+        return f"fills {device}"
+    default = default_plan.tightest
+    needed = f"{gib(default.needed)} of {_describe_device(default)}"
+    if has_lost_draft:
+        return f"with a draft model it needs {needed}, more than available"
+    return f"the default settings need {needed}, more than available"
 
 
 def _describe_device(device_fit: DeviceFit) -> str:

@@ -1,5 +1,6 @@
-"""Profile of a machine: its devices and speeds, of this computer or with a simulated
-GPU.
+"""The profile of a machine: its devices and their speeds.
+
+It describes this computer, or this computer with a simulated GPU.
 """
 
 from __future__ import annotations
@@ -46,14 +47,19 @@ class MachineProfile(Struct, frozen=True):
 def detect(refresh: bool = False) -> MachineProfile:
     """This computer, with the speeds measured on it."""
     detected = device_detection.detect_devices(refresh)
-    records = measurements.MeasurementStore(
-        paths.data_dir() / "measured.sqlite"
-    ).read_all()
+    store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
+    records = store.read_all()
     nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
     types = type_speeds.read_types()
     hardware = calibration.calibrate(nominal, records, types)
     past_loads = tuple(record.memory for record in records if record.memory)
-    return MachineProfile(detected.devices, detected.cpu, hardware, past_loads, types)
+    return MachineProfile(
+        devices=detected.devices,
+        cpu=detected.cpu,
+        hardware=hardware,
+        past_loads=past_loads,
+        types=types,
+    )
 
 
 def with_remote(machine: MachineProfile, remote: Sequence[Device]) -> MachineProfile:
@@ -68,6 +74,19 @@ def without_remote(machine: MachineProfile) -> MachineProfile:
     devices = tuple(device for device in machine.devices if device.link is None)
     hardware = replace(machine.hardware, devices=devices)
     return replace(machine, devices=devices, hardware=hardware)
+
+
+def take_memory(machine: MachineProfile, taken: Mapping[str, int]) -> MachineProfile:
+    """The same machine with so many bytes less free memory, by device name."""
+
+    def take(device: Device) -> Device:
+        n_bytes = taken.get(device.name, 0)
+        if device.free is None or n_bytes <= 0:
+            return device
+        return replace(device, free=max(0, device.free - n_bytes))
+
+    devices = tuple(take(device) for device in machine.devices)
+    return replace(machine, devices=devices, cpu=take(machine.cpu))
 
 
 def simulate(gpu: str | None, vram: float | None) -> MachineProfile:
@@ -86,7 +105,13 @@ def with_vram(vram_gib: float) -> MachineProfile:
     """This computer with a GPU of unknown speed and this much memory."""
     size = int(vram_gib * _GIB)
     gpu = Device(
-        "GPU0", f"a GPU with {gib(size)}", "gpu", size, size, "CUDA", simulated=True
+        "GPU0",
+        f"a GPU with {gib(size)}",
+        kind="gpu",
+        free=size,
+        total=size,
+        backend="CUDA",
+        simulated=True,
     )
     return _replace_gpu(detect(), gpu)
 
@@ -99,7 +124,10 @@ def with_catalog_gpu(
     machine = _replace_gpu(machine, gpu)
     if not gpu.unified:
         return machine
-    rest = int((vram_gib or spec.vram_gib[0]) * _GIB) - (gpu.total or 0)
+    whole_gib = vram_gib or spec.vram_gib[0]
+    rest = int(whole_gib * _GIB)
+    if gpu.total:
+        rest -= gpu.total
     cpu = replace(
         machine.cpu,
         description="the rest of its memory",
@@ -111,18 +139,18 @@ def with_catalog_gpu(
 
 
 def _replace_gpu(machine: MachineProfile, gpu: Device) -> MachineProfile:
-    """Of the measured speeds only the CPU's remain; a GPU that shares memory brings its
-    CPU.
+    """Keeps the measured speeds of the CPU, unless the GPU brings a CPU of its own.
+
+    One that shares its memory with a CPU does.
     """
     if gpu.unified:
         hardware = from_devices((gpu,), nominal_cpu((gpu,)))
     else:
         before = machine.hardware
-        measured = {
-            key: speed
-            for key, speed in before.measured_speeds.items()
-            if key[0] == HOST
-        }
+        of_cpu = {}
+        for (device, weight_type), speed in before.measured_speeds.items():
+            if device == HOST:
+                of_cpu[device, weight_type] = speed
         hardware = from_devices((gpu,), before.nominal_speeds[HOST])
-        hardware = replace(hardware, measured_speeds=measured)
+        hardware = replace(hardware, measured_speeds=of_cpu)
     return replace(machine, devices=(gpu,), hardware=hardware)

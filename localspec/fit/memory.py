@@ -35,7 +35,6 @@ from localspec.fit.placement import (
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.machine.device import HOST, Device, DeviceMemory
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
-from localspec.models.gguf.architectures import GATED_ATTENTION
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import LoadCommand
 
@@ -54,7 +53,8 @@ _COMPUTE_ERROR = 0.25
 """By this share of the largest compute buffer the rule may be off."""
 _LOOSE_COMPUTE_ERROR = 0.6
 """The same with recurrent layers, compressed caches and heads, which compute more kinds
-of tensors."""
+of tensors.
+"""
 _SHARED_COMPUTE_ERROR = 0.8
 """The same if several devices compute: the rule does not know which one computes what."""
 _F16 = 1
@@ -90,6 +90,10 @@ class MemoryEstimate(Struct, frozen=True):
 
     llama.cpp does not count it.
     """
+
+    @property
+    def is_coarse(self) -> bool:
+        return self.method == "analytic"
 
     def of(self, device: str) -> DeviceMemory:
         target = self.target.of(device)
@@ -164,7 +168,8 @@ def estimate_model(
             weights=weights[backend],
             compute=_compute_bytes(shape, params, placed, backend),
         )
-    logits = 4 * params.n_outputs_max * (params.n_vocab or shape.n_vocab)
+    n_vocab = params.n_vocab or shape.n_vocab
+    logits = 4 * params.n_outputs_max * n_vocab
     output = logits + params.hidden_state_bytes(shape)
     return MemoryByDevice(on, output, placed)
 
@@ -187,8 +192,7 @@ def _weights(
     sums[cpu] += shape.input_bytes
     sums[output] += shape.output_bytes
     if shape.is_tied:
-        # llama.cpp loads gemma4's tied embeddings twice, also on the CPU.
-        is_copied = output != cpu or shape.architecture == "gemma4"
+        is_copied = output != cpu or shape.traits.always_copies_tied_table
         is_repacked = placed.repacks and shape.is_table_repacked
         if is_copied or is_repacked:
             sums[output] += shape.output_matrix
@@ -252,8 +256,8 @@ def _compute_bytes(
     if placed.is_partial and params.flash_attn_auto and shape.has_recurrent_state:
         # llama.cpp turns flash attention off where it would not run on its layer's
         # device: some models with short convolutions or Mamba layers.
-        is_gated = shape.architecture in GATED_ATTENTION
-        params = replace(params, flash_attn=params.flash_attn and is_gated)
+        stays_on = params.flash_attn and shape.traits.has_gated_attention
+        params = replace(params, flash_attn=stays_on)
     is_cpu = backend == placed.cpu_backend
     is_first_gpu = backend == 0 and placed.has_gpu
     row = 4 * params.n_ubatch * shape.n_embd  # Hidden states of a batch.

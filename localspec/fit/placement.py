@@ -81,19 +81,29 @@ def _resolve_params(
     settings = role.settings
     n_ctx = _round_up(n_ctx_requested)
     n_ubatch = min(max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH), n_ctx)
-    is_full = settings.swa_full and role.n_outputs_max > 1
+
+    n_ctx_swa = n_ctx
+    keeps_all_tokens = settings.swa_full and role.n_outputs_max > 1
+    if not keeps_all_tokens:
+        n_ctx_swa = _round_up(min(n_ctx, shape.n_swa + n_ubatch))
+
+    n_rs_seq = 0
+    if shape.can_rollback:
+        n_rs_seq = role.n_rs_seq
+
     kv_types = llama_params.KV_TYPES[settings.kv_type]
-    flash = settings.flash_attn != "off" and shape.architecture != "grok"
+    flash = settings.flash_attn != "off" and shape.traits.supports_flash_attention
+    # A V cache in blocks needs flash attention, so llama.cpp keeps it on.
+    has_blocks = GGML_TYPES[kv_types[1]][1] > 1
     return ContextParams(
         n_ctx=n_ctx,
-        n_ctx_swa=n_ctx if is_full else _round_up(min(n_ctx, shape.n_swa + n_ubatch)),
+        n_ctx_swa=n_ctx_swa,
         n_ubatch=n_ubatch,
         n_outputs_max=role.n_outputs_max,
-        n_rs_seq=role.n_rs_seq if shape.can_rollback else 0,
+        n_rs_seq=n_rs_seq,
         kv_types=kv_types,
         flash_attn=flash,
-        flash_attn_auto=settings.flash_attn == "auto"
-        and GGML_TYPES[kv_types[1]][1] == 1,
+        flash_attn_auto=settings.flash_attn == "auto" and not has_blocks,
         v_token_major=flash,
     )
 
@@ -237,30 +247,33 @@ def _assign_layers(
     cpu = len(devices)
     if not devices:
         n_offloaded = 0
-    places = [cpu] * (n_all - n_offloaded)
+    backends = [cpu] * (n_all - n_offloaded)
     if len(devices) == 1:
-        places += [0] * n_offloaded
+        backends += [0] * n_offloaded
     elif n_offloaded:
         ends = _cumulative_split(settings, devices, used_bytes)
         for i in range(n_offloaded):
-            place = bisect_right(ends, _to_float32(i / n_offloaded))
-            places.append(min(place, len(devices) - 1))
-    return tuple(places)
+            backend = bisect_right(ends, _to_float32(i / n_offloaded))
+            backends.append(min(backend, len(devices) - 1))
+    return tuple(backends)
 
 
 def _cumulative_split(
     settings: ContextSettings, devices: Sequence[Device], used_bytes: Mapping[str, int]
 ) -> list[float]:
-    """The end of each device's share of the layers, from 0 to 1, in the precision of
-    llama.cpp.
+    """The end of each device's share of the layers, from 0 to 1.
 
+    In the precision of llama.cpp, whose comparisons decide where a layer goes.
     Example: free memory of 24 and 8 GiB gives [0.75, 1.0].
     """
-    parts = list(settings.tensor_split[: len(devices)])
-    parts += [0.0] * (len(devices) - len(parts))
+    parts = [0.0] * len(devices)
+    for i, share in enumerate(settings.tensor_split[: len(devices)]):
+        parts[i] = share
     if not any(parts):
         # Also a device that the target fills gets a share, if a small one, of the draft.
-        least = 1 if used_bytes else 0
+        least = 0
+        if used_bytes:
+            least = 1
         for i, device in enumerate(devices):
             free = (device.free or 0) - used_bytes.get(device.name, 0)
             parts[i] = float(max(least, free))

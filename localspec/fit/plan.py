@@ -6,7 +6,7 @@ estimated compute buffers by llama.cpp's own counts, which needs the headers of 
 
 from __future__ import annotations
 
-from typing import Literal
+from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,9 +22,31 @@ from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
 from localspec.machine.memory_probe import ProbeError
 from localspec.protocol.wire import LoadCommand
 
-FitVerdict = Literal["fits", "tight", "no", "unknown"]
 
-WORST_FIRST: tuple[FitVerdict, ...] = ("no", "unknown", "tight", "fits")
+class FitVerdict(StrEnum):
+    """Whether something fits into the free memory; the worst verdict comes first."""
+
+    NO = "no"  # Needs more than is free.
+    UNKNOWN = "unknown"  # How much is free is unknown.
+    TIGHT = "tight"  # Uses what is reserved for other programs.
+    FITS = "fits"
+
+    @property
+    def rank(self) -> int:
+        """A better verdict has a higher rank."""
+        return list(FitVerdict).index(self)
+
+    @property
+    def can_load(self) -> bool:
+        """Whether nothing is known to be missing."""
+        return self is not FitVerdict.NO
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the reserve stays free, as far as is known."""
+        return self in (FitVerdict.FITS, FitVerdict.UNKNOWN)
+
+
 LONG_CONTEXT = 16_384  # Tokens; what has room for less ranks after what has it.
 _LEAST_LEFT = 0.01  # Of the memory, beside the reserve.
 _MIB = 1 << 20
@@ -42,16 +64,16 @@ _COMPARABLE_SHARE = 0.25
 
 
 def judge(needed: float, free: int | None, reserve: int) -> FitVerdict:
-    """no: exceeds the free memory; tight: uses what is reserved for other programs."""
+    """The verdict on one memory, in bytes."""
     if not needed:
-        return "fits"
+        return FitVerdict.FITS
     if free is None:
-        return "unknown"
+        return FitVerdict.UNKNOWN
     if needed > free:
-        return "no"
+        return FitVerdict.NO
     if needed > free - reserve:
-        return "tight"
-    return "fits"
+        return FitVerdict.TIGHT
+    return FitVerdict.FITS
 
 
 class DeviceFit(Struct, frozen=True):
@@ -66,6 +88,8 @@ class DeviceFit(Struct, frozen=True):
     sharing: tuple[DeviceFit, ...] = ()
     """GPUs that allocate in this memory: integrated ones, and Apple's."""
     has_head: bool = False  # The draft is a head.
+    is_coarse: bool = False
+    """Not counted by llama.cpp: every text says "about" before the figure."""
 
     @property
     def total(self) -> int:
@@ -101,8 +125,9 @@ class DeviceFit(Struct, frozen=True):
 
     @property
     def headroom(self) -> int | None:
-        """Bytes left above the reserve, negative if missing; None if free memory is
-        unknown.
+        """Bytes left above the reserve, negative if they are missing.
+
+        None if the free memory is unknown.
         """
         if self.device.free is None:
             return None
@@ -140,7 +165,8 @@ class Plan(Struct, frozen=True):
     @property
     def verdict(self) -> FitVerdict:
         """The worst verdict of any device."""
-        return min((each.verdict for each in self.all_fits), key=WORST_FIRST.index)
+        verdicts = (each.verdict for each in self.all_fits)
+        return min(verdicts, key=lambda verdict: verdict.rank)
 
     @property
     def loses(self) -> bool:
@@ -177,8 +203,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def is_too_close(self) -> bool:
-        """Whether a count by llama.cpp, which may take a second, could change the
-        verdict.
+        """Whether a count by llama.cpp could change the verdict; it may take a second.
 
         With remote devices nothing is counted: they serve one process at a time.
         """
@@ -187,26 +212,26 @@ class Plan(Struct, frozen=True):
         for each in self.all_fits:
             if not each.needed or each.headroom is None:
                 continue
-            if each.verdict == "tight" or each.missing <= self.error >= each.headroom:
+            if each.verdict is FitVerdict.TIGHT:
+                return True
+            if each.missing <= self.error and each.headroom <= self.error:
                 return True
         return False
 
     @property
     def tightest(self) -> DeviceFit:
-        """The device with the least headroom.
+        """The device that decides the verdict: of those with the worst, the fullest.
 
-        System memory counts only if it is missing some, or if a GPU shares it.
+        Where all have room, system memory counts only if there is no other device, or if
+        a GPU shares it.  Example: of a GPU that uses 2 GiB of its reserve (tight) and
+        system memory that lacks 1 GiB (no), it is system memory.
         """
-        known = [
-            each for each in self.all_fits if each.needed and each.headroom is not None
-        ]
-        gpus = [each for each in known if each is not self.host or each.sharing]
-        short = [each for each in known if (each.headroom or 0) < 0]
-        return min(
-            short or gpus or known,
-            key=lambda each: each.headroom or 0,
-            default=self.host,
-        )
+        used = [each for each in self.all_fits if each.needed]
+        decisive = [each for each in used if each.verdict == self.verdict]
+        if self.verdict is FitVerdict.FITS:
+            gpus = [each for each in decisive if each is not self.host or each.sharing]
+            decisive = gpus or decisive
+        return min(decisive, key=lambda each: each.headroom or 0, default=self.host)
 
     @property
     def missing_bytes(self) -> int:
@@ -235,7 +260,7 @@ def estimate_plan(
     *,
     with_speed: bool = True,
 ) -> Plan:
-    """In a few milliseconds, in half of them without the speed.
+    """The plan of these settings, in a few milliseconds; in half of them without speed.
 
     Raises UsageError for an impossible context, ModelFileError for inconsistent
     headers.
@@ -246,9 +271,13 @@ def estimate_plan(
     with refuse_inconsistent():
         estimate = memory.estimate_pair(load, target, draft, machine.devices)
         if with_speed:
-            placements = estimate.placements
             speed = estimate_speed(
-                load, target, draft, machine.hardware, placements, use
+                load,
+                target,
+                draft,
+                hardware=machine.hardware,
+                placements=estimate.placements,
+                use=use,
             )
     has_head = draft is not None and bool(draft.head_kind)
     device_fits, host = _fit_devices(estimate, machine, has_head=has_head)
@@ -306,12 +335,15 @@ def _fit_device(
         draft=draft,
         overhead=overhead,
         has_head=has_head,
+        is_coarse=estimate.is_coarse,
     )
 
 
 def _past_shortfall(name: str, n_bytes: int, machine: MachineProfile) -> int:
-    """Bytes by which an estimate of `n_bytes` is too low, if it is as wrong as the worst
-    of comparable loads here was.
+    """Bytes by which an estimate of `n_bytes` is too low, judged by past loads.
+
+    The worst of those that are comparable counts.  Example: one of 4 GiB took 4.2, which
+    is 5 % more; so an estimate of 8 GiB is 0.4 GiB too low.
     """
     shares = [0.0]
     for load in machine.past_loads:
@@ -327,11 +359,11 @@ def is_in_system_memory(device: Device) -> bool:
 
 
 def confirm_plan(plan: Plan, pair: PairShapes, machine: MachineProfile) -> Plan:
-    """The same settings with llama.cpp's counts; if the probe fails, the given plan with
-    a note.
+    """The same settings with llama.cpp's counts.
 
     Takes about a second the first time, then less than a tenth.  A plan from the
-    catalogue, or with remote devices, stays an estimate.
+    catalogue, or with remote devices, stays an estimate; if the probe fails, it does with
+    a note.
     """
     if pair.headers is None or machine.remote_hosts:
         return plan

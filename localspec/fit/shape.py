@@ -19,11 +19,8 @@ from localspec.machine.llama_params import has_amx
 from localspec.models import draft_heads
 from localspec.models.gguf.architectures import (
     ASSISTANTS,
-    GATED_ATTENTION,
-    HYBRID,
-    RECURRENT,
-    ROLLBACK,
-    WINDOWS,
+    Architecture,
+    find_architecture,
 )
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import TensorInfo
@@ -121,6 +118,11 @@ class ModelShape(Struct, frozen=True, eq=False, dict=True):
     has_reduced_vocab: bool = False
     has_mtp_output: bool = False  # The MTP layer has an output matrix of its own.
 
+    @property
+    def traits(self) -> Architecture:
+        """What all models of this architecture have in common."""
+        return find_architecture(self.architecture)
+
     @cached_property
     def layer_kinds(self) -> tuple[int, ...]:
         """For each layer a number that equal layers share: most of a model are alike."""
@@ -143,25 +145,27 @@ class ModelShape(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def has_recurrent_state(self) -> bool:
-        return self.architecture in RECURRENT or self.architecture in HYBRID
+        return self.traits.memory != "attention"
 
     @property
     def can_rollback(self) -> bool:
-        return self.architecture in ROLLBACK
+        return self.traits.rolls_back
 
     @property
     def has_target_weights(self) -> bool:
-        """MTP layers in the target's file; a file of their own, or an assistant, has
-        its own.
+        """Whether the target's weights are in the same file, as with built-in MTP layers.
+
+        A file of MTP layers alone has none, nor has an assistant.
         """
-        return (
-            self.head_kind == "mtp" and self.n_layer > 0 and self.layers[0].matrix > 0
-        )
+        if self.head_kind != "mtp" or self.n_layer == 0:
+            return False
+        return self.layers[0].matrix > 0
 
     @property
     def own_layers(self) -> range:
-        """Numbers of the layers that this model runs; the MTP layers are a draft of
-        their own.
+        """Numbers of the layers that this model runs.
+
+        The MTP layers are a draft of their own.
         """
         if self.head_kind == "mtp":
             return range(self.n_layer, len(self.layers))
@@ -201,8 +205,9 @@ def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
 
 
 def from_header(header: Header) -> ModelShape:
-    """Raises ArithmeticError, LookupError or ValueError if the numbers are
-    inconsistent.
+    """Reads the shape of a model.
+
+    Raises ArithmeticError, LookupError or ValueError if the numbers are inconsistent.
     """
     number = header.hparam
     blocks: defaultdict[int, dict[str, TensorInfo]] = defaultdict(dict)
@@ -217,11 +222,14 @@ def from_header(header: Header) -> ModelShape:
     )
     layers = [_read_layer(header, blocks[il], il) for il in range(header.n_layer)]
     layers[0] = replace(layers[0], weights=layers[0].weights + first_bytes)
-    inner = number("ssm.inner_size")
     n_expert = number("expert_count")
+    inner = number("ssm.inner_size")
     channels = inner + 2 * number("ssm.group_count") * number("ssm.state_size")
     short_conv = number("shortconv.l_cache")
-    convolution = max(0, number("ssm.conv_kernel") - 1) * channels
+    if short_conv:
+        convolution = header.n_embd * (short_conv - 1)
+    else:
+        convolution = max(0, number("ssm.conv_kernel") - 1) * channels
     mla_result = 0
     if number("attention.key_length_mla") > 0:
         mla_result = number("attention.kv_lora_rank")
@@ -238,7 +246,7 @@ def from_header(header: Header) -> ModelShape:
         mla_result=header.n_head * mla_result,
         n_shared_kv=_n_shared_kv(header),
         n_embd_per_layer=number("embedding_length_per_layer_input"),
-        n_embd_r=header.n_embd * (short_conv - 1) if short_conv else convolution,
+        n_embd_r=convolution,
         n_embd_s=number("ssm.state_size") * inner,
         ssm_inner=inner,
         ssm_channels=channels,
@@ -250,29 +258,46 @@ def from_header(header: Header) -> ModelShape:
 
 def _read_tables(header: Header, tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     """`tensors`: those outside the layers."""
+    # The matrix that makes logits: one of its own, else the token embeddings.
     table = tensors.get("token_embd.weight")
-    matrix = tensors.get("output.weight") or (
-        table if header.architecture != "eagle3" else None
-    )
-    is_tied = matrix is not None and matrix is table
-    on_cpu = [tensor for name, tensor in tensors.items() if name.startswith(_ON_CPU)]
-    input_bytes = sum(tensor.n_bytes for tensor in on_cpu)
-    reads = matrix.n_bytes if matrix and is_tied else 0
+    matrix = tensors.get("output.weight")
+    is_tied = False
+    traits = find_architecture(header.architecture)
+    if matrix is None and table is not None and not traits.borrows_output_matrix:
+        matrix = table
+        is_tied = True
+    matrix_bytes = 0
+    if matrix is not None:
+        matrix_bytes = matrix.n_bytes
+    widest = matrix or table
+    n_vocab = header.hparam("vocab_size")
+    if widest is not None:
+        n_vocab = widest.shape[1]
+
+    # A pass reads one row of a table, and all of any other tensor.
+    reads = 0
+    if is_tied:
+        reads = matrix_bytes
     for name, tensor in tensors.items():
         if name in (*_TABLES, "markov_w1.weight") and len(tensor.shape) > 1:
             reads += tensor.n_bytes // max(1, tensor.shape[1])
         elif not name.startswith(_ON_CPU):
             reads += tensor.n_bytes
-    widest = matrix or table
+
+    on_cpu = [tensor for name, tensor in tensors.items() if name.startswith(_ON_CPU)]
+    input_bytes = sum(tensor.n_bytes for tensor in on_cpu)
+    all_bytes = sum(tensor.n_bytes for tensor in tensors.values())
+    is_table_repacked = False
+    if table is not None:
+        is_table_repacked = is_repacked(table.type_name, table.shape[1])
     return {
-        "n_vocab": widest.shape[1] if widest else header.hparam("vocab_size"),
+        "n_vocab": n_vocab,
         "input_bytes": input_bytes,
-        "output_bytes": sum(t.n_bytes for t in tensors.values()) - input_bytes,
-        "output_matrix": matrix.n_bytes if matrix else 0,
+        "output_bytes": all_bytes - input_bytes,
+        "output_matrix": matrix_bytes,
         "output_reads": reads,
         "is_tied": is_tied,
-        "is_table_repacked": table is not None
-        and is_repacked(table.type_name, table.shape[1]),
+        "is_table_repacked": is_table_repacked,
         "weight_type": _most_read_type(header, is_tied=is_tied),
     }
 
@@ -281,53 +306,66 @@ def _read_layer(
     header: Header, tensors: Mapping[str, TensorInfo], il: int
 ) -> LayerShape:
     architecture = header.architecture
+    memory = find_architecture(architecture).memory
     is_swa = _is_swa(header, il)
     is_recurrent = _is_recurrent(architecture, tensors)
     n_head = _layer_number(header, "attention.head_count", il)
     n_head_kv = _layer_number(header, "attention.head_count_kv", il, header.n_head)
     is_fused = "attn_qkv.weight" in tensors and not is_recurrent
-    has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
-    if architecture in HYBRID or architecture in ASSISTANTS:
+    if memory == "recurrent":
+        has_kv = False
+    elif memory == "hybrid" or architecture in ASSISTANTS:
         names = {"attn_k.weight", "attn_kv_a_mqa.weight"}
         has_kv = is_fused or not names.isdisjoint(tensors)
+    else:
+        has_kv = il < header.n_layer - _n_shared_kv(header) and n_head_kv > 0
     key_width = _head_width(header, "key", is_swa=is_swa)
     value_width = _head_width(header, "value", is_swa=is_swa)
     compressed_query = header.hparam("attention.key_length_mla")
     if compressed_query:
         compressed_query += header.hparam("attention.kv_lora_rank")
-    experts = [t.n_bytes for name, t in tensors.items() if _EXPERT_TENSORS.match(name)]
-    dense = [
-        t.n_bytes for name, t in tensors.items() if not _EXPERT_TENSORS.match(name)
-    ]
-    has_attention = "attn_output.weight" in tensors and not is_recurrent
+    experts = []
+    dense = []
+    for name, tensor in tensors.items():
+        if _EXPERT_TENSORS.match(name):
+            experts.append(tensor.n_bytes)
+        else:
+            dense.append(tensor.n_bytes)
+    n_query_heads = 0
+    if "attn_output.weight" in tensors and not is_recurrent:
+        n_query_heads = n_head
     return LayerShape(
         weights=sum(dense),
         experts=sum(experts),
         matrix=max(dense, default=0),
         expert_matrix=max(experts, default=0),
-        n_head=n_head if has_attention else 0,
+        n_head=n_query_heads,
         n_head_kv=n_head_kv,
         n_embd_head_k=key_width,
         n_embd_head_v=value_width,
         qkv=attention_width(
             architecture,
-            (n_head, n_head_kv, key_width, value_width),
+            AttentionHeads(
+                n_head=n_head,
+                n_head_kv=n_head_kv,
+                key_width=key_width,
+                value_width=value_width,
+            ),
             mla=compressed_query,
             is_fused=is_fused,
         ),
         ff=_feed_forward(header, tensors, il),
         is_swa=is_swa,
         is_recurrent=is_recurrent,
-        has_kv=has_kv and architecture not in RECURRENT,
+        has_kv=has_kv,
     )
 
 
 def _is_recurrent(architecture: str, tensors: Mapping[str, TensorInfo]) -> bool:
     """A hybrid's layer is known by its tensors."""
-    if architecture in RECURRENT:
-        return True
-    if architecture not in HYBRID:
-        return False
+    memory = find_architecture(architecture).memory
+    if memory != "hybrid":
+        return memory == "recurrent"
     return any(name.startswith(("ssm_", "shortconv.")) for name in tensors)
 
 
@@ -340,31 +378,46 @@ def _head_width(header: Header, part: str, *, is_swa: bool) -> int:
     return width
 
 
+class AttentionHeads(Struct, frozen=True):
+    """The heads of one layer: their numbers, and the floats of a key and of a value."""
+
+    n_head: int
+    n_head_kv: int
+    key_width: int
+    value_width: int
+
+
 def attention_width(
     architecture: str,
-    heads: tuple[int, int, int, int],
+    heads: AttentionHeads,
     *,
     mla: int = 0,
     is_fused: bool = False,
 ) -> int:
-    """Floats per token of queries, keys and values.
+    """Floats per token of queries, keys and values while they are computed.
 
-    `heads`: query heads, KV heads, widths of keys and values. `mla`: widths of a head's
-    query before and after compression, beside its compressed keys.
+    `mla`: widths of a head's query before and after compression, beside its compressed
+    keys.  Example: 32 query heads and 8 KV heads of 128 take 32 × 128 + 8 × (128 + 128)
+    = 6,144 floats, twice that if one matrix makes them all.
     """
-    n_head, n_head_kv, k, v = heads
     if mla:
-        return n_head * (mla + k) + 2 * k
-    width = n_head * k + n_head_kv * (k + v)
+        return heads.n_head * (mla + heads.key_width) + 2 * heads.key_width
+    query_width = heads.n_head * heads.key_width
+    width = query_width + heads.n_head_kv * (heads.key_width + heads.value_width)
     if is_fused:  # The product is copied in parts.
         width *= 2
-    if architecture in GATED_ATTENTION:
-        width += 2 * n_head * k
+    if find_architecture(architecture).has_gated_attention:
+        width += 2 * query_width
     return width
 
 
 def feed_forward_width(
-    n_embd: int, dense: int, n_used: int = 0, expert_ff: int = 0, n_expert: int = 0
+    n_embd: int,
+    dense: int,
+    *,
+    n_used: int = 0,
+    expert_ff: int = 0,
+    n_expert: int = 0,
 ) -> int:
     """Floats per token of the feed-forward part.
 
@@ -390,9 +443,13 @@ def _feed_forward(header: Header, tensors: Mapping[str, TensorInfo], il: int) ->
     down = tensors.get("ffn_down_exps.weight")
     if down is None:
         return feed_forward_width(header.n_embd, dense)
-    n_used = _layer_number(header, "expert_used_count", il)
-    n_expert = header.hparam("expert_count")
-    return feed_forward_width(header.n_embd, dense, n_used, down.shape[0], n_expert)
+    return feed_forward_width(
+        header.n_embd,
+        dense,
+        n_used=_layer_number(header, "expert_used_count", il),
+        expert_ff=down.shape[0],
+        n_expert=header.hparam("expert_count"),
+    )
 
 
 def _layer_number(header: Header, key: str, il: int, default: int = 0) -> int:
@@ -404,36 +461,38 @@ def _layer_number(header: Header, key: str, il: int, default: int = 0) -> int:
 
 
 def _n_shared_kv(header: Header) -> int:
-    if header.architecture == "gemma3n":
-        return max(0, header.n_layer - 20)
+    n_own = find_architecture(header.architecture).n_layers_with_own_kv
+    if n_own:
+        return max(0, header.n_layer - n_own)
     return header.hparam("attention.shared_kv_layers")
 
 
 def _n_swa(header: Header) -> int:
-    window = WINDOWS.get(header.architecture)
-    if window is None and header.architecture not in ("lfm2", "lfm2moe"):
+    window = find_architecture(header.architecture).window
+    if window is None:
         return 0
-    default = window.default_size if window else 0
-    return header.hparam("attention.sliding_window", default)
+    return header.hparam("attention.sliding_window", window.default_size)
 
 
 def _is_swa(header: Header, il: int) -> bool:
-    if not _n_swa(header):
+    window = find_architecture(header.architecture).window
+    if window is None or not _n_swa(header):
         return False
-    if header.architecture.startswith("lfm2"):
+    if window.is_every_attention_layer:
         return _layer_number(header, "attention.head_count_kv", il) > 0
     pattern = header.keys.get(f"{header.architecture}.attention.sliding_window_pattern")
     if isinstance(pattern, tuple):
         return il < len(pattern) and bool(pattern[il])
     if il >= header.n_layer - header.hparam("nextn_predict_layers"):
         return False
-    window = WINDOWS[header.architecture]
     n = window.every
     if isinstance(pattern, int):
         n = pattern
     if n == 0:
         return True
-    full_layer = 0 if window.is_dense_first else n - 1
+    full_layer = n - 1
+    if window.is_dense_first:
+        full_layer = 0
     return il % n != full_layer
 
 

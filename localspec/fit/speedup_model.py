@@ -1,9 +1,13 @@
-"""Speed-up of speculative decoding with a fixed draft length, from costs and
-acceptance.
+"""Speed-up of speculative decoding with a fixed draft length.
 
-A round with γ draft tokens takes γ·c + v(γ + 1) + o one-token passes and emits
-1 + Σ P(the first j draft tokens are accepted), j = 1 … γ.  With one acceptance rate α the speed-up
-is (1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1) + o).  γ = 0 is plain decoding, with speed-up 1.
+It follows from costs and acceptance.  A round with γ draft tokens takes
+γ·c + v(γ + 1) + o one-token passes and emits 1 + Σ P(the first j draft tokens are
+accepted), j = 1 … γ.  With one acceptance rate α the speed-up is
+(1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1) + o).  γ = 0 is plain decoding, with speed-up 1.
+
+Example: α = 0.8, γ = 4, a draft token costs c = 0.1, a pass of five tokens v(5) = 1.4,
+o = 0.  A round emits (1 − 0.8^5) / 0.2 = 3.36 tokens and takes 4 × 0.1 + 1.4 = 1.8
+passes: the speed-up is 1.87.
 """
 
 from __future__ import annotations
@@ -29,11 +33,13 @@ class SpeculationCosts(Struct, frozen=True):
         return interpolate_curve(self.verify_curve, width)
 
     def best_speedup(self, rate: float) -> float:
-        """Of drafting in every round with one acceptance rate, even if plain decoding
-        is faster.
+        """With the best draft length, and a draft in every round.
+
+        It is below 1 if plain decoding is faster.
         """
-        probs = [rate**n for n in range(1, self.max_draft + 1)]
-        speedups = (expected_speedup(self, probs, n) for n in range(1, len(probs) + 1))
+        lengths = range(1, self.max_draft + 1)
+        probs = [rate**n for n in lengths]
+        speedups = (expected_speedup(self, probs, n) for n in lengths)
         return max(speedups, default=1.0)
 
 
@@ -78,10 +84,9 @@ NEVER_PAYS = 1.01  # A break-even rate that no draft reaches.
 
 
 def break_even_rate(measured: MeasuredCosts) -> float | None:
-    """The acceptance rate from which drafting pays, to a hundredth; NEVER_PAYS; None if
-    unknown.
+    """The acceptance rate from which drafting pays, to a hundredth.
 
-    Without a draft model, that of prompt lookup, whose drafts take no time.
+    NEVER_PAYS if none is enough, None if the costs are unknown.  Without a draft model, that of prompt lookup, whose drafts take no time.
     """
     curve = {int(width): v for width, v in measured.curve.items() if width.isdecimal()}
     if len(curve) < 2:

@@ -1,9 +1,10 @@
 """Suggests catalogue pairs for a machine and a use.  Needs no network.
 
-A pair's memory is estimated from its shape (`fit`); if that is unknown, from its file sizes plus a
-fifth for caches and buffers.  Pairs that fit and are fast enough rank by the target's standing (the
-catalogue's tier), then by its effective size; the slow ones follow, the fastest first.  Of the
-drafts of one target, the one with which an answer takes the least time comes first.
+A pair's memory is estimated from its shape; if that is unknown, from its file sizes plus
+a fifth for caches and buffers.  Pairs that fit and are fast enough rank by the target's
+standing (the catalogue's tier), then by its effective size; the slow ones follow, the
+fastest first.  Of the drafts of one target, the one with which an answer takes the least
+time comes first.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from localspec import draft_kinds
 from localspec.errors import NotFoundError
 from localspec.fit import pair_shapes
 from localspec.fit.advisor import (
+    DraftRank,
     SettingsAdvisor,
     SettingsRequest,
     estimate_tokens_per_second,
@@ -46,17 +49,18 @@ _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
 _COMFORTABLE_TOKENS_PER_SECOND = 10.0  # A slower pair ranks after all faster ones.
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _ACTIVE_WEIGHT = 0.4
-"""Of a mixture of experts: it is about as good as a dense model of total^0.6 × active^0.4
-parameters.  An opinion: it ranks Gemma 4 26B-A4B beside the 12B, as users do.
+"""The weight of the active parameters of a mixture of experts.
+
+It is about as good as a dense model of total^0.6 × active^0.4 parameters.  An opinion: it
+ranks Gemma 4 26B-A4B beside the 12B, as users do.
 """
 _BITS_PER_PARAMETER = 4.9  # Of Q4_K_M; for an unknown number of parameters.
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
+"""What is left of a model by the bits of its quantisation: a factor of its effective size."""
 _TRAINED_QUALITY = 0.99
-"""What is left of a model by the bits of its quantisation, as a factor of its effective size; of
-one that its makers trained for its type.  An opinion.
-"""
-# Types that a CPU computes nearly as fast as the fastest, by this ratio.
+"""The same of a model that its makers trained for its type.  An opinion, like the others."""
 _SAME_SPEED = 1.1
+"""Types that a CPU computes nearly as fast as the fastest, by this ratio."""
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
 _UPGRADE_SPARE = 0.1  # Of the memory, that such a file leaves free.
 _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
@@ -76,7 +80,7 @@ class PairSuggestion(Struct, frozen=True):
     bytes: int
     verdict: FitVerdict
     reasons: tuple[str, ...]
-    fit: Plan | None = None
+    plan: Plan | None = None
     """None if a shape is unknown: the verdict then comes from the file sizes."""
     draft_reason: str = ""
 
@@ -87,37 +91,44 @@ class PairSuggestion(Struct, frozen=True):
     @property
     def used(self) -> tuple[DeviceFit, ...]:
         """The GPUs, or RAM on a computer without one."""
-        return (self.fit.device_fits or (self.fit.host,)) if self.fit else ()
+        if self.plan is None:
+            return ()
+        return self.plan.device_fits or (self.plan.host,)
 
     @property
     def is_worse_than_lookup(self) -> bool:
         """Whether the draft loses, or has no room: then `fit` and `run` go without it."""
-        if self.fit is None or self.pair.draft_kind == "lookup":
+        if self.plan is None or self.pair.draft_kind == "lookup":
             return False
-        return self.fit.loses or self.fit.memory.draft is None
+        return self.plan.loses or self.plan.memory.draft is None
 
     @property
     def is_upgrade(self) -> bool:
-        """Whether it leaves memory free and is fast, as a file larger than usual
-        should.
+        """Whether it leaves memory free and is fast, as a larger file than usual should.
+
+        One of unknown speed counts as fast.
         """
-        if self.fit is None:
+        if self.plan is None or not self.plan.has_long_context:
             return False
-        spare = min(
-            (each.headroom or 0) / (each.device.free or 1) for each in self.used
-        )
-        rate = (
-            estimate_tokens_per_second(self.fit) if self.fit.speed.plain else math.inf
-        )
-        is_fast = rate >= _UPGRADE_TOKENS_PER_SECOND  # also if it is unknown
-        return is_fast and self.fit.has_long_context and spare >= _UPGRADE_SPARE
+        if self.plan.speed.plain:
+            rate = estimate_tokens_per_second(self.plan)
+            if rate < _UPGRADE_TOKENS_PER_SECOND:
+                return False
+        for each in self.used:
+            spare = (each.headroom or 0) / (each.device.free or 1)
+            if spare < _UPGRADE_SPARE:
+                return False
+        return True
 
     @property
     def needed_bytes(self) -> int:
         """Memory on the devices `used`."""
-        if self.fit is None:
+        if self.plan is None:
             return int(self.bytes * _OVERHEAD_FACTOR)
         return sum(device_fit.total for device_fit in self.used)
+
+
+# --- The list.
 
 
 def suggest(
@@ -127,51 +138,58 @@ def suggest(
     *,
     catalogue: Catalog | None = None,
 ) -> tuple[PairSuggestion, ...]:
-    """The pairs that fit, best first: the best pair of each target, then the second,
-    and so on.
+    """The pairs that fit, best first.
 
-    `target` (an id or a part of one) selects that model's pairs, whether they fit or
-    not; without it, pairs that would use memory reserved for other programs are left
-    out. Raises NotFoundError for an unknown model, UsageError for a damaged catalogue.
+    The best pair of each target comes first, then the second, and so on.  `target` (an
+    id or a part of one) selects that model's pairs, whether they fit or not; without it,
+    pairs that would use memory reserved for other programs are left out.  Raises
+    NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
-    catalogue, criteria = catalogue or catalog.load(), criteria or SuggestionCriteria()
-    pairs = _find_pairs(catalogue, target) if target else catalogue.pairs.values()
-    assess = partial(
-        choose_file, machine=machine, criteria=criteria, searches=bool(target)
-    )
-    # The bundled pair is always suggested: it runs anywhere, if need be on the CPU.
-    shown = [
-        each
-        for each in filter(None, map(assess, pairs))
-        if (target or each.verdict in ("fits", "unknown") or each.is_bundled)
-        and (target or not each.is_bundled or each.pair.draft_kind == "model")
-    ]
-    if not target:  # every target has a pair with prompt lookup, too
-        shown = [
-            each for each in shown if each.is_bundled or not each.is_worse_than_lookup
-        ]
+    catalogue = catalogue or catalog.load()
+    criteria = criteria or SuggestionCriteria()
+    pairs: Iterable[CatalogPair] = catalogue.pairs.values()
+    if target:
+        pairs = _find_pairs(catalogue, target)
+    shown = []
+    for pair in pairs:
+        found = choose_file(pair, machine, criteria, searches=bool(target))
+        if found is not None and (target or _is_worth_listing(found)):
+            shown.append(found)
+
     # Among the drafts of a target, by pair.
-    places, n_drafts = (
-        dict[str, int](),
-        Counter[str](),
-    )
+    places: dict[str, int] = {}
+    n_drafts: Counter[str] = Counter()
     for each in sorted(shown, key=_draft_sort_key):
         target_id = own_id(each.pair.target.id)
         places[each.pair.id] = n_drafts[target_id]
         n_drafts[target_id] += 1
-    return tuple(
-        sorted(shown, key=lambda each: _sort_key(each, places, criteria.use, machine))
-    )
+
+    def sort_key(suggestion: PairSuggestion) -> _SuggestionRank:
+        place = places[suggestion.pair.id]
+        return _rank(suggestion, place, criteria.use, machine)
+
+    return tuple(sorted(shown, key=sort_key))
+
+
+def _is_worth_listing(suggestion: PairSuggestion) -> bool:
+    """Whether a list of all targets shows the pair.
+
+    The bundled pair is always shown: it runs anywhere, if need be on the CPU.  A draft
+    that is worse than lookup is not: every target has a pair with prompt lookup, too.
+    """
+    if suggestion.is_bundled:
+        return suggestion.pair.draft_kind == "model"
+    return suggestion.verdict.has_room and not suggestion.is_worse_than_lookup
 
 
 def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
     name, _, wanted_type = target.partition(":")
     entry = catalog.find(catalogue, name)
-    pairs = (
-        (entry,)
-        if isinstance(entry, CatalogPair)
-        else catalog.pairs_for(catalogue, entry)
-    )
+    pairs: Sequence[CatalogPair]
+    if isinstance(entry, CatalogPair):
+        pairs = (entry,)
+    else:
+        pairs = catalog.pairs_for(catalogue, entry)
     if not pairs:
         raise NotFoundError(
             f"The catalogue has no pair for {entry.title}.",
@@ -179,32 +197,42 @@ def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
         )
     if not wanted_type:
         return pairs
-    if (named := pairs[0].target.find_type(wanted_type)) is None:
+    named = pairs[0].target.find_type(wanted_type)
+    if named is None:
         raise model_lookup.unknown_type_error(pairs[0].target, wanted_type)
     return [pair.with_target(named) for pair in pairs]
+
+
+# --- The quantisation of a target.
 
 
 def resolve_best_file(
     text: str, machine: Callable[[], MachineProfile], criteria: SuggestionCriteria
 ) -> ModelRequest:
-    """As `model_lookup.resolve`; if no quantisation is named or here, that of
-    `suggest`.
+    """As `model_lookup.resolve`, with the quantisation that `suggest` would choose.
 
-    `machine` may take a second.
+    It is the named one, or one that is here, if there is such.  `machine` may take a
+    second, and is called only if it is needed.
     """
     request = model_lookup.resolve(text)
     model = request.target.catalog_model
     if model is None or not model.files or ":" in text or request.target.find_local():
         return request
-    pairs = [request.pair] if request.pair else catalog.pairs_for(catalog.load(), model)
-    assess = partial(choose_file, machine=machine(), criteria=criteria)
-    found = [each for pair in pairs if (each := assess(pair))]
+    if request.pair:
+        pairs: Sequence[CatalogPair] = [request.pair]
+    else:
+        pairs = catalog.pairs_for(catalog.load(), model)
+    profile = machine()
+    found = []
+    for pair in pairs:
+        suggestion = choose_file(pair, profile, criteria)
+        if suggestion is not None:
+            found.append(suggestion)
     best = min(found, key=_draft_sort_key, default=None)
     if best is None:
         return request
-    return model_lookup.resolve(
-        f"{own_id(request.name)}:{best.pair.target.quantization}"
-    )
+    quantization = best.pair.target.quantization
+    return model_lookup.resolve(f"{own_id(request.name)}:{quantization}")
 
 
 def choose_file(
@@ -214,89 +242,100 @@ def choose_file(
     *,
     searches: bool = False,
 ) -> PairSuggestion | None:
-    """As `assess_pair`, with the quantisation of the target that is best for the
-    machine.
+    """As `assess_pair`, with the quantisation of the target that is best for the machine.
 
-    The catalogue's first, if it fits whole with a long context; a larger one only if it is still
-    fast and leaves memory free; else the largest that fits, with four bits rather wholly.  On a CPU
-    whose types were timed, the one that it computes fastest.
+    The catalogue's first, if it fits whole with a long context; a larger one only if it
+    is still fast and leaves memory free; else the largest that fits, with four bits
+    rather wholly.  On a CPU whose types were timed, the one that it computes fastest.
     """
     assess = partial(assess_pair, machine=machine, criteria=criteria)
-    files = pair.target.files if ":" not in pair.id else ()
-    for model in _rank_by_cpu(pair.target, machine) if files else ():
-        found = assess(pair.with_target(model))
-        if found and found.fit and found.verdict == "fits" and not found.fit.is_full:
-            return found
-    first = assess(pair)
-    if first is None or first.fit is None or not files:
+    if ":" in pair.id or not pair.target.files:
         return assess(pair, searches=searches)
-    size, free = (
-        _model_size(pair.target) or 0,
-        sum(each.device.free or 0 for each in first.used),
-    )
-    in_order = sorted(files, key=lambda model: -(_model_size(model) or 0))
-    sized = [model for model in in_order if (_model_size(model) or 0) < free]
-    fit = first.fit
-    if first.verdict == "fits" and fit.has_long_context and not fit.is_partly_in_ram:
-        for model in sized:
+
+    for model in _rank_by_cpu(pair.target, machine):
+        found = assess(pair.with_target(model))
+        if found is None or found.plan is None:
+            continue
+        if found.verdict is FitVerdict.FITS and not found.plan.is_full:
+            return found
+
+    first = assess(pair)
+    if first is None or first.plan is None:
+        return assess(pair, searches=searches)
+    free = sum(each.device.free or 0 for each in first.used)
+    by_size = sorted(pair.target.files, key=lambda model: -(_model_size(model) or 0))
+    candidates = [model for model in by_size if (_model_size(model) or 0) < free]
+    is_whole = first.plan.has_long_context and not first.plan.is_partly_in_ram
+    if first.verdict is FitVerdict.FITS and is_whole:
+        for model in candidates:
             if _quality(model) - _quality(pair.target) >= _UPGRADE_QUALITY:
                 larger = assess(pair.with_target(model))
                 if larger is not None and larger.is_upgrade:
                     return larger
         return first
-    smaller = (
-        pair.with_target(each) for each in sized if (_model_size(each) or 0) < size
-    )
-    fitting = [
-        each
-        for each in (first, *map(assess, smaller))
-        if each and each.verdict == "fits"
-    ]
-    return max(fitting, key=_file_sort_key, default=None) or assess(
-        pair, searches=searches
-    )
+
+    fitting = []
+    if first.verdict is FitVerdict.FITS:
+        fitting.append(first)
+    size = _model_size(pair.target) or 0
+    for model in candidates:
+        if (_model_size(model) or 0) < size:
+            smaller = assess(pair.with_target(model))
+            if smaller is not None and smaller.verdict is FitVerdict.FITS:
+                fitting.append(smaller)
+    if not fitting:
+        return assess(pair, searches=searches)
+    return max(fitting, key=_file_sort_key)
+
+
+class _TimedFile(NamedTuple):
+    model: CatalogModel
+    speed: TypeSpeed
 
 
 def _rank_by_cpu(target: CatalogModel, machine: MachineProfile) -> list[CatalogModel]:
-    """Quantisations as good as four bits by how fast this CPU computes them, and of about equal
-    ones the best first.  Empty with a GPU, or if the type of `target` was not timed.
+    """Quantisations as good as four bits, the fastest on this CPU first.
+
+    Of about equally fast ones the best comes first.  Empty with a GPU, or if the type of
+    `target` was not timed.
     """
-    timed = [
-        (model, speed)
-        for model in (target, *target.files)
-        if (speed := _type_speed(model, machine))
-    ]
-    if not timed or timed[0][0] is not target:
+    timed = []
+    for model in (target, *target.files):
+        speed = _type_speed(model, machine)
+        if speed is not None:
+            timed.append(_TimedFile(model, speed))
+    if not timed or timed[0].model is not target:
         return []
     least = min(_quality(target), _BITS_QUALITY["4"])
-    good = [
-        (model, speed.turn_ms) for model, speed in timed if _quality(model) >= least
-    ]
-    limit = _SAME_SPEED * min(ms for _, ms in good)
-    good.sort(
-        key=lambda each: (
-            max(each[1], limit),
-            -_quality(each[0]),
-            each[0] is not target,
-        )
-    )
-    return [model for model, _ in good]
+    good = [each for each in timed if _quality(each.model) >= least]
+    limit = _SAME_SPEED * min(each.speed.turn_ms for each in good)
+
+    def sort_key(each: _TimedFile) -> tuple[float, float, bool]:
+        ms = max(each.speed.turn_ms, limit)
+        return ms, -_quality(each.model), each.model is not target
+
+    return [each.model for each in sorted(good, key=sort_key)]
 
 
 def explain_type(chosen: CatalogModel, machine: MachineProfile) -> str:
-    """What this CPU gains by a quantisation beside the next larger one; empty if
-    little.
+    """What this CPU gains by a quantisation beside the next larger one.
+
+    Empty if it is little, or unknown.
     """
     speed = _type_speed(chosen, machine)
     model = catalog.load().models.get(own_id(chosen.id))
     if speed is None or model is None:
         return ""
-    others = [(_model_size(each) or 0, each) for each in (model, *model.files)]
-    larger = [each for each in others if each[0] > (_model_size(chosen) or 0)]
-    for _, other in sorted(larger, key=lambda each: each[0]):
+    chosen_size = _model_size(chosen) or 0
+    by_size = sorted((model, *model.files), key=lambda other: _model_size(other) or 0)
+    for other in by_size:
         slower = _type_speed(other, machine)
-        if slower and (gain := speed.describe_gain(slower, _SAME_SPEED)):
-            return f"{chosen.quantization} {gain} as fast on this CPU as {other.quantization}"
+        if slower is None or (_model_size(other) or 0) <= chosen_size:
+            continue
+        gain = speed.describe_gain(slower, _SAME_SPEED)
+        if gain:
+            name = other.quantization
+            return f"{chosen.quantization} {gain} as fast on this CPU as {name}"
     return ""
 
 
@@ -307,15 +346,40 @@ def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | Non
     return machine.types.get(type_speeds.weight_type(model.quantization))
 
 
-def _file_sort_key(suggestion: PairSuggestion) -> tuple[bool, bool, bool, bool, float]:
-    """Four bits with a short context are better than three with a long one, but not in
-    RAM: only experts may be there.
+class _FileRank(NamedTuple):
+    """Ranks the files of one target that fit: the greatest is the best.
+
+    Four bits with a short context are better than three with a long one, but not in RAM:
+    only experts may be there.
     """
-    quality, fit = _quality(suggestion.pair.target), suggestion.fit
-    is_whole = not (fit and fit.is_partly_in_ram)
-    is_fast = is_whole or bool(fit and fit.load.target_settings.cpu_moe)
-    is_long = bool(fit and fit.has_long_context)
-    return is_fast, quality >= _BITS_QUALITY["4"], is_long, is_whole, quality
+
+    is_fast: bool
+    has_four_bits: bool
+    is_long: bool
+    is_whole: bool
+    quality: float
+
+
+def _file_sort_key(suggestion: PairSuggestion) -> _FileRank:
+    quality = _quality(suggestion.pair.target)
+    plan = suggestion.plan
+    is_whole = True
+    is_fast = True
+    is_long = False
+    if plan is not None:
+        is_whole = not plan.is_partly_in_ram
+        is_fast = is_whole or plan.load.target_settings.cpu_moe != 0
+        is_long = plan.has_long_context
+    return _FileRank(
+        is_fast=is_fast,
+        has_four_bits=quality >= _BITS_QUALITY["4"],
+        is_long=is_long,
+        is_whole=is_whole,
+        quality=quality,
+    )
+
+
+# --- One pair.
 
 
 def assess_pair(
@@ -326,37 +390,61 @@ def assess_pair(
     searches: bool = False,
     shapes: PairShapes | None = None,
 ) -> PairSuggestion | None:
-    """None if neither shape nor size is known.  `shapes`: of its files, if they were read.
+    """The pair with the settings that `fit` and `run` choose.
 
-    The settings are those that `fit` and `run` choose.  `searches`: also if layers, not only
-    experts, have to stay in RAM, which takes longer.
+    None if neither shape nor size is known.  `shapes`: of its files, if they were read.
+    `searches`: also if layers, not only experts, have to stay in RAM, which takes longer.
     """
     shapes = shapes or pair_shapes.from_catalog(pair)
-    sizes = [_model_size(model) for model in (pair.target, pair.draft) if model]
-    size = None if None in sizes else sum(filter(None, sizes))
+    size = _pair_size(pair)
     if shapes is None:
-        return (
-            None
-            if size is None
-            else _assess_by_file_size(pair, size, machine, criteria.use)
-        )
-    name = shapes.draft.name if shapes.draft else None
-    load = replace(criteria.wishes.load, target=shapes.target.name, draft=name)
+        if size is None:
+            return None
+        return _assess_by_file_size(pair, size, machine, criteria.use)
+
+    draft = None
+    if shapes.draft is not None:
+        draft = shapes.draft.name
+    load = replace(criteria.wishes.load, target=shapes.target.name, draft=draft)
     load = with_settings(load, remote_hosts=machine.remote_hosts)
     # Whether exact mode can be had is said when a model is loaded.
     request = replace(criteria.wishes, load=load, exact=False, can_skip_remote=True)
     use = UseCase(criteria.use or "chat")
     advisor = SettingsAdvisor(*shapes.shapes, machine, use)
-    can_be_fast = searches or advisor.can_avoid_layers_in_ram(request)
-    default = advisor.default_settings(request)
-    fit = advisor.advise(request) if can_be_fast else advisor.estimate(default)
-    speed_reasons = _speed_reasons(fit, has_draft=shapes.draft is not None)
-    others = explain_type(pair.target, machine), *_other_reasons(pair, criteria.use)
-    reasons = (_memory_reason(fit), *speed_reasons, *filter(None, others))
-    draft_reason = _draft_reason(pair, fit)
+    if searches or advisor.can_avoid_layers_in_ram(request):
+        plan = advisor.advise(request)
+    else:
+        plan = advisor.estimate(advisor.default_settings(request))
+
+    reasons = [
+        _memory_reason(plan),
+        *_speed_reasons(plan, has_draft=shapes.draft is not None),
+        explain_type(pair.target, machine),
+        *_other_reasons(pair, criteria.use),
+    ]
     return PairSuggestion(
-        pair, size or fit.total, fit.verdict, reasons, fit, draft_reason
+        pair=pair,
+        bytes=size or plan.total,
+        verdict=plan.verdict,
+        reasons=tuple(filter(None, reasons)),
+        plan=plan,
+        draft_reason=_draft_reason(pair, plan),
     )
+
+
+def _models(pair: CatalogPair) -> list[CatalogModel]:
+    return [model for model in (pair.target, pair.draft) if model is not None]
+
+
+def _pair_size(pair: CatalogPair) -> int | None:
+    """Bytes of its files; None if that of one is unknown."""
+    size = 0
+    for model in _models(pair):
+        model_size = _model_size(model)
+        if model_size is None:
+            return None
+        size += model_size
+    return size
 
 
 def _assess_by_file_size(
@@ -364,107 +452,161 @@ def _assess_by_file_size(
 ) -> PairSuggestion:
     devices = machine.devices or (machine.cpu,)
     free = sum(device.free or 0 for device in devices)
+    reserve = sum(reserve_bytes(device) for device in devices)
     needed = size * _OVERHEAD_FACTOR
-    judged = judge(needed, free, sum(map(reserve_bytes, devices)))
-    relation = {"fits": "of", "tight": "nearly all of"}.get(judged, "more than")
-    is_rounded = any(
-        model.about is not None for model in (pair.target, pair.draft) if model
+    verdict = judge(needed, free, reserve)
+    relation = "more than"
+    if verdict is FitVerdict.FITS:
+        relation = "of"
+    elif verdict is FitVerdict.TIGHT:
+        relation = "nearly all of"
+    about = ""
+    if any(model.about is not None for model in _models(pair)):
+        about = "about "
+    memory = f"{gib(needed)} with caches: {relation} {gib(free)}"
+    reasons = [f"{about}{gib(size)} of files, {memory}", *_other_reasons(pair, use)]
+    return PairSuggestion(
+        pair=pair,
+        bytes=size,
+        verdict=verdict,
+        reasons=tuple(reasons),
+        draft_reason=draft_kinds.describe(pair.draft_kind),
     )
-    about, with_caches = "about " * is_rounded, f"{gib(needed)} with caches"
-    reasons = [f"{about}{gib(size)} of files, {with_caches}: {relation} {gib(free)}"]
-    reasons += _other_reasons(pair, use)
-    draft_reason = draft_kinds.describe(pair.draft_kind)
-    return PairSuggestion(pair, size, judged, tuple(reasons), draft_reason=draft_reason)
 
 
-def _memory_reason(fit: Plan) -> str:
-    device_fit = fit.device_fits[0] if fit.device_fits else fit.host
-    if fit.verdict == "no" or fit.host.sharing:
-        device_fit = fit.tightest
-    free = (
-        gib(device_fit.device.free)
-        if device_fit.device.free is not None
-        else "the free memory"
-    )
-    relation = {"tight": ", nearly all of", "no": ", more than"}.get(fit.verdict, " of")
-    settings = fit.load.target_settings
-    kv = "" if settings.kv_type == "f16" else f" in {settings.kv_type}"
-    context = f" with a context of {settings.n_ctx:,}{kv}" if settings.n_ctx else ""
-    is_split = fit.device_fits and (settings.cpu_moe or settings.n_gpu_layers >= 0)
-    rest = "the other layers" if settings.n_gpu_layers >= 0 else "experts"
-    in_ram = f", {rest} in RAM: {gib(fit.host.needed)} more" if is_split else ""
-    return f"needs {gib(device_fit.needed)}{relation} {free}{context}{in_ram}"
+def _memory_reason(plan: Plan) -> str:
+    """Such as `needs 5.20 GiB of 7.60 GiB with a context of 8,192`."""
+    device_fit = plan.host
+    if plan.device_fits:
+        device_fit = plan.device_fits[0]
+    if plan.host.sharing or not plan.verdict.can_load:
+        device_fit = plan.tightest
+    free = "the free memory"
+    if device_fit.device.free is not None:
+        free = gib(device_fit.device.free)
+    relation = " of"
+    if plan.verdict is FitVerdict.TIGHT:
+        relation = ", nearly all of"
+    elif plan.verdict is FitVerdict.NO:
+        relation = ", more than"
+    text = f"needs {gib(device_fit.needed)}{relation} {free}"
+
+    settings = plan.load.target_settings
+    if settings.n_ctx:
+        text += f" with a context of {settings.n_ctx:,}"
+        if settings.kv_type != "f16":
+            text += f" in {settings.kv_type}"
+    if plan.is_partly_in_ram:
+        rest = "the other layers" if settings.n_gpu_layers >= 0 else "experts"
+        text += f", {rest} in RAM: {gib(plan.host.needed)} more"
+    return text
 
 
-def _speed_reasons(fit: Plan, *, has_draft: bool) -> Iterator[str]:
-    speed = fit.speed
-    if speed.plain is None or speed.speculative is None or fit.verdict == "no":
+def _speed_reasons(plan: Plan, *, has_draft: bool) -> Iterator[str]:
+    speed = plan.speed
+    if speed.plain is None or speed.speculative is None or not plan.verdict.can_load:
         return
-    method = "with the draft" if fit.memory.draft else "with prompt lookup"
+    rate = token_rate_range(speed.plain)
     if speed.by_workload:
-        yield f"{token_rate_range(speed.plain)}, {token_rate_range(speed.speculative)} {method}"
+        method = "with the draft" if plan.memory.draft else "with prompt lookup"
+        yield f"{rate}, {token_rate_range(speed.speculative)} {method}"
     else:
-        yield f"{token_rate_range(speed.plain)}: {speed.explanation.rpartition('; ')[2]}"
-    if fit.loses:
+        yield f"{rate}: {speed.explanation.rpartition('; ')[2]}"
+    if plan.loses:
         yield "probably not faster with this draft"
-    elif has_draft and not fit.memory.draft:
+    elif has_draft and not plan.memory.draft:
         yield "no room for the draft"
-    if estimate_tokens_per_second(fit) < _SLOW_TOKENS_PER_SECOND:
+    if estimate_tokens_per_second(plan) < _SLOW_TOKENS_PER_SECOND:
         yield "slower than reading speed"
 
 
-def _draft_reason(pair: CatalogPair, fit: Plan) -> str:
-    if described := draft_kinds.describe(pair.draft_kind):
+def _draft_reason(pair: CatalogPair, plan: Plan) -> str:
+    described = draft_kinds.describe(pair.draft_kind)
+    if described:
         return described
-    family = pair.draft.family if pair.draft else ""
-    parts = ["same family"] if family and family == pair.target.family else []
-    if fit.speed.costs is not None:
-        parts.append(f"a draft token costs {fit.speed.costs.c:.0%} of a target pass")
+    parts = []
+    if pair.draft and pair.draft.family and pair.draft.family == pair.target.family:
+        parts.append("same family")
+    if plan.speed.costs is not None:
+        parts.append(f"a draft token costs {plan.speed.costs.c:.0%} of a target pass")
     return " · ".join(parts)
 
 
 def _other_reasons(pair: CatalogPair, use: str | None) -> Iterator[str]:
-    made = "made" if pair.use == (use,) else "good" if use in pair.use else "not made"
-    is_dense_draft = pair.target.active and pair.draft and pair.draft_kind == "model"
-    reasons = (
-        f"{made} for {use}" if use else "",
+    reasons = [
+        _use_reason(pair, use),
         pair.why,
         draft_kinds.describe(pair.draft_kind),
-        "mixture of experts: a draft gains less" if is_dense_draft else "",
-        f"reported: {pair.source}" if pair.status == "reported" else "",
-        pair.target.note,
-        pair.note,
-    )
+    ]
+    if pair.target.active and pair.draft and pair.draft_kind == "model":
+        reasons.append("mixture of experts: a draft gains less")
+    if pair.status == "reported":
+        reasons.append(f"reported: {pair.source}")
+    reasons += [pair.target.note, pair.note]
     return filter(None, reasons)
 
 
-def _sort_key(
+def _use_reason(pair: CatalogPair, use: str | None) -> str:
+    if not use:
+        return ""
+    if pair.use == (use,):
+        return f"made for {use}"
+    if use in pair.use:
+        return f"good for {use}"
+    return f"not made for {use}"
+
+
+# --- The rank of a pair.
+
+
+class _SuggestionRank(NamedTuple):
+    """The least is the best."""
+
+    does_not_fit: bool
+    is_tight: bool
+    is_bundled: bool  # It is only a demonstration.
+    is_for_other_use: bool
+    is_slow: bool
+    draft_place: int  # Among the drafts of its target.
+    is_full: bool
+    tier: int
+    is_short: bool  # A GPU has no room for a long context.
+    is_reduced: bool  # It is fast, but partly in RAM or with a quantised cache.
+    merit: float  # Negative: the speed of a slow pair, the size of a fast one.
+    bytes: int  # Negative.
+
+
+def _rank(
     suggestion: PairSuggestion,
-    places: Mapping[str, int],
+    draft_place: int,
     use: str | None,
     machine: MachineProfile,
-) -> tuple[bool | int | float, ...]:
-    """The best suggestion sorts first."""
-    pair, fit = suggestion.pair, suggestion.fit
-    tokens_per_second = _tokens_per_second(suggestion, machine)
-    is_slow = tokens_per_second < _COMFORTABLE_TOKENS_PER_SECOND
-    settings, in_ram = (
-        (fit.load.target_settings, fit.is_partly_in_ram) if fit else (None, False)
-    )
-    return (
-        suggestion.verdict == "no" and not suggestion.is_bundled,
-        suggestion.verdict == "tight",
-        suggestion.is_bundled,  # only a demonstration
-        bool(use) and use not in pair.use,
-        is_slow,
-        places[pair.id],
-        bool(fit and fit.is_full),
-        TIERS.index(pair.target.tier),
-        bool(machine.devices) and fit is not None and not fit.has_long_context,
-        not is_slow
-        and (in_ram or (settings is not None and settings.kv_type != "f16")),
-        -(tokens_per_second if is_slow else _effective_size(pair.target)),
-        -suggestion.bytes,
+) -> _SuggestionRank:
+    pair = suggestion.pair
+    plan = suggestion.plan
+    rate = _tokens_per_second(suggestion, machine)
+    is_slow = rate < _COMFORTABLE_TOKENS_PER_SECOND
+    is_full = False
+    is_short = False
+    is_reduced = False
+    if plan is not None:
+        is_full = plan.is_full
+        is_short = bool(machine.devices) and not plan.has_long_context
+        has_quantized_cache = plan.load.target_settings.kv_type != "f16"
+        is_reduced = plan.is_partly_in_ram or has_quantized_cache
+    return _SuggestionRank(
+        does_not_fit=not suggestion.verdict.can_load and not suggestion.is_bundled,
+        is_tight=suggestion.verdict is FitVerdict.TIGHT,
+        is_bundled=suggestion.is_bundled,
+        is_for_other_use=bool(use) and use not in pair.use,
+        is_slow=is_slow,
+        draft_place=draft_place,
+        is_full=is_full,
+        tier=TIERS.index(pair.target.tier),
+        is_short=is_short,
+        is_reduced=is_reduced and not is_slow,
+        merit=-rate if is_slow else -_effective_size(pair.target),
+        bytes=-suggestion.bytes,
     )
 
 
@@ -472,42 +614,54 @@ def _effective_size(model: CatalogModel) -> float:
     """Parameters of a dense model, without quantisation, that is about as good."""
     total = model.parameters or (_model_size(model) or 0) * 8 / _BITS_PER_PARAMETER
     active = model.active or total
-    return _quality(model) * math.exp(
-        (1 - _ACTIVE_WEIGHT) * math.log(total or 1)
-        + _ACTIVE_WEIGHT * math.log(active or 1)
-    )
+    log_size = (1 - _ACTIVE_WEIGHT) * math.log(total or 1)
+    log_size += _ACTIVE_WEIGHT * math.log(active or 1)
+    return _quality(model) * math.exp(log_size)
 
 
 def _quality(model: CatalogModel) -> float:
     if "qat" in f"{model.repo}/{model.file}".lower() or "MXFP4" in model.quantization:
         return _TRAINED_QUALITY
     bits = re.search("[2-8]", model.quantization)
-    return _BITS_QUALITY.get(bits[0], 1.0) if bits else 1.0
+    if bits is None:
+        return 1.0
+    return _BITS_QUALITY.get(bits[0], 1.0)
 
 
 def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> float:
     """The middle of the estimate; if unknown, infinite on a GPU and none on a CPU."""
-    if suggestion.fit is not None and suggestion.fit.speed.plain is not None:
-        return estimate_tokens_per_second(suggestion.fit)
+    if suggestion.plan is not None and suggestion.plan.speed.plain is not None:
+        return estimate_tokens_per_second(suggestion.plan)
     return math.inf if machine.devices else 0.0
 
 
 def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
-    """The shortest time first, as if all files were of one size, unless the draft costs
-    quality of the target, the long context or the last memory; if the time is unknown,
-    by kind.
+    """The shortest time first, as if all files were of one size.
+
+    Unless the draft costs quality of the target, the long context or the last memory; if
+    the time is unknown, by kind.
     """
-    pair, fit = suggestion.pair, suggestion.fit
-    unknown = suggestion.verdict == "no", True, False, False, math.inf
-    does_not_fit, is_short, is_full, _, seconds = rank_draft(fit) if fit else unknown
+    pair = suggestion.pair
+    if suggestion.plan is not None:
+        rank = rank_draft(suggestion.plan)
+    else:
+        rank = DraftRank(
+            does_not_fit=not suggestion.verdict.can_load,
+            is_short=True,
+            is_full=False,
+            loses=False,
+            seconds=math.inf,
+        )
     quality = min(_quality(pair.target), _BITS_QUALITY["4"])
-    seconds /= _model_size(pair.target) or 1
-    last = (
+    return (
+        rank.does_not_fit,
+        -quality,
+        rank.is_short,
+        rank.is_full,
         suggestion.is_worse_than_lookup,
-        seconds,
+        rank.seconds / (_model_size(pair.target) or 1),
         draft_kinds.kinds()[pair.draft_kind].preference,
     )
-    return does_not_fit, -quality, is_short, is_full, *last
 
 
 def _model_size(model: CatalogModel) -> int | None:

@@ -6,7 +6,6 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +28,7 @@ from localspec.fit.advisor import (
     SettingsRequest,
     with_settings,
 )
-from localspec.fit.plan import Plan, count_plan
+from localspec.fit.plan import Plan
 from localspec.fit.suggestions import SuggestionCriteria
 from localspec.launch.pair import ResolvedPair
 from localspec.machine import (
@@ -42,7 +41,6 @@ from localspec.machine import (
 from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.machine.device import HOST, Device
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.memory_probe import ProbeError
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.local_files import inventory
@@ -358,20 +356,14 @@ def choose_settings(
     try:
         pair = pair_shapes.from_headers(target, draft)
         advisor = SettingsAdvisor(*pair.shapes, machine)
-        plan = advisor.advise(request)
+        plan = advisor.advise_counted(request, pair, only_if_close=True)
     except ModelFileError:
         return None
     if not plan.load.target_settings.remote_hosts:
         machine = machine_profile.without_remote(machine)
         advisor = SettingsAdvisor(*pair.shapes, machine)
-    if plan.is_too_close:  # the estimate's error could change the verdict
-        with suppress(ProbeError, OSError):
-            plan = count_plan(plan, pair, machine)
-    if (
-        plan.verdict == "no"
-        and plan.missing_bytes > plan.error
-        and not request.skip_memory_check
-    ):
+    is_refused = not plan.verdict.can_load and plan.missing_bytes > plan.error
+    if is_refused and not request.skip_memory_check:
         raise _does_not_fit_error(advisor, plan, Path(load.target).name)
     return plan
 
@@ -387,7 +379,7 @@ def _does_not_fit_error(
     options = [
         f"{{{saving.flags.removeprefix('--').replace('-', '_').replace(' ', '=')}}}"
         for saving in advisor.list_memory_savings(plan)
-        if saving.fit.verdict != "no"
+        if saving.plan.verdict.can_load
     ]
     if (longest := advisor.find_longest_context(plan)) is not None:
         options = [

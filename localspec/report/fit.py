@@ -64,11 +64,11 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
         yield make_line(plan.skipped_draft)
     yield make_line(f"With {plan.explanation}.")
     yield make_line(f"Memory estimate: {_describe_method(plan, answer.subject)}.")
-    if plan.verdict in ("tight", "no") and answer.savings:
+    if not plan.verdict.has_room and answer.savings:
         yield make_line("To save memory:")
         for saving in answer.savings[:_MAX_SAVINGS]:
             yield _format_saving(saving)
-    if plan.verdict == "no":
+    if not plan.verdict.can_load:
         yield make_line("Find a smaller model: localspec pair suggest")
 
 
@@ -93,7 +93,7 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
 
 def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[Line]:
     plan = answer.plan
-    if plan.verdict == "no":
+    if not plan.verdict.can_load:
         yield make_line("Speed: none, because it does not fit.")
         return
     yield from format_speeds(plan.speed, answer.use_case, width, separator=separator)
@@ -101,8 +101,8 @@ def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[
 
 
 def _format_saving(saving: MemorySaving) -> Line:
-    verdict = saving.fit.verdict
-    speed = saving.fit.speed.speculative
+    verdict = saving.plan.verdict
+    speed = saving.plan.speed.speculative
     rest = f"  {saving.flags}"
     if speed:
         rest = f"; {format_speed(speed)}{rest}"
@@ -122,7 +122,7 @@ def _describe_method(plan: Plan, subject: PairShapes) -> str:
         if draft_source not in sources:
             sources.append(draft_source)
     method = "calculated by localspec"
-    if memory.method == "exact":
+    if not memory.is_coarse:
         method = "counted by llama.cpp"
     text = f"{method} from {' and '.join(sources)}"
     if plan.error:
@@ -176,8 +176,8 @@ def _saving_to_json(saving: MemorySaving) -> dict[str, Any]:
         "flags": saving.flags,
         "saves": saving.saved_bytes,
         "costs": saving.drawback,
-        "speed": saving.fit.speed.speculative,
-        "fits": saving.fit.verdict != "no",
+        "speed": saving.plan.speed.speculative,
+        "fits": saving.plan.verdict.can_load,
     }
 
 

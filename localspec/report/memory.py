@@ -11,26 +11,21 @@ from localspec.report.lines import Line, Role, Span, make_line
 from localspec.units import gib
 
 VERDICT_LABELS: dict[FitVerdict, str] = {
-    "fits": "fits",
-    "tight": "tight",
-    "no": "too big",
-    "unknown": "unknown",
+    FitVerdict.FITS: "fits",
+    FitVerdict.TIGHT: "tight",
+    FitVerdict.NO: "too big",
+    FitVerdict.UNKNOWN: "unknown",
 }
 VERDICT_ROLES: dict[FitVerdict, Role] = {
-    "fits": "success",
-    "tight": "warning",
-    "no": "error",
-    "unknown": "muted",
+    FitVerdict.FITS: "success",
+    FitVerdict.TIGHT: "warning",
+    FitVerdict.NO: "error",
+    FitVerdict.UNKNOWN: "muted",
 }
 
 
 def describe_fit(fit: Plan) -> str:
     """Whether the pair fits, for the device that decides it."""
-    if fit.verdict == "unknown":
-        return _UNKNOWN
-    if fit.verdict == "no":
-        too_small = [each for each in fit.all_fits if each.verdict == "no"]
-        return describe_device_fit(too_small[0])
     return describe_device_fit(fit.tightest)
 
 
@@ -41,22 +36,36 @@ def describe_device_fit(device_fit: DeviceFit, *, with_need: bool = False) -> st
     """The verdict on one device, such as `fits, 1.32 GiB to spare`.
 
     `with_need` adds what is needed where the sentence would not say it:
-    `fits: needs 6.10 GiB, 1.32 GiB to spare`.
+    `fits: needs 6.10 GiB, 1.32 GiB to spare`.  The first figure of an estimate that
+    llama.cpp did not count is "about": `fits, about 1.32 GiB to spare`.
     """
     label = VERDICT_LABELS[device_fit.verdict]
-    shared = " with the GPU's" if device_fit.sharing and with_need else ""
-    need = f"needs {gib(device_fit.needed)}{shared}"
+    shared = ""
+    if device_fit.sharing and with_need:
+        shared = " with the GPU's"
+    need = f"needs {format_need(device_fit, device_fit.needed)}{shared}"
     headroom = device_fit.headroom
     if headroom is None:
         return f"{need}, {_UNKNOWN}" if with_need else _UNKNOWN
-    if device_fit.verdict == "no":
+    if not device_fit.verdict.can_load:
         name = "this computer" if device_fit.device.kind == "cpu" else "the GPU"
         return f"{label}: {need}, {gib(device_fit.missing)} more than {name} has free"
     if headroom < 0:
-        margin = f"uses {gib(-headroom)} reserved for other programs"
-        return f"{label}: {need}, {margin}" if with_need else f"{label}: {margin}"
-    margin = f"{gib(headroom)} to spare"
-    return f"{label}: {need}, {margin}" if with_need else f"{label}, {margin}"
+        if with_need:
+            used = gib(-headroom)
+            return f"{label}: {need}, uses {used} reserved for other programs"
+        used = format_need(device_fit, -headroom)
+        return f"{label}: uses {used} reserved for other programs"
+    if with_need:
+        return f"{label}: {need}, {gib(headroom)} to spare"
+    return f"{label}, {format_need(device_fit, headroom)} to spare"
+
+
+def format_need(device_fit: DeviceFit, n_bytes: int) -> str:
+    """A figure of this device in GiB: `about 6.10 GiB` if llama.cpp did not count it."""
+    if device_fit.is_coarse:
+        return f"about {gib(n_bytes)}"
+    return gib(n_bytes)
 
 
 # --- The bar.

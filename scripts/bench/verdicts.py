@@ -73,9 +73,9 @@ def describe(pair: CatalogPair, machine: MachineProfile) -> dict[str, Any]:
     )
     if found is None:
         return {"verdict": "unknown size"}
-    if found.fit is None:
+    if found.plan is None:
         return {"verdict": found.verdict, "bytes": found.bytes}
-    fit = found.fit
+    fit = found.plan
     settings = fit.load.target_settings
     return {
         "verdict": fit.verdict,

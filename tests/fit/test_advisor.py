@@ -167,11 +167,11 @@ def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
         "--ctx 4096",
     }
     assert all(option.saved_bytes > 0 for option in options)
-    fits = [option.fit.verdict != "no" for option in options]
+    fits = [option.plan.verdict != "no" for option in options]
     assert fits == sorted(fits, reverse=True)
     name = default.tightest.device.name
     for option in options:
-        assert option.saved_bytes == total(default, name) - total(option.fit, name)
+        assert option.saved_bytes == total(default, name) - total(option.plan, name)
 
 
 def total(fit: Plan, name: str) -> int:

@@ -1,6 +1,4 @@
-"""fit/plan.py: pairs on GPUs of every size, shared memory, llama.cpp's count, past
-loads.
-"""
+"""fit/plan.py: GPUs of every size, shared memory, llama.cpp's count, past loads."""
 
 import pytest
 from msgspec.structs import replace
@@ -9,10 +7,11 @@ from localspec import launch
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import SettingsAdvisor, SettingsRequest
 from localspec.fit.machine_profile import MachineProfile
-from localspec.fit.plan import Plan, count_plan, estimate_plan
+from localspec.fit.plan import FitVerdict, Plan, count_plan, estimate_plan
+from localspec.machine import memory_probe
 from localspec.machine.device import HOST, Device
 from localspec.machine.measurements import MemoryMeasurement
-from localspec.machine.memory_probe import ProbeError
+from localspec.machine.memory_probe import ModelBuffers, PairBuffers, ProbeError
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.report import fit as fit_report
@@ -104,6 +103,29 @@ def test_what_is_said_of_shared_memory() -> None:
     assert shown["host"]["shared"] == shown["devices"][0]["total"]
 
 
+def test_the_tightest_device_is_the_one_that_decides() -> None:
+    """A GPU that uses 2 GiB of its reserve is tight; RAM that lacks less does not fit."""
+    pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
+    load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096, n_gpu_layers=33))
+    roomy = Device("CUDA0", free=64 * GIB, total=64 * GIB, backend="CUDA")
+    cpu = replace(shapes.CPU, free=64 * GIB)
+    needed = estimate_plan(load, *pair.shapes, shapes.machine(roomy, cpu=cpu))
+    gpu = replace(roomy, free=needed.device_fits[0].needed + MIB)
+    cpu = replace(cpu, free=needed.host.needed - MIB)
+    plan = estimate_plan(load, *pair.shapes, shapes.machine(gpu, cpu=cpu))
+    assert plan.device_fits[0].verdict is FitVerdict.TIGHT
+    assert plan.device_fits[0].headroom < plan.host.headroom  # type: ignore[operator]
+    assert plan.tightest is plan.host
+    assert plan.tightest.verdict is plan.verdict is FitVerdict.NO
+
+
+def test_verdicts_rank_from_the_worst_to_the_best() -> None:
+    ranked = sorted(FitVerdict, key=lambda verdict: verdict.rank)
+    assert ranked == ["no", "unknown", "tight", "fits"]
+    assert [verdict.can_load for verdict in ranked] == [False, True, True, True]
+    assert [verdict.has_room for verdict in ranked] == [False, True, False, True]
+
+
 # llama.cpp's count decides where the error of the estimate is too large.
 
 
@@ -145,6 +167,45 @@ def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> Non
     assert counted.memory.method == "exact"
     assert counted.host.target.compute < fit.host.target.compute
     assert counted.host.target.weights == fit.host.target.weights
+
+
+def test_a_count_that_does_not_fit_starts_a_new_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """llama.cpp that needs 320 KiB of buffers a token: 2.5 GiB for a context of 8192."""
+
+    def count(load: LoadCommand, *_: object, **__: object) -> PairBuffers:
+        n_ctx = load.target_settings.n_ctx or 0
+        return PairBuffers(ModelBuffers({"CPU": n_ctx * 320 * 1024}, kv=0), None)
+
+    monkeypatch.setattr(memory_probe, "count_buffers", count)
+    free = estimate((LOAD, QWEN), 64 * GIB).host.total + 2 * GIB
+    pair = pair_shapes.from_headers(QWEN, None)
+    advisor = SettingsAdvisor(*pair.shapes, machine(free))
+    request = SettingsRequest(replace(LOAD, target_settings=ContextSettings()))
+    first = advisor.advise(request)
+    assert first.verdict is FitVerdict.FITS and first.load.target_settings.n_ctx == 8192
+
+    plan = advisor.advise_counted(request, pair)
+
+    assert count_plan(first, pair, machine(free)).verdict is FitVerdict.NO
+    assert plan.verdict.can_load and plan.memory.method == "exact"
+    assert plan.load.target_settings != first.load.target_settings
+    assert plan.host.device.free == free, "judged by what is really free"
+
+
+def test_a_pair_that_fits_with_no_settings_is_reported_as_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def count(*_: object, **__: object) -> PairBuffers:
+        return PairBuffers(ModelBuffers({"CPU": 64 * GIB}, kv=0), None)
+
+    monkeypatch.setattr(memory_probe, "count_buffers", count)
+    pair = pair_shapes.from_headers(QWEN, None)
+    plan = SettingsAdvisor(*pair.shapes, machine(16 * GIB)).advise_counted(
+        SettingsRequest(LOAD), pair
+    )
+    assert plan.verdict is FitVerdict.NO and plan.memory.method == "exact"
 
 
 def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) -> None:

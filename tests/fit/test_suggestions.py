@@ -123,7 +123,7 @@ def test_comfortable_comes_before_large_on_a_cpu() -> None:
     """
     found = real(suggested("CPU 32 GB"))
     speeds = {
-        one.pair.id: estimate_tokens_per_second(one.fit) for one in found if one.fit
+        one.pair.id: estimate_tokens_per_second(one.plan) for one in found if one.plan
     }
     are_slow = [rate < 10 for rate in speeds.values()]
     assert set(are_slow) == {True, False} and are_slow == sorted(are_slow)
@@ -132,9 +132,9 @@ def test_comfortable_comes_before_large_on_a_cpu() -> None:
     }
     best_by_target = {own_id: pair_id for pair_id, own_id in own_ids.items()}.values()
     slow = [
-        (one.fit.is_full, TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
+        (one.plan.is_full, TIERS.index(one.pair.target.tier), -speeds[one.pair.id])
         for one in found
-        if one.fit and one.pair.id in best_by_target and speeds[one.pair.id] < 10
+        if one.plan and one.pair.id in best_by_target and speeds[one.pair.id] < 10
     ]
     assert slow == sorted(slow)
 
@@ -146,14 +146,14 @@ def test_the_catalogue_pairs_no_target_with_a_draft_model_that_the_engine_would_
     machine = machine_profile.with_vram(80)
     for pair in catalog.load().pairs.values():
         one = suggestions.assess_pair(pair, machine, SuggestionCriteria())
-        if pair.draft is not None and one is not None and one.fit is not None:
-            assert one.fit.memory.draft is not None, pair.id
+        if pair.draft is not None and one is not None and one.plan is not None:
+            assert one.plan.memory.draft is not None, pair.id
 
 
 def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
     """Where nothing is known but the size, the verdict comes from it."""
     (best, *_) = suggest(80, target="ling-3.0-flash")
-    assert best.fit is None and best.reasons[0].startswith("about ")
+    assert best.plan is None and best.reasons[0].startswith("about ")
     assert not suggest(8, target="qwen3-8b")[0].reasons[0].startswith("about")
     path = tmp_path / "models.yaml"
     path.write_text(
@@ -175,8 +175,8 @@ def test_a_target_asked_for_may_keep_its_experts_in_ram_as_fit_says() -> None:
     (best, *_) = suggest(8, target="gpt-oss-20b")
     assert (
         best.verdict == "fits"
-        and best.fit is not None
-        and best.fit.load.target_settings.cpu_moe
+        and best.plan is not None
+        and best.plan.load.target_settings.cpu_moe
     )
     assert "experts in RAM" in best.reasons[0]
 
@@ -226,9 +226,9 @@ def test_nothing_is_suggested_that_cannot_run_or_loses(name: str) -> None:
     known_heads = {*(kind.name for kind in draft_kinds.heads()), "model", "lookup"}
     found = real(suggested(name))
     assert suggested(name)[-1].pair.id == "demo", "which is never before a real model"
-    assert found[0].fit and not found[0].fit.is_full, "what is free changes"
+    assert found[0].plan and not found[0].plan.is_full, "what is free changes"
     for one in found:
-        pair, fit = one.pair, one.fit
+        pair, fit = one.pair, one.plan
         assert pair.draft_kind in known_heads and one.reasons
         if fit is None:
             assert one.needed_bytes <= sum(
@@ -264,18 +264,18 @@ def test_all_commands_plan_alike(name: str) -> None:
     for one in real(suggested(name)):
         best.setdefault(catalog.own_id(one.pair.target.id), one)
         shapes_ = pair_shapes.from_catalog(one.pair)
-        if one.fit is None or shapes_ is None:
+        if one.plan is None or shapes_ is None:
             continue
         draft = Path("draft") if shapes_.draft else None
         request = LoadOptions().to_request(ResolvedPair(Path("target"), draft))
         advised = SettingsAdvisor(*shapes_.shapes, machine).advise(request)
-        assert settings_of(advised) == settings_of(one.fit), one.pair.id
+        assert settings_of(advised) == settings_of(one.plan), one.pair.id
         row = cache.estimate(Candidate(one.pair, one.bytes), machine, "chat", WhatIf())
-        assert row.fit and settings_of(row.fit) == settings_of(one.fit), one.pair.id
+        assert row.fit and settings_of(row.fit) == settings_of(one.plan), one.pair.id
     for target, one in [*best.items()][:4]:
         named, *_ = suggestions.suggest(machine, None, target)
         assert (
-            one.fit and named.fit and settings_of(named.fit) == settings_of(one.fit)
+            one.plan and named.plan and settings_of(named.plan) == settings_of(one.plan)
         ), "by its name, too"
         resolved = suggestions.resolve_best_file(
             target, lambda: machine, SuggestionCriteria()
@@ -295,7 +295,7 @@ def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(
             first.setdefault(catalog.own_id(one.pair.target.id), one)
     for one in first.values():
         file = pair_shapes.shape_from_catalog(one.pair.target)
-        if one.fit is None or file is None or not file.n_mtp:
+        if one.plan is None or file is None or not file.n_mtp:
             continue
         target = PairMember(one.pair.target.id, "shape", file)
         subject = PairShapes(target).add_own_head()
@@ -306,7 +306,7 @@ def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(
         advised = SettingsAdvisor(*subject.shapes, machine).advise(
             options.to_request(pair)
         )
-        assert settings_of(advised) == settings_of(one.fit), one.pair.id
+        assert settings_of(advised) == settings_of(one.plan), one.pair.id
         left_out = one.pair.draft_kind == "lookup"
         assert advised.skipped_draft.startswith(
             "Not drafting with its MTP layer: " * left_out
@@ -350,21 +350,21 @@ def test_every_preference_for_loading_is_a_wish_of_the_search(
     pair = catalog.load().pairs["gpt-oss-20b+lookup"]
     machine = typical_machine("24 GB")
     found = suggestions.assess_pair(pair, machine, launch.saved_criteria())
-    assert found and found.fit and found.fit.load.target_settings.cpu_moe == 24
+    assert found and found.plan and found.plan.load.target_settings.cpu_moe == 24
     (tmp_path / "config.toml").write_text("")
     found = suggestions.assess_pair(pair, machine, launch.saved_criteria())
-    assert found and found.fit and found.fit.load.target_settings.cpu_moe == 0
+    assert found and found.plan and found.plan.load.target_settings.cpu_moe == 0
 
 
 @pytest.mark.parametrize("name", ["24 GB", "Apple 32 GB", "CPU 16 GB"])
 def test_the_range_of_a_speed_up_and_the_verdict_agree(name: str) -> None:
     for one in suggestions.suggest(typical_machine(name), None, "qwen3.5-9b"):
-        if one.fit and one.fit.memory.draft and one.fit.speed.plain:
-            low, high = one.fit.speed.by_workload["chat"].speedup
-            assert low <= 1 and high == 1 if one.fit.loses else high > 1
+        if one.plan and one.plan.memory.draft and one.plan.speed.plain:
+            low, high = one.plan.speed.by_workload["chat"].speedup
+            assert low <= 1 and high == 1 if one.plan.loses else high > 1
             assert (
                 "probably not faster with this draft" in one.reasons
-            ) == one.fit.loses
+            ) == one.plan.loses
 
 
 def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
@@ -374,7 +374,7 @@ def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
     ]
     assert found[0].pair.target.quantization == "UD-IQ4_XS"
     assert found[0] in suggested("Apple 32 GB")[:3]
-    assert found[0].fit and not found[0].fit.is_partly_in_ram
+    assert found[0].plan and not found[0].plan.is_partly_in_ram
 
 
 @pytest.mark.parametrize(

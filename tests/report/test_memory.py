@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.fit.plan import DeviceFit
 from localspec.machine.device import Device, DeviceMemory
@@ -153,3 +154,10 @@ def test_small_sizes_have_two_digits(gib: float, shown: str) -> None:
 def test_the_verdict_in_words(fit: DeviceFit, short: str, with_need: str) -> None:
     assert memory.describe_device_fit(fit) == short
     assert memory.describe_device_fit(fit, with_need=True) == with_need
+
+
+def test_a_figure_that_llama_cpp_did_not_count_is_about() -> None:
+    fit = replace(device_fit((6, 0, 0, 0), reserve=1), is_coarse=True)
+    assert memory.describe_device_fit(fit) == "fits, about 9.00 GiB to spare"
+    text = memory.describe_device_fit(fit, with_need=True)
+    assert text == "fits: needs about 6.00 GiB, 9.00 GiB to spare"

@@ -33,6 +33,8 @@ class Window(Struct, frozen=True):
     """Whether it is the first of them, not the last."""
     default_size: int = 0
     """Tokens, if the file does not say."""
+    is_every_attention_layer: bool = False
+    """Whether all layers with attention have it, the others being recurrent."""
 
 
 class Architecture(Struct, frozen=True, kw_only=True):
@@ -75,6 +77,29 @@ class Architecture(Struct, frozen=True, kw_only=True):
     """Whether the feed-forward part has three matrices, not two."""
     allows_one_expert: bool = False
     """Whether a file may say that it has one expert, which means none."""
+    has_fused_matrices: bool = False
+    """Whether one matrix makes queries, keys and values, and one gate and up."""
+    has_fused_expert_gate: bool = False
+    """Whether one matrix makes gate and up of an expert."""
+    has_dense_beside_experts: bool = False
+    """Whether a layer with experts has an ordinary feed-forward part too."""
+    has_mxfp4_experts: bool = False
+    """Whether all published files have their experts in MXFP4, whatever their name."""
+    n_layers_with_own_kv: int = 0
+    """The first layers have a KV cache, and later ones read theirs; 0: the file says
+    how many share.
+    """
+    borrows_output_matrix: bool = False
+    """Whether a head without an output matrix uses its target's, even if it has token
+    embeddings.
+    """
+    always_copies_tied_table: bool = False
+    """Whether llama.cpp loads token embeddings that are the output matrix twice, even
+    if both are on the CPU.
+    """
+    needs_one_kv_type: bool = False
+    """Whether keys and values must have the same type."""
+    supports_flash_attention: bool = True
     can_trim_vocabulary: bool = False
     """Tried with `make-draft --vocab`; others may use a token's id for more than its
     embedding.
@@ -85,7 +110,7 @@ _PLAIN = name_set(
     "arcee arctic baichuan bailingmoe bailingmoe2 bitnet bloom chameleon chatglm "
     "codeshell cogvlm command-r dbrx deci deepseek deepseek2-ocr dots1 ernie4_5 "
     "ernie4_5-moe exaone falcon gemma glm4 gpt2 gptj gptneox granitemoe "
-    "graniteswitch grok grovemoe hrm_text hunyuan-moe hy_v4 internlm2 jais jais2 "
+    "graniteswitch grovemoe hrm_text hunyuan-moe hy_v4 internlm2 jais jais2 "
     "maincoder minicpm minicpm3 minimax-m3 mistral3 mistral4 mpt nemotron olmo "
     "olmoe openelm orion paddleocr pangu-embedded phi2 phimoe plamo plm qwen "
     "qwen2moe qwen2vl qwen3vl qwen3vlmoe refact seed_oss smollm3 stablelm starcoder "
@@ -107,18 +132,24 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         window=Window(every=2, default_size=4096), can_trim_vocabulary=True
     ),
     "gemma3": Architecture(window=Window(every=6), can_trim_vocabulary=True),
-    "gemma3n": Architecture(window=Window(every=5)),
+    "gemma3n": Architecture(window=Window(every=5), n_layers_with_own_kv=20),
     "gemma4": Architecture(
         window=Window(every=6),
         flags_windows=True,
         hidden_states="inputs",
         has_assistant=True,
+        has_dense_beside_experts=True,
+        has_fused_expert_gate=True,
+        always_copies_tied_table=True,
     ),
     "glm-dsa": Architecture(mtp="one"),
     "glm4moe": Architecture(mtp="one"),
-    "gpt-oss": Architecture(window=Window(every=2), hidden_states="inputs"),
+    "gpt-oss": Architecture(
+        window=Window(every=2), hidden_states="inputs", has_mxfp4_experts=True
+    ),
     "granite": Architecture(can_trim_vocabulary=True),
     "granite_swa": Architecture(window=Window(), flags_windows=True),
+    "grok": Architecture(supports_flash_attention=False),
     "hunyuan-dense": Architecture(hidden_states="inputs", allows_one_expert=True),
     "hunyuan_vl": Architecture(hidden_states="inputs", allows_one_expert=True),
     "hy_v3": Architecture(mtp="several"),
@@ -137,7 +168,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "muse-glimmer": Architecture(window=Window(every=4), hidden_states="inputs"),
     "nanbeige": Architecture(hidden_states="inputs"),
     "olmo2": Architecture(window=Window(every=4)),
-    "phi3": Architecture(can_trim_vocabulary=True),
+    "phi3": Architecture(can_trim_vocabulary=True, has_fused_matrices=True),
     "plamo3": Architecture(window=Window(every=8)),
     "qwen2": Architecture(can_trim_vocabulary=True),
     "qwen3": Architecture(hidden_states="inputs", can_trim_vocabulary=True),
@@ -151,7 +182,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         memory="hybrid", rolls_back=True, hidden_states="inputs", mtp="one"
     ),
     "deepseek4": Architecture(
-        memory="hybrid", rolls_back=True, hidden_states="with the last"
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="with the last",
+        needs_one_kv_type=True,
     ),
     "falcon-h1": Architecture(memory="hybrid"),
     "glm5-next": Architecture(memory="hybrid", rolls_back=True, mtp="one"),
@@ -159,8 +193,18 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "jamba": Architecture(memory="hybrid"),
     "kimi-k3": Architecture(memory="hybrid", rolls_back=True),
     "kimi-linear": Architecture(memory="hybrid"),
-    "lfm2": Architecture(memory="hybrid", rolls_back=True, hidden_states="inputs"),
-    "lfm2moe": Architecture(memory="hybrid", rolls_back=True, hidden_states="inputs"),
+    "lfm2": Architecture(
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="inputs",
+        window=Window(is_every_attention_layer=True),
+    ),
+    "lfm2moe": Architecture(
+        memory="hybrid",
+        rolls_back=True,
+        hidden_states="inputs",
+        window=Window(is_every_attention_layer=True),
+    ),
     "minimax-01": Architecture(memory="hybrid", hidden_states="inputs"),
     "nemotron_h": Architecture(
         memory="hybrid",
@@ -201,7 +245,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "rwkv6qwen2": Architecture(memory="recurrent"),
     "rwkv7": Architecture(memory="recurrent"),
     "dflash": Architecture(head="block", window=Window(), flags_windows=True),
-    "eagle3": Architecture(head="eagle3"),
+    "eagle3": Architecture(head="eagle3", borrows_output_matrix=True),
     "gemma4-assistant": Architecture(head="assistant", flags_windows=True),
 }
 
@@ -231,6 +275,14 @@ KNOWN = frozenset(ARCHITECTURES).union(
 """All that llama.cpp knows."""
 
 
+def find_architecture(name: str) -> Architecture:
+    """The row of an architecture; of an unknown one what most have."""
+    return ARCHITECTURES.get(name, _ORDINARY)
+
+
+_ORDINARY = Architecture()
+
+
 def _select(has: Callable[[Architecture], bool]) -> frozenset[str]:
     return frozenset(name for name, row in ARCHITECTURES.items() if has(row))
 
@@ -253,8 +305,3 @@ EXPOSING_FINAL_STATE = SUPPORTING_MTP | WITH_ASSISTANT
 FLAGGING_WINDOWS = _select(lambda row: row.flags_windows)
 ALLOWING_ONE_EXPERT = _select(lambda row: row.allows_one_expert)
 TRIMMING_VOCABULARY = _select(lambda row: row.can_trim_vocabulary)
-WINDOWS: Mapping[str, Window] = {
-    name: row.window for name, row in ARCHITECTURES.items() if row.window is not None
-}
-GATED_ATTENTION = _select(lambda row: row.has_gated_attention)
-WITHOUT_GATED_FF = _select(lambda row: not row.has_gated_ff)

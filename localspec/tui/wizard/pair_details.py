@@ -9,7 +9,7 @@ from textual.content import Content
 
 from localspec import draft_kinds
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import DeviceFit, Plan
+from localspec.fit.plan import DeviceFit, FitVerdict, Plan
 from localspec.fit.shape import ModelShape
 from localspec.machine import published
 from localspec.models import pair_compatibility
@@ -144,7 +144,8 @@ def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Conten
             yield to_content(line)
     yield from _verdict_lines(fit, page.fit_basis, width)
     if height >= _HOST_MEMORY_HEIGHT and fit.host not in devices and fit.host.total:
-        text = f"plus {gib(fit.host.total)} of this computer's memory"
+        needed = memory.format_need(fit.host, fit.host.total)
+        text = f"plus {needed} of this computer's memory"
         if fit.host.device.free:
             text += f", {gib(fit.host.device.free)} free"
         yield Content.styled(text, "$muted")
@@ -296,7 +297,7 @@ def check_before_download(
         yield _check_compatibility(pair, verdict)
     if fit is not None and fit.verdict != "unknown":
         fits = fit.verdict != "no"
-        label = memory.VERDICT_LABELS["fits" if fits else "no"]
+        label = memory.VERDICT_LABELS[FitVerdict.FITS if fits else FitVerdict.NO]
         context = pair_text.format_context(fit.load.target_settings.n_ctx)
         yield PreDownloadCheck(fits, f"{label} with context {context}")
     if subject is not None:

@@ -67,7 +67,7 @@ def suggest_candidates(
 
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     """Leaves out reasons that the table shows as a bar or a number."""
-    fit = suggestion.fit
+    fit = suggestion.plan
     n_shown = 1  # The first reason is the memory.
     if fit is not None and fit.speed.speculative is not None and fit.verdict != "no":
         n_shown = 2  # The second is the speed.
