@@ -53,10 +53,6 @@ SETTINGS_NOTICE = "settings"  # Code of the notice about the chosen settings.
 HEAD_NOTICE = "head"  # Code of the notice about an automatically found head.
 EXACT_NOTICE = "exact"  # Code of the notice about what exact mode does.
 
-_WEIGHT_BEFORE = 0.8
-"""The weight of earlier times in a pass cost, after one more pass. It is that of
-spec/control/pass_costs.py.
-"""
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
@@ -568,7 +564,7 @@ class EngineClient(EngineProcess):
         elif isinstance(command, wire.GenerateCommand):
             if self.measured is not None and self.measured is not self._initial:
                 n_passes = (time.monotonic() - self._began) * 1e3 / self.measured.t1_ms
-                self._record_load(_WEIGHT_BEFORE**n_passes)
+                self._record_load((1 - wire.NEW_TIME_WEIGHT) ** n_passes)
             if time.monotonic() - self._saved_at >= _SAVE_INTERVAL:
                 self._save_if_changed()
 

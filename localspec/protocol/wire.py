@@ -129,6 +129,10 @@ class ContextSettings(Struct, frozen=True):
     """
 
 
+NEW_TIME_WEIGHT = 0.2
+"""The weight of a newly timed pass in the costs; earlier times have the rest."""
+
+
 class MeasuredCosts(Struct, frozen=True):
     """Measurements of a pair on this machine; stored by the parent, sent with `load`.
 

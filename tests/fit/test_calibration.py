@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from localspec.fit.calibration import calibrate, summarize_reads
+from localspec.fit.calibration import TimedPass, calibrate, fit_line, summarize_reads
 from localspec.fit.speed import (
     TABLE_ERROR,
     TYPICAL_CPU_SPEED,
@@ -187,3 +187,9 @@ def test_a_type_that_was_timed_is_estimated_by_it_until_a_model_is_measured() ->
         calibrate(from_devices([]), [], timed).find_speed(HOST, "Q8_0").bandwidth
         is None
     )
+
+
+def test_points_that_do_not_tell_fixed_time_and_bandwidth_apart_are_no_error() -> None:
+    """Times so long that the sums of their inverses are zero."""
+    line = fit_line([TimedPass(1e9, 1e165), TimedPass(2e9, 1e165)], 1.0)
+    assert line.fixed_ms == 1.0

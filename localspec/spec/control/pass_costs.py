@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from localspec.protocol.wire import DRAFT_MAX, MeasuredCosts
+from localspec.protocol.wire import DRAFT_MAX, NEW_TIME_WEIGHT, MeasuredCosts
 
 MAX_WIDTH = DRAFT_MAX + 1
-# Weight of a new time for its own width (also in launch/start.py).
-_NEW_TIME_WEIGHT = 0.2
 # Of a new time for other widths: all costs grow with the context.
 _OTHER_WIDTHS_WEIGHT = 0.1
 _MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
@@ -166,7 +164,7 @@ class PassCosts:
         extra = max(0.0, ms - self._line[width])
         extra = min(extra, 2 * _MAX_CHANGE * self.change_ms or extra)
         if width <= max(self._ms_by_width):  # an extrapolated time says nothing
-            weight = _NEW_TIME_WEIGHT if self.change_ms else _NEW_PLAIN_WEIGHT
+            weight = NEW_TIME_WEIGHT if self.change_ms else _NEW_PLAIN_WEIGHT
             self.change_ms += weight * (extra - self.change_ms)
         return ms - min(extra, self.change_ms)
 
@@ -180,7 +178,7 @@ class PassCosts:
             change = min(max(ms / before, 1 / _MAX_CHANGE), _MAX_CHANGE) - 1
             for w in times:
                 times[w] *= 1 + change * _OTHER_WIDTHS_WEIGHT
-            weight = _NEW_PLAIN_WEIGHT if is_rare else _NEW_TIME_WEIGHT
+            weight = _NEW_PLAIN_WEIGHT if is_rare else NEW_TIME_WEIGHT
             times[width] = before * (1 + change * weight)
         if 1 in times:
             times[1] = min(times[1], _MAX_PLAIN_RATIO * times[width])
@@ -237,9 +235,9 @@ class PassCosts:
         ratio = min(
             max(ms / self.draft_passes_ms(n_passes), 1 / _MAX_CHANGE), _MAX_CHANGE
         )
-        self.first_draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
+        self.first_draft_ms *= 1 + (ratio - 1) * NEW_TIME_WEIGHT
         if n_passes > 1:
-            self.draft_ms *= 1 + (ratio - 1) * _NEW_TIME_WEIGHT
+            self.draft_ms *= 1 + (ratio - 1) * NEW_TIME_WEIGHT
 
     def verify_curve(self) -> dict[str, float]:
         """The measured verify curve: cost by width, in one-token passes."""
