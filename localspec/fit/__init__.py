@@ -1,3 +1,1 @@
-"""Estimates memory and speed of a model pair and chooses its settings, without loading
-it.
-"""
+"""Estimates memory and speed of a pair and chooses its settings, without loading it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from math import hypot, inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,13 +28,17 @@ from localspec.protocol.wire import DRAFT_MAX, ContextSettings, LoadCommand
 CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
-_EXPERTS_SHARE, _ROUTING_MS = 0.8, 0.01
-"""Experts are read in many small products: of the speed of other weights this share,
-everywhere, and on a GPU a time for each layer.
-"""
-_FEW_BITS, _FEW_BITS_SHARE = re.compile("I?Q[123]|TQ"), 0.75
-"""Of these types, which cost the most to unpack, the share of the reading speed of others.  These,
-and `share` and `layer_ms` of gpus.yaml, are least squares of 250 published runs.
+_EXPERTS_SHARE = 0.8
+"""Experts are read with this share of the speed of other weights, in many small products."""
+_ROUTING_MS = 0.01
+"""What a GPU takes to choose the experts of one layer."""
+_FEW_BITS = re.compile("I?Q[123]|TQ")
+"""Weight types that cost the most to unpack."""
+_FEW_BITS_SHARE = 0.75
+"""The share of the reading speed of other types that those reach.
+
+This and the two above, and `share` and `layer_ms` of gpus.yaml, are least squares of 250
+published runs.
 """
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
@@ -42,45 +46,64 @@ ASSUMED_ERROR = 0.5  # The same if the bandwidth is only typical of such compute
 # A measured speed applies to models up to this many times as large, or as small.
 _SIZE_CLASS = 4
 UNQUANTIZED_TYPES = ("F32", "F16", "BF16")
-_CPU_VERIFY_CURVES: Mapping[bool, Mapping[int, float]] = {
-    True: {1: 1.0, 2: 1.2, 4: 1.6, 5: 2.1, 8: 2.8, 17: 5.5},
-    False: {1: 1.0, 2: 1.0, 4: 1.25, 8: 1.7, 17: 2.8},
+_CPU_VERIFY_CURVE: Mapping[int, float] = {
+    1: 1.0,
+    2: 1.2,
+    4: 1.6,
+    5: 2.1,
+    8: 2.8,
+    17: 5.5,
 }
-"""Until one is measured, by whether the weights are quantised: these have a step from 4 to 5.  At 3
-about 1.3, from targets with layers in RAM (MTP, 12 GB card).
+"""Of a CPU until one is measured; quantised weights have a step from 4 to 5.
+
+At 3 about 1.3, from targets with layers in RAM (MTP, 12 GB card).
 """
-# Of that cost on Macs, where unpacking weights costs most of it.
+_CPU_UNQUANTIZED_VERIFY_CURVE: Mapping[int, float] = {
+    1: 1.0,
+    2: 1.0,
+    4: 1.25,
+    8: 1.7,
+    17: 2.8,
+}
 _UNQUANTIZED_VERIFY = 0.13
+"""The share of a GPU's verify cost that is left on Macs without unpacking weights."""
 # The cost relative to Vulkan: 0.28 and 0.15 a draft token on RX 7900 cards.
 _ROCM_VERIFY = 2.0
-_EXPERTS_POWER, _EXPERTS_STEP = 0.75, 0.5
-"""Experts of a pass of several tokens cost the power of their number, and a step for
-grouping the tokens: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and 16 tokens (gpt-oss-20b
-on a GB10).
+_EXPERTS_POWER = 0.75
+_EXPERTS_STEP = 0.5
+"""Experts of a pass of several tokens cost the power of their number, and this step.
+
+The step is for grouping the tokens.  Together: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and
+16 tokens (gpt-oss-20b on a GB10).
 """
-# Relative to reading as many bytes of weights (3.0 and 6.9 GB/s).
 _CPU_ATTENTION_SLOWDOWN = 2.3
-# Copying activations from one device to the next: 30 to 60 µs.
+"""Relative to reading as many bytes of weights (3.0 and 6.9 GB/s)."""
 _DEVICE_CROSSING_MS = 0.045
-_REQUEST_BYTES = (
-    5000  # Sent to another computer for each pass, beside 4 bytes per activation.
-)
+"""Copying activations from one device to the next: 30 to 60 µs."""
+_REQUEST_BYTES = 5000
+"""Sent to another computer for each pass, beside 4 bytes per activation."""
 _HOST_MS = 0.8  # Of a round outside llama.cpp.
-_SPEEDUP_ERRORS = {"measured": 0.10, "table": 0.20, "cpu": 0.35}
-"""Relative error of a speed-up with a measured and a typical verify curve; on CPUs
-those differ.
-"""
+_MEASURED_SPEEDUP_ERROR = 0.10
+"""Relative error of a speed-up with a measured verify curve."""
+_TABLE_SPEEDUP_ERROR = 0.20
+"""The same with a typical curve."""
+_CPU_SPEEDUP_ERROR = 0.35
+"""The same if a CPU computes: their curves differ more."""
 _TYPICAL_BLOCK_ROWS = 6  # Rows of a block that are typically worth verifying.
 _WORST_SPEEDUP = 0.97  # The engine pauses speculation that does not help.
 _WORKLOADS = ("chat", "code", "writing", "documents")
-# Of a rate measured with this pair: other texts are accepted otherwise.
 _MEASURED_ERROR = 0.08
-# For each workload, the share of an answer that repeats earlier text, which lookup can
-# draft.
-_COPIED_SHARES = ((0.0, 0.10), (0.05, 0.30), (0.0, 0.05), (0.05, 0.50))
+"""Of a rate measured with this pair: other texts are accepted otherwise."""
+_COPIED_SHARES: Mapping[str, FloatRange] = {
+    "chat": (0.0, 0.10),
+    "code": (0.05, 0.30),
+    "writing": (0.0, 0.05),
+    "documents": (0.05, 0.50),
+}
+"""The share of an answer that repeats earlier text, which lookup can draft."""
 _COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
-# At 1, relative: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5).
 _TEMPERATURE_LOSS = 0.18
+"""What temperature 1 takes from a rate: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5)."""
 
 
 class DeviceSpeed(Struct, frozen=True):
@@ -107,21 +130,26 @@ class DeviceSpeed(Struct, frozen=True):
         Requires a known bandwidth.
         """
         assert self.bandwidth is not None
-        is_typical = self.kind == "cpu" or self.largest_measured < inf
-        is_slow = not is_typical and _FEW_BITS.match(weight_type)
-        factor = _FEW_BITS_SHARE if is_slow else 1.0
+        factor = 1.0
+        is_measured = self.largest_measured < inf
+        if self.kind != "cpu" and not is_measured and _FEW_BITS.match(weight_type):
+            factor = _FEW_BITS_SHARE
         return n_bytes / (factor * self.efficiency * self.bandwidth * 1e6)
 
     def verify_cost(self, width: float, weight_type: str) -> float:
         """Cost of a pass of `width` tokens, in one-token passes."""
+        if self.verify_curve:
+            return speedup_model.interpolate_curve(self.verify_curve, width)
         is_quantized = weight_type not in UNQUANTIZED_TYPES
-        if self.verify_curve or self.kind == "cpu":
-            curve = self.verify_curve or _CPU_VERIFY_CURVES[is_quantized]
+        if self.kind == "cpu":
+            curve = _CPU_VERIFY_CURVE
+            if not is_quantized:
+                curve = _CPU_UNQUANTIZED_VERIFY_CURVE
             return speedup_model.interpolate_curve(curve, width)
-        is_cheap = self.kind == "metal" and not is_quantized
-        return 1 + self.verify * (_UNQUANTIZED_VERIFY if is_cheap else 1.0) * (
-            width - 1
-        )
+        verify = self.verify
+        if self.kind == "metal" and not is_quantized:
+            verify *= _UNQUANTIZED_VERIFY
+        return 1 + verify * (width - 1)
 
 
 UNKNOWN_SPEED = DeviceSpeed(None, error=ASSUMED_ERROR, basis="memory bandwidth unknown")
@@ -140,14 +168,16 @@ def nominal_cpu(devices: Sequence[Device]) -> DeviceSpeed:
     on an M1 Max, 120 of 256 on a Ryzen AI Max.
     """
     for device in devices:
-        if (
-            device.unified
-            and device.link is None
-            and (spec := gpu_catalog.match_device(device))
-        ):
-            basis = f"half of {spec.bandwidth:g} GB/s assumed ({spec.name}), not measured yet"
+        if not device.unified or device.link is not None:
+            continue
+        spec = gpu_catalog.match_device(device)
+        if spec is not None:
+            bandwidth_text = f"half of {spec.bandwidth:g} GB/s"
             return replace(
-                TYPICAL_CPU_SPEED, bandwidth=spec.bandwidth, efficiency=0.5, basis=basis
+                TYPICAL_CPU_SPEED,
+                bandwidth=spec.bandwidth,
+                efficiency=0.5,
+                basis=f"{bandwidth_text} assumed ({spec.name}), not measured yet",
             )
     kind, bandwidth = typical_ram(read_cpu_name())
     basis = f"{bandwidth:g} GB/s assumed ({kind}), not measured yet (localspec doctor --cpu)"
@@ -164,9 +194,7 @@ class HardwareSpeed(Struct, frozen=True):
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(
         default_factory=dict
     )
-    """Rates that drafts reached here, by the paths of the pair; by `greedy` and
-    `coupled`.
-    """
+    """Rates that drafts reached here: by the paths of a pair, then `greedy`, `coupled`."""
 
     def find_speed(
         self,
@@ -175,34 +203,44 @@ class HardwareSpeed(Struct, frozen=True):
         n_bytes: float = 0,
         model_bytes: float = inf,
     ) -> DeviceSpeed:
-        """The speed for a model that reads `n_bytes` per token here, `model_bytes`
-        everywhere.
+        """The speed for a model that reads `n_bytes` per token here.
 
-        What was measured applies to models of the size class of the largest and of the smallest
-        one.  Others take the table's speed; larger ones at least, smaller ones at most as long as
-        the last of the class, so that those of a list are comparable.
+        `model_bytes`: what it reads on all devices.  What was measured applies to models
+        of the size class of the largest and of the smallest one.  Others take the table's
+        speed; larger ones at least, smaller ones at most as long as the last of the
+        class, so that those of a list are comparable.  Example: measured with 1 and 2 GB,
+        a speed applies from 0.25 to 8 GB.  A model of 10 GB is read with the table's
+        bandwidth, and a fixed time with which 8 GB take as long as with the measured speed.
         """
-        found = (self.measured_speeds.get((device, name)) for name in (weight_type, ""))
-        speed = next(filter(None, found), None)
         nominal = self.nominal_speeds.get(device, UNKNOWN_SPEED)
+        speed = self.measured_speeds.get((device, weight_type))
+        if speed is None:
+            speed = self.measured_speeds.get((device, ""))
         if speed is None:
             return nominal
-        limit = speed.smallest_measured / _SIZE_CLASS
-        is_small = model_bytes < limit
-        if not is_small and n_bytes <= (limit := _SIZE_CLASS * speed.largest_measured):
+
+        least = speed.smallest_measured / _SIZE_CLASS
+        most = speed.largest_measured * _SIZE_CLASS
+        is_small = model_bytes < least
+        if is_small:
+            limit = least
+            basis = f"{nominal.basis} ({speed.basis}, far larger)"
+        elif n_bytes > most:
+            limit = most
+            basis = f"{nominal.basis} ({speed.basis}, far smaller)"
+        else:
             return speed
-        basis = f"{nominal.basis} ({speed.basis}, far {'larger' if is_small else 'smaller'})"
+
         borrowed = replace(speed, error=ASSUMED_ERROR, measured=False, basis=basis)
         if nominal.bandwidth is None:
             return borrowed
         fixed_ms = speed.fixed_ms + speed.read_ms(limit) - nominal.read_ms(limit)
-        if is_small:
-            return (
-                borrowed
-                if fixed_ms < nominal.fixed_ms
-                else replace(nominal, basis=basis)
-            )
-        return replace(nominal, fixed_ms=max(nominal.fixed_ms, fixed_ms), basis=basis)
+        if not is_small:
+            fixed_ms = max(nominal.fixed_ms, fixed_ms)
+            return replace(nominal, fixed_ms=fixed_ms, basis=basis)
+        if fixed_ms < nominal.fixed_ms:
+            return borrowed
+        return replace(nominal, basis=basis)
 
 
 def from_devices(
@@ -220,11 +258,20 @@ def _nominal_speed(device: Device) -> DeviceSpeed:
     spec = gpu_catalog.match_device(device)
     if spec is None:
         return replace(UNKNOWN_SPEED, kind=kind)
-    caveat = ", unconfirmed" if "bandwidth" in spec.unconfirmed else ""
-    basis = f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})"
-    verify = spec.verify * (_ROCM_VERIFY if device.backend == "ROCm" else 1.0)
-    own = spec.bandwidth, spec.share, 0.0, kind, spec.layer_ms, verify
-    return DeviceSpeed(*own, basis=basis)
+    caveat = ""
+    if "bandwidth" in spec.unconfirmed:
+        caveat = ", unconfirmed"
+    verify = spec.verify
+    if device.backend == "ROCm":
+        verify *= _ROCM_VERIFY
+    return DeviceSpeed(
+        bandwidth=spec.bandwidth,
+        efficiency=spec.share,
+        kind=kind,
+        layer_ms=spec.layer_ms,
+        verify=verify,
+        basis=f"{spec.bandwidth:g} GB/s{caveat} ({spec.name})",
+    )
 
 
 class DeviceReads(Struct):
@@ -275,68 +322,90 @@ def count_reads(
     `target`: of a head, which may borrow its output matrix.
     """
     reads = [DeviceReads() for _ in placed.backend_names]
-    share = shape.n_expert_used / max(1, shape.n_expert) / _EXPERTS_SHARE
-    states, n_crossings = 8 * (shape.n_embd_r + shape.n_embd_s), 0
+    expert_share = shape.n_expert_used / max(1, shape.n_expert) / _EXPERTS_SHARE
+    states = 8 * (shape.n_embd_r + shape.n_embd_s)
+    n_crossings = 0
+    homes = {placed.output_backend}
     for il in shape.own_layers:
-        layer, home = shape.layers[il], placed.layer_backends[il]
+        layer = shape.layers[il]
+        home = placed.layer_backends[il]
+        homes.add(home)
         part = reads[home]
-        part.dense += layer.weights
-        expert_home = placed.expert_backends[il]
-        reads[expert_home].experts += layer.experts * share
-        reads[expert_home].n_with_experts += layer.experts > 0
-        n_crossings += 2 * (layer.experts > 0 and expert_home != home)
         part.n_layers += 1
-        n_bytes = (
-            _kv_read_bytes(shape, layer, settings, context) if layer.has_kv else 0.0
-        )
-        state_bytes = states * layer.is_recurrent
-        part.kv_cache += n_bytes + state_bytes
-        part.attention += n_bytes * layer.queries_per_kv + state_bytes
+        part.dense += layer.weights
+        if layer.experts:
+            expert_home = placed.expert_backends[il]
+            reads[expert_home].experts += layer.experts * expert_share
+            reads[expert_home].n_with_experts += 1
+            if expert_home != home:
+                n_crossings += 2  # There and back.
+        cache_bytes = 0.0
+        if layer.has_kv:
+            cache_bytes = _kv_read_bytes(shape, layer, settings, context)
+        state_bytes = 0
+        if layer.is_recurrent:
+            state_bytes = states
+        part.kv_cache += cache_bytes + state_bytes
+        part.attention += cache_bytes * layer.queries_per_kv + state_bytes
+    n_crossings += len(homes) - 1
+
+    # The output matrix; a head that has none reads its target's.
     output = reads[placed.output_backend]
-    if not shape.has_target_weights:
+    if shape.has_target_weights:
+        has_own_output = shape.has_mtp_output
+    else:
+        has_own_output = shape.output_matrix > 0
         output.dense += shape.output_reads
-    borrows = not (
-        shape.has_mtp_output if shape.has_target_weights else shape.output_matrix
-    )
-    if target and borrows:
-        output.dense += target.output_matrix
-    pairs = zip(placed.backend_names, reads, strict=True)
-    used = {name: part for name, part in pairs if part.weights}
-    homes = {placed.layer_backends[il] for il in shape.own_layers} | {
-        placed.output_backend
-    }
-    return PassReads(
-        shape, used, n_crossings + len(homes) - 1, (target or shape).n_layer
-    )
+    n_layers = shape.n_layer
+    if target is not None:
+        n_layers = target.n_layer
+        if not has_own_output:
+            output.dense += target.output_matrix
+
+    by_device = {}
+    for name, part in zip(placed.backend_names, reads, strict=True):
+        if part.weights:
+            by_device[name] = part
+    return PassReads(shape, by_device, n_crossings=n_crossings, n_layers=n_layers)
 
 
 def _kv_read_bytes(
     shape: ModelShape, layer: LayerShape, settings: ContextSettings, context: int
 ) -> float:
-    widths = (layer.n_embd_head_k, 0 if shape.is_mla else layer.n_embd_head_v)
-    n_bytes = 0.0
-    for kv_type, width in zip(
-        llama_params.KV_TYPES[settings.kv_type], widths, strict=True
-    ):
-        _, block, block_bytes = GGML_TYPES[kv_type]
-        n_bytes += width * block_bytes / block
-    cells = min(context, shape.n_swa) if layer.is_swa else context
-    return layer.n_head_kv * cells * n_bytes
+    k_type, v_type = llama_params.KV_TYPES[settings.kv_type]
+    row_bytes = _row_bytes(layer.n_embd_head_k, k_type)
+    if not shape.is_mla:
+        row_bytes += _row_bytes(layer.n_embd_head_v, v_type)
+    n_cells = context
+    if layer.is_swa:
+        n_cells = min(context, shape.n_swa)
+    return layer.n_head_kv * n_cells * row_bytes
+
+
+def _row_bytes(width: int, ggml_type: int) -> float:
+    _, block, block_bytes = GGML_TYPES[ggml_type]
+    return width * block_bytes / block
 
 
 def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSpeed]:
     """Of the devices that a pass uses."""
-    # a head is a part of its target
-    size = inf if reads.shape.head_kind else reads.weights
-    return {
-        name: hardware.find_speed(name, reads.shape.weight_type, part.weights, size)
-        for name, part in reads.by_device.items()
-    }
+    model_bytes = reads.weights
+    if reads.shape.head_kind:
+        model_bytes = inf  # It is a part of its target.
+    speeds = {}
+    for name, part in reads.by_device.items():
+        speeds[name] = hardware.find_speed(
+            name,
+            reads.shape.weight_type,
+            n_bytes=part.weights,
+            model_bytes=model_bytes,
+        )
+    return speeds
 
 
 def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> float:
     """Milliseconds of a pass of `width` tokens.  Requires known bandwidths."""
-    shape, speeds = reads.shape, find_speeds(reads, hardware)
+    speeds = find_speeds(reads, hardware)
     ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
     ms += _DEVICE_CROSSING_MS * reads.n_crossings
     # A round trip to each remote device of the chain, with the activations of each token
@@ -345,31 +414,35 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     for device in hardware.devices:
         link = device.link
         if link is not None and device.name in speeds:
-            n_bytes = _REQUEST_BYTES + 2 * 4 * width * shape.n_embd
+            n_bytes = _REQUEST_BYTES + 2 * 4 * width * reads.shape.n_embd
             ms += link.round_trip_ms + 1e3 * n_bytes / link.bytes_per_second
     return ms
 
 
 def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) -> float:
-    """The fixed time was measured for whole models, as curves are; a head has few
-    layers.
-    """
-    part, weight_type = reads.by_device[device], reads.shape.weight_type
+    part = reads.by_device[device]
+    weight_type = reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
-    fixed_ms = part.n_layers * (
-        speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms
-    )
-    ms = fixed_ms * (verify_cost if speed.verify_curve else 1.0)
+
+    # The fixed time was measured for whole models, as curves are; a head has few layers.
+    layer_ms = speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms
+    ms = part.n_layers * layer_ms
+    if speed.verify_curve:
+        ms *= verify_cost
+
     ms += speed.read_ms(part.dense, weight_type) * verify_cost
-    ms += part.n_with_experts * (0.0 if speed.kind == "cpu" else _ROUTING_MS)
-    # Attention is bound by compute on a CPU, by memory on a GPU.
     if speed.kind == "cpu":
+        # Attention is bound by compute here, by memory on a GPU.
         ms += _CPU_ATTENTION_SLOWDOWN * speed.read_ms(part.attention) * width
     else:
+        ms += part.n_with_experts * _ROUTING_MS
         ms += speed.read_ms(part.kv_cache) * verify_cost
-    if part.experts:  # a wider batch uses more of them, each for fewer tokens
+
+    if part.experts:  # A wider batch uses more of them, each for fewer tokens.
         ratio = reads.experts_used_ratio(width)
-        used = ratio**_EXPERTS_POWER + _EXPERTS_STEP * (width > 1)
+        used = ratio**_EXPERTS_POWER
+        if width > 1:
+            used += _EXPERTS_STEP
         cost = used * speed.verify_cost(width / ratio, weight_type)
         ms += speed.read_ms(part.experts, weight_type) * cost
     return ms
@@ -417,76 +490,108 @@ def estimate_speed(
     draft_reads = None
     known = [*speeds.items()]
     if draft is not None and draft_placement is not None:
-        head_of = target if draft.head_kind else None
         draft_reads = count_reads(
-            draft, load.draft_settings, draft_placement, use.context, head_of
+            draft,
+            load.draft_settings,
+            draft_placement,
+            context=use.context,
+            target=target if draft.head_kind else None,
         )
         known += find_speeds(draft_reads, hardware).items()
     for name, speed in known:
         if speed.bandwidth is None:
             reason = f"{name}: {speed.basis}"
             return SpeedEstimate(explanation=reason, reads=(reads, draft_reads))
+
     t1 = estimate_ms(reads, hardware)
-    parts = {name: _device_ms(reads, name, speed, 1) for name, speed in speeds.items()}
-    error = sum(parts[name] * speeds[name].error for name in parts) / (
-        sum(parts.values()) or 1.0
-    )
+    error = _mean_error(reads, speeds)
     plain = 1e3 / t1 * (1 - error), 1e3 / t1 * (1 + error)
-    costs = _estimate_costs(load, (reads, draft_reads), draft, hardware)
-    is_measured = all(speed.measured for speed in speeds.values())
+    costs = _estimate_costs(load, reads, draft_reads, hardware=hardware, t1_ms=t1)
     by_workload: dict[str, WorkloadSpeed] = {}
     if target.has_recurrent_state and not target.can_rollback:
-        basis, expected = (
-            "no speculation: its recurrent state cannot be rolled back",
-            plain,
-        )
+        basis = "no speculation: its recurrent state cannot be rolled back"
+        expected = plain
     else:
-        kind = (
-            "cpu" if any(speed.kind == "cpu" for speed in speeds.values()) else "table"
+        basis, speedups = _expect_speedups(
+            load, draft, hardware=hardware, use=use, costs=costs
         )
-        has_curves = is_measured and all(
-            speed.verify_curve for speed in speeds.values()
-        )
-        speedup_error = _SPEEDUP_ERRORS["measured" if has_curves else kind]
-        basis, speedups = _expect_speedups(load, draft, hardware, use, costs)
+        speedup_error = _speedup_error(speeds)
         for name, (low, high) in speedups.items():
-            by_workload[name] = _workload_speed(t1, error, low, high, speedup_error)
-        expected = by_workload.get(use.workload, by_workload["chat"]).tokens_per_second
-    basis = f"{', '.join(f'{name}: {each.basis}' for name, each in speeds.items())}; {basis}"
+            by_workload[name] = _workload_speed(
+                t1,
+                lowest=low,
+                highest=high,
+                error=error,
+                speedup_error=speedup_error,
+            )
+        workload = by_workload.get(use.workload, by_workload["chat"])
+        expected = workload.tokens_per_second
+    sources = ", ".join(f"{name}: {each.basis}" for name, each in speeds.items())
     return SpeedEstimate(
         plain=plain,
         speculative=expected,
         by_workload=by_workload,
-        explanation=basis,
-        calibrated=is_measured,
+        explanation=f"{sources}; {basis}",
+        calibrated=all(speed.measured for speed in speeds.values()),
         costs=costs,
         t1_ms=t1,
         reads=(reads, draft_reads),
     )
 
 
+def _mean_error(reads: PassReads, speeds: Mapping[str, DeviceSpeed]) -> float:
+    """The relative error of a pass: that of each device, by its share of the time."""
+    total_ms = 0.0
+    weighted = 0.0
+    for name, speed in speeds.items():
+        ms = _device_ms(reads, name, speed, 1)
+        total_ms += ms
+        weighted += ms * speed.error
+    return weighted / (total_ms or 1.0)
+
+
+def _speedup_error(speeds: Mapping[str, DeviceSpeed]) -> float:
+    if all(speed.measured and speed.verify_curve for speed in speeds.values()):
+        return _MEASURED_SPEEDUP_ERROR
+    if any(speed.kind == "cpu" for speed in speeds.values()):
+        return _CPU_SPEEDUP_ERROR
+    return _TABLE_SPEEDUP_ERROR
+
+
 def _estimate_costs(
     load: LoadCommand,
-    reads: tuple[PassReads, PassReads | None],
-    draft: ModelShape | None,
+    target_reads: PassReads,
+    draft_reads: PassReads | None,
     hardware: HardwareSpeed,
+    *,
+    t1_ms: float,
 ) -> SpeculationCosts:
-    """`reads`: of target and draft."""
-    target_reads, draft_reads = reads
-    t1 = estimate_ms(target_reads, hardware)
-    host_ms, draft_ms, max_draft = _HOST_MS, 0.0, load.draft_max
-    if draft and draft_reads and draft.head_block:  # one pass for all draft tokens
-        max_draft = min(max_draft, max(1, draft.head_block - 1))
-        host_ms += estimate_ms(
-            draft_reads, hardware, min(max_draft, _TYPICAL_BLOCK_ROWS)
-        )
-    elif draft_reads:
-        draft_ms = estimate_ms(draft_reads, hardware)
-    widths = range(1, load.draft_max + 2)
-    curve = {width: estimate_ms(target_reads, hardware, width) / t1 for width in widths}
+    """The costs of a round, in one-token passes of the target, which take `t1_ms`."""
+    host_ms = _HOST_MS
+    draft_ms = 0.0
+    max_draft = load.draft_max
+    if draft_reads is not None:
+        head_block = draft_reads.shape.head_block
+        if head_block:  # One pass for all draft tokens.
+            max_draft = min(max_draft, max(1, head_block - 1))
+            n_rows = min(max_draft, _TYPICAL_BLOCK_ROWS)
+            host_ms += estimate_ms(draft_reads, hardware, n_rows)
+        else:
+            draft_ms = estimate_ms(draft_reads, hardware)
+    curve = {}
+    for width in range(1, load.draft_max + 2):
+        curve[width] = estimate_ms(target_reads, hardware, width) / t1_ms
     return SpeculationCosts(
-        draft_ms / t1, curve, host_ms / t1, min(max_draft, DRAFT_MAX)
+        c=draft_ms / t1_ms,
+        verify_curve=curve,
+        host=host_ms / t1_ms,
+        max_draft=min(max_draft, DRAFT_MAX),
     )
+
+
+class _Speedup(NamedTuple):
+    factor: float
+    drafted_share: float  # Of the text.
 
 
 def _expect_speedups(
@@ -495,27 +600,37 @@ def _expect_speedups(
     hardware: HardwareSpeed,
     use: UseCase,
     costs: SpeculationCosts,
-) -> tuple[str, dict[str, tuple[FloatRange, FloatRange]]]:
-    """What they are based on; by workload the lowest and the highest, each with the
-    share of the text that is drafted.
-    """
+) -> tuple[str, dict[str, tuple[_Speedup, _Speedup]]]:
+    """What they are based on; by workload the lowest and the highest."""
+    speedups = {}
     if draft is None:
-        basis = "typical gains of prompt lookup"
         copied = max(1.0, costs.best_speedup(_COPY_ACCEPTANCE))
-        ends = [
-            [
-                (1 / (1 - share + share / copied), share * (copied > 1))
-                for share in shares
-            ]
-            for shares in _COPIED_SHARES
-        ]
-    else:
-        rates, basis = _find_rates(load, draft, hardware, use)
-        share = float(costs.max_draft > 0)
-        ends = [[(costs.best_speedup(rate), share) for rate in each] for each in rates]
-    return basis, {
-        name: (low, high) for name, (low, high) in zip(_WORKLOADS, ends, strict=True)
-    }
+        for workload in _WORKLOADS:
+            low, high = _COPIED_SHARES[workload]
+            speedups[workload] = (
+                _speed_up_copies(low, copied),
+                _speed_up_copies(high, copied),
+            )
+        return "typical gains of prompt lookup", speedups
+    rates, basis = _find_rates(load, draft, hardware, use)
+    drafted_share = float(costs.max_draft > 0)
+    for workload, (low, high) in zip(_WORKLOADS, rates, strict=True):
+        speedups[workload] = (
+            _Speedup(costs.best_speedup(low), drafted_share),
+            _Speedup(costs.best_speedup(high), drafted_share),
+        )
+    return basis, speedups
+
+
+def _speed_up_copies(share: float, copied: float) -> _Speedup:
+    """The speed-up of a text if this share of it is a copy, which is `copied` times as fast.
+
+    Example: 0.3 of it at 2 times the speed takes 0.7 + 0.15 of the time.
+    """
+    drafted_share = 0.0
+    if copied > 1:
+        drafted_share = share
+    return _Speedup(1 / (1 - share + share / copied), drafted_share)
 
 
 def _find_rates(
@@ -524,16 +639,16 @@ def _find_rates(
     """Acceptance rates by workload, and what they are based on."""
     here = hardware.acceptance.get((load.target, load.draft or ""), {})
     factor = 1 - _TEMPERATURE_LOSS * min(max(use.temperature, 0.0), 1.0)
-    measured = here.get("coupled") if use.temperature > 0 else None
+    measured = None
+    if use.temperature > 0:
+        measured = here.get("coupled")
     if measured is None and "greedy" in here:
         measured = here["greedy"] * factor
     if measured is not None:
-        rates = (
-            max(0.0, measured - _MEASURED_ERROR),
-            min(1.0, measured + _MEASURED_ERROR),
-        )
+        lowest = max(0.0, measured - _MEASURED_ERROR)
+        highest = min(1.0, measured + _MEASURED_ERROR)
         basis = f"acceptance rate of {measured:.2f} measured with this pair"
-        return [rates] * len(_WORKLOADS), basis
+        return [(lowest, highest)] * len(_WORKLOADS), basis
     kind = draft_kinds.kinds()[draft.head_kind or "model"]
     basis = f"typical acceptance rate for {use.workload}"
     if kind.is_head:
@@ -546,28 +661,33 @@ def _find_rates(
 
 def _workload_speed(
     t1_ms: float,
+    lowest: _Speedup,
+    highest: _Speedup,
+    *,
     error: float,
-    lowest: FloatRange,
-    highest: FloatRange,
     speedup_error: float,
 ) -> WorkloadSpeed:
-    """`error`: relative, of `t1_ms`; `lowest` and `highest`: a speed-up, and the share
-    drafted.
+    """The range of speeds; `error` is the relative one of `t1_ms`.
 
-    Never much slower than plain decoding, as the engine pauses speculation that does not help.  No
-    faster either if the middle of the speed-up is a loss: then an error does not make it a gain.
+    Never much slower than plain decoding, as the engine pauses speculation that does not
+    help.  No faster either if the middle of the speed-up is a loss: then an error does
+    not make it a gain.
     """
-    (low, low_share), (high, high_share) = lowest, highest
+    low = lowest.factor
+    high = highest.factor
+    high_share = highest.drafted_share
     if low + high < 2:
-        high, high_share = min(high, 1.0), 0.0
+        high = min(high, 1.0)
+        high_share = 0.0
+    low_error = speedup_error * lowest.drafted_share
+    high_error = speedup_error * high_share
+    least_speedup = max(low * (1 - low_error), _WORST_SPEEDUP)
+    most_speedup = max(high * (1 + high_error), 1.0)
+
     tok_s = 1e3 / t1_ms
-    low_error, high_error = speedup_error * low_share, speedup_error * high_share
-    slowest = tok_s * max(
-        low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP
+    slowest = max(low * (1 - hypot(error, low_error)), (1 - error) * _WORST_SPEEDUP)
+    fastest = max(high * (1 + hypot(error, high_error)), 1 + error)
+    return WorkloadSpeed(
+        speedup=(least_speedup, most_speedup),
+        tokens_per_second=(tok_s * slowest, tok_s * fastest),
     )
-    fastest = tok_s * max(high * (1 + hypot(error, high_error)), 1 + error)
-    speedup = (
-        max(low * (1 - low_error), _WORST_SPEEDUP),
-        max(high * (1 + high_error), 1.0),
-    )
-    return WorkloadSpeed(speedup, (slowest, fastest))
