@@ -589,7 +589,7 @@ def _estimate_costs(
     )
 
 
-class _Speedup(NamedTuple):
+class _ExpectedSpeedup(NamedTuple):
     factor: float
     drafted_share: float  # Of the text.
 
@@ -600,7 +600,7 @@ def _expect_speedups(
     hardware: HardwareSpeed,
     use: UseCase,
     costs: SpeculationCosts,
-) -> tuple[str, dict[str, tuple[_Speedup, _Speedup]]]:
+) -> tuple[str, dict[str, tuple[_ExpectedSpeedup, _ExpectedSpeedup]]]:
     """What they are based on; by workload the lowest and the highest."""
     speedups = {}
     if draft is None:
@@ -616,13 +616,13 @@ def _expect_speedups(
     drafted_share = float(costs.max_draft > 0)
     for workload, (low, high) in zip(_WORKLOADS, rates, strict=True):
         speedups[workload] = (
-            _Speedup(costs.best_speedup(low), drafted_share),
-            _Speedup(costs.best_speedup(high), drafted_share),
+            _ExpectedSpeedup(costs.best_speedup(low), drafted_share),
+            _ExpectedSpeedup(costs.best_speedup(high), drafted_share),
         )
     return basis, speedups
 
 
-def _speed_up_copies(share: float, copied: float) -> _Speedup:
+def _speed_up_copies(share: float, copied: float) -> _ExpectedSpeedup:
     """The speed-up of a text if this share of it is a copy, which is `copied` times as fast.
 
     Example: 0.3 of it at 2 times the speed takes 0.7 + 0.15 of the time.
@@ -630,7 +630,7 @@ def _speed_up_copies(share: float, copied: float) -> _Speedup:
     drafted_share = 0.0
     if copied > 1:
         drafted_share = share
-    return _Speedup(1 / (1 - share + share / copied), drafted_share)
+    return _ExpectedSpeedup(1 / (1 - share + share / copied), drafted_share)
 
 
 def _find_rates(
@@ -661,8 +661,8 @@ def _find_rates(
 
 def _workload_speed(
     t1_ms: float,
-    lowest: _Speedup,
-    highest: _Speedup,
+    lowest: _ExpectedSpeedup,
+    highest: _ExpectedSpeedup,
     *,
     error: float,
     speedup_error: float,
