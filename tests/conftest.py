@@ -22,11 +22,11 @@ hypothesis.settings.load_profile("beside other programs")
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 # Spinning threads would take the cores from the other tests' engines.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-# the demo is the default; see tests/models/test_inventory.py
+# The demo is the default model; see tests/models/test_inventory.py.
 os.environ["LOCALSPEC_STARTER"] = "0"
-os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # its conversion takes 10 s
+os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # Its conversion takes 10 s.
 os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
-# never the user's cache
+# Tests never use the cache of the user.
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")
 os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 os.environ["no_proxy"] = "127.0.0.1,localhost"
@@ -56,14 +56,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("LOCALSPEC_AMX", None)
-    if amx := config.getoption("--amx"):
+    amx = config.getoption("--amx")
+    if amx:
         if amx == "hidden" and llama_params.has_amx():
             raise pytest.UsageError("this CPU has AMX: ggml would use it and may crash")
         os.environ["LOCALSPEC_AMX"] = amx
         llama_params.has_amx.cache_clear()
     if not config.getoption("--device"):
         os.environ |= dict.fromkeys(device_detection.VISIBLE_DEVICES_VARIABLES, "-1")
-        # a number that is not there is an error
+        # ggml takes a number that is not there as an error.
         os.environ["GGML_VK_VISIBLE_DEVICES"] = ""
     config.addinivalue_line("markers", "long: slow, collected only with --long")
     config.addinivalue_line("markers", "load: sees the real load of this computer")

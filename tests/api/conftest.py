@@ -1,6 +1,7 @@
 """Fixtures of the `LLM` tests: one small engine for each model and its options."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,21 +24,23 @@ def kept() -> Iterator[dict[Any, LLM]]:
 
 @pytest.fixture
 def load(zoo: Zoo, kept: dict[Any, LLM]) -> Iterator[Load]:
-    """Loads a model of the zoo by name, or the demo; the same one again until it is
-    closed.
+    """Loads a model of the zoo by name, or the demo.
+
+    It is the same one again until it is closed.
     """
 
+    def find(name: str) -> str | Path:
+        if name in ("demo", "auto", "none"):
+            return name
+        return zoo[name]
+
     def load(name: str = "demo", draft: str = "auto", **options: Any) -> LLM:
-        key = name, draft, *sorted(options.items())
+        key = (name, draft, *sorted(options.items()))
         if key not in kept or kept[key].closed:
-            named = [
-                each if each in ("demo", "auto", "none") else zoo[each]
-                for each in (name, draft)
-            ]
+            given: dict[str, Any] = {"ctx": 512, "threads": 1}
             if name != "demo" and draft == "auto":
-                # lookup needs no measuring first
-                options = {"spec": "lookup"} | options
-            kept[key] = LLM(*named, **({"ctx": 512, "threads": 1} | options))
+                given["spec"] = "lookup"  # It needs no measuring first.
+            kept[key] = LLM(find(name), find(draft), **(given | options))
         return kept[key]
 
     yield load

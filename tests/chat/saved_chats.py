@@ -18,7 +18,15 @@ def spoken(text: str, n: int = 0) -> ev.Round:
         ev.Token(n, text[:half], "accepted"),
         ev.Token(n + 1, text[half:], "bonus"),
     )
-    return ev.Round(n, "model", "", 1, 1, tokens, ev.RoundTimes(0.5, 20.0, 0.25))
+    return ev.Round(
+        n=n,
+        source="model",
+        reason="",
+        drafted=1,
+        accepted=1,
+        tokens=tokens,
+        ms=ev.RoundTimes(draft=0.5, verify=20.0, host=0.25),
+    )
 
 
 def answer(*texts: str, thinking: bool = False) -> list[ev.Event]:

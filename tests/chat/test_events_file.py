@@ -9,16 +9,28 @@ from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.protocol import events as ev
 
 READY = ev.EngineReady(
-    {"llama.cpp": "x"}, "m.gguf", None, ("CPU",), {"a": {"b": 1}}, {"used": None}, 1.5
+    engine={"llama.cpp": "x"},
+    model="m.gguf",
+    draft=None,
+    devices=("CPU",),
+    settings={"a": {"b": 1}},
+    memory={"used": None},
+    load_ms=1.5,
 )
-TIMES = ev.RoundTimes(1.0, 2.0, 0.5)
+TIMES = ev.RoundTimes(draft=1.0, verify=2.0, host=0.5)
 
 
 def said(n: int, text: str = " a") -> ev.Round:
     other = ev.Alternative(4, " b", 0.25, 2, 0.5, True)
     token = ev.Token(3, text, "accepted", 0.5, 0.25, 1, (other,))
     return ev.Round(
-        n, "model", "asked for", 2, 1, (token, ev.Token(5, " c", "correction")), TIMES
+        n=n,
+        source="model",
+        reason="asked for",
+        drafted=2,
+        accepted=1,
+        tokens=(token, ev.Token(5, " c", "correction")),
+        ms=TIMES,
     )
 
 
@@ -43,7 +55,8 @@ def test_answers_of_a_chat(file: Path) -> None:
     died: list[ev.Event] = [*ANSWER[:3], ev.EngineExit("signal SIGKILL")]
     cut: list[ev.Event] = [ev.Prefill(4, 4, 0), said(0), said(1)]
     write(file, READY, *ANSWER, *died, READY, *ANSWER, *cut, *cut)
-    found = events_file.split_answers(events := events_file.read(file))
+    events = events_file.read(file)
+    found = events_file.split_answers(events)
     assert events[: 1 + len(ANSWER)] == [READY, *ANSWER]
     assert found == [tuple(ANSWER), tuple(died), tuple(ANSWER), tuple(cut), tuple(cut)]
 

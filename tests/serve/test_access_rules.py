@@ -6,7 +6,7 @@ import pytest
 
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.api_error import ApiError
-from tests.serve.conftest import Served, serving
+from tests.serve.conftest import Response, Served, serving
 from tests.support.zoo import Zoo
 
 RULES = AccessRules(
@@ -44,29 +44,45 @@ OTHER_ORIGINS = (
 def test_hosts(guarded: Served) -> None:
     for host in (*HOSTS, *OTHER_HOSTS, "box.lan, evil.example", ""):
         response = guarded.get("/v1/models", KEY | {"Host": host})
-        assert response.status == (200 if host in HOSTS else 403), host
+        expected = 200 if host in HOSTS else 403
+        assert response.status == expected, host
 
 
 def test_a_server_for_all_addresses_accepts_addresses_but_no_names() -> None:
     rules = AccessRules("0.0.0.0", keys=("secret",))
-    assert rules.is_host_allowed("192.168.1.5:8080") and rules.is_host_allowed(
-        "[fe80::1]"
-    )
+    assert rules.is_host_allowed("192.168.1.5:8080")
+    assert rules.is_host_allowed("[fe80::1]")
     assert not rules.is_host_allowed("evil.example")
     assert AccessRules("192.168.1.5").is_host_allowed("192.168.1.5")
     assert not AccessRules("192.168.1.5").is_host_allowed("192.168.1.6")
 
 
-@pytest.mark.parametrize("origin", [*ORIGINS, *OTHER_ORIGINS, ""])
-def test_origins(guarded: Served, origin: str) -> None:
-    allowed = origin in ORIGINS
+def send_preflight(guarded: Served, origin: str) -> Response:
+    headers = {"Origin": origin, "Access-Control-Request-Headers": "authorization"}
+    return guarded.send("OPTIONS", "/v1/completions", None, headers)
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_page_of_an_allowed_origin_may_send_and_read(
+    guarded: Served, origin: str
+) -> None:
     response = guarded.post("/v1/completions", BODY, KEY | {"Origin": origin})
-    assert response.status == (200 if allowed else 403)
-    allow = response.headers.get("access-control-allow-origin")
-    assert allow == (origin if allowed else None)
-    asked = {"Origin": origin, "Access-Control-Request-Headers": "authorization"}
-    preflight = guarded.send("OPTIONS", "/v1/completions", None, asked)
-    assert preflight.status == (204 if allowed else 403)
+    preflight = send_preflight(guarded, origin)
+
+    assert response.status == 200
+    assert response.headers["access-control-allow-origin"] == origin
+    assert preflight.status == 204
+    assert "access-control-allow-credentials" not in preflight.headers
+
+
+@pytest.mark.parametrize("origin", [*OTHER_ORIGINS, ""])
+def test_a_page_of_another_origin_is_refused(guarded: Served, origin: str) -> None:
+    response = guarded.post("/v1/completions", BODY, KEY | {"Origin": origin})
+    preflight = send_preflight(guarded, origin)
+
+    assert response.status == 403
+    assert "access-control-allow-origin" not in response.headers
+    assert preflight.status == 403
     assert "access-control-allow-credentials" not in preflight.headers
 
 
@@ -88,7 +104,8 @@ def test_keys(guarded: Served) -> None:
         ):
             body = {"content": "a"} if method == "POST" else None
             response = guarded.send(method, path, body, {name: value})
-            assert response.status == (200 if allowed else 401), path
+            expected = 200 if allowed else 401
+            assert response.status == expected, path
         assert guarded.get("/health", {name: value}).status == 200
 
 
@@ -107,11 +124,8 @@ def test_content_types_and_paths(guarded: Served, zoo: Zoo) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = guarded.post("/v1/completions", BODY, KEY | {"Content-Type": kind})
         assert response.status == 415
-    kind = "Application/JSON; charset=utf-8"
-    assert (
-        guarded.post("/v1/completions", BODY, KEY | {"Content-Type": kind}).status
-        == 200
-    )
+    json_type = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert guarded.post("/v1/completions", BODY, KEY | json_type).status == 200
     for path in ("/v1/models", "/metrics", "/"):
         assert str(zoo.folder) not in guarded.get(path, KEY).body.decode(), (
             "of the model's file"

@@ -59,22 +59,24 @@ def test_logprobs_have_an_entry_a_token(client: OpenAI, is_streamed: bool) -> No
         answer: Any = client.chat.completions.create(
             **asked, **more, stream=is_streamed
         )
-        parts = [part.choices[0] for part in answer] if is_streamed else answer.choices
-        return [
-            item
-            for part in parts
-            if part.logprobs
-            for item in part.logprobs.content or []
-        ]
+        if is_streamed:
+            parts = [chunk.choices[0] for chunk in answer]
+        else:
+            parts = answer.choices
+        found: list[Any] = []
+        for part in parts:
+            if part.logprobs:
+                found += part.logprobs.content or []
+        return found
 
     whole = items(top_logprobs=3)
-    for tops in (item.top_logprobs for item in whole):
-        assert len(tops) == 3
-        assert [top.logprob for top in tops] == sorted(
-            (t.logprob for t in tops), reverse=True
-        )
-    assert all(item.top_logprobs[0].logprob == item.logprob for item in whole), "greedy"
-    assert bytes(byte for item in whole for byte in item.bytes).decode() == CHAT_TEXT
+    for item in whole:
+        logprobs = [top.logprob for top in item.top_logprobs]
+        assert len(logprobs) == 3
+        assert logprobs == sorted(logprobs, reverse=True)
+        assert logprobs[0] == item.logprob, "the answer is greedy"
+    data = b"".join(bytes(item.bytes) for item in whole)
+    assert data.decode() == CHAT_TEXT
     assert items(top_logprobs=3, stop=["what you wanted", "nowhere"]) == whole
     cut = items(top_logprobs=3, stop=[" asked for"])
     assert cut == whole[: len(cut)]
@@ -192,6 +194,9 @@ UNCLOSED: list[tuple[str, str, FinishReason, bool]] = [
 ]
 
 
+FINISH_REASONS = {"eog": "stop", "length": "length"}
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("thought", "end", "reason", "called"), UNCLOSED)
 async def test_a_call_in_unclosed_thinking(
@@ -201,18 +206,21 @@ async def test_a_call_in_unclosed_thinking(
         tools = OfferedTools("tags", "[]", {"f": {}})
         choice = Choice(lambda _: GenerateCommand(), ("<think>", "</think>"), tools)
         for event in answer(pieces(f"{thought}{end}", size), reason=reason):
-            choice.add(
-                replace(event, thinking=True) if isinstance(event, Prefill) else event
-            )
+            if isinstance(event, Prefill):
+                choice.add(replace(event, thinking=True))
+            else:
+                choice.add(event)
         text = choice.text
-        assert [delta.name for delta in text.calls if delta.name] == (
-            ["f"] if called else []
-        )
-        assert "".join(delta.arguments for delta in text.calls) == (
-            '{"a": 1}' if called else ""
-        )
-        assert text.reasoning == ("So I look." if called else thought)
+        names = [delta.name for delta in text.calls if delta.name]
+        arguments = "".join(delta.arguments for delta in text.calls)
         assert text.content == ("Done." if end else "")
-        assert choice.finish_reason == (
-            "tool_calls" if called else "stop" if reason == "eog" else "length"
-        )
+        if called:
+            assert names == ["f"]
+            assert arguments == '{"a": 1}'
+            assert text.reasoning == "So I look."
+            assert choice.finish_reason == "tool_calls"
+        else:
+            assert names == []
+            assert arguments == ""
+            assert text.reasoning == thought
+            assert choice.finish_reason == FINISH_REASONS[reason]

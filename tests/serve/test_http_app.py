@@ -1,6 +1,4 @@
-"""Routes, and malformed requests: each gets an error of its own, none is a fault of the
-server.
-"""
+"""Routes, and malformed requests, which get an error and are no fault of the server."""
 
 import copy
 import http.client
@@ -76,10 +74,12 @@ SAFE_STATUSES = {200, 400, 401, 403, 404, 405, 408, 411, 413, 415, 429, 501}
 def random_place(value: Any, dice: random.Random) -> tuple[Any, Any]:
     """A container in a tree of JSON, and a key of it."""
     while True:
-        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        key = dice.choice(
-            [*keys, dice.choice(KEYS)] if isinstance(value, dict) else keys
-        )
+        keys: list[Any] = list(range(len(value)))
+        choices = keys
+        if isinstance(value, dict):
+            keys = list(value)
+            choices = [*keys, dice.choice(KEYS)]
+        key = dice.choice(choices)
         inner = value[key] if key in keys else None
         if not isinstance(inner, dict | list) or not inner or dice.random() < 0.3:
             return value, key
@@ -127,16 +127,19 @@ def test_no_malformed_request_is_a_fault(
     """Each costs one answer; that to another request is the same before and afterwards."""
     served: Served = request.getfixturevalue(model)
     ask = partial(served.post, "/v1/chat/completions", CHAT | {"temperature": 0})
-    pid, before = served.engine_pid(), ask().json["choices"]
-    dice, n = random.Random(43), bulk(400, 10_000)
-    if model == "caller":  # as they are, they are right
+    pid = served.engine_pid()
+    before = ask().json["choices"]
+    dice = random.Random(43)
+    n = bulk(400, 10_000)
+    if model == "caller":  # As they are, they are right.
         statuses = {
             path: served.post(path, body).status for path, body in BODIES.items()
         }
         assert statuses == dict.fromkeys(BODIES, 200) | {"/infill": 501}
     bodies = [("/v1/completions", body) for body in WRONG_JSON]
     bodies += (malformed(dice) for _ in range(n))
-    found, used = Counter[int](), 0
+    found = Counter[int]()
+    used = 0  # Bytes of memory after a third of the requests.
     with closing(served.connect()) as connection:
         for i, (path, body) in enumerate(bodies):
             connection.request("POST", path, body, {"Content-Type": "application/json"})
@@ -149,7 +152,8 @@ def test_no_malformed_request_is_a_fault(
                 assert error["message"] and error["type"], body[:2000]
             elif not answer.startswith((b"data: ", b"event: ")):
                 json.loads(answer)
-            used = used or (psutil.Process().memory_info().rss if i > n // 3 else 0)
+            if not used and i > n // 3:
+                used = psutil.Process().memory_info().rss
     assert served.engine_pid() == pid, "the engine has ended"
     assert ask().json["choices"] == before
     assert psutil.Process().memory_info().rss < used + 64 * 2**20, "memory grows"

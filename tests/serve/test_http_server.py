@@ -40,7 +40,10 @@ def test_all_addresses_of_both_kinds(zoo: Zoo) -> None:
         pytest.skip("no IPv6")
     with serving(zoo["parrot"], rules=AccessRules("::", keys=("k",))) as served:
         assert served.url == f"http://[::1]:{served.server.port}"
-        for host in ("::1", "127.0.0.1") if socket.has_dualstack_ipv6() else ("::1",):
+        hosts = ["::1"]
+        if socket.has_dualstack_ipv6():
+            hosts.append("127.0.0.1")
+        for host in hosts:
             with closing(
                 HTTPConnection(host, served.server.port, timeout=30)
             ) as connection:
@@ -55,7 +58,8 @@ def test_half_open_connections_are_closed(
     head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
     body = b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     for sent, reply in ((b"", b""), (head, b""), (head + body, b"HTTP/1.1 408 ")):
-        monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", 20 if reply else 0.05)
+        header_timeout = 20 if reply else 0.05
+        monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", header_timeout)
         with socket.create_connection(("127.0.0.1", chatter.server.port)) as connection:
             connection.settimeout(30)
             connection.sendall(sent)
