@@ -169,6 +169,7 @@ async def test_in_a_narrow_window_the_panel_hides_until_there_is_room() -> None:
 
 async def test_in_a_narrow_window_the_key_says_what_the_panel_needs() -> None:
     async with Chat(ScriptedEngine(SPECULATING_BRIEFLY)) as chat:
+        await chat.send("hi")  # The hint of an empty chat would be beside the message.
         await chat.pilot.resize_terminal(40, 24)
         await chat.wait(lambda: chat.screen.has_class("-narrow"))
         await chat.press("f3")
