@@ -75,10 +75,9 @@ def test_settings_are_read_back(opened: Open) -> None:
 def test_a_wrong_guess_leaves_no_trace(
     opened: Open, zoo: Zoo, name: str, swa_full: bool, kept: int
 ) -> None:
-    """A twin is never told a wrong token: every kept row equals its row, up to a full
-    context.
+    """Every kept row equals that of a twin that never saw a wrong token.
 
-    Random guesses of which a random part is kept, or (`kept`) the widest, nearly all of
+    This holds up to a full context. Random guesses of which a random part is kept, or (`kept`) the widest, nearly all of
     it wrong: a window that is not full has 256 slots, and the text goes round them four
     times.
     """
@@ -102,7 +101,8 @@ def test_a_wrong_guess_leaves_no_trace(
         model.truncate(past)
         expected = twin.decode(tokens[:n], n)
         assert model.n_past == past == twin.n_past, "it would be read again"
-        np.testing.assert_allclose(rows, expected, rtol=0, atol=0 if is_exact else 0.01)
+        tolerance = 0 if is_exact else 0.01
+        np.testing.assert_allclose(rows, expected, rtol=0, atol=tolerance)
 
 
 DEMO = package_data_dir() / "demo" / "demo-target.gguf"

@@ -1,6 +1,4 @@
-"""Passes of heads: what llama.cpp cannot take is refused before, and rows are the right
-ones.
-"""
+"""Passes of heads: their rows are right, and what llama.cpp cannot take is refused."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -51,9 +49,7 @@ def test_a_token_that_the_head_does_not_know_harms_nothing(head: HeadContext) ->
 def test_positions_along_several_axes_are_those_along_one(
     zoo: Zoo, tmp_path: Path
 ) -> None:
-    """M-RoPE, as heads of such targets have it: a text has the same position on each
-    axis.
-    """
+    """A text has the same position on each axis of M-RoPE, which some heads have."""
     model = head_models.block()
     model.keys["rope.dimension_sections"] = [16, 0, 0, 0]
     rows = []

@@ -1,6 +1,4 @@
-"""llama.cpp's layout is checked before it is used; its log lines and return codes
-become errors.
-"""
+"""llama.cpp's layout is checked; its log lines and return codes become errors."""
 
 import importlib.util
 import sys
@@ -148,7 +146,8 @@ def test_a_load_that_failed(
     line: str, kind: type[LocalspecError], message: str, hint: str
 ) -> None:
     LOG.lines.append((INFO, "out of memory is only talked about"))
-    said(*[line] * bool(line))
+    if line:
+        said(line)
     error = library.load_error(PATH)
     assert type(error) is kind
     assert message in error.message and hint in error.hint

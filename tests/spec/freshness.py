@@ -81,8 +81,9 @@ class Compared:
 
 
 def check_rows(one: Beside, fresh: Beside, text: str) -> None:
-    """Over four turns: the text, the chat as it goes on, another end, and an old turn
-    edited.
+    """Compare over four turns.
+
+    They are the text, the chat as it goes on, another end, and an old turn edited.
     """
     with closing(one), closing(fresh):
         runner = one.followed()
@@ -93,15 +94,22 @@ def check_rows(one: Beside, fresh: Beside, text: str) -> None:
         for turn in range(4):
             what = job(prompt, 24, sampling=HOT, draft_length=4)
             inputs = DrafterInputs(
-                None, verifier, HOT, len(prompt), one.target.n_vocab, what.is_eog
+                draft_cache=None,
+                verifier=verifier,
+                sampling=HOT,
+                prompt_length=len(prompt),
+                n_vocab=one.target.n_vocab,
+                is_eog=what.is_eog,
+                head_runner=runner,
+                keep_logits=True,
             )
-            inputs = replace(inputs, head_runner=runner, keep_logits=True)
-            block = isinstance(runner, BlockHeadRunner)
-            compared.begin(make_drafter("dflash" if block else "eagle3", inputs))
+            kind = "dflash" if isinstance(runner, BlockHeadRunner) else "eagle3"
+            compared.begin(make_drafter(kind, inputs))
             said = run(reader, compared, verifier, what).tokens
             assert compared.compared > 10
-            prompt = {
-                0: [*prompt, *said, 9, 8, 7],
-                1: [*prompt[:-7], 40, 41],
-                2: [*prompt[: len(prompt) // 2], 50, 51],
-            }.get(turn, [])
+            if turn == 0:
+                prompt = [*prompt, *said, 9, 8, 7]
+            elif turn == 1:
+                prompt = [*prompt[:-7], 40, 41]
+            else:
+                prompt = [*prompt[: len(prompt) // 2], 50, 51]

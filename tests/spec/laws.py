@@ -362,8 +362,9 @@ def drawn_from(counts: Mapping[Cell, int], probs: Mapping[Cell, float]) -> None:
 
 
 def critical(freedom: int, alpha: float = 1e-6) -> float:
-    """Upper `alpha` quantile of chi-square (Wilson and Hilferty 1931), at most 6 % too
-    high.
+    """Upper `alpha` quantile of chi-square, at most 6 % too high.
+
+    The approximation is that of Wilson and Hilferty (1931).
     """
     spread = 2 / (9 * freedom)
     z = NormalDist().inv_cdf(1 - alpha)
@@ -495,9 +496,8 @@ def _certain(tokens: Sequence[int]) -> Draft:
 
 
 def _sampled(tokens: Sequence[int]) -> Draft:
-    """Distributions in which these tokens are certain, as a drafter reports them."""
-    known = [token if 0 <= token < N_VOCAB else 0 for token in tokens]
-    return Draft(list(tokens), [one_hot(token) for token in known], "broken")
+    """With distributions in which these tokens are certain."""
+    return Draft(list(tokens), [one_hot(token) for token in tokens], "broken")
 
 
 BreakDraft = Callable[[list[int], int], Draft]
@@ -506,7 +506,7 @@ HARMLESS_BREAKS: dict[str, BreakDraft] = {
     "too many tokens": lambda right, limit: _certain([*right, *[1] * limit]),
     "hundreds of tokens": lambda right, limit: _certain([*right, *[1] * 500]),
     "too many sampled tokens": lambda right, limit: _sampled([*right, *[1] * limit]),
-    "a negative id": lambda right, limit: _certain([*right[:1], -1, *right[1:]]),
+    "a negative id": lambda right, limit: _certain([*right[:1], -1, 1]),
     "an id beyond the vocabulary": lambda right, limit: _certain([*right[:1], N_VOCAB]),
     "nothing but wrong ids": lambda right, limit: _certain([10**12, -7]),
 }

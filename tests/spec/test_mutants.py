@@ -1,8 +1,7 @@
-"""The checks can fail: each bug planted here in the production's own code is caught by
-one.
+"""The checks can fail: one of them catches each bug planted here in the production's code.
 
-A mutant is one expression of one function, replaced.  Where the function was rewritten, plant the
-same bug in its new words.
+A mutant is one expression of one function, replaced. Where the function was rewritten,
+plant the same bug in its new words.
 """
 
 import inspect
@@ -39,8 +38,9 @@ from tests.support.fake_models import GREEDY, PLAIN, ConstantDrafter, HistoryMod
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, where: Any, old: str, new: str) -> None:
-    """Give the function the code it would have with `new` for `old`, wherever it is
-    held.
+    """Give the function the code it would have with `new` for `old`.
+
+    Its code object is replaced, so the bug is in whatever refers to the function.
     """
     source = textwrap.dedent(inspect.getsource(where))
     assert source.count(old) == 1, f"{where.__qualname__} no longer says {old!r} once"

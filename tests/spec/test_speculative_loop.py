@@ -95,8 +95,10 @@ def test_coupled_text_depends_on_the_seed_alone(make: laws.MakeDrafter) -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_whoever_knows_the_target_is_always_right(name: str) -> None:
-    for sampling in (GREEDY, SAMPLED)[: 1 + (name not in ("block head", "lattice"))]:
-        laws.always_right(name, sampling)
+    laws.always_right(name, GREEDY)
+    # A block head's rows assume its likeliest tokens.
+    if name not in ("block head", "lattice"):
+        laws.always_right(name, SAMPLED)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -35,7 +35,8 @@ def test_every_budget(zoo: Zoo, spec: str, think: bool | None) -> None:
         for budget in range(ALL + 2):
             said, events = ask(session, spec=spec, think=think, think_budget=budget)
             ended = [e.code for e in events if isinstance(e, Notice)]
-            assert ended == (["thinking-ended"] if budget <= ALL else [])
+            expected = ["thinking-ended"] if budget <= ALL else []
+            assert ended == expected
             assert said.totals["thinking"] == {
                 "tokens": min(budget, ALL),
                 "open": False,

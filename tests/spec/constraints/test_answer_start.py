@@ -97,7 +97,10 @@ def test_the_grammar_holds_from_the_first_token_behind_each_header(
 ) -> None:
     """The prompt may end inside the thinking."""
     asked = constraint(is_open=is_open)
-    begun = split(f"Hm.<|end|>{header}" if is_open else header)
+    text = header
+    if is_open:
+        text = f"Hm.<|end|>{header}"
+    begun = split(text)
     assert asked.state_after([], begun) is GRAMMAR
     assert asked.state_after(begun) is GRAMMAR
     assert allowed_after(asked.state_after([], [*begun, OPEN])) == {"}"}
@@ -191,7 +194,8 @@ def test_without_tools_there_is_no_call() -> None:
 )
 def test_solars_answer_begins_behind_its_own_header(begun: str, is_begun: bool) -> None:
     state = constraint(SOLAR).state_after([], split(begun))
-    assert state is (GRAMMAR if is_begun else None)
+    expected = GRAMMAR if is_begun else None
+    assert state is expected
 
 
 def test_thinking_between_tags_is_free_until_they_close() -> None:
@@ -224,9 +228,7 @@ def test_a_draft_is_cut_at_the_first_wrong_token_of_the_answer(header: str) -> N
     "given", ["<|channel|>final no<|message|>", "Sorry", " <|channel|>final"]
 )
 def test_a_text_that_is_given_may_differ_from_what_could_be_drafted(given: str) -> None:
-    """As the end of a thinking part does in some vocabularies, and an older answer's
-    header.
-    """
+    """The end of a thinking part does in some vocabularies, and an older answer's header."""
     asked = constraint()
     begun = split(given)
     assert asked.count_allowed([], begun) < len(begun)

@@ -86,9 +86,8 @@ def vocabulary_of(path: Path) -> Iterator[LlamaVocab]:
 @pytest.fixture(scope="module", params=["demo", "target"])
 def vocabulary(request: pytest.FixtureRequest, zoo: Zoo) -> Iterator[LlamaVocab]:
     """A byte-level BPE, and an SPM vocabulary with byte tokens."""
-    with vocabulary_of(
-        DEMO if request.param == "demo" else zoo[request.param]
-    ) as vocabulary:
+    path = DEMO if request.param == "demo" else zoo[request.param]
+    with vocabulary_of(path) as vocabulary:
         yield vocabulary
 
 
@@ -448,9 +447,7 @@ def test_alternatives_that_references_multiply_are_refused_in_little_memory(
 
 
 def model(kind: str, child: str = "") -> dict[str, Any]:
-    """A class of Pydantic with a field that tells it from others, and perhaps a union
-    of them.
-    """
+    """A class of Pydantic with a field that tells it from others, and perhaps a union."""
     properties: dict[str, Any] = {
         "kind": {"const": kind, "title": "Kind", "type": "string"},
         "size": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None},
@@ -504,9 +501,7 @@ def test_unions_of_20_models_within_unions_of_20_models_are_accepted(
 def test_long_alternatives_are_compared_as_short_ones_are(
     vocabulary: LlamaVocab, grammars: Grammars
 ) -> None:
-    """Their outlines are longer than a schema may be, so the child process compares
-    them.
-    """
+    """Their outlines are longer than a schema may be: the child process compares them."""
     words = {"enum": [f"word {i}" for i in range(20)]}
     alternatives = []
     for i in range(120):

@@ -17,10 +17,12 @@ def test_a_head_that_does_not_read_along_reads_the_end_of_the_text(
     head = FakeHead(1)
     runner = HeadRunner(head, "eagle3", ROOM, first_position)
     runner.reads_along = False
-    rng, text = np.random.default_rng(0), list[int]()
+    rng = np.random.default_rng(0)
+    text: list[int] = []
 
     def read(n: int) -> None:
-        for part in (ROOM,) * (n // ROOM) + (n % ROOM,) * bool(n % ROOM):
+        for start in range(0, n, ROOM):
+            part = min(ROOM, n - start)
             tokens = [int(token) for token in rng.integers(6, size=part)]
             runner.on_decode(tokens, np.array(tokens, np.float32)[:, np.newaxis] + 1)
             text.extend(tokens)

@@ -33,7 +33,8 @@ def test_a_draft_continues_an_earlier_place(
         return
     assert len(draft.tokens) == min(limit, 2 * match)
     assert (draft.distributions, draft.source) == (None, "lookup")
-    whole, n = [*text, *draft.tokens], len(text)
+    whole = [*text, *draft.tokens]
+    n = len(text)
     shifts = [
         n - at for at in range(match, n) if text[at - match : at] == text[n - match :]
     ]
@@ -77,7 +78,9 @@ def test_a_prediction_is_like_text_before_the_chat(
     tokens = drafter.propose(text, limit).tokens
     before = [*prediction, 3] if prediction else []
     like = LookupDrafter(1).propose([*before, *text], limit).tokens
-    assert tokens == (like[: like.index(3)] if 3 in like else like)
+    if 3 in like:
+        like = like[: like.index(3)]
+    assert tokens == like
     drafter.set_prediction([])
     assert (
         drafter.propose(text, limit).tokens

@@ -36,9 +36,7 @@ def said(text: list[int], n: int) -> list[int]:
 
 
 def test_what_it_has_not_read_rides_along() -> None:
-    """One llama_decode a token, also after a round of which it knows all but the last
-    two.
-    """
+    """One llama_decode a token, also after a round whose last two tokens it lacks."""
     model = HistoryModel(1)
     run(HistoryModel(1), greedy(model), COUPLED, job(PROMPT, 13, draft_length=3))
     assert model.reads == [6, 1, 1, 2, 1, 1, 2, 1, 1]
@@ -61,7 +59,8 @@ def test_it_drafts_no_further_than_its_context(n_ctx: int, n_tokens: int) -> Non
 
 
 def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
-    model, verifier = HistoryModel(1, n_vocab=9), RejectionVerifier(SeededRandom(0))
+    model = HistoryModel(1, n_vocab=9)
+    verifier = RejectionVerifier(SeededRandom(0))
     draft = model_drafter(model, verifier, PLAIN, 5, n_vocab=6).propose(PROMPT, 20)
     assert draft.distributions is not None
     assert all(max(own.ids) < 6 for own in draft.distributions)
@@ -72,9 +71,7 @@ def test_tokens_that_the_target_lacks_are_not_drafted() -> None:
     "sampling", [GREEDY, SAMPLED, replace(SAMPLED, repeat_penalty=1.3)]
 )
 def test_tokens_that_the_draft_lacks_change_nothing(sampling: SamplingParams) -> None:
-    """A target may say what its draft's vocabulary, up to 128 tokens shorter, does not
-    have.
-    """
+    """The draft's vocabulary may be up to 128 tokens shorter than the target's."""
     what = job([1, 2, 3, 1, 2], 20, sampling=sampling, draft_length=3)
     verifier = make_verifier("coupled", sampling.seed)
     expected = plain(HistoryModel(1), verifier, what).tokens
