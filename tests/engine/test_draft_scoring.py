@@ -126,15 +126,22 @@ def test_speed_is_by_the_costs_of_the_passes() -> None:
     )
     never = DraftScore((16,) * 401, (0,) * 401)
     none = draft_test.judge("draft", "model", [(command, never)], COSTS)
-    assert none.best_length == 1 and none.speedup < 1
-    seldom = DraftScore(
-        tuple(3 * (i == 9) for i in range(401)), tuple(3 * (i == 9) for i in range(401))
-    )
-    lookup = draft_test.judge("lookup", "lookup", [(command, seldom)], COSTS).by_length[
-        3
-    ]
-    totals = lookup.totals  # plain rounds are not counted
-    assert (totals.rounds, totals.mean_accepted_length) == (1, 4.0)
+    assert none.best_length == 1
+    assert none.speedup < 1
+
+
+def test_rounds_without_a_draft_are_not_counted() -> None:
+    """Lookup finds three tokens at one place of the answer, and all are accepted."""
+    command = ScoreDraftCommand(GenerateCommand(max_tokens=1000), tuple(range(401)))
+    n_found = [0] * 401
+    n_found[9] = 3
+    score = DraftScore(tuple(n_found), tuple(n_found))
+
+    result = draft_test.judge("lookup", "lookup", [(command, score)], COSTS)
+
+    totals = result.by_length[3].totals
+    assert totals.rounds == 1
+    assert totals.mean_accepted_length == 4.0
 
 
 def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches() -> (
@@ -150,9 +157,7 @@ def test_an_answer_that_fills_the_drafts_context_is_judged_as_far_as_it_reaches(
 def test_answers_are_judged_alike_whatever_was_judged_before(
     model: type[HistoryModel],
 ) -> None:
-    """The second text begins as the first; what it shares is read once where that is
-    possible.
-    """
+    """The second text begins as the first. If possible, that is not read again."""
     answer, _ = recorded(SAMPLED)
     parts = (TokenPart([*answer.prompt[:-1], 5]),)
     other = replace(

@@ -52,18 +52,28 @@ class Words:
 def steps(
     *rounds: tuple[list[int], int, list[int]], reason: str = "eog"
 ) -> Iterator[object]:
-    """A loop's events: of each round the guesses, how many stood, and what came out."""
+    """A loop's results: of each round the draft, how many were accepted, and the tokens."""
     yield Prefill(0, 4, 0)
-    for guessed, accepted, tokens in rounds:
-        source = "model" if guessed else None
-        yield RoundResult(
-            Draft(guessed, None, source),
-            accepted,
-            tokens,
-            RoundTimes(1.0, 2.0, 0.5),
-            1 + len(guessed),
-        )
+    for drafted, accepted, tokens in rounds:
+        yield round_result(drafted, accepted, tokens)
     yield LoopEnd(reason)  # type: ignore[arg-type]
+
+
+def round_result(
+    drafted: list[int],
+    accepted: int,
+    tokens: list[int],
+    probabilities: tuple[TokenProbabilities, ...] = (),
+) -> RoundResult:
+    source = "model" if drafted else None
+    return RoundResult(
+        Draft(drafted, source=source),
+        accepted=accepted,
+        tokens=tokens,
+        ms=RoundTimes(draft=1.0, verify=2.0, host=0.5),
+        width=1 + len(drafted),
+        probabilities=probabilities,
+    )
 
 
 def told(loop: object, *stops: str) -> list[Event]:
@@ -77,17 +87,26 @@ def rounds(events: list[Event]) -> list[Round]:
     return [event for event in events if isinstance(event, Round)]
 
 
+def tokens_of(events: list[Event]) -> list[Token]:
+    tokens: list[Token] = []
+    for event in rounds(events):
+        tokens += event.tokens
+    return tokens
+
+
 def text(events: list[Event]) -> str:
-    shown = "".join(token.text for event in rounds(events) for token in event.tokens)
-    return shown + "".join(
-        event.tail for event in events if isinstance(event, GenerationFinished)
-    )
+    shown = "".join(token.text for token in tokens_of(events))
+    for event in events:
+        if isinstance(event, GenerationFinished):
+            shown += event.tail
+    return shown
 
 
 def test_each_token_tells_how_it_came() -> None:
     events = told(
         steps(([], 0, [0]), ([0, 3, 0], 2, [0, 3, 4]), ([3, 3], 2, [3, 3, END]))
     )
+
     kinds = [[token.kind for token in event.tokens] for event in rounds(events)]
     assert kinds == [
         ["plain"],
@@ -105,38 +124,36 @@ def test_a_stop_string_cuts_inside_an_accepted_run() -> None:
     assert text(events) == "aab"
     last = rounds(events)[-1]
     assert [token.id for token in last.tokens] == guessed[:4]
-    assert (last.drafted, last.accepted) == (5, 4)
-    end = events[-1]
-    assert isinstance(end, GenerationFinished)
-    assert (end.reason, end.totals["tokens"], end.tail) == ("stop", 5, "")
-    assert sum(isinstance(event, GenerationFinished) for event in events) == 1
+    assert last.drafted == 5
+    assert last.accepted == 4
+    (end,) = [event for event in events if isinstance(event, GenerationFinished)]
+    assert end is events[-1]
+    assert end.reason == "stop"
+    assert end.totals["tokens"] == 5
+    assert end.tail == ""
 
 
 def test_a_broken_character_is_never_shown() -> None:
     events = told(
         steps(([], 0, [1]), ([2, 1], 2, [2, 1, 0]), ([], 0, [1]), reason="length")
     )
-    shown = [token.text for event in rounds(events) for token in event.tokens]
+    shown = [token.text for token in tokens_of(events)]
     assert shown[:2] == ["", "é"]
     assert text(events) == "é�a�"
 
 
 def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
+    chosen = Alternative(0, "", p=0.6, rank=1, p_draft=0.01)
     others = (
-        Alternative(2, "", 0.2, 2, 0.9, was_drafted=True),
-        Alternative(3, "", 0.1, 3),
-        Alternative(END, "", 0.05, 4),
+        Alternative(2, "", p=0.2, rank=2, p_draft=0.9, was_drafted=True),
+        Alternative(3, "", p=0.1, rank=3),
+        Alternative(END, "", p=0.05, rank=4),
     )
-    insight = TokenProbabilities(Alternative(0, "", 0.6, 1, 0.01), others)
-    step = RoundResult(
-        Draft([2], None, "model"),
-        0,
-        [0],
-        RoundTimes(1.0, 2.0, 0.5),
-        2,
-        probabilities=(insight,),
-    )
-    (token,) = rounds(told(iter([step, LoopEnd("length")])))[0].tokens
+    probabilities = (TokenProbabilities(chosen, others),)
+    step = round_result([2], 0, [0], probabilities)
+
+    (token,) = tokens_of(told(iter([step, LoopEnd("length")])))
+
     assert token == Token(
         0,
         "a",
@@ -145,9 +162,9 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
         p_draft=0.01,
         rank=1,
         alternatives=(
-            Alternative(2, "\ufffd", 0.2, 2, 0.9, was_drafted=True, piece="\xa9"),
-            Alternative(3, "bc", 0.1, 3),
-            Alternative(END, "</s>", 0.05, 4),
+            replace(others[0], text="\ufffd", piece="\xa9"),
+            replace(others[1], text="bc"),
+            replace(others[2], text="</s>"),
         ),
     )
 
@@ -155,12 +172,17 @@ def test_probabilities_become_those_of_tokens_with_the_others_as_text() -> None:
 def test_a_control_token_may_be_a_stop_string() -> None:
     """It has no text in which the string could be found."""
     events = told(steps(([], 0, [0, 3, CONTROL, 0])), "b<", "<|user|>")
-    (round_,) = [event for event in events if isinstance(event, Round)]
-    assert [token.text for token in round_.tokens] == ["a", "bc", ""]
+
+    assert [token.text for token in tokens_of(events)] == ["a", "bc", ""]
     assert isinstance(events[-1], GenerationFinished)
-    assert (events[-1].reason, events[-1].tail) == ("stop", "")
-    held = told(steps(([], 0, [0, 3, CONTROL])), "bcd", "<|user|>")
-    assert text(held) == "abc"
+    assert events[-1].reason == "stop"
+    assert events[-1].tail == ""
+
+
+def test_what_was_held_back_is_shown_before_such_a_stop_string() -> None:
+    events = told(steps(([], 0, [0, 3, CONTROL])), "bcd", "<|user|>")
+
+    assert text(events) == "abc"
 
 
 def streamed(pieces: list[bytes], stops: tuple[str, ...] = ()) -> tuple[str, str]:
@@ -228,18 +250,17 @@ def test_stop_strings_cut_exactly_in_any_pieces(
 
 def test_probabilities_are_cut_with_the_text_and_bytes_belong_to_their_token() -> None:
     """Whenever its text is shown: half a character, and what may become a stop string."""
+    tokens = [1, 2, 3, 0]
     scores = tuple(
-        TokenProbabilities(Alternative(token, "", 0.5, 1), ()) for token in (1, 2, 3, 0)
+        TokenProbabilities(Alternative(token, "", p=0.5, rank=1), ())
+        for token in tokens
     )
-    step = RoundResult(
-        Draft(), 0, [1, 2, 3, 0], RoundTimes(1.0, 2.0, 0.5), 1, probabilities=scores
-    )
+    step = round_result([], 0, tokens, scores)
+
     (event,) = rounds(told(iter([step, LoopEnd("length")]), "bc"))
-    assert [
-        (token.id, token.text, token.piece, token.p_target) for token in event.tokens
-    ] == [
-        (1, "", "\xc3", 0.5),
-        (2, "é", "\xa9", 0.5),
-        (3, "", "bc", 0.5),
-    ]
+
+    assert [token.id for token in event.tokens] == [1, 2, 3]
+    assert [token.text for token in event.tokens] == ["", "é", ""]
+    assert [token.piece for token in event.tokens] == ["\xc3", "\xa9", "bc"]
+    assert [token.p_target for token in event.tokens] == [0.5, 0.5, 0.5]
     assert events.decode(events.encode(event)) == event

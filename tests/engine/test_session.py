@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from localspec.engine.session import Session
 from localspec.errors import EngineError, GrammarError, PromptTooLongError, UsageError
 from localspec.paths import package_data_dir
-from localspec.protocol.events import Prefill
+from localspec.protocol.events import Event, Prefill
 from localspec.protocol.wire import (
     ChatMessage,
     GenerateCommand,
@@ -47,12 +48,18 @@ def test_other_architectures_say_what_they_say_plainly(zoo: Zoo, name: str) -> N
         say_like_plain(session, "lookup", max_tokens=80)
         (said,) = say_like_plain(session, max_tokens=80)
         codes = [notice.code for notice in session.ready.notices]
-    assert ("no-rollback" in codes) is (name == "recurrent")
     plan = said.plan
     assert plan is not None
-    assert plan.state == ("off" if name == "recurrent" else "on")
-    assert ("cannot roll back" in plan.why) is (name == "recurrent")
-    assert (said.speculation["drafted"] > 0) is (name != "recurrent")
+    if name == "recurrent":
+        assert "no-rollback" in codes
+        assert plan.state == "off"
+        assert "cannot roll back" in plan.why
+        assert said.speculation["drafted"] == 0
+    else:
+        assert "no-rollback" not in codes
+        assert plan.state == "on"
+        assert "cannot roll back" not in plan.why
+        assert said.speculation["drafted"] > 0
 
 
 @pytest.mark.parametrize("name", ["target", "sliding"])
@@ -83,9 +90,11 @@ def test_tokens_of_a_text_and_back(pair: Session) -> None:
 
 def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
     said = say(pair, PROMPT, max_tokens=3, probabilities=True, n_alternatives=20)
-    for token in (token for event in said.rounds for token in event.tokens):
-        ranks = sorted([token.rank or 0, *(other.rank for other in token.alternatives)])
-        assert ranks[:20] == list(range(1, 21))
+    for event in said.rounds:
+        for token in event.tokens:
+            ranks = [token.rank or 0]
+            ranks += [other.rank for other in token.alternatives]
+            assert sorted(ranks)[:20] == list(range(1, 21))
 
 
 def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
@@ -118,46 +127,53 @@ def test_a_request_that_makes_no_sense(zoo: Zoo) -> None:
                 say(session, "a", **request)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("draft", [None, "parrot", "nan-later"])
-def test_invalid_numbers_end_in_one_sentence_after_what_was_said_before(
+DRAFTS_OF_NAN = pytest.mark.parametrize("draft", [None, "parrot", "nan-later"])
+
+
+@DRAFTS_OF_NAN
+def test_invalid_numbers_end_the_answer_after_what_was_said_before(
     zoo: Zoo, draft: str | None
 ) -> None:
-    told = []
+    events: list[Event] = []
+    greedy = GenerateCommand("a", SamplingParams(temperature=0))
     with (
         loaded(zoo["nan-later"], zoo[draft] if draft else None) as session,
         pytest.raises(EngineError, match="invalid numbers"),
     ):
-        for event in session.generate(
-            GenerateCommand("a", SamplingParams(temperature=0))
-        ):
-            told.append(event)
-    text = folded(told).text
-    assert text and " Hello, wor".startswith(text)
+        for event in session.generate(greedy):
+            events.append(event)
+
+    text = folded(events).text
+    assert text
+    assert " Hello, wor".startswith(text)
+
+
+@DRAFTS_OF_NAN
+def test_invalid_numbers_are_an_error_with_every_sampling(
+    zoo: Zoo, draft: str | None
+) -> None:
     with loaded(zoo["nan"], zoo[draft] if draft else None) as session:
         for top_k, top_p in ((40, 0.9), (0, 0.9), (0, 1)):
+            sampling = SamplingParams(seed=1, top_k=top_k, top_p=top_p)
             with pytest.raises(EngineError, match="invalid numbers"):
-                say(
-                    session,
-                    "a",
-                    sampling=SamplingParams(seed=1, top_k=top_k, top_p=top_p),
-                )
+                say(session, "a", sampling=sampling)
 
 
 WARM = SamplingParams(temperature=0.9, seed=7, repeat_penalty=1.1)
 
 
 def check_seams(session: Session, asked: GenerateCommand, step: int = 1) -> Said:
-    """Cut anywhere, it says what it would have said; returns the whole answer."""
+    """An answer that is cut anywhere and resumed is the same; returns the whole answer."""
     whole = folded(session.generate(replace(asked, spec="off")))
-    shown = [token.text for event in whole.rounds for token in event.tokens]
+    shown: list[str] = []
+    for event in whole.rounds:
+        shown += [token.text for token in event.tokens]
     for cut in range(0, len(whole.ids) + 1, step):
         begun = tuple(whole.ids[:cut])
         rest = folded(session.generate(replace(asked, resumed_tokens=begun)))
         assert [*begun, *rest.ids] == whole.ids, (asked.spec, cut)
-        assert ("".join(shown[:cut]) + rest.text, rest.reason) == (
-            whole.text,
-            whole.reason,
-        )
+        assert "".join(shown[:cut]) + rest.text == whole.text
+        assert rest.reason == whole.reason
     return whole
 
 
@@ -176,62 +192,60 @@ def test_an_answer_goes_on_in_this_process_and_in_another_one(
 ) -> None:
     """Where everything is read first."""
     require_same_logits_at_every_width(zoo[target])
-    files = (zoo[target], zoo[draft] if draft else None)
-    asked = GenerateCommand(PROMPT, WARM, 24)
-    with loaded(*files) as session:
-        specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
+    draft_file = zoo[draft] if draft else None
+    asked = GenerateCommand(PROMPT, WARM, max_tokens=24)
+    specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
+    with loaded(zoo[target], draft_file) as session:
         for sampling, spec in product((GREEDY, WARM), specs):
-            whole = check_seams(
-                session, replace(asked, sampling=sampling, spec=spec), 3
-            )
-    with loaded(*files) as session:
+            request = replace(asked, sampling=sampling, spec=spec)
+            whole = check_seams(session, request, step=3)
+    with loaded(zoo[target], draft_file) as session:
         begun = tuple(whole.ids[:9])
         events = list(session.generate(replace(asked, resumed_tokens=begun)))
     rest = folded(events)
     known = whole.totals["prompt_tokens"] + len(begun)
     assert [*begun, *rest.ids] == whole.ids
     assert {event.total for event in events if isinstance(event, Prefill)} == {known}
-    assert (rest.totals["prompt_tokens"], rest.totals["tokens"]) == (known, 24 - 9)
+    assert rest.totals["prompt_tokens"] == known
+    assert rest.totals["tokens"] == 24 - 9
 
 
-SEAMS = {
-    "a character": ("chatty", {"messages": (ChatMessage("user", "Hi?"),)}, CHAT_TEXT),
-    **{
-        f"{stop!r} of ▁Hello , ▁wor ld !": (
-            "parrot",
-            {"text": "a", "stop": (stop,)},
-            told,
-        )
-        for stop, told in (
-            ("world", " Hello, "),
-            ("o, w", " Hell"),
-            ("!\n", " Hello, world"),
-        )
-    },
-}
-
-
-@pytest.mark.parametrize("seam", SEAMS)
-def test_a_character_and_a_stop_text_are_whole_across_the_seam(
-    zoo: Zoo, seam: str
+def check_seams_with_and_without_draft(
+    model: Path, request: GenerateCommand, text: str
 ) -> None:
-    name, request, text = SEAMS[seam]
-    with loaded(zoo[name], zoo[name], replace(SETTINGS, n_ctx=2048)) as session:
-        asked = GenerateCommand(sampling=GREEDY, max_tokens=200, **request)  # type: ignore[arg-type]
+    with loaded(model, model, replace(SETTINGS, n_ctx=2048)) as session:
         for spec in ("off", "model"):
-            assert check_seams(session, replace(asked, spec=spec)).text == text
+            asked = replace(request, sampling=GREEDY, max_tokens=200, spec=spec)
+            assert check_seams(session, asked).text == text
+
+
+def test_a_character_is_whole_across_the_seam(zoo: Zoo) -> None:
+    request = GenerateCommand(messages=(ChatMessage("user", "Hi?"),))
+
+    check_seams_with_and_without_draft(zoo["chatty"], request, CHAT_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [("world", " Hello, "), ("o, w", " Hell"), ("!\n", " Hello, world")],
+)
+def test_a_stop_string_is_found_across_the_seam(stop: str, text: str, zoo: Zoo) -> None:
+    """The tokens are ▁Hello , ▁wor ld ! and a line feed."""
+    request = GenerateCommand("a", stop=(stop,))
+
+    check_seams_with_and_without_draft(zoo["parrot"], request, text)
 
 
 def test_an_answer_that_filled_its_context_stays_so(zoo: Zoo) -> None:
     with loaded(zoo["chatter"]) as session:
         begun = tuple(say(session, "a", max_tokens=5).ids) * 200
         rest = say(session, "a", max_tokens=999, resumed_tokens=begun)
-        assert (rest.ids, rest.reason) == ([], "context")
+        assert rest.ids == []
+        assert rest.reason == "context"
         with pytest.raises(UsageError, match="tokens that this model does not have"):
             say(session, PROMPT, resumed_tokens=(1, 99_999))
-        assert say(session, "a", max_tokens=len(CHATTER)).reason == "length", (
-            "and goes on"
-        )
+        next_answer = say(session, "a", max_tokens=len(CHATTER))
+        assert next_answer.reason == "length"
 
 
 PERSON = json.dumps(

@@ -20,8 +20,11 @@ def test_a_gpu_does_not_compute_the_wide_passes(
         return create(model, params)
 
     monkeypatch.setattr(C, "llama_init_from_model", record)
+
     found = type_timing_child.answer({"type_number": 2}, lambda _: None)
+
     assert set(found) == {"pass_ms", "other_load"}
-    assert set(found["pass_ms"]) == {1, 2, 4, 8, 256} and found["other_load"] >= 0
+    assert set(found["pass_ms"]) == {1, 2, 4, 8, 256}
+    assert found["other_load"] >= 0
     assert 0 < found["pass_ms"][1] < found["pass_ms"][256]
     assert offloads == [False]

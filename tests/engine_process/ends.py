@@ -22,7 +22,11 @@ def start_failing(
 
 
 def text_of(events: Iterable[Event]) -> str:
-    return "".join(t.text for e in events if isinstance(e, Round) for t in e.tokens)
+    text = ""
+    for event in events:
+        if isinstance(event, Round):
+            text += "".join(token.text for token in event.tokens)
+    return text
 
 
 def ended(pid: int, seconds: float = 30.0, *, is_orphan: bool = True) -> bool:

@@ -1,9 +1,9 @@
-"""An engine process that fails as told: a scripted one, or the real one in the middle
-of real work.
+"""An engine process that fails on purpose: a scripted one, or the real one.
 
-python failing_engine.py PARENT scripted|real PHASE FAULT PHASE: hello, load, probe,
-replay, prefill, decode, never; of the real one decode or never. A scripted pair whose
-file begins with "gpu" is on a GPU.
+    python failing_engine.py PARENT scripted|real PHASE FAULT
+
+A phase is hello, load, probe, replay, prefill, decode or never; the real engine has
+decode and never. A scripted pair whose file begins with "gpu" is on a GPU.
 """
 
 import os
@@ -112,9 +112,17 @@ class ScriptedEngine:
     def _outputs(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         if isinstance(command, wire.LoadCommand):
             self._enter("load")
-            devices = ("a GPU", "CPU") if command.target.startswith("gpu") else ("CPU",)
+            devices: tuple[str, ...] = ("CPU",)
+            if command.target.startswith("gpu"):
+                devices = ("a GPU", "CPU")
             yield events.EngineReady(
-                {}, command.target, command.draft, devices, {}, {}, 1.0
+                engine={},
+                model=command.target,
+                draft=command.draft,
+                devices=devices,
+                settings={},
+                memory={},
+                load_ms=1.0,
             )
         elif isinstance(command, wire.ProbeCommand):
             yield events.SpeculationPlan("probing", "scripted")
@@ -129,9 +137,14 @@ class ScriptedEngine:
             for n, word in enumerate(("one ", "two ", "three ", "four")):
                 if n == 2:
                     self._enter("decode")
-                token = events.Token(n, word, "plain")
                 yield events.Round(
-                    n, None, "", 0, 0, (token,), events.RoundTimes(0, 1, 0)
+                    n=n,
+                    source=None,
+                    reason="",
+                    drafted=0,
+                    accepted=0,
+                    tokens=(events.Token(n, word, "plain"),),
+                    ms=events.RoundTimes(draft=0, verify=1, host=0),
                 )
             yield events.GenerationFinished("length")
 
@@ -141,7 +154,9 @@ class FailingServer(CommandServer):
 
     def __init__(self, out: int, phase: str, fault: str) -> None:
         super().__init__(os.dup(0), out)
-        self._fault = make_faults(out)["none" if phase == "never" else fault]
+        if phase == "never":
+            fault = "none"
+        self._fault = make_faults(out)[fault]
 
     def _run_command(self, command: wire.EngineCommand) -> Iterator[wire.EngineOutput]:
         for output in super()._run_command(command):
