@@ -36,7 +36,11 @@ PROMPT = "the one "
 
 def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
     load = LoadCommand(
-        str(zoo["hybrid"]), str(zoo["stranger"]), SETTINGS, SETTINGS, draft_max=4
+        target=str(zoo["hybrid"]),
+        draft=str(zoo["stranger"]),
+        target_settings=SETTINGS,
+        draft_settings=SETTINGS,
+        draft_max=4,
     )
     with closing(Session(load)) as session:
         (said,) = say_like_plain(session, lengths=(16,), max_tokens=40)
@@ -55,9 +59,11 @@ def test_a_wide_draft_is_cut_to_what_a_hybrid_can_take_back(zoo: Zoo) -> None:
 def test_every_drafter_is_had_or_refused_by_name(
     zoo: Zoo, target: str, draft: str | None, kind: str | None, has: tuple[str, ...]
 ) -> None:
-    with loaded(zoo[target], zoo[draft] if draft else None) as session:
+    file = zoo[draft] if draft else None
+    file_name = file.name if file else None
+    with loaded(zoo[target], file) as session:
         assert session.ready.settings["draft_kind"] == kind
-        assert session.ready.draft == (zoo[draft].name if draft else None)
+        assert session.ready.draft == file_name
         assert not session.ready.notices
         for name in draft_kinds.kinds():
             if name in has:
@@ -65,9 +71,8 @@ def test_every_drafter_is_had_or_refused_by_name(
                 continue
             with pytest.raises(UsageError) as refused:
                 say(session, PROMPT, spec=name, max_tokens=5)
-            assert (
-                f"Use one of: {', '.join(('auto', 'off', *has))}." in refused.value.hint
-            )
+            possible = ", ".join(("auto", "off", *has))
+            assert f"Use one of: {possible}." in refused.value.hint
         with pytest.raises(UsageError, match="Unknown speculation method 'magic'"):
             say(session, PROMPT, spec="magic")
 
@@ -113,10 +118,11 @@ MAIN = (
 
 @pytest.mark.parametrize("name", MAIN)
 def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
-    """Greedy or sampled, also where a longer draft is asked for than a block has rows;
-    and drafts are the same after measuring, and after a turn that did not draft.
+    """A longer draft may be asked for than a block has rows. The drafts are the same
+    after measuring, and after a turn that did not draft.
     """
     pair = pair_of(zoo, name)
+    max_length = 6 if pair.kind in BLOCKS else 8
     penalised = replace(
         HOT, repeat_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.3
     )
@@ -129,19 +135,15 @@ def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
             for length, said in zip((1, 3, 8), answers, strict=True):
                 assert set(said.speculation["by_source"]) == {pair.kind}
                 longest = max(event.drafted for event in said.rounds)
-                assert (
-                    0 < longest <= (min(length, 6) if pair.kind in BLOCKS else length)
-                )
+                assert 0 < longest <= min(length, max_length)
             say_like_plain(session, ("lookup", "auto"), **asked)
         for verify in ("match", "rejection", "block"):
             asked = {"verify": verify, "max_tokens": 30}
             (said,) = say_like_plain(session, probabilities=True, **asked)
             drafted = [event.tokens[0] for event in said.rounds if event.drafted]
             assert all(token.p_draft is not None for token in drafted)
-            assert (
-                len(say(session, PROMPT, spec="model", sampling=penalised, **asked).ids)
-                == 30
-            )
+            said = say(session, PROMPT, spec="model", sampling=penalised, **asked)
+            assert len(said.ids) == 30
         list(session.probe(ProbeCommand(0.1)))
         (measured,) = session.measured_costs()
         assert measured.c is not None
@@ -167,12 +169,13 @@ def hot_rounds(session: Session, text: str) -> list[tuple[int, int, list[int]]]:
 def test_answers_up_to_a_full_context(zoo: Zoo, name: str, n_ctx: int) -> None:
     """Far beyond the cells of a sliding window; the prompt takes most of it."""
     pair = pair_of(zoo, name)
+    specs = ("auto", "model", "lookup")
+    text = PROMPT * (n_ctx // 5 + 10)
+    asked: dict[str, Any] = {"sampling": HOT, "max_tokens": 2000}
     with loaded(pair.target, pair.draft, replace(SETTINGS, n_ctx=n_ctx)) as session:
-        specs, text = ("auto", "model", "lookup"), PROMPT * (n_ctx // 5 + 10)
-        for full in say_like_plain(
-            session, specs, text, (8,), sampling=HOT, max_tokens=2000
-        ):
-            assert full.reason == "context" and len(full.ids) > 9
+        for full in say_like_plain(session, specs, text, (8,), **asked):
+            assert full.reason == "context"
+            assert len(full.ids) > 9
             assert full.totals["prompt_tokens"] + len(full.ids) == n_ctx
 
 
@@ -191,9 +194,7 @@ def test_answers_up_to_a_full_context(zoo: Zoo, name: str, n_ctx: int) -> None:
 def test_its_rows_are_those_of_a_fresh_head(
     zoo: Zoo, name: str, times: int, n_ubatch: int
 ) -> None:
-    """Whatever was accepted and rejected before, over short and long prompts, in a
-    second turn.
-    """
+    """They do not depend on what was accepted and rejected before."""
     pair = pair_of(zoo, name)
     one = heads_beside.opened(pair.target, pair.draft, n_ubatch)
     check_rows(one, heads_beside.opened(pair.target, pair.draft), PROMPT * times)
@@ -262,6 +263,7 @@ def test_layers_inside_or_beside_are_the_same(tmp_path: Path, name: str) -> None
     layers = head_targets.layer_alone(model).write(
         tmp_path / "apart" / "mtp-model.gguf"
     )
+    max_length = 3 if name == "chain" else 8
     found = launch.resolve_pair(str(whole), "auto")
     assert found.draft == found.target == whole
     assert launch.resolve_pair(str(whole), "none").draft is None
@@ -273,9 +275,7 @@ def test_layers_inside_or_beside_are_the_same(tmp_path: Path, name: str) -> None
         with loaded(trunk, head) as session:
             for said in say_like_plain(session, "mtp", lengths=(8,), max_tokens=40):
                 assert set(said.speculation["by_source"]) == {"mtp"}
-                assert max(event.drafted for event in said.rounds) == (
-                    3 if name == "chain" else 8
-                )
+                assert max(event.drafted for event in said.rounds) == max_length
     inside = heads_beside.opened(whole, whole)
     check_rows(heads_beside.opened(target, layers), inside, PROMPT * 3)
 
@@ -331,17 +331,17 @@ HISTORIES = (
 def test_an_answer_after_any_history_is_that_of_a_fresh_session(
     zoo: Zoo, name: str, request: pytest.FixtureRequest
 ) -> None:
-    check_histories(
-        pair_of(zoo, name), 500 if request.config.getoption("--long") else 40
-    )
+    n_steps = 500 if request.config.getoption("--long") else 40
+
+    check_histories(pair_of(zoo, name), n_steps)
 
 
 def check_histories(pair: Pair, n: int) -> None:
-    """Edits, branches, stops within a draft, cuts at the start of the text, and a
-    second chat.
-    """
-    rng, other = np.random.default_rng(1), PROMPT + "x"
-    text, kept = PROMPT, PROMPT
+    """A history has edits, branches, stops within a draft, cuts, and a second chat."""
+    rng = np.random.default_rng(1)
+    text = PROMPT
+    kept = PROMPT
+    other = PROMPT + "x"
     with loaded(pair.target, pair.draft) as session, loaded(pair.target) as plain:
         for step in range(n):
             length = int(rng.integers(1, 6))
@@ -353,9 +353,8 @@ def check_histories(pair: Pair, n: int) -> None:
                     text += said.text + "the"
                 case 1:  # an edit
                     cut = int(rng.integers(1, len(text)))
-                    text = (
-                        text[:cut] + "abc"[: int(rng.integers(1, 4))] + text[cut + 1 :]
-                    )
+                    typed = "abc"[: int(rng.integers(1, 4))]
+                    text = text[:cut] + typed + text[cut + 1 :]
                 case 2:
                     text, kept = kept, text
                 case 3:  # stopped within a draft

@@ -1,3 +1,1 @@
-"""Tests with two published models, from the package index: SmolLM2 135M and Gemma 3
-270M.
-"""
+"""Tests with published models from the package index: SmolLM2 135M and Gemma 3 270M."""

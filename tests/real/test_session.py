@@ -1,5 +1,6 @@
-"""The demo target with a draft of each kind: on code it never saw, its text is plain
-decoding's.
+"""With a draft of each kind the demo's text is that of plain decoding.
+
+The prompts are code on which the demo was not trained.
 """
 
 import calendar
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from localspec import launch
 from localspec.engine.session import Session
+from localspec.engine_process.client import EngineProcess
 from localspec.paths import package_data_dir
 from localspec.protocol.events import Round
 from localspec.protocol.wire import GenerateCommand, KvType, SamplingParams
@@ -51,9 +53,7 @@ under what was measured: a wrong row, state or position costs no token, only thi
 
 
 def sources() -> list[str]:
-    """Of modules that the pair was not trained on: they are of HELD_OUT in
-    demo_text.py.
-    """
+    """The code of modules on which the pair was not trained: HELD_OUT of demo_text.py."""
     return [
         inspect.getsource(module)
         for module in (calendar, difflib, heapq, shlex, textwrap)
@@ -62,20 +62,20 @@ def sources() -> list[str]:
 
 def prompts(wanted: int) -> list[str]:
     """The beginnings of functions, evenly from all."""
-    parts = [part for text in sources() for part in re.split(r"\n(?= *def )", text)[1:]]
+    parts: list[str] = []
+    for text in sources():
+        parts += re.split(r"\n(?= *def )", text)[1:]
     assert len(parts) >= wanted
-    return [
-        part[: len(part) // 3 + 40] for part in parts[:: len(parts) // wanted][:wanted]
-    ]
+    chosen = parts[:: len(parts) // wanted][:wanted]
+    return [part[: len(part) // 3 + 40] for part in chosen]
 
 
 @pytest.fixture(scope="module", params=["model", *FLOORS])
 def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
     kind = request.param
+    draft = "demo-draft.gguf" if kind == "model" else f"demo-{kind}.gguf"
     require_same_logits_at_every_width(TARGET)
-    with loaded(
-        TARGET, DEMO / f"demo-{kind.replace('model', 'draft')}.gguf", AS_RUN
-    ) as session:
+    with loaded(TARGET, DEMO / draft, AS_RUN) as session:
         yield kind, session
 
 
@@ -87,9 +87,7 @@ def demo(request: pytest.FixtureRequest) -> Iterator[DemoPair]:
 def test_answers_are_those_of_plain_decoding(
     demo: DemoPair, wanted: int, chosen: slice, n: int
 ) -> None:
-    """Each text is drafted with another length than the last, and by one of the other
-    ways.
-    """
+    """Each text is drafted with another length than the last, and by another method."""
     kind, session = demo
 
     def answered(text: str, **asked: Any) -> list[int]:
@@ -100,7 +98,8 @@ def test_answers_are_those_of_plain_decoding(
         enumerate(prompts(wanted)[chosen]), SAMPLINGS.values()
     ):
         plain = answered(text, spec="off", sampling=sampling)
-        for spec, length in ((kind, 3 * i % 8 + 1), (("auto", "lookup")[i % 2], None)):
+        other = "auto" if i % 2 == 0 else "lookup"
+        for spec, length in ((kind, 3 * i % 8 + 1), (other, None)):
             found = answered(text, spec=spec, sampling=sampling, draft_length=length)
             assert found == plain, (text, spec)
 
@@ -127,7 +126,8 @@ pass.
 
 
 def long_prompts(wanted: int) -> list[str]:
-    n, found = LONG_PROMPT_CHARS, list[str]()
+    n = LONG_PROMPT_CHARS
+    found: list[str] = []
     for text in sources():
         found += (text[at : at + n] for at in range(0, len(text) - n, n))
     return found[:: len(found) // wanted][:wanted]
@@ -138,27 +138,29 @@ def parted_answers(
     wanted: int,
     specs: Sequence[str] = ("model", "lookup", "auto"),
 ) -> list[str]:
-    """Which answers to long prompts differ from plain decoding's, with the settings of
-    `load`.
-    """
+    """Which answers to long prompts differ from plain decoding's."""
     engine = launch.start_engine(load.to_request(launch.resolve_pair("demo", "auto")))
-    parted = []
+    parted: list[str] = []
     try:
         for n, text in enumerate(long_prompts(wanted)):
             for name, sampling in SAMPLINGS.items():
-                ids = {}
-                for spec in ("off", *specs):
-                    request = GenerateCommand(text, sampling, 60, spec=spec)
-                    rounds = [
-                        e for e in engine.generate(request) if isinstance(e, Round)
-                    ]
-                    ids[spec] = [token.id for event in rounds for token in event.tokens]
-                parted += [
-                    f"{n} {name} {spec}" for spec in ids if ids[spec] != ids["off"]
-                ]
+                request = GenerateCommand(text, sampling, max_tokens=60)
+                plain = generated_ids(engine, replace(request, spec="off"))
+                for spec in specs:
+                    ids = generated_ids(engine, replace(request, spec=spec))
+                    if ids != plain:
+                        parted.append(f"{n} {name} {spec}")
     finally:
         engine.close()
     return parted
+
+
+def generated_ids(engine: EngineProcess, request: GenerateCommand) -> list[int]:
+    ids: list[int] = []
+    for event in engine.generate(request):
+        if isinstance(event, Round):
+            ids += [token.id for token in event.tokens]
+    return ids
 
 
 TWO_THREADS = launch.LoadOptions(ctx=1024, threads=2, gpu_layers=0)
@@ -167,10 +169,9 @@ TWO_THREADS = launch.LoadOptions(ctx=1024, threads=2, gpu_layers=0)
 def test_long_answers_part_without_exact_mode_and_never_with_it() -> None:
     if not parted_answers(TWO_THREADS, 2, specs=("model",)):
         pytest.skip("this CPU's attention computes every width alike")
-    assert (
-        parted_answers(replace(TWO_THREADS, exact=True), 2, specs=("model", "lookup"))
-        == []
-    )
+    exact = replace(TWO_THREADS, exact=True)
+
+    assert parted_answers(exact, 2, specs=("model", "lookup")) == []
 
 
 @pytest.mark.long
