@@ -271,7 +271,8 @@ def preferences(text: str = PREFERRED) -> Callable[[], App[None]]:
         been_here(paths.data_dir())
         paths.config_file().write_text(text)
         options = app.load_options()
-        options.seed, options.chats = 1, None
+        options.seed = 1
+        options.chats = None
         return scenes.home(options)
 
     return made
@@ -427,12 +428,8 @@ REST: dict[str, State] = {
     "serve": (lambda: test_serve.board(test_serve.busy()), settled),
 }
 STATES: dict[str, State] = {
-    f"{where}-{what}" if where else what: state
-    for where, states in (
-        ("home", HOME),
-        ("wizard", WIZARD),
-        ("chat", CHAT),
-        ("", REST),
-    )
-    for what, state in states.items()
+    **{f"home-{name}": state for name, state in HOME.items()},
+    **{f"wizard-{name}": state for name, state in WIZARD.items()},
+    **{f"chat-{name}": state for name, state in CHAT.items()},
+    **REST,
 }

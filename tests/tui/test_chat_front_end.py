@@ -1,6 +1,4 @@
-"""Another model, draft model or context size in the same chat; the models on disk on
-Home.
-"""
+"""Another model, draft model or context in the same chat; Home's models on disk."""
 
 import shutil
 from collections.abc import Iterator

@@ -24,7 +24,9 @@ from tests.support.fake_hub import API, BODY, LINK, FakeHub, Fault
 from tests.support.scripted_engine import Gate, Opening, ScriptedEngine
 from tests.support.zoo import Zoo
 
-BIG, SMALL, ODD = "tiny/Chatty-GGUF", "tiny/Draft-GGUF", "else/Odd-GGUF"
+BIG = "tiny/Chatty-GGUF"
+SMALL = "tiny/Draft-GGUF"
+ODD = "else/Odd-GGUF"
 CATALOGUE = f"""\
 schema: 1
 models:
@@ -35,7 +37,8 @@ pairs:
   - {{id: chatty-pair, target: chatty, draft: chatty-draft}}
   - {{id: chatty-wrong, target: chatty, draft: odd}}
 """
-PAIR, WRONG = "chatty-pair", "chatty-wrong"
+PAIR = "chatty-pair"
+WRONG = "chatty-wrong"
 FILES = ["chatty-Q8_0.gguf", "draft-Q8_0.gguf"]
 STALLED = Fault("stall", after=65_536)
 
@@ -58,12 +61,18 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
 
 def finals(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.glob("hub/models--*/snapshots/*/*.gguf"))
+    """The files that are complete."""
+    return sorted(path.name for path in folder.glob("hub/models--*/snapshots/*/*.gguf"))
 
 
 def parts(folder: Path) -> list[int]:
-    """What has come of each file that is not whole."""
-    return [p.stat().st_size for p in folder.glob("hub/models--*/blobs/*.part")]
+    """The sizes of the files that are not complete."""
+    return [path.stat().st_size for path in folder.glob("hub/models--*/blobs/*.part")]
+
+
+def keys_of(text: str) -> list[str]:
+    """The keys that type a text."""
+    return ["minus" if letter == "-" else letter for letter in text]
 
 
 class HubHome(AppDriver):
@@ -72,14 +81,12 @@ class HubHome(AppDriver):
     def __init__(self, hub: FakeHub, *engines: ScriptedEngine) -> None:
         client = HubClient(hub.url, token=False, retry_policy=QUICK)
         self.downloads = DownloadManager(client)
-        app = scenes.home(
-            None,
-            self.downloads,
-            lambda: MachineSurvey(
-                "a computer", home_rows.survey_machine().local_models
-            ),
-            opening=Opening(engines or [ScriptedEngine(said)]),
-        )
+
+        def survey() -> MachineSurvey:
+            return MachineSurvey("a computer", home_rows.survey_machine().local_models)
+
+        opening = Opening(engines or [ScriptedEngine(said)])
+        app = scenes.home(None, self.downloads, survey, opening=opening)
         self._run = app.run_test(size=(110, 36), notifications=True)
 
     async def __aenter__(self) -> HubHome:
@@ -95,18 +102,13 @@ class HubHome(AppDriver):
         return "enter download esc back" in self.shown
 
     async def look_at(self, text: str) -> None:
-        """The sheet of the first that is found, when the hub has said all."""
-        await self.press(
-            "slash", *("minus" if letter == "-" else letter for letter in text)
-        )
-        await self.press("tab", "enter")
+        """Opens the sheet of the first match, and waits for the hub's answers."""
+        await self.press("slash", *keys_of(text), "tab", "enter")
         await self.reaches(PullScreen)
         await self.wait(lambda: "Contacting the hub" not in self.shown)
 
     async def search_hub(self, text: str) -> None:
-        await self.press(
-            "slash", *("minus" if letter == "-" else letter for letter in text)
-        )
+        await self.press("slash", *keys_of(text))
         await self.point_at("Search the hub")
         await self.press("enter")
 
@@ -119,22 +121,25 @@ class HubHome(AppDriver):
         raise AssertionError(f"no row {name}: {self.shown}")
 
     async def phases_are(self, *phases: str) -> None:
-        await self.wait(
-            lambda: [s.phase.value for s in self.downloads.states()] == [*phases]
-        )
+        def are_reached() -> bool:
+            return [state.phase.value for state in self.downloads.states()] == [*phases]
+
+        await self.wait(are_reached)
+
+
+async def test_a_busy_hub_says_how_long_to_wait(hub: FakeHub) -> None:
+    limit = {"RateLimit": '"api";r=0;t=250'}
+    async with HubHome(hub) as home:
+        hub.always[API] = Fault("status", status=429, headers=limit)
+        await home.press("slash", *keys_of(WRONG), "tab", "enter")
+        await home.sees("The hub is busy and asks to wait 4 min 10 s.")
 
 
 async def test_a_pair_that_does_not_match_is_not_downloaded(hub: FakeHub) -> None:
     async with HubHome(hub) as home:
-        hub.always[API] = Fault(
-            "status", status=429, headers={"RateLimit": '"api";r=0;t=250'}
-        )
-        await home.press("slash", *"chatty", "minus", *"wrong", "tab", "enter")
-        await home.sees("The hub is busy and asks to wait 4 min 10 s.")
-        await home.press("escape", "escape")
-        hub.always.clear()
         await home.look_at(WRONG)
-        assert "incompatible: token" in home.shown and not home.offers
+        assert "incompatible: token" in home.shown
+        assert not home.offers
         await home.sees("Use a draft of the same model family")
         await home.press("enter")
         assert home.is_on(PullScreen)
@@ -148,13 +153,17 @@ async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None
         await home.sees(
             "No match on this computer", "Search the hub", "sends this text"
         )
-        assert "▸" not in home.shown and not hub.requests
+        assert "▸" not in home.shown
+        assert not hub.requests
         await home.press("down")
         await home.sees("▸ Search the hub", "enter search the hub")
         assert not hub.requests
         await home.press("enter")
         await home.sees("No models with that name on the hub.")
-        await home.press("escape")
+
+
+async def test_what_the_hub_has_can_be_looked_at_and_closed(hub: FakeHub) -> None:
+    async with HubHome(hub) as home:
         await home.search_hub("draft-gguf")
         await home.sees("On the hub", SMALL, "12 downloads")
         await home.press("enter")
@@ -166,17 +175,13 @@ async def test_only_a_marked_search_sends_words_to_the_hub(hub: FakeHub) -> None
 async def test_a_damaged_catalogue_of_ones_own_is_said_once_and_ours_is_shown(
     hub: FakeHub, tmp_path: Path
 ) -> None:
-    (tmp_path / "config" / "models.yaml").write_text(
-        "schema: 1\npairs: [{target: nobody}]\n"
-    )
+    damaged = "schema: 1\npairs: [{target: nobody}]\n"
+    (tmp_path / "config" / "models.yaml").write_text(damaged)
     async with HubHome(hub) as home:
         await home.sees("models.yaml", "nobody", "demo")
-        assert (
-            sum(
-                "there is no model nobody" in n.message for n in home.app._notifications
-            )
-            == 1
-        )
+        messages = [notice.message for notice in home.app._notifications]
+        about_it = [text for text in messages if "there is no model nobody" in text]
+        assert len(about_it) == 1
         await home.press("slash", *"qwen3")
         await home.sees("In the catalogue")
 
@@ -185,9 +190,7 @@ HOSTILE = "[red]evil[/red] [link=file:///etc]x[/] \x1b]0;owned\x07\x1b[2J\x9b31m
 
 
 async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
-    """Licences, names, messages: neither a terminal nor a markup parser gets them as
-    they are.
-    """
+    """Licences, names and messages reach no terminal and no markup parser as they are."""
     hub.cards[BIG] = {"license": HOSTILE}
     model = zoo["chatty"].read_bytes()
     for repo in (f"tiny/chatty{HOSTILE}", "tiny/[bold]chatty[/bold]"):
@@ -200,26 +203,25 @@ async def test_what_strangers_write_is_text(hub: FakeHub, zoo: Zoo) -> None:
         await home.press("escape", "escape")
         await home.search_hub("chatty")
         await home.sees("On the hub", "tiny/chatty-names")
-        assert "owned" not in home.shown and "[bold]" not in home.shown
+        assert "owned" not in home.shown
+        assert "[bold]" not in home.shown
         await home.point_at("tiny/chatty-names")
         await home.press("enter")
         await home.wait(lambda: "Contacting the hub" not in home.shown)
         assert_harmless(home)
         await home.press("escape")
-        hub.always[API] = Fault(
-            "status", status=403, headers={"X-Error-Message": "[b]x[/b]\x9b2J"}
-        )
+        message = {"X-Error-Message": "[b]x[/b]\x9b2J"}
+        hub.always[API] = Fault("status", status=403, headers=message)
         await home.press("enter")
         await home.sees("✗")
         assert_harmless(home)
 
 
 def assert_harmless(home: HubHome) -> None:
-    segments = [
-        s for strip in home.app.screen._compositor.render_strips() for s in strip
-    ]
-    assert all(segment.text.isprintable() for segment in segments)
-    assert not any(segment.style and segment.style.link for segment in segments)
+    for strip in home.app.screen._compositor.render_strips():
+        for segment in strip:
+            assert segment.text.isprintable()
+            assert not segment.style or not segment.style.link
 
 
 async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -> None:
@@ -227,11 +229,7 @@ async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -
         await home.look_at(PAIR)
         await home.press("enter")
         await home.wait(lambda: len(finals(tmp_path)) == 2)
-    file = next(
-        path
-        for path in tmp_path.glob("hub/*/snapshots/*/*.gguf")
-        if path.name == FILES[1]
-    )
+    (file,) = tmp_path.glob(f"hub/*/snapshots/*/{FILES[1]}")
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.resolve().write_bytes(damaged)
@@ -246,14 +244,14 @@ async def test_what_is_there_already_is_verified(hub: FakeHub, tmp_path: Path) -
 
 
 async def test_a_chat_stays_open_while_it_downloads(hub: FakeHub) -> None:
-    """And what came is verified on the way back."""
-    hub.faults[BODY].extend([Fault(""), Fault("")])  # the headers
+    """The files are verified by the time one is back."""
+    hub.faults[BODY].extend([Fault(""), Fault("")])  # The headers come at once.
     hub.always[BODY] = Fault("slow", rate=400_000)
     async with HubHome(hub, ScriptedEngine(lambda: [*said(), Gate()])) as home:
         await home.look_at(PAIR)
         await home.press("enter")
         await home.sees("Downloads")
-        # below both downloads
+        # The chat is below both downloads.
         await home.press("escape", "home", "down", "down", "enter")
         await home.reaches(ChatScreen)
         await home.phases_are("done", "done")
@@ -262,41 +260,54 @@ async def test_a_chat_stays_open_while_it_downloads(hub: FakeHub) -> None:
         await home.sees(PAIR, "✓ verified")
 
 
-FAILURES = {
-    "gone": ("has no", "tree/main", 404, "EntryNotFound"),
-    "gated": ("is gated", "accept them", 403, "GatedRepo"),
-    "full": ("needs", "Free some space", 0, ""),
-}
+async def begin_to_fail(home: HubHome, reason: str, hint: str) -> None:
+    """Both downloads; the first is selected then."""
+    await home.press("enter")
+    await home.phases_are("failed", "failed")
+    await home.sees("✗", reason)
+    await home.point_at(FILES[0])
+    await home.sees(hint, "p try again")
 
 
-@pytest.mark.parametrize("what", FAILURES)
-async def test_a_download_that_fails_says_why_and_is_tried_again(
-    hub: FakeHub, what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def try_again(home: HubHome) -> None:
+    await home.press("p")
+    await home.phases_are("done", "failed")
+    await home.point_at(FILES[1])
+    await home.press("enter")
+    await home.phases_are("done", "done")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "reason", "hint"),
+    [
+        (404, "EntryNotFound", "has no", "tree/main"),
+        (403, "GatedRepo", "is gated", "accept them"),
+    ],
+)
+async def test_a_download_that_the_hub_refuses_says_why_and_is_tried_again(
+    status: int, code: str, reason: str, hint: str, hub: FakeHub, tmp_path: Path
 ) -> None:
-    words, hint, status, code = FAILURES[what]
-    free = [10**12]
-    monkeypatch.setattr(hub_cache, "free_bytes", lambda _: free[0])
     async with HubHome(hub) as home:
         await home.look_at(PAIR)
-        if status:
-            hub.always[LINK] = Fault(
-                "status", status=status, headers={"X-Error-Code": code}
-            )
-        else:
-            free[0] = 100_000
-        await home.press("enter")
-        await home.phases_are("failed", "failed")
-        await home.sees("✗", words)
-        await home.point_at(FILES[0])
-        await home.sees(hint, "p try again")
+        refusal = Fault("status", status=status, headers={"X-Error-Code": code})
+        hub.always[LINK] = refusal
+        await begin_to_fail(home, reason, hint)
         assert finals(tmp_path) == []
-        free[0] = 10**12
         hub.always.clear()
-        await home.press("p")
-        await home.phases_are("done", "failed")
-        await home.point_at(FILES[1])
-        await home.press("enter")
-        await home.phases_are("done", "done")
+        await try_again(home)
+        assert finals(tmp_path) == FILES
+
+
+async def test_a_download_without_space_says_so_and_is_tried_again(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with HubHome(hub) as home:
+        await home.look_at(PAIR)
+        monkeypatch.setattr(hub_cache, "free_bytes", lambda _: 100_000)
+        await begin_to_fail(home, "needs", "Free some space")
+        assert finals(tmp_path) == []
+        monkeypatch.setattr(hub_cache, "free_bytes", lambda _: 10**12)
+        await try_again(home)
         assert finals(tmp_path) == FILES
 
 

@@ -1,5 +1,6 @@
-"""Journeys from start to quit, keyboard only, in a real terminal; docs/tour.md shows
-the first.
+"""Journeys from start to quit in a real terminal, by the keyboard alone.
+
+docs/tour.md shows the first.
 """
 
 import re
@@ -27,33 +28,35 @@ from tests.tui.test_terminal import gone
 GREETING = "f2: token view"
 """Shown in an empty chat once the pair is loaded."""
 HOME = "Ready to run"
-PAIR, TARGET, DRAFT = "chatty-pair", "tiny/Chatty-GGUF", "tiny/Draft-GGUF"
+PAIR = "chatty-pair"
+TARGET = "tiny/Chatty-GGUF"
+DRAFT = "tiny/Draft-GGUF"
 FILES = ("chatty-F16.gguf", "draft-F16.gguf")
+# The target has many layers, so that a draft is expected to gain.
+CATALOGUE = f"""\
+schema: 1
+models:
+  - {{id: chatty, title: Tiny, repo: {TARGET}, file: {FILES[0]}, bytes: 3000000000, family: tiny,
+     architecture: llama, parameters: 900B, tier: current, use: [chat],
+     shape: {{layers: 30, embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test}}}}
+  - {{id: chatty-draft, title: Tiny, repo: {DRAFT}, file: {FILES[1]}, bytes: 100000000, family: tiny,
+     architecture: llama, parameters: 900B, tier: current, use: [chat],
+     shape: {{layers: 1, embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test}}}}
+pairs:
+  - {{id: {PAIR}, target: chatty, draft: chatty-draft}}
+"""
 SIZES = often({"80x24": (80, 24), "120x40": (120, 40)}, ("80x24",))
 
 
 @pytest.fixture
 def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub with the tiny chat model; ours is far the best of the catalogue, as it says
-    itself.
-    """
-    layers = "embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test"
-    models = "".join(
-        f"  - {{id: {name}, title: Tiny, repo: {repo}, file: {file}, bytes: {10**8 * n},"
-        " family: tiny, architecture: llama, parameters: 900B, tier: current, use: [chat],"
-        f" shape: {{layers: {n}, {layers}}}}}\n"
-        for name, repo, file, n in (
-            ("chatty", TARGET, FILES[0], 30),  # so that a draft is expected to gain
-            ("chatty-draft", DRAFT, FILES[1], 1),
-        )
-    )
-    pair = f"pairs:\n  - {{id: {PAIR}, target: chatty, draft: chatty-draft}}\n"
+    """A hub with a tiny chat model, which the catalogue calls far the best."""
     own = tmp_path / "config" / "models.yaml"
     own.parent.mkdir()
-    own.write_text(f"schema: 1\nmodels:\n{models}{pair}")
+    own.write_text(CATALOGUE)
     with FakeHub() as hub:
-        for repo, file in ((TARGET, FILES[0]), (DRAFT, FILES[1])):
-            hub.add(repo, file, zoo["chatty"].read_bytes())
+        hub.add(TARGET, FILES[0], zoo["chatty"].read_bytes())
+        hub.add(DRAFT, FILES[1], zoo["chatty"].read_bytes())
         monkeypatch.setenv("LOCALSPEC_CONFIG", str(own.with_name("config.toml")))
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -67,7 +70,7 @@ def ask(tmux: Tmux, text: str) -> str:
     return tmux.wait_for(lambda seen: context(seen) > before and "first token" in seen)
 
 
-def another(tmux: Tmux, *keys: str) -> None:
+def press_and_see_change(tmux: Tmux, *keys: str) -> None:
     before = tmux.coloured
     tmux.press(*keys)
     tmux.wait_for(lambda _: tmux.coloured != before)
@@ -82,7 +85,9 @@ def round_number(screen: str) -> int:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("hub")
-def test_tour(tmp_path: Path, size: tuple[int, int]) -> None:
+def test_the_tour_from_the_first_screen_to_quit(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
     with Tmux(size, tmp_path / "data", first=True) as tmux:
         tmux.run()
         first_screen(tmux)
@@ -93,10 +98,11 @@ def test_tour(tmp_path: Path, size: tuple[int, int]) -> None:
         engines = bench(tmux)
         assert gone(engines)
         preferences(tmux)
-        wait_for(lambda: len(running(tmux)) == 1)  # at Home nothing runs but the app
+        wait_for(lambda: len(running(tmux)) == 1)  # At Home only the app runs.
         (app,) = running(tmux)
         quit_app(tmux)
-        assert gone([app]) and not running(tmux)
+        assert gone([app])
+        assert not running(tmux)
 
 
 def running(tmux: Tmux) -> list[psutil.Process]:
@@ -104,17 +110,23 @@ def running(tmux: Tmux) -> list[psutil.Process]:
 
 
 def back_home(tmux: Tmux, *seen: str | Callable[[str], object]) -> None:
-    """And the list has the keyboard."""
+    """Waits until the list has the keyboard."""
     tmux.leave_chat(HOME)
     tmux.wait_for(HOME, "▸ demo", *seen)
+
+
+def is_suggested(seen: str) -> bool:
+    return PAIR in seen.partition("not downloaded")[2]
+
+
+def is_ready(seen: str) -> bool:
+    return PAIR in seen.partition("not downloaded")[0]
 
 
 def first_screen(tmux: Tmux) -> None:
     words = ("Chat with models", "enter", "find a model", "skip")
     tmux.wait_for(lambda now: "billion" in now or "Little memory" in now, *words)
-    back_home(
-        tmux, lambda seen: PAIR in seen.partition("not downloaded")[2], "w wizard"
-    )
+    back_home(tmux, is_suggested, "w wizard")
 
 
 def choose_pair(tmux: Tmux) -> None:
@@ -124,14 +136,13 @@ def choose_pair(tmux: Tmux) -> None:
     tmux.press("1")
     tmux.wait_for(f"▸ {PAIR}", "2 of 3")
     tmux.press(ENTER)
-    tmux.wait_for(
-        "✓ vocabularies match", "3 of 3", "Memory", "Speed", "3.1 GB to download"
-    )
+    words = ("✓ vocabularies match", "Memory", "Speed", "3.1 GB to download")
+    tmux.wait_for("3 of 3", *words)
 
 
 def download(tmux: Tmux, cache: Path) -> None:
     tmux.press(ENTER)
-    tmux.wait_for("too large to gain much")  # what was not known before is asked about
+    tmux.wait_for("too large to gain much")  # It was not known before.
     tmux.press(ENTER)
     name = FILES[0].removesuffix(".gguf")
     tmux.wait_for(GREETING, lambda seen: name in seen.splitlines()[0])
@@ -140,47 +151,49 @@ def download(tmux: Tmux, cache: Path) -> None:
 
 
 def chat_once(tmux: Tmux) -> None:
-    # by itself it would not draft: a draft as large as its target
+    # A draft as large as its target would not draft by itself.
     tmux.type("/spec model")
     tmux.press(ENTER)
     ask(tmux, "Hello")
-    seen = tmux.wait_for(
-        *("Anything else?", "You", "return 2 * x"),
-        # the panel, where there is room
-        lambda seen: ("acceptance rate" in seen) == ("f3 panel" in seen),
-    )
+    words = ("Anything else?", "You", "return 2 * x")
+    seen = tmux.wait_for(*words, has_panel_or_no_key_of_it)
     assert "```" not in seen
 
 
+def has_panel_or_no_key_of_it(seen: str) -> bool:
+    """There is room for the panel if there is room for its key."""
+    return ("acceptance rate" in seen) == ("f3 panel" in seen)
+
+
 def look_back(tmux: Tmux) -> None:
-    """The cursor goes back from the last token to guesses that were kept, and on by a
-    round.
-    """
+    """The cursor goes from the last token back to an accepted one, and on by rounds."""
     tmux.press("F2")
     tmux.wait_for(*(look.label for look in TOKEN_CLASSES.values()))
     while "accepted draft token" not in tmux.screen:
-        another(tmux, "Left")
+        press_and_see_change(tmux, "Left")
     number = round_number(tmux.wait_for("accepted draft token", round_number))
     tmux.press("Up", "Up")
     tmux.wait_for(lambda seen: 0 < round_number(seen) < number)
     tmux.press(ESCAPE)
     tmux.wait_for("enter send")
-    back_home(
-        tmux,
-        *("1 turn", lambda seen: PAIR in seen.partition("not downloaded")[0]),
-        # where there is room for them
-        lambda seen: "✓ verified" in seen or "Downloads" not in seen,
-    )
+    back_home(tmux, "1 turn", is_ready, are_downloads_verified)
+
+
+def are_downloads_verified(seen: str) -> bool:
+    """They are only shown where there is room."""
+    return "✓ verified" in seen or "Downloads" not in seen
+
+
+def has_first_answer(seen: str) -> bool:
+    return bool(re.search(r"\d+ of \d+ answers, about", seen)) and "tok/pass" in seen
 
 
 def bench(tmux: Tmux) -> list[psutil.Process]:
-    """Of the demo, until the first answer is there; what ran for it."""
+    """Of the demo, until the first answer is there; returns what ran for it."""
     tmux.press("b")
     tmux.wait_for("answers of 64 tokens")
     tmux.press(ENTER)
-    tmux.wait_for(
-        lambda now: re.search(r"\d+ of \d+ answers, about", now) and "tok/pass" in now
-    )
+    tmux.wait_for(has_first_answer)
     engines = running(tmux)[1:]
     assert engines
     tmux.press(ESCAPE)
@@ -194,9 +207,8 @@ def preferences(tmux: Tmux) -> None:
     tmux.wait_for("‹ localspec-dark ›")
     tmux.press("Right")
     tmux.wait_for('screen.theme = "localspec-light"')
-    assert tomllib.loads(paths.config_file().read_text()) == {
-        "screen": {"theme": "localspec-light"}
-    }
+    written = tomllib.loads(paths.config_file().read_text())
+    assert written == {"screen": {"theme": "localspec-light"}}
     back_home(tmux)
     tmux.press("F10")
     tmux.wait_for(lambda seen: re.search("‹ localspec-light ›.* config.toml", seen))
@@ -211,8 +223,8 @@ def quit_app(tmux: Tmux) -> None:
     tmux.wait_for("\nleft with 0")
 
 
-def test_copied_in_tmux(tmp_path: Path) -> None:
-    """tmux has the text, and says so; it passes it to the terminal itself."""
+def test_in_tmux_an_answer_is_copied_to_its_buffer(tmp_path: Path) -> None:
+    """tmux passes it to the terminal itself."""
     with Tmux((80, 24), tmp_path) as tmux:
         tmux.run()
         tmux.wait_for(HOME)
@@ -222,5 +234,5 @@ def test_copied_in_tmux(tmp_path: Path) -> None:
         tmux.press("C-o")
         tmux.wait_for("Copied")
         lines = [line.strip() for line in tmux.buffer.splitlines() if line.strip()]
-        # a long answer is not all in sight
+        # Not all of a long answer is in sight.
         assert any(line in tmux.screen for line in lines)

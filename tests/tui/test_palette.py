@@ -8,9 +8,9 @@ from textual.widgets import Input
 
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from tests.support import scenes
-from tests.support.app_driver import Chat
+from tests.support.app_driver import AppDriver, Chat
 from tests.support.scenes import settled
-from tests.support.scripted_engine import painted, wait_until
+from tests.support.scripted_engine import wait_until
 
 IN_A_CHAT = {
     "export": "Save the chat to a file",
@@ -50,46 +50,54 @@ async def look_up(pilot: Pilot[Any], words: str) -> None:
     palette = pilot.app.screen
     palette.query_one(Input).value = words
     await pilot.pause()
-    await wait_until(
-        pilot,
-        lambda: not any(w.is_running and w.node is palette for w in palette.workers),
-    )
+
+    def has_searched() -> bool:
+        searches = [worker for worker in palette.workers if worker.node is palette]
+        return not any(search.is_running for search in searches)
+
+    await wait_until(pilot, has_searched)
 
 
-async def expect_to_find(pilot: Pilot[Any], actions: dict[str, str]) -> None:
+async def expect_to_find(driver: AppDriver, actions: dict[str, str]) -> None:
     for words, title in actions.items():
-        await look_up(pilot, words)
-        await wait_until(pilot, lambda title=title: title in painted(pilot.app.screen))  # type: ignore[misc]
+        await look_up(driver.pilot, words)
+        await driver.sees(title)
 
 
 async def test_a_chats_actions_are_found_by_ordinary_words() -> None:
     async with Chat() as chat:
-        await expect_to_find(chat.pilot, IN_A_CHAT)
+        await expect_to_find(chat, IN_A_CHAT)
 
 
 async def test_homes_actions_are_found_by_ordinary_words() -> None:
     app = scenes.home()
     async with app.run_test(size=(80, 24)) as pilot:
         await scenes.surveyed(pilot)
-        await expect_to_find(pilot, ON_HOME)
+        await expect_to_find(AppDriver(pilot), ON_HOME)
 
 
-async def test_what_is_found_is_done() -> None:
-    """A setting opens at its field; a command that needs words waits for them."""
+async def run_first_match(chat: Chat, words: str) -> None:
+    await look_up(chat.pilot, words)
+    await settled(chat.pilot)
+    await chat.press("enter")
+    await settled(chat.pilot)
+
+
+async def test_a_setting_that_is_found_opens_the_sheet_at_its_field() -> None:
+    async with Chat() as chat:
+        await run_first_match(chat, "min")
+        sheet = chat.top(ChatSettingsScreen)
+        assert getattr(sheet.focused, "name", "") == "min_p"
+
+
+async def test_a_command_that_needs_an_argument_waits_for_it() -> None:
+    async with Chat() as chat:
+        await run_first_match(chat, "export")
+        await chat.wait(lambda: chat.typed == "/save ")
+
+
+async def test_a_command_that_is_found_is_run() -> None:
     async with Chat() as chat:
         await chat.send("hi")
-
-        async def run(words: str) -> None:
-            await look_up(chat.pilot, words)
-            await settled(chat.pilot)
-            await chat.press("enter")
-            await settled(chat.pilot)
-
-        await run("min")
-        assert isinstance(chat.app.screen, ChatSettingsScreen)
-        assert getattr(chat.app.screen.focused, "name", "") == "min_p"
-        await chat.press("escape")
-        await run("export")
-        await wait_until(chat.pilot, lambda: chat.typed == "/save ")
-        await run("remove last")
-        await wait_until(chat.pilot, lambda: not chat.questions)
+        await run_first_match(chat, "remove last")
+        await chat.wait(lambda: not chat.questions)

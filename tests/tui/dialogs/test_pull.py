@@ -12,9 +12,9 @@ from localspec.models.hub.client import HubClient
 from localspec.models.local_files import hub_cache
 from localspec.tui.downloads import DownloadManager
 from tests.support import scenes
+from tests.support.app_driver import AppDriver
 from tests.support.fake_hub import FakeHub
 from tests.support.scenes import settled, surveyed
-from tests.support.scripted_engine import painted, wait_until
 from tests.support.zoo import Zoo
 from tests.tui.screen_states import SHELF
 
@@ -22,10 +22,9 @@ from tests.tui.screen_states import SHELF
 async def looked_at(pilot: Pilot[Any]) -> None:
     await surveyed(pilot)
     await pilot.press("slash", *"qwen3-8b", "tab", "enter")
-    await wait_until(pilot, lambda: "esc back" in painted(pilot.app.screen))
-    await wait_until(
-        pilot, lambda: "Contacting the hub" not in painted(pilot.app.screen)
-    )
+    shown = AppDriver(pilot)
+    await shown.sees("esc back")
+    await shown.wait(lambda: "Contacting the hub" not in shown.shown)
     await settled(pilot)
 
 

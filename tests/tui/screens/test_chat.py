@@ -159,9 +159,7 @@ async def test_escape_leaves_at_once_only_where_it_is_meant(
 
 
 async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
-    """After Esc while the model loads, with what was queued; after another chat of the
-    pair.
-    """
+    """With what was queued while the model loaded; also after another chat of the pair."""
     async with demo_chat() as one:
         await one.send("the first chat")
         await one.send("/new")
@@ -184,9 +182,11 @@ async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
 
 async def test_what_is_typed_survives_the_engine() -> None:
     gate = Gate()
-    dying = ScriptedEngine(
-        lambda: [*list(said())[:-1], gate, EngineExit("signal 9", (), "")]
-    )
+
+    def killed() -> Script:
+        return [*list(said())[:-1], gate, EngineExit("signal 9", (), "")]
+
+    dying = ScriptedEngine(killed)
     again = ScriptedEngine(said)
     async with Chat(dying, again) as chat:
         await chat.begin("one")
@@ -367,9 +367,7 @@ AFTER = {
 
 
 async def test_each_command_shows_what_it_did() -> None:
-    """Those that are not in docs/quality/habits.md: see
-    tests/tui/test_chat_front_end.py.
-    """
+    """For commands of docs/quality/habits.md: see tests/tui/test_chat_front_end.py."""
     async with Chat() as chat:
         for command, shown in AFTER.items():
             if not chat.questions:
@@ -389,8 +387,12 @@ async def test_each_command_shows_what_it_did() -> None:
 
 def growing(*scripts: object) -> ScriptedEngine:
     """Two turns fit, three do not."""
+
+    def size(n_messages: int) -> int:
+        return 8192 if n_messages > 4 else 100 * n_messages
+
     played = scripts or (said,)
-    return ScriptedEngine(*played, sizes=lambda n: 8192 if n > 4 else 100 * n)  # type: ignore[arg-type]
+    return ScriptedEngine(*played, sizes=size)  # type: ignore[arg-type]
 
 
 async def full(chat: Chat) -> None:
@@ -525,10 +527,11 @@ async def test_the_terminal_copies_and_marked_lines_have_no_margin(
         await chat.sees("to the terminal; it does not say whether")
         lines = chat.screen.transcript.plain_text.splitlines()
         top = next(n for n, line in enumerate(lines) if "def f(x)" in line)
-        left, below = lines[top].index("def"), lines[top + 1]
-        await chat.pilot.mouse_down(Transcript, offset=(left, top))
-        await chat.pilot.hover(Transcript, offset=(len(below.rstrip()), top + 1))
-        await chat.pilot.mouse_up(Transcript, offset=(len(below.rstrip()), top + 1))
+        start = (lines[top].index("def"), top)
+        end = (len(lines[top + 1].rstrip()), top + 1)
+        await chat.pilot.mouse_down(Transcript, offset=start)
+        await chat.pilot.hover(Transcript, offset=end)
+        await chat.pilot.mouse_up(Transcript, offset=end)
         await chat.press("ctrl+c")
     prefix = "\x1b]52;c;"
     whole, marked = (
@@ -560,7 +563,7 @@ async def test_a_click_on_a_key_hint_is_the_key() -> None:
 
 
 async def test_a_click_on_an_address_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on its second line; other words do nothing."""
+    """Also a click on its second line does; other words do nothing."""
     address = "https://example.org/" + "a-long-path/" * 12
     opened: list[str] = []
     spoken = ["See ", address, " and ", "<https://example.org/b>", ".\n"]

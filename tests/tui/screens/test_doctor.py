@@ -115,9 +115,10 @@ class Patient:
 def app(
     patient: Patient, runner: EngineRunner | None = None, **options: Any
 ) -> LocalspecApp:
-    wanted, engines = AppOptions(seed=1, **options), runner or EngineRunner()
+    app_options = AppOptions(seed=1, **options)
+    engines = runner or EngineRunner()
     return LocalspecApp(
-        wanted, engines, lambda: DoctorScreen(engines, wanted, patient.look)
+        app_options, engines, lambda: DoctorScreen(engines, app_options, patient.look)
     )
 
 
@@ -249,7 +250,8 @@ async def test_f9_from_everywhere_and_back(
     )
     running = scenes.home() if where == "home" else scenes.chat(scenes.spoken)
     async with running.run_test(size=(80, 24)) as pilot:
-        shown, before = DoctorDriver(pilot), pilot.app.screen
+        shown = DoctorDriver(pilot)
+        before = pilot.app.screen
         await pilot.press("f9", "f9")
         await shown.reaches(DoctorScreen)
         await shown.press("l")

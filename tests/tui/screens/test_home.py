@@ -34,20 +34,29 @@ from tests.support.scripted_engine import Opening, ScriptedEngine, painted, wait
 from tests.support.wizards import NO_CARD
 from tests.tui.screen_states import SHELF, seeing, with_room
 
-MODELS = tuple(
-    LocalModel(
-        Path(f"/models/file-{n}.gguf"), 10**9, None, f"file-{n}.gguf", None, None, False, "folder",
-        True,
+
+def local_model(path: Path, size: int) -> LocalModel:
+    """A file in a folder of the user."""
+    return LocalModel(
+        path=path,
+        size=size,
+        repo=None,
+        file=path.name,
+        revision=None,
+        sha256=None,
+        verified=False,
+        origin="folder",
+        removable=True,
     )
-    for n in range(14)
-)  # fmt: skip
+
+
+MODELS = tuple(local_model(Path(f"/models/file-{n}.gguf"), 10**9) for n in range(14))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10)])
 async def test_the_pointer_is_always_on_the_screen(size: tuple[int, int]) -> None:
-    app = scenes.home(
-        None, scenes.Still(), lambda: MachineSurvey(scenes.MACHINE, MODELS)
-    )
+    survey = MachineSurvey(scenes.MACHINE, MODELS)
+    app = scenes.home(None, scenes.Still(), lambda: survey)
     async with app.run_test(size=size) as pilot:
         await scenes.surveyed(pilot)
         rows: PointerList[HomeRow] = app.screen.query_one(PointerList)
@@ -56,34 +65,39 @@ async def test_the_pointer_is_always_on_the_screen(size: tuple[int, int]) -> Non
             row = rows.highlighted_row
             return row is not None and f"▸ {row.name[:3]}" in painted(app.screen)
 
-        assert "Downloads" in painted(app.screen) and len(rows.rows) > 18
+        assert "Downloads" in painted(app.screen)
+        assert len(rows.rows) > 18
         for key in ["up", *["down"] * (len(rows.rows) + 1), "up", "home", "end"]:
             await pilot.press(key)
             await wait_until(pilot, is_pointer_shown)
 
 
-async def test_home_by_mouse_alone() -> None:
+async def test_a_click_on_a_key_of_the_last_line_presses_it() -> None:
     async with home_app() as one:
         keys = one.home.query_one(KeyLine)
         await one.pilot.click(KeyLine, offset=(keys.render_line(0).text.index("f1"), 0))
         await one.reaches(HelpScreen)
-        await one.press("escape")
+
+
+async def test_a_click_on_a_row_opens_it() -> None:
+    async with home_app() as one:
         rows = one.home.query_one(PointerList)
         await one.pilot.click(PointerList, offset=(8, rows.get_option_index("0") + 1))
         await one.until("ready")
         assert one.is_on(ChatScreen)
 
 
-async def test_a_search_marks_rows_without_the_network(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Arrows move while one types; enter opens what is marked."""
-
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a socket")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+@pytest.mark.usefixtures("no_network")
+async def test_arrows_move_through_the_matches_while_one_types() -> None:
     async with demo_chat() as one:
         await one.send("demo of rain")
         await one.press("escape", "slash", *"demo")
@@ -93,6 +107,12 @@ async def test_a_search_marks_rows_without_the_network(
         await one.sees("▸ demo of rain", "enter continue")
         await one.press("up")
         await one.sees("enter open")
+
+
+@pytest.mark.usefixtures("no_network")
+async def test_enter_opens_the_match_that_is_marked() -> None:
+    async with demo_chat() as one:
+        await one.send("demo of rain")
         await one.press("escape", "slash", *"rain")
         await one.sees("▸ demo of rain")
         await one.open()
@@ -101,16 +121,12 @@ async def test_a_search_marks_rows_without_the_network(
         await one.wait(lambda: "In your chats" not in one.shown)
 
 
-def local_model(path: Path) -> LocalModel:
-    size = path.stat().st_size
-    return LocalModel(path, size, None, path.name, None, None, False, "folder", True)
-
-
 @asynccontextmanager
 async def home_with(target: Path) -> AsyncIterator[HomeDriver]:
     """Home of a computer with one model of its own."""
     options = AppOptions(seed=1, chats=SavedChats())
-    survey = MachineSurvey(scenes.MACHINE, (local_model(target),))
+    model = local_model(target, target.stat().st_size)
+    survey = MachineSurvey(scenes.MACHINE, (model,))
     opening = Opening([ScriptedEngine(said) for _ in range(9)])
     app = scenes.home(options, survey=lambda: survey, opening=opening)
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
@@ -135,28 +151,28 @@ async def test_a_model_that_got_its_head_opens_the_same_chat_again(
         assert one.screen.session is session
 
 
-def test_a_recent_pair_is_known_by_its_files(tmp_path: Path) -> None:
-    """The list keeps no settings; but a draft that nobody named is another pair."""
-    recent = ResolvedPair(tmp_path / "target.gguf", tmp_path / "draft.gguf")
+RECENT = ResolvedPair(Path("target.gguf"), Path("draft.gguf"))
+
+
+def test_a_recent_pair_is_known_by_its_files() -> None:
+    """The list of recent pairs keeps no settings."""
     suggested = PairSettings(temperature=0.6)
-    opened = replace(recent, suggested_settings=suggested)
     sessions = ChatSessions(AppOptions())
-    session = sessions.for_pair(opened)
-    assert sessions.for_pair(recent) is session
+    session = sessions.for_pair(replace(RECENT, suggested_settings=suggested))
+    assert sessions.for_pair(RECENT) is session
+
+
+def test_a_pair_whose_draft_nobody_named_is_another_one() -> None:
+    unnamed = replace(RECENT, default_draft="the model's own MTP layer")
     sessions = ChatSessions(AppOptions())
-    session = sessions.for_pair(
-        replace(opened, default_draft="the model's own MTP layer")
-    )
-    assert sessions.for_pair(recent) is not session
+    session = sessions.for_pair(unnamed)
+    assert sessions.for_pair(RECENT) is not session
 
 
 async def test_a_preset_is_used_where_the_last_model_has_a_head(tmp_path: Path) -> None:
-    """The last run was without a draft; the chat that opens gets the head and the
-    preset.
-    """
-    (tmp_path / "config.toml").write_text(
-        '[presets.poet]\nsystem = "Answer in verse."\n'
-    )
+    """The last run was without a draft; the chat gets the head and the preset."""
+    preset = '[presets.poet]\nsystem = "Answer in verse."\n'
+    (tmp_path / "config.toml").write_text(preset)
     target = write_target_with_head(tmp_path)
     recent_pairs.save_last(str(target), "none")
     async with home_app() as one:
@@ -185,9 +201,8 @@ async def test_the_wizards_context_is_used_where_its_model_gets_a_head(
 
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
     """No download of 19 GB at 3 tok/s comes first."""
-    slow = replace(
-        NO_CARD, hardware=from_devices((), DeviceSpeed(30.0, 1.0, 0.3, "cpu"))
-    )
+    speed = DeviceSpeed(30.0, 1.0, 0.3, "cpu")
+    slow = replace(NO_CARD, hardware=from_devices((), speed))
     found = suggest_candidates(slow, "chat", WhatIf(), catalog.load())
     here = MachineSurvey(scenes.MACHINE, machine_profile=slow, candidates=found)
     async with scenes.home(survey=lambda: here).run_test(size=(120, 40)) as pilot:
@@ -209,7 +224,6 @@ def test_picture_of_a_search(
             hub.add(repo, "m-Q4_K_M.gguf", b"GGUF")
         hub.gated["org/Qwen3"] = "token"
         downloads = DownloadManager(HubClient(hub.url, token=False))
+        app = scenes.home(downloads=downloads, survey=with_room)
         steps = seeing("12 downloads", "slash", *"qwen3", "up", "enter")
-        assert snap_compare(
-            scenes.home(downloads=downloads, survey=with_room), run_before=steps
-        )
+        assert snap_compare(app, run_before=steps)

@@ -33,17 +33,18 @@ from tests.support.app_driver import AppDriver
 from tests.support.scenes import Steps
 from tests.support.scripted_engine import Gate, Opening
 
-SIZE, LARGE = (100, 40), (120, 60)
+SIZE = (100, 40)
+LARGE = (120, 60)
 PAIR = ResolvedPair(Path("qwen3-8b-q4_k_m.gguf"), Path("qwen3-0.6b-q8_0.gguf"))
 NAME = "qwen3-8b+qwen3-0.6b"
 READY = EngineReady(
-    {"llama_cpp_python": "0.3.36"},
-    PAIR.target.name,
-    "qwen3-0.6b-q8_0.gguf",
-    ("CPU",),
-    {},
-    {},
-    1.0,
+    engine={"llama_cpp_python": "0.3.36"},
+    model=PAIR.target.name,
+    draft="qwen3-0.6b-q8_0.gguf",
+    devices=("CPU",),
+    settings={},
+    memory={},
+    load_ms=1.0,
 )
 COSTS = MeasuredCosts(
     24.0, {"1": 1.0, "2": 1.04, "4": 1.11, "8": 1.32, "16": 2.1}, c=0.087
@@ -100,9 +101,12 @@ def checkable(draw: Draw = honest) -> Scripted:
 
 
 def late(request: GenerateCommand, place: int) -> int:
-    """Another greedy token at one place, where guessing."""
-    wrong = request.spec != "off" and not request.sampling.temperature and place == 17
-    return (honest(request, place) + wrong) % 8
+    """Speculation gives another greedy token at one place."""
+    token = honest(request, place)
+    is_greedy = request.sampling.temperature == 0
+    if request.spec != "off" and is_greedy and place == 17:
+        token += 1
+    return token % 8
 
 
 def bench(
@@ -113,7 +117,7 @@ def bench(
 
 
 def verify(*engines: Scripted | LocalspecError) -> LocalspecApp:
-    """With the same of everything each time."""
+    """Measures the same number of answers each time."""
     effort = VerifyEffort(
         seconds_per_part=0, tokens_per_answer=40, min_sampled_tokens=240
     )
@@ -132,7 +136,8 @@ def _app(
 
 
 def chatting(*engines: Measurable) -> LocalspecApp:
-    options, runner = AppOptions(seed=1), EngineRunner(Opening(engines))
+    options = AppOptions(seed=1)
+    runner = EngineRunner(Opening(engines))
     return LocalspecApp(
         options, runner, lambda: ChatScreen(ChatSession(PAIR, 1), runner, options)
     )
@@ -177,8 +182,9 @@ async def opened(
 # ------------------------------------------------------------------------------------
 
 
-async def test_nothing_begins_by_itself_and_not_before_it_can() -> None:
-    gate, engine = Gate(), Measurable()
+async def test_nothing_begins_by_itself() -> None:
+    gate = Gate()
+    engine = Measurable()
     async with opened(bench(engine, gate=gate)) as lab:
         await lab.sees("Loading the pair")
         gate.set()
@@ -186,6 +192,9 @@ async def test_nothing_begins_by_itself_and_not_before_it_can() -> None:
         await lab.sees("Benchmark qwen3-8b+qwen3-0.6b")
         await lab.sees("60 answers of 64 tokens: about 1 min 32 s.")  # 60 × 64 × 24 ms
         assert not engine.requests
+
+
+async def test_what_is_started_while_the_pair_loads_begins_afterwards() -> None:
     gate = Gate()
     async with opened(bench(Measurable(), gate=gate)) as lab:
         await lab.press("enter")
@@ -204,41 +213,54 @@ async def test_a_key_stops_within_the_answer_and_keeps_what_was_measured(
         await lab.start()
         await lab.answers(engine, 8)
         await lab.sees("7 of 60 answers, about", "low–high accept tok/pass same")
-        (code,) = (row for row in lab.report.rows if row.name == "code")
-        assert code.speedup and code.acceptance_rate
-        await lab.sees(
-            f"{code.speedup.median:.2f}×", f"{100 * code.acceptance_rate:.0f} %"
-        )
+        (code,) = [row for row in lab.report.rows if row.name == "code"]
+        assert code.speedup
+        assert code.acceptance_rate
+        speedup = f"{code.speedup.median:.2f}×"
+        acceptance_rate = f"{100 * code.acceptance_rate:.0f} %"
+        await lab.sees(speedup, acceptance_rate)
         assert "Interrupted" not in lab.shown
         await lab.press(key)
         await lab.sees("stopping")
         gate.set()
         await lab.is_in("done")
-        assert len(engine.requests) == 8 and lab.report.interrupted
-        assert len(lab.report.trials) == 3  # three prompts both ways, one one way
+        assert len(engine.requests) == 8
+        assert lab.report.interrupted
+        # Three prompts were answered both ways, one only one way.
+        assert len(lab.report.trials) == 3
         await lab.sees("Interrupted: partial results.")
 
 
-async def test_it_shows_what_the_command_prints_and_copies_card_and_document(
+async def test_before_the_measurement_there_is_nothing_to_copy(
     copied: list[str],
 ) -> None:
     async with opened(bench(Measurable()), LARGE) as lab:
         await lab.is_in("ready")
         await lab.press("c", "j")
-        assert not copied
         await lab.sees("Nothing to copy yet.")
-        await lab.press("enter")
+        assert not copied
+
+
+async def test_the_report_is_what_the_command_prints() -> None:
+    async with opened(bench(Measurable()), LARGE) as lab:
+        await lab.start()
         await lab.is_in("done")
-        lab.app.clear_notifications()
         await lab.sees("plain over all workloads; best: ", "c copy j copy JSON")
         report = format_measurement(lab.measuring.measurement)
         printed = [plain_text(line) for line in report]
-        assert (
+        costs = (
             "one pass 24 ms · verifying 8 tokens costs 1.3 passes · a draft token 0.09"
-            in printed
         )
-        # `painted` leaves out the thinnest part of a bar, as it does frames.
-        await lab.sees(*(" ".join(line.replace("▏", "").split()) for line in printed))
+        assert costs in printed
+        for line in printed:
+            # `painted` leaves out the thinnest part of a bar, as it does frames.
+            await lab.sees(" ".join(line.replace("▏", "").split()))
+
+
+async def test_card_and_document_are_copied(copied: list[str]) -> None:
+    async with opened(bench(Measurable()), LARGE) as lab:
+        await lab.start()
+        await lab.is_in("done")
         await lab.press("c", "j")
     card, document = copied
     assert card.startswith("### localspec bench: qwen3-8b+qwen3-0.6b\n")
@@ -261,28 +283,47 @@ async def test_an_engine_that_dies_leaves_what_was_measured(copied: list[str]) -
         assert len(lab.report.trials) == 30
 
 
-async def test_a_chat_gets_its_engine_back_and_loads_anew_what_was_left_in_the_middle() -> (
+async def begin_bench(lab: MeasurementDriver) -> None:
+    """From a chat, by its command."""
+    lab.screen.composer.replace_text("/bench")
+    await lab.press("enter")
+    await lab.reaches(MeasurementScreen)
+    await lab.start()
+
+
+async def test_a_chat_gets_its_engine_back_after_a_benchmark() -> None:
+    engine = Measurable()
+    app = chatting(engine)
+    async with opened(app) as lab:
+        await lab.until("ready")
+        chat = lab.screen
+        await begin_bench(lab)
+        await lab.is_in("done")
+        measuring = lab.measuring
+        await lab.press("escape")
+        await lab.wait(lambda: app.screen is chat and chat.phase == "ready")
+        # A redraw that was requested before the screen was left may come after it.
+        measuring._show_keys()
+        assert not engine.closed
+        assert app.runner.engine is engine
+
+
+async def test_a_benchmark_that_is_left_in_the_middle_makes_the_chat_load_again() -> (
     None
 ):
-    first, second = Measurable(gates={63: Gate()}), Measurable()
+    first = Measurable(gates={3: Gate()})
+    second = Measurable()
     app = chatting(first, second)
     async with opened(app) as lab:
         await lab.until("ready")
         chat = lab.screen
-        for leaving in (("escape",), ("escape", "escape")):
-            chat.composer.replace_text("/bench")
-            await lab.press("enter")
-            await lab.reaches(MeasurementScreen)
-            await lab.start()
-            if leaving == ("escape",):
-                await lab.is_in("done")
-            else:
-                await lab.wait(lambda: len(first.requests) == 64)
-            left = lab.measuring
-            await lab.press(*leaving)
-            await lab.wait(lambda: app.screen is chat and chat.phase == "ready")
-            left._show_keys()  # as a redraw may that was asked for before it was left
-            assert first.closed == (len(leaving) == 2)
+        await begin_bench(lab)
+        await lab.wait(lambda: len(first.requests) == 4)
+        measuring = lab.measuring
+        await lab.press("escape", "escape")
+        await lab.wait(lambda: app.screen is chat and chat.phase == "ready")
+        measuring._show_keys()
+        assert first.closed
         assert app.runner.engine is second
 
 
@@ -290,41 +331,36 @@ async def test_a_chat_gets_its_engine_back_and_loads_anew_what_was_left_in_the_m
 # -------------------------------------------------------------------
 
 
-async def checked(app: LocalspecApp, *keys: str) -> tuple[str, LosslessMeasurement]:
-    """What is on the screen when it is over, and some keys were pressed."""
-    async with opened(app, LARGE) as lab:
+async def test_a_difference_is_shown_with_its_place_and_copied(
+    copied: list[str],
+) -> None:
+    async with opened(verify(checkable(late)), LARGE) as lab:
         await lab.start()
-        await lab.is_in("done", "failed")
-        await lab.press(*keys)
+        await lab.is_in("done")
+        await lab.press("c", "j")
         await scenes.settled(lab.pilot)
         measurement = lab.measuring.measurement
-        assert isinstance(measurement, LosslessMeasurement)
-        return lab.shown, measurement
-
-
-async def test_it_differs_and_says_where(copied: list[str]) -> None:
-    words, found = await checked(verify(checkable(late)), "c", "j")
-    assert "DIFFERS" in words and found.report.verdict == "divergent"
-    assert "temperature 0 3 prompts, 12 answers, 480 tokens: 12 wrong" in words
-    assert "prompt 1, token 18 (model, draft length 5)" in words and "A bug." in words
+        shown = lab.shown
+    assert isinstance(measurement, LosslessMeasurement)
+    assert measurement.report.verdict == "divergent"
+    assert "DIFFERS" in shown
+    assert "temperature 0 3 prompts, 12 answers, 480 tokens: 12 wrong" in shown
+    assert "prompt 1, token 18 (model, draft length 5)" in shown
+    assert "A bug." in shown
     text, document = copied
     assert text.startswith("qwen3-8b-q4_k_m.gguf with qwen3-0.6b-q8_0.gguf: DIFFERS")
     assert json.loads(document)["greedy"]["divergences"][0]["position"] == 17
 
 
-async def test_a_pair_that_cannot_be_loaded() -> None:
-    message, hint = (
-        "The model does not fit into the memory.",
-        "Take a smaller context, or less.",
+async def test_a_pair_that_cannot_be_loaded_says_why_and_is_tried_again() -> None:
+    error = OutOfMemoryError(
+        "The model does not fit into the memory.", "Take a smaller context, or less."
     )
-    async with opened(
-        verify(OutOfMemoryError(message, hint), checkable()), (36, 20)
-    ) as lab:
+    async with opened(verify(error, checkable()), (36, 20)) as lab:
         await lab.is_in("failed")
         await lab.sees("memory", "less.")
-        lines = [
-            strip.text.strip() for strip in lab.app.screen._compositor.render_strips()
-        ]
+        strips = lab.app.screen._compositor.render_strips()
+        lines = [strip.text.strip() for strip in strips]
         start = lines.index("▌ The model does not fit into the")
         wrapped = ["▌ memory.", "▌ Take a smaller context, or", "▌ less."]
         assert lines[start + 1 : start + 4] == wrapped
@@ -359,7 +395,15 @@ def test_picture(
     snap_compare: Callable[..., bool], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report names the computer: here always the same one."""
-    computer = BenchMachine("Ryzen 7 5800X", 8, 32 << 30, "Linux 6.12", {}, ("CPU",), 8)
+    computer = BenchMachine(
+        cpu="Ryzen 7 5800X",
+        cores=8,
+        memory=32 << 30,
+        system="Linux 6.12",
+        engine={},
+        devices=("CPU",),
+        threads=8,
+    )
     monkeypatch.setattr(results, "describe_machine", lambda _: computer)
     ascii_only = what == "bench-ascii"
     app, steps = picture(colour=not ascii_only, ascii_only=ascii_only)

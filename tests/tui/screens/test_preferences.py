@@ -74,9 +74,7 @@ async def preferences(
 async def test_each_value_has_its_words_its_keys_and_where_it_comes_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a text field the arrows move the cursor; what an option sets cannot be
-    changed.
-    """
+    """Arrows move a text field's cursor; what an option sets cannot be changed."""
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "3")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     flags = {"HF_HUB_OFFLINE": "--offline"}

@@ -1,6 +1,4 @@
-"""The wizard: three steps by keys alone, dials that answer at once, and what it ends
-with.
-"""
+"""The wizard: three steps by keys alone, dials that act at once, and its result."""
 
 import threading
 from collections.abc import AsyncIterator

@@ -1,6 +1,4 @@
-"""The card of a pair: bars of memory, and draft heads: description, fit, automatic
-detection.
-"""
+"""The details of a pair: bars of memory, and what is said of draft heads."""
 
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from localspec import launch
 from localspec.chat.session import ChatSession
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
+from localspec.launch import ResolvedPair
 from localspec.models import catalog
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
@@ -45,95 +44,132 @@ def stock(folder: Path, **more: Any) -> WizardServices:
     return services
 
 
-def of_the_hub(target: str, head: str, zoo: Zoo) -> PairShapes:
+def with_one_vocabulary(target: str, head: str, zoo: Zoo) -> PairShapes:
     """Headers of target and head with the same vocabulary."""
-    words = reader.read(zoo["target"]).tokenizer
-    drawn = headshapes.of_target(target), headshapes.header(head)
-    parts = [replace(one, tokenizer=words) for one in drawn]
-    members = [pair_shapes.member(one.name or "qwen3-8b", "hub", one) for one in parts]
-    return pair_shapes.join(*members)
+    tokenizer = reader.read(zoo["target"]).tokenizer
+    target_header = replace(headshapes.of_target(target), tokenizer=tokenizer)
+    head_header = replace(headshapes.header(head), tokenizer=tokenizer)
+    return pair_shapes.join(
+        pair_shapes.member(target_header.name or "qwen3-8b", "hub", target_header),
+        pair_shapes.member(head_header.name or "qwen3-8b", "hub", head_header),
+    )
 
 
 DSPARK = "dspark-qwen3-8b"
-REFINED: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "a head": (DSPARK, DSPARK, (
+HEAD_PAGES = {
+    "a head": (DSPARK, (
         "with qwen3-8b-dspark Q8_0", "This draft", "DSpark head: trained on",
         "DSpark head fits its target", "as reported for DSpark heads",
         "speculative", "tok/s", "from the files' headers",
     )),
-    "a head of another model": (DSPARK, "eagle3-gpt-oss", (
+    "a head of another model": ("eagle3-gpt-oss", (
         "✗ DSpark head does not fit: it reads hidden states 2,880",
     )),
-    "another vocabulary": ("target", "renamed", ("✗ vocabularies differ: token 257",)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFINED)
-async def test_headers_say_what_a_draft_is_and_why_it_does_not_fit(
+@pytest.mark.parametrize("name", HEAD_PAGES)
+async def test_headers_say_what_a_head_is_and_whether_it_fits(
     name: str, tmp_path: Path, zoo: Zoo
 ) -> None:
-    target, draft, words = REFINED[name]
+    head, words = HEAD_PAGES[name]
 
-    def refine(pair: CatalogPair) -> PairShapes | None:
-        if target == DSPARK:
-            return of_the_hub(target, draft, zoo) if pair.id == PAIR else None
-        parts = [
-            pair_shapes.member(n, "hub", reader.read(zoo[n])) for n in (target, draft)
-        ]
-        return pair_shapes.join(*parts)
+    def read_headers(pair: CatalogPair) -> PairShapes | None:
+        return with_one_vocabulary(DSPARK, head, zoo) if pair.id == PAIR else None
 
-    keys = "ddd" if target == DSPARK else ""
-    async with shown(
-        stock(tmp_path, read_headers=refine), "1", "enter", *keys
-    ) as wizard:
+    services = stock(tmp_path, read_headers=read_headers)
+    async with shown(services, "1", "enter", "d", "d", "d") as wizard:
         await wizard.sees(*words)
 
 
-def test_a_target_opened_alone_takes_its_head_and_says_so(tmp_path: Path) -> None:
-    target = head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
-    head = head_models.quantised(head_models.eagle3()).write(
-        tmp_path / "eagle3-deep.gguf"
-    )
-    choice = launch.with_default_draft(launch.ResolvedPair(target, None))
-    assert choice.draft == head
-    assert (
-        "Drafting with the EAGLE-3 head eagle3-deep.gguf"
-        in AppOptions().build_load_request(choice).draft_note
-    )
-    assert ChatSession(choice).pair_name == "deep + eagle3-deep"
-    inside = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
-    own = launch.with_default_draft(launch.ResolvedPair(inside, None))
-    assert ChatSession(own).pair_name == "inside + built-in MTP layer"
-    itself = launch.ResolvedPair(target, target)
-    assert ChatSession(itself).pair_name == "deep + deep", "it has no MTP layer"
-    note = AppOptions().build_load_request(own).draft_note
-    assert note == "Drafting with the model's own MTP layer."
-    assert home_rows._format_size(own) == home_rows._format_size(
-        replace(own, draft=None)
-    ), "one file"
-    named = launch.ResolvedPair(target, head)
-    assert AppOptions().build_load_request(named).draft_note == ""
-    wanted = ChatSessions(AppOptions(spec="eagle3"))
-    assert wanted.for_pair(named).settings.spec == "eagle3"
-    assert wanted.for_pair(own).settings.spec == "auto", (
-        "a preference is for pairs that have it"
-    )
+async def test_headers_say_where_vocabularies_differ(tmp_path: Path, zoo: Zoo) -> None:
+    target = pair_shapes.member("target", "hub", reader.read(zoo["target"]))
+    draft = pair_shapes.member("renamed", "hub", reader.read(zoo["renamed"]))
+    shapes = pair_shapes.join(target, draft)
+    services = stock(tmp_path, read_headers=lambda _: shapes)
+    async with shown(services, "1", "enter") as wizard:
+        await wizard.sees("✗ vocabularies differ: token 257")
+
+
+# --- a target that is opened alone
+# --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return head_models.quantised(head_models.deep()).write(tmp_path / "deep.gguf")
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    """A head of `target`, beside it."""
+    eagle3 = head_models.quantised(head_models.eagle3())
+    return eagle3.write(tmp_path / "eagle3-deep.gguf")
+
+
+@pytest.fixture
+def with_own_layer(tmp_path: Path) -> ResolvedPair:
+    """A model that drafts with its own MTP layer."""
+    file = head_models.quantised(head_models.mimo2()).write(tmp_path / "inside.gguf")
+    return launch.with_default_draft(ResolvedPair(file, None))
+
+
+def draft_note(pair: ResolvedPair) -> str:
+    return AppOptions().build_load_request(pair).draft_note
+
+
+def test_a_target_opened_alone_takes_its_head_and_says_so(
+    target: Path, head: Path
+) -> None:
+    pair = launch.with_default_draft(ResolvedPair(target, None))
+    assert pair.draft == head
+    assert "Drafting with the EAGLE-3 head eagle3-deep.gguf" in draft_note(pair)
+    assert ChatSession(pair).pair_name == "deep + eagle3-deep"
+
+
+def test_a_layer_of_the_models_own_is_named(with_own_layer: ResolvedPair) -> None:
+    assert ChatSession(with_own_layer).pair_name == "inside + built-in MTP layer"
+    assert draft_note(with_own_layer) == "Drafting with the model's own MTP layer."
+
+
+def test_a_layer_of_the_models_own_is_counted_once(
+    with_own_layer: ResolvedPair,
+) -> None:
+    alone = replace(with_own_layer, draft=None)
+    size = home_rows._format_size(with_own_layer)
+    assert size == home_rows._format_size(alone)
+
+
+def test_a_model_that_drafts_for_itself_has_no_layer_in_its_name(target: Path) -> None:
+    assert ChatSession(ResolvedPair(target, target)).pair_name == "deep + deep"
+
+
+def test_a_head_that_was_named_needs_no_note(target: Path, head: Path) -> None:
+    assert draft_note(ResolvedPair(target, head)) == ""
+
+
+def test_a_preferred_drafter_is_used_by_pairs_that_have_it(
+    target: Path, head: Path, with_own_layer: ResolvedPair
+) -> None:
+    sessions = ChatSessions(AppOptions(spec="eagle3"))
+    with_head = ResolvedPair(target, head)
+    assert sessions.for_pair(with_head).settings.spec == "eagle3"
+    assert sessions.for_pair(with_own_layer).settings.spec == "auto"
+
+
+# --- bars
+# --------------------------------------------------------------------------------------
 
 
 def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
-    one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), wizards.catalogue(tmp_path))
-    assert one.fit is not None and one.fit.device_fits
-    gpu = replace(one.fit.device_fits[0], device=replace(CARD, unified=True))
-    pool = replace(
-        one.fit, device_fits=(gpu,), host=replace(one.fit.host, sharing=(gpu,))
-    )
-    page = pair_details.DetailsPage(replace(one, fit=pool), "chat", ())
+    first, *_ = wizards.candidates(PLACE, "chat", WhatIf(), wizards.catalogue(tmp_path))
+    assert first.fit is not None
+    gpu = replace(first.fit.device_fits[0], device=replace(CARD, unified=True))
+    host = replace(first.fit.host, sharing=(gpu,))
+    pool = replace(first.fit, device_fits=(gpu,), host=host)
+    page = pair_details.DetailsPage(replace(first, fit=pool), "chat", ())
     lines = [line.plain for line in pair_details.render_page(page, 100, 30)]
     (legend,) = [line for line in lines if " KV " in line]
-    assert (
-        f"target {memory.short_gib(gpu.target.weights + pool.host.target.weights)}"
-        in legend
-    )
-    assert not any("of this computer's memory" in line for line in lines), (
-        "it is in the bar"
-    )
+    both = gpu.target.weights + host.target.weights
+    assert f"target {memory.short_gib(both)}" in legend
+    assert not any("of this computer's memory" in line for line in lines)

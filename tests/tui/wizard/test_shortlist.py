@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from textual.content import Content
 
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
@@ -26,55 +27,82 @@ def stock(tmp_path: Path) -> WizardServices:
     return wizards.stock(tmp_path)
 
 
-def test_prices_are_made_once_and_again_when_headers_come(
-    stock: WizardServices, zoo: Zoo
+@pytest.fixture
+def candidate(stock: WizardServices) -> Candidate:
+    return Candidate(stock.catalogue.pairs["qwen3-8b+qwen3-0.6b"], 1)
+
+
+def estimate(cache: EstimateCache, candidate: Candidate, ctx: int = 2048) -> Candidate:
+    return cache.estimate(candidate, PLACE, "chat", WhatIf(ctx=ctx))
+
+
+def test_an_estimate_is_computed_once(candidate: Candidate) -> None:
+    cache = EstimateCache()
+    first = estimate(cache, candidate)
+    assert first.fit is not None
+    assert estimate(cache, candidate).fit is first.fit
+
+
+def test_an_estimate_is_computed_again_from_headers(
+    candidate: Candidate, zoo: Zoo
 ) -> None:
-    prices, what = EstimateCache(), WhatIf(ctx=2048)
-    pair = stock.catalogue.pairs["qwen3-8b+qwen3-0.6b"]
-    one = Candidate(pair, 1)
-    first = prices.estimate(one, PLACE, "chat", what)
-    assert (
-        first.fit is not None
-        and prices.estimate(one, PLACE, "chat", what).fit is first.fit
-    )
-    part = pair_shapes.member("chatty", "file", reader.read_model(zoo["chatty"]))
-    prices.use_headers(pair, PairShapes(part, part))
-    second = prices.estimate(one, PLACE, "chat", what)
-    assert second.fit is not None and second.fit.total < first.fit.total
-    absurd = prices.estimate(one, PLACE, "chat", WhatIf(ctx=1 << 40))
-    assert absurd.fit is None and absurd.no_fit_reason
+    cache = EstimateCache()
+    first = estimate(cache, candidate)
+    assert first.fit is not None
+    tiny = pair_shapes.member("chatty", "file", reader.read_model(zoo["chatty"]))
+    cache.use_headers(candidate.pair, PairShapes(tiny, tiny))
+    second = estimate(cache, candidate)
+    assert second.fit is not None
+    assert second.fit.total < first.fit.total
+
+
+def test_a_context_that_cannot_be_has_no_fit_but_a_reason(candidate: Candidate) -> None:
+    absurd = estimate(EstimateCache(), candidate, ctx=1 << 40)
+    assert absurd.fit is None
+    assert absurd.no_fit_reason
 
 
 def test_what_has_no_shape_is_judged_anew_for_another_card(tmp_path: Path) -> None:
-    """It was said to fit the memory of this computer while another card was chosen."""
+    """Not by the memory of this computer while another card is chosen."""
     found = suggest_candidates(NO_CARD, "chat", WhatIf(), wizards.catalogue(tmp_path))
     (here,) = (one for one in found if one.pair.target.id == "shapeless-12b")
     assert here.size_verdict == "fits"
     small = replace(CARD, total=6 * GIB, free=6 * GIB)
     place = replace(PLACE, devices=(small,))
     there = EstimateCache().estimate(here, place, "chat", WhatIf())
-    assert there.size_verdict == "no" and "more than" in there.no_fit_reason
+    assert there.size_verdict == "no"
+    assert "more than" in there.no_fit_reason
 
 
-def test_lines_fit_their_window_and_keep_their_columns_apart(
-    stock: WizardServices,
-) -> None:
-    one, *_ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
-    assert one.fit is not None
-    fast = wizards.speed(replace(wizards.PRICES[one.pair.id], plain=(143, 238)))
-    for fit in (one.fit, replace(one.fit, speed=fast)):
-        for width in (56, 76, 108, 116, 150):
-            line = shortlist.candidate_line(
-                replace(one, fit=fit),
-                "chat",
-                is_downloaded=False,
-                width=width,
-                pointed=True,
-            )
-            assert line.cell_length <= width
-            assert shortlist.heading_line(width).cell_length <= width
-            assert (
-                width != 116
-                or fit is one.fit
-                or "2.0–2.4× 143–238 tok/s " in line.plain
-            )
+WIDTHS = (56, 76, 108, 116, 150)
+
+
+@pytest.fixture
+def usual(stock: WizardServices) -> Candidate:
+    first, *_ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
+    return first
+
+
+@pytest.fixture
+def fast(usual: Candidate) -> Candidate:
+    """Its speeds have many digits."""
+    assert usual.fit is not None
+    price = replace(wizards.PRICES[usual.pair.id], plain=(143, 238))
+    return replace(usual, fit=replace(usual.fit, speed=wizards.speed(price)))
+
+
+def draw(candidate: Candidate, width: int) -> Content:
+    return shortlist.candidate_line(
+        candidate, "chat", is_downloaded=False, width=width, pointed=True
+    )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_lines_fit_their_window(width: int, usual: Candidate, fast: Candidate) -> None:
+    assert shortlist.heading_line(width).cell_length <= width
+    assert draw(usual, width).cell_length <= width
+    assert draw(fast, width).cell_length <= width
+
+
+def test_wide_numbers_keep_their_columns_apart(fast: Candidate) -> None:
+    assert "2.0–2.4× 143–238 tok/s " in draw(fast, 116).plain
