@@ -13,13 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import Hint, UsageError
-from localspec.models.chat_template import builtin_templates, thinking_tags, tool_calls
+from localspec.models.chat_template import builtin_templates, thinking_tags
 from localspec.models.chat_template.thinking_effort import (
     ThinkingControl,
     ThinkingParams,
     resolve_effort,
 )
 from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags
+from localspec.models.chat_template.tool_formats import TOOL_FORMATS
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
     ChatMessage,
@@ -146,15 +147,18 @@ class PromptBuilder:
         # For some models llama.cpp gives a template's name.
         elif source.startswith("mistral-v7"):
             self._template = "mistral-v7"
-        self._tool_format = None
-        if self._template == "own":
-            self._tool_format = tool_calls.detect_format(self._tool_source)
+        self._tool_format: str | None = None
+        if self._template == "own" and "tool" in self._tool_source:
+            # The import takes 50 ms, which pass while llama.cpp loads a model.
+            from localspec.models.chat_template.tool_detection import detect_format  # noqa: PLC0415
+
+            self._tool_format = detect_format(self._tool_source, self._special_texts)
         self._answer_texts: tuple[str, ...] = ()
         """Texts of answers that may contain control tokens: tags, and markers of tools."""
         if self._tags:
             self._answer_texts += thinking_tags.with_answer_prefix(self._tags)
         if self._tool_format is not None:
-            self._answer_texts += tool_calls.control_texts(self._tool_format)
+            self._answer_texts += TOOL_FORMATS[self._tool_format].control_texts
         for text in self._answer_texts:
             vocabulary.show_control_tokens(text)
 

@@ -14,7 +14,6 @@ from localspec.errors import UsageError
 from localspec.models.chat_template.tool_calls import (
     ForcedCall,
     ToolCallParser,
-    ToolFormat,
     force_call,
 )
 from localspec.protocol.wire import ChatMessage, ToolCall
@@ -261,7 +260,7 @@ def read_part(type_: str | None, text: str | None, param: str) -> str:
 class OfferedTools(Struct, frozen=True):
     """Tools that the model may call, or has to."""
 
-    format: ToolFormat
+    format: str
     tools: str  # The request's array, as JSON: templates read it.
     parameters: Mapping[str, Any]
     """Name of a tool -> the JSON Schema of its arguments."""
@@ -272,7 +271,7 @@ class OfferedTools(Struct, frozen=True):
         return ToolCallParser(self.format, self.parameters)
 
 
-def parse_tools(request: ChatRequest, form: ToolFormat | None) -> OfferedTools | None:
+def parse_tools(request: ChatRequest, form: str | None) -> OfferedTools | None:
     """None without tools, or with `tool_choice` none. Raises ApiError."""
     given = request.tools
     choice = request.tool_choice

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from localspec.chat.settings import ChatSettings
 from localspec.config.option_types import MAX_INT, Option
 from localspec.config.options import RETIRED
-from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.json_bodies import (
     convert_request,
@@ -94,7 +93,7 @@ def parse_chat_options(
     defaults: ChatSettings,
     *,
     default_seed: int | None,
-    tool_format: ToolFormat | None,
+    tool_format: str | None,
     thinking_controls: Sequence[str],
 ) -> CompletionOptions:
     """The options of a chat. Raises ApiError.

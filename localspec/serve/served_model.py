@@ -16,7 +16,6 @@ from localspec import __version__
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.launch import Engine, ResolvedPair
-from localspec.models.chat_template.tool_calls import ToolFormat
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
@@ -123,12 +122,12 @@ class ServedModel(Struct, frozen=True):
         return self.loaded().n_ctx
 
     @property
-    def tool_format(self) -> ToolFormat | None:
+    def tool_format(self) -> str | None:
         """How the model's own template writes tool calls; None if it takes no tools."""
         if self.template:
             return None
         chat = self.ready.settings.get("chat") or {}
-        form: ToolFormat | None = chat.get("tools")
+        form: str | None = chat.get("tools")
         return form
 
     @property

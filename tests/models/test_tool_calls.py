@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import UsageError
 from localspec.models.chat_template import jinja_render, tool_calls
-from localspec.models.chat_template.tagged_arguments import ArgumentTypes
+from localspec.models.chat_template.argument_types import ArgumentTypes
 from localspec.models.chat_template.thinking_tags import HarmonyParser
 from localspec.protocol.wire import ChatMessage, ToolCall
 from tests.support.long_cases import bulk
@@ -30,7 +30,7 @@ PARAMETERS: dict[str, Any] = {
 
 
 def read(
-    form: tool_calls.ToolFormat, pieces: list[str], *, is_cut: bool = True
+    form: str, pieces: list[str], *, is_cut: bool = True
 ) -> tuple[str, list[tuple[str, str]]]:
     """The text, and the name and arguments of each call."""
     if form == "gpt-oss":  # as in an answer, whose channels are read before
@@ -80,7 +80,7 @@ SHORT |= {
     "</V>": "</arg_value>",
 }
 NESTED = '{"a": "x}\\"{", "b": [1, {"c": 2}]}'
-ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str], ...] = (
+ANSWERS: tuple[tuple[str, str, str], ...] = (
     # An answer, and what is read of it: its text, and for each call → its name and
     # arguments. The usual forms are in `write_call`.
     (
@@ -218,7 +218,7 @@ PARTS = (
         "é",
     ),
 )
-FORMATS: tuple[tool_calls.ToolFormat, ...] = ("tags", "llama3", "mistral", "gpt-oss")
+FORMATS: tuple[str, ...] = ("tags", "llama3", "mistral", "gpt-oss")
 
 
 @settings(derandomize=True, max_examples=600)
@@ -240,7 +240,7 @@ def test_any_text_is_read_the_same_however_it_is_cut(
 
 
 Style = Literal["hermes", "qwen coder", "glm", "llama", "list", "names", "gpt-oss"]
-STYLES: dict[Style, tool_calls.ToolFormat] = {
+STYLES: dict[Style, str] = {
     "hermes": "tags", "qwen coder": "tags", "glm": "tags", "llama": "llama3", "list": "mistral",
     "names": "mistral", "gpt-oss": "gpt-oss",
 }  # fmt: skip
@@ -428,7 +428,7 @@ def test_all_arguments_of_an_answer_share_one_budget(
 
 CALL_END = "</parameter></function></tool_call>"
 N_CHARS = 300_000
-LONG_ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str, str], ...] = (
+LONG_ANSWERS: tuple[tuple[str, str, str, str], ...] = (
     # The beginning of an answer, what it repeats, and its end.
     ("tags", "<function=f>", "<parameter=s>x", CALL_END),
     ("tags", "<function=f><parameter=s>", " ", CALL_END),
@@ -459,7 +459,7 @@ LONG_ANSWERS: tuple[tuple[tool_calls.ToolFormat, str, str, str], ...] = (
 @pytest.mark.timeout(60)  # With the square of the length it would be minutes.
 @pytest.mark.parametrize("answer", LONG_ANSWERS, ids=[text[2] for text in LONG_ANSWERS])
 def test_the_time_for_an_answer_grows_with_its_length_only(
-    answer: tuple[tool_calls.ToolFormat, str, str, str],
+    answer: tuple[str, str, str, str],
 ) -> None:
     form, begin, repeated, end = answer
     text = begin + repeated * (N_CHARS // len(repeated)) + end
@@ -509,20 +509,8 @@ def test_a_template_gets_tools_calls_and_results() -> None:
     assert rendered.text.endswith(f"<tool>done{text}")
 
 
-def test_the_format_is_known_by_the_template() -> None:
-    for source, form in [
-        (TEMPLATE, "tags"),
-        ("{{ tools }}[TOOL_CALLS]", "mistral"),
-        ("{{ tools }}<|channel|>commentary", "gpt-oss"),
-        ('{{ tools }}{"name": function name, "parameters": x}', "llama3"),
-        ("{{ tools }}", None),
-        ("<tool_call>", None),
-    ]:
-        assert tool_calls.detect_format(source) == form
-
-
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_forced_call_is_read_back(form: tool_calls.ToolFormat) -> None:
+def test_a_forced_call_is_read_back(form: str) -> None:
     forced = tool_calls.force_call(form, {"f": {"type": "object"}})
     assert json.loads(forced.schema)
     call = '{"name": "f", "arguments": {}}'

@@ -28,6 +28,11 @@ import copy
 from collections.abc import Callable
 from typing import Self
 
+from localspec.models.chat_template.schema_references import (
+    BudgetExceededError,
+    WorkBudget,
+)
+
 Step = Callable[[str, int], int]
 """Reads a text from an index on, and returns the index after what it has read.
 
@@ -49,6 +54,9 @@ class TextScanner:
 
     def __init__(self) -> None:
         self._unread = ""
+        self._again = ""
+        self.is_at_end = False
+        """Whether no more text comes: waiting for it is in vain."""
 
     @property
     def unread(self) -> str:
@@ -60,7 +68,8 @@ class TextScanner:
 
         Raises StepError if the step does not return a place in the unread text.
         """
-        text = self._unread + text
+        text = self._again + self._unread + text
+        self._again = ""
         # A step that raises must not leave a text behind that is read twice.
         self._unread = ""
         position = 0
@@ -68,13 +77,37 @@ class TextScanner:
             reached = step(text, position)
             if not position <= reached <= len(text):
                 raise StepError(f"a step from {position} to {reached} of {len(text)}")
+            if self._again:
+                text = self._again + text[reached:]
+                self._again = ""
+                position = 0
+                continue
             if reached == position:
                 break
             position = reached
         self._unread = text[position:]
 
+    def finish(self, step: Step) -> str:
+        """Read the rest, with `is_at_end`; return what no step has read."""
+        self.is_at_end = True
+        self.feed("", step)
+        return self.take_unread()
+
+    def read_again(self, text: str, budget: WorkBudget) -> bool:
+        """Hand back a text that a step has read in vain; it is read once more.
+
+        Returns False where the budget has less than its length left: then it has to stay
+        what it is. So what is read again is bounded, too.
+        """
+        try:
+            budget.spend(len(text))
+        except BudgetExceededError:
+            return False
+        self._again = text
+        return True
+
     def take_unread(self) -> str:
-        """Return what no step has read, and forget it: the text has ended."""
+        """Return what no step has read, and forget it."""
         rest = self._unread
         self._unread = ""
         return rest

@@ -1,4 +1,4 @@
-"""Tool calls in an answer: the formats of chat templates, and a parser of streamed text.
+"""Tool calls in an answer: a parser for a stream of text, in any format of the table.
 
 What cannot be read as a call of an offered tool stays text.
 """
@@ -8,58 +8,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from localspec.errors import UsageError
-from localspec.models.chat_template import tagged_arguments
+from localspec.models.chat_template.argument_types import ArgumentTypes
+from localspec.models.chat_template.call_bodies import (
+    MAX_LOOKAHEAD,
+    BodyStyle,
+    BodyText,
+    ParsedCall,
+    to_json,
+)
 from localspec.models.chat_template.json_repair import JsonRepairer
 from localspec.models.chat_template.schema_references import WorkBudget
+from localspec.models.chat_template.text_scanner import TextScanner
 from localspec.models.chat_template.thinking_tags import partial_length
-
-ToolFormat = Literal["tags", "llama3", "mistral", "gpt-oss"]
-"""`tags` is <tool_call> around JSON (Hermes, Qwen), around <function=…> (Qwen Coder) or
-around <arg_key> (GLM).
-"""
-
-_FORMAT_BY_SIGN: tuple[tuple[str, ToolFormat], ...] = (
-    # A string in the template's source, and its format; the first match applies.
-    ("<|channel|>commentary", "gpt-oss"),
-    ("[TOOL_CALLS]", "mistral"),
-    ("<tool_call>", "tags"),
-    ('{"name": function name, "parameters"', "llama3"),
+from localspec.models.chat_template.tool_formats import (
+    MAX_HEAD,
+    TOOL_FORMATS,
+    CallReader,
 )
-_CONTROL_TEXTS: Mapping[ToolFormat, tuple[str, ...]] = {
-    "tags": ("<tool_call>", "</tool_call>"),
-    "llama3": ("<|python_tag|>",),
-    "mistral": ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
-    "gpt-oss": ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"),
-}
-_MARKERS: Mapping[ToolFormat, tuple[str, ...]] = {
-    "tags": ("<tool_call>", "<function="),
-    "llama3": ("<|python_tag|>",),
-    "mistral": ("[TOOL_CALLS]",),
-    "gpt-oss": ("<|channel|>",),
-}
-_ENDS: Mapping[ToolFormat, str] = {
-    "tags": "</tool_call>",
-    "llama3": ";",
-    "mistral": "]",
-    "gpt-oss": "<|call|>",
-}
-
-
-def detect_format(source: str) -> ToolFormat | None:
-    """The format of a template; None if it takes no tools, or in an unknown format."""
-    if "tools" not in source:
-        return None
-    return next((form for sign, form in _FORMAT_BY_SIGN if sign in source), None)
-
-
-def control_texts(form: ToolFormat) -> tuple[str, ...]:
-    """Markers of a format, which may be control tokens."""
-    return _CONTROL_TEXTS[form]
 
 
 class ToolCallDelta(Struct, frozen=True):
@@ -71,20 +42,22 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ForcedCall(Struct, frozen=True):
-    """How to make an answer a call."""
+    """How to make an answer a call: the text it begins with, and the JSON Schema of the
+    rest.
+    """
 
     prefix: str
-    """The text with which the answer begins."""
     schema: str
-    """The JSON Schema of the rest."""
 
 
-def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
-    """Make an answer one call of any of the tools.
+def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
+    """For one call of any of the tools: the JSON Schema of their arguments, by name.
 
-    `tools` has the JSON Schema of each tool's arguments, by its name. Raises UsageError if the format cannot leave the choice among several to the model.
+    Raises UsageError if the format cannot leave the choice among several to the model,
+    or has no form that a grammar can hold.
     """
-    if form == "gpt-oss":
+    form = TOOL_FORMATS[format_name]
+    if format_name == "gpt-oss":
         if len(tools) != 1:
             raise UsageError(
                 "This model cannot be forced to call one of several tools."
@@ -94,32 +67,23 @@ def force_call(form: ToolFormat, tools: Mapping[str, Any]) -> ForcedCall:
             f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
         )
         return ForcedCall(prefix, json.dumps(arguments))
-    key = "parameters" if form == "llama3" else "arguments"
+    if not form.forced_prefix and not form.begins_bare:
+        raise UsageError("This model cannot be forced to call a tool.")
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, key: arguments},
-            "required": ["name", key],
+            "properties": {"name": {"const": name}, form.arguments_key: arguments},
+            "required": ["name", form.arguments_key],
             "additionalProperties": False,
         }
         for name, arguments in tools.items()
     ]
     schema: dict[str, Any] = {"anyOf": calls}
-    if form == "mistral":
+    if form.forces_list:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
-    prefix = {"tags": "<tool_call>\n", "mistral": "[TOOL_CALLS]"}.get(form, "")
-    return ForcedCall(prefix, json.dumps(schema))
+    return ForcedCall(form.forced_prefix, json.dumps(schema))
 
 
-_MAX_HEAD = 256  # Characters in which a name has to come.
-_MISTRAL_LIST = re.compile(r"\s*+(?:\[\s*+)?(?=\{)")
-_MISTRAL_NAME = re.compile(
-    r"\s*+([\w.-]+)\s*+(?:\[CALL_ID\][^\[{]*+)?(?:\[ARGS\])?\s*+(?=\{)"
-)
-_FUNCTION_HEAD = re.compile(r"<function=([^<>\s]+)\s*>")
-_KEYED_HEAD = re.compile(r"([\w.-]+)(?=\s*(?:<arg_key>|</tool_call>))")
-_EXTRA_BRACKETS = re.compile(r"\A(?:\}\s*){1,3}")
-_TAGGED_BEGUN = re.compile(r"(?:<[\w=.-]*|[\w.-]+)?\s*(?:</?\w*)?")
 _MAX_SCHEMA_STEPS = 20_000
 """Parts of the tools' schemas that one answer may read.
 
@@ -130,47 +94,71 @@ _MAX_CHARS_AGAIN = 1024 * 1024
 
 A call that is cut short is read twice.
 """
+_MAX_EXTRA_BRACKETS = 3
 
 ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 
+_Place = Literal["start", "text", "object", "body", "after"]
+"""Where the next character is.
 
-class _CallHead(Struct, frozen=True):
-    """How text after a marker goes on; `end` is the index of what follows."""
-
-    end: int  # -1: it is no call.
-    name: str = ""  # Empty: it is in the object that follows.
-    arguments: str | None = None  # None: they follow as JSON.
+`start` is the beginning of an answer whose calls have no mark, `after` is behind a call.
+"""
 
 
-_NO_CALL = _CallHead(-1)
+class _DeltaList:
+    """Collects text and parts of calls; texts in a row are joined."""
+
+    def __init__(self) -> None:
+        self._deltas: list[ToolDelta] = []
+        self._texts: list[str] = []
+
+    def add_text(self, *texts: str) -> None:
+        self._texts += texts
+
+    def add_call(self, delta: ToolCallDelta) -> None:
+        self._end_text()
+        self._deltas.append(delta)
+
+    def close(self) -> list[ToolDelta]:
+        """Return the deltas. The list is not used afterwards."""
+        self._end_text()
+        return self._deltas
+
+    def _end_text(self) -> None:
+        text = "".join(self._texts)
+        if text:
+            self._deltas.append(text)
+        self._texts = []
 
 
 class ToolCallParser:
-    """Splits a streamed answer into text and calls of the offered tools.
+    """Splits the text of one answer into text and calls of the offered tools, as it
+    comes.
 
     Text that may begin a call is held back until more of it, or the end, decides.
     Arguments are JSON, whatever the model writes. Raises nothing and loses no text.
 
-    Text that turns out to be no call is read again from behind its marker, as a call
-    may follow. A long text of markers would be read once for each of them, so there is
-    a limit on what is read again (`_MAX_CHARS_AGAIN`); after it, the rest of the answer
-    is text.
+    A body that turns out to be no call is read again from behind its mark, as a call may
+    follow. A long text of marks would be read once for each of them, so there is a limit
+    on what is read again (`_MAX_CHARS_AGAIN`); after it, such a body is text.
     """
 
-    def __init__(self, form: ToolFormat, parameters: Mapping[str, Any]) -> None:
-        """`parameters` has the JSON Schema of each tool's arguments, by its name.
-
-        If it is empty, any name is a tool.
+    def __init__(self, format_name: str, parameters: Mapping[str, Any]) -> None:
+        """`parameters`: the JSON Schema of each tool's arguments, by its name; empty:
+        any.
         """
-        self._format = form
+        self._format = TOOL_FORMATS[format_name]
         self._parameters = _ToolSchemas(parameters)
-        self._n_chars_again = 0
-        self._buffer = ""
-        self._object: _CallObject | None = None
-        self._is_start = True
-        self._is_after_call = False
+        self._again = WorkBudget(_MAX_CHARS_AGAIN)
+        self._scanner = TextScanner()
+        self._place: _Place = "start" if self._format.begins_bare else "text"
+        self._held: list[str] = []
+        """Space, and behind a call brackets: dropped if a call follows or preceded."""
+        self._n_brackets = 0
+        self._call: _CallObject | _CallBody | None = None
         self._in_list = False
-        self._n_searched = 0  # Characters of arguments in which their end was searched.
+        self._has_comma = False
+        self._is_closed = False
         self.n_calls = 0
 
     def begin_another(self) -> ToolCallParser:
@@ -178,227 +166,307 @@ class ToolCallParser:
 
         Both share the limits of work.
         """
-        parser = ToolCallParser(self._format, {})
+        parser = ToolCallParser(self._format.name, {})
         parser._parameters = self._parameters
-        parser._n_chars_again = self._n_chars_again
+        parser._again = self._again
         return parser
 
     def feed(self, text: str) -> list[ToolDelta]:
-        self._buffer += text
-        return self._run(at_end=False)
+        """The text, and the parts of calls, that are certain so far."""
+        deltas = _DeltaList()
+        self._scanner.feed(text, partial(self._read, deltas))
+        return deltas.close()
 
     def finish(self, *, is_cut: bool = True) -> list[ToolDelta]:
         """What was held back.
 
         A call that is not complete stays so if the answer is cut.
         """
-        deltas = self._run(at_end=True)
-        if self._object is not None and self._object.name and not is_cut:
-            deltas.append(ToolCallDelta(self.n_calls - 1, "", self._object.close()))
-        elif self._object is not None and not self._object.name:
-            deltas.append(self._object.text)
-        self._object = None
-        return _join_texts(deltas)
+        deltas = _DeltaList()
+        read = partial(self._read, deltas)
+        rest = self._scanner.finish(read)
+        while isinstance(self._call, _CallBody):
+            self._end_body(deltas, self._call)
+            rest = self._scanner.finish(read)
+        if isinstance(self._call, _CallObject):
+            self._end_object(deltas, self._call, rest, is_cut=is_cut)
+            rest = ""
+        if rest or not self.n_calls:
+            deltas.add_text(*self._held, rest)
+        self._held = []
+        return deltas.close()
 
-    def _run(self, *, at_end: bool) -> list[ToolDelta]:
-        deltas: list[ToolDelta] = []
-        while self._read(deltas, at_end=at_end):
-            self._n_chars_again += len(self._buffer)
-        return _join_texts(deltas)
+    # --- steps: each returns the index that it reached, or where it began if more text
+    # decides
 
-    # --- steps: each returns whether another can follow
-    # -----------------------------------------
+    def _read(self, deltas: _DeltaList, text: str, start: int) -> int:
+        if isinstance(self._call, _CallObject):
+            return self._read_object(deltas, self._call, text, start)
+        if isinstance(self._call, _CallBody):
+            return self._read_body(deltas, self._call, text, start)
+        if self._place == "after":
+            return self._read_after(deltas, text, start)
+        return self._read_text(deltas, text, start)
 
-    def _read(self, deltas: list[ToolDelta], *, at_end: bool) -> bool:
-        if self._object is not None:
-            return self._read_object(self._object, deltas)
-        if self._is_after_call:
-            return self._skip_end(at_end=at_end)
-        if self._n_chars_again > _MAX_CHARS_AGAIN:
-            deltas.append(self._buffer)
-            self._buffer = ""
-            return False
-        begin, end = self._find_marker(at_end=at_end)
-        head = None if end is None else self._read_head(begin, end, at_end=at_end)
-        text = self._buffer[:begin] if end is None else self._buffer[:begin].rstrip()
-        if text.strip() or not self.n_calls:
-            deltas.append(text)
-        rest = self._buffer[len(text) :]
-        if end is None or head is None:
-            self._buffer = rest
-            return False
-        self._is_start = False
-        self._n_searched = 0
-        if head is _NO_CALL:
-            deltas.append(self._buffer[len(text) : end])
-            self._buffer = self._buffer[end:]
-            return True
-        raw = self._buffer[len(text) : head.end]
-        self._buffer = self._buffer[head.end :]
-        if head.name:
-            self._add_call(deltas, head.name, head.arguments or "")
-        if head.arguments is None:
-            self._object = _CallObject(self._parameters, head.name, raw)
-        self._is_after_call = bool(head.name) and head.arguments is not None
-        return True
+    def _read_text(self, deltas: _DeltaList, text: str, start: int) -> int:
+        if self._place == "start":
+            if text[start].isspace():
+                return self._hold(text, start, _end_of_space(text, start))
+            if text[start] == "{":
+                return self._begin_object(deltas, text, start)
+            self._place = "text"
 
-    def _find_marker(self, *, at_end: bool) -> tuple[int, int | None]:
-        """Where a call may begin, and the index after its marker.
+        mark = self._format.any_mark.search(text, start)
+        if mark is None:
+            end = len(text) - self._n_begun_chars(text, start)
+            self._add_text(deltas, text[start:end])
+            return end
+        if mark.start() > start:
+            self._add_text(deltas, text[start : mark.start()])
+            return mark.start()
 
-        The latter is None if the marker is not complete yet, or there is none.
+        begun = self._match_head(text, start)
+        if begun is not None:
+            return self._begin_call(deltas, *begun, mark[0])
+        is_long = len(text) - start >= MAX_HEAD
+        if not is_long and not self._scanner.is_at_end:
+            return start
+        self._add_text(deltas, mark[0])
+        return mark.end()
+
+    def _n_begun_chars(self, text: str, start: int) -> int:
+        """How many characters at the end of the text may begin a mark."""
+        if self._scanner.is_at_end:
+            return 0
+        tail = text[max(start, len(text) - MAX_HEAD) :]
+        return max(partial_length(tail, mark) for mark in self._format.marks)
+
+    def _add_text(self, deltas: _DeltaList, text: str) -> None:
+        """Add a text of the answer; the space at its end waits for what follows."""
+        certain = text.rstrip()
+        if certain:
+            deltas.add_text(*self._held, certain)
+            self._held = []
+        space = text[len(certain) :]
+        if space:
+            self._held.append(space)
+
+    def _hold(self, text: str, start: int, end: int) -> int:
+        self._held.append(text[start:end])
+        return end
+
+    def _match_head(
+        self, text: str, start: int
+    ) -> tuple[CallReader, re.Match[str], str] | None:
+        """How a call begins at a mark, and its name, empty if an object has it.
+
+        None if none begins, or not yet.
         """
-        if self._is_start and self._format == "llama3":
-            begin = len(self._buffer) - len(self._buffer.lstrip())
-            if self._buffer.startswith("{", begin):
-                return begin, begin
-            if begin == len(self._buffer) and not at_end:
-                return 0, None
-            self._is_start = False
-        markers = _MARKERS[self._format]
-        begin = len(self._buffer)
-        end = None
-        for marker in markers:
-            at = self._buffer.find(marker, 0, begin)
-            if at >= 0:
-                begin = at
-                end = at + len(marker)
-        if end is not None:
-            return begin, end
-        if at_end:
-            return len(self._buffer), None
-        n_held = max(partial_length(self._buffer, marker) for marker in markers)
-        text = self._buffer[: len(self._buffer) - n_held]
-        return len(text.rstrip()), None
+        for reader in self._format.readers:
+            head = reader.head.match(text, start, start + MAX_HEAD)
+            if head is None:
+                continue
+            written = head.groupdict().get("name")
+            if written is None:
+                return reader, head, ""
+            name = self._parameters.find_name(written, self._format.glued_type)
+            if name is not None:
+                return reader, head, name
+        return None
 
-    def _read_object(self, call: _CallObject, deltas: list[ToolDelta]) -> bool:
+    def _begin_call(
+        self,
+        deltas: _DeltaList,
+        reader: CallReader,
+        head: re.Match[str],
+        name: str,
+        mark: str,
+    ) -> int:
+        before = "".join(self._held)
+        self._held = []
+        if reader.body is not None:
+            self._call = _CallBody(
+                reader.body, name, f"{before}{mark}", head[0][len(mark) :]
+            )
+            return head.end()
+        if name:
+            self._add_call(deltas, name)
+        self._in_list = head[0].endswith("[") or head[0].rstrip().endswith("[")
+        self._call = _CallObject(
+            self._parameters,
+            name,
+            f"{before}{head[0]}",
+            is_keyed=reader.is_keyed,
+        )
+        return head.end()
+
+    def _begin_object(self, deltas: _DeltaList, text: str, start: int) -> int:
+        """Begin a call without a mark, or a further one behind a mark."""
+        self._call = _CallObject(
+            self._parameters,
+            "",
+            "".join(self._held),
+            is_keyed=any(reader.is_keyed for reader in self._format.readers),
+        )
+        self._held = []
+        return self._read_object(deltas, self._call, text, start)
+
+    def _read_object(
+        self, deltas: _DeltaList, call: _CallObject, text: str, start: int
+    ) -> int:
         had_name = bool(call.name)
-        arguments, self._buffer = call.feed(self._buffer)
+        arguments, rest = call.feed(text[start:])
         if call.name and not had_name:
             self._add_call(deltas, call.name)
         if arguments:
-            deltas.append(ToolCallDelta(self.n_calls - 1, "", arguments))
-        if not call.is_complete:
-            return False
-        self._object = None
-        self._is_after_call = True
-        if not call.name:
-            found = call.parse()
-            self._is_after_call = found is not None
-            if found is None:
-                deltas.append(call.text)
-            else:
-                self._add_call(deltas, *found)
-        return True
+            deltas.add_call(ToolCallDelta(self.n_calls - 1, "", arguments))
+        if call.is_complete:
+            self._end_object(deltas, call, "", is_cut=False)
+        return len(text) - len(rest)
 
-    def _add_call(
-        self, deltas: list[ToolDelta], name: str, arguments: str = ""
+    def _end_object(
+        self, deltas: _DeltaList, call: _CallObject, rest: str, *, is_cut: bool
     ) -> None:
-        deltas.append(ToolCallDelta(self.n_calls, name))
+        """End a call; one that is not complete is closed, unless the answer is cut."""
+        self._call = None
+        self._place = "after"
+        self._n_brackets = 0
+        self._has_comma = False
+        self._is_closed = False
+        if call.name:
+            if not call.is_complete and not is_cut:
+                closing = call.close()
+                if closing:
+                    deltas.add_call(ToolCallDelta(self.n_calls - 1, "", closing))
+            return
+        found = call.parse() if call.is_complete else None
+        if found is not None:
+            self._add_call(deltas, *found)
+            return
+        self._place = "text"
+        self._add_text(deltas, call.text + rest)
+
+    def _read_body(
+        self, deltas: _DeltaList, call: _CallBody, text: str, start: int
+    ) -> int:
+        end = call.style.end
+        at = text.find(end, start)
+        if at < 0:
+            n_begun = 0
+            if not self._scanner.is_at_end:
+                n_begun = partial_length(text[-len(end) :], end)
+            at = max(start, len(text) - n_begun)
+        if at > start:
+            call.body.add(text[start:at])
+            return at
+        if not text.startswith(end, start):
+            return start
+
+        after = start + len(end)
+        following = text[after : after + MAX_LOOKAHEAD]
+        is_end = call.style.is_end(call.body, following, at_end=self._scanner.is_at_end)
+        if is_end is None:
+            return start
+        if not is_end:
+            call.body.add(end)
+            return after
+        calls = call.parse(call.body.join(), self._parameters)
+        if calls is None:
+            self._read_again(deltas, call, end)
+        else:
+            self._add_calls(deltas, calls)
+        return after
+
+    def _end_body(self, deltas: _DeltaList, call: _CallBody) -> None:
+        """End the body of a call with which the answer ends."""
+        whole = call.body.join()
+        end = call.style.find_last_end(whole)
+        calls = None
+        if end is not None:
+            calls = call.parse(whole[:end], self._parameters)
+        if end is None or calls is None:
+            self._read_again(deltas, call, "")
+            return
+        self._add_calls(deltas, calls)
+        rest = whole[end:].removeprefix(call.style.end)
+        if rest and not self._scanner.read_again(rest, self._again):
+            self._place = "text"
+            self._add_text(deltas, rest)
+
+    def _read_again(self, deltas: _DeltaList, call: _CallBody, end: str) -> None:
+        """The mark of a call that is none is text; what follows it is read again."""
+        self._call = None
+        self._place = "text"
+        body = call.head + call.body.join() + end
+        if self._scanner.read_again(body, self._again):
+            self._add_text(deltas, call.mark)
+        else:
+            self._add_text(deltas, call.mark + body)
+
+    def _add_calls(self, deltas: _DeltaList, calls: list[ParsedCall]) -> None:
+        for name, arguments in calls:
+            self._add_call(deltas, name, arguments)
+        self._call = None
+        self._in_list = False
+        self._place = "after"
+        self._n_brackets = 0
+        self._has_comma = False
+        # The end of its body has closed it.
+        self._is_closed = True
+
+    def _add_call(self, deltas: _DeltaList, name: str, arguments: str = "") -> None:
+        deltas.add_call(ToolCallDelta(self.n_calls, name))
         if arguments:
-            deltas.append(ToolCallDelta(self.n_calls, "", arguments))
+            deltas.add_call(ToolCallDelta(self.n_calls, "", arguments))
         self.n_calls += 1
 
-    def _skip_end(self, *, at_end: bool) -> bool:
-        """The end marker of a call; in a list another call may follow."""
-        text = self._buffer.lstrip()
-        bare = _EXTRA_BRACKETS.sub("", text, count=1)
-        end = "," if self._in_list and bare.startswith(",") else _ENDS[self._format]
-        followers = (end, *_MARKERS[self._format])
-        if not at_end and any(
-            tag.startswith(bare) and tag != bare for tag in followers
-        ):
-            return False
-        if bare.startswith(followers) or not bare:
-            text = bare
-            self._buffer = bare
-        self._is_after_call = False
-        if not text.startswith(end) or (end == "]" and not self._in_list):
-            self._in_list = False
-            return True
-        rest = text[len(end) :].lstrip()
-        if end == "," and not rest and not at_end:
-            self._is_after_call = True
-            return False
-        self._in_list = end == "," and rest.startswith("{")
-        self._is_start = end == ";"
-        if self._in_list:
-            raw = self._buffer[: -len(rest)]
-            self._object = _CallObject(self._parameters, "", raw)
-            self._buffer = rest
-        elif end != ",":
-            self._buffer = text[len(end) :]
-        return True
+    def _read_after(self, deltas: _DeltaList, text: str, start: int) -> int:
+        """Behind a call: what closes it, or another one in the same list."""
+        character = text[start]
+        if character.isspace():
+            return self._hold(text, start, _end_of_space(text, start))
+        for closer in self._format.closers:
+            if text.startswith(closer, start):
+                return self._close_call(start, closer)
 
-    # --- what follows a marker: None if more text decides
-    # ----------------------------------------
+        is_list = self._in_list or self._format.is_section
+        if not self._is_closed:
+            if character == "}" and self._n_brackets < _MAX_EXTRA_BRACKETS:
+                self._n_brackets += 1
+                return self._hold(text, start, start + 1)
+            if character == "]" and self._in_list:
+                self._in_list = False
+                return self._close_call(start, "]")
+            if character == "," and is_list and not self._has_comma:
+                self._has_comma = True
+                return self._hold(text, start, start + 1)
+            if character == "{" and is_list:
+                return self._begin_object(deltas, text, start)
 
-    def _read_head(self, begin: int, end: int, *, at_end: bool) -> _CallHead | None:
-        read = {
-            "tags": self._read_tagged,
-            "llama3": self._read_plain,
-            "mistral": self._read_mistral,
-            "gpt-oss": self._read_channel,
-        }[self._format]
-        is_function = self._buffer.startswith("<function=", begin)
-        head = read(begin if is_function else end, at_end=at_end)
-        return _NO_CALL if head is None and at_end else head
+        rest = text[start : start + MAX_HEAD]
+        tags = (*self._format.closers, *self._format.marks)
+        is_begun = any(tag.startswith(rest) for tag in tags)
+        if is_begun and rest not in self._format.marks and not self._scanner.is_at_end:
+            return start
+        self._in_list = False
+        self._place = "text"
+        return self._read_text(deltas, text, start)
 
-    def _read_plain(self, start: int, *, at_end: bool) -> _CallHead | None:
-        """An object with name and arguments."""
-        text = self._buffer[start:].lstrip()
-        if not text:
-            return None
-        return _CallHead(len(self._buffer) - len(text)) if text[0] == "{" else _NO_CALL
+    def _close_call(self, start: int, closer: str) -> int:
+        self._held = []
+        self._is_closed = True
+        if closer == self._format.restart:
+            self._place = "start"
+        return start + len(closer)
 
-    def _read_mistral(self, start: int, *, at_end: bool) -> _CallHead | None:
-        """`[TOOL_CALLS][{…}, …]`, or `[TOOL_CALLS]name[CALL_ID]id[ARGS]{…}`."""
-        text = self._buffer[start:]
-        if found := _MISTRAL_LIST.match(text):
-            self._in_list = "[" in found[0]
-            return _CallHead(start + found.end())
-        if found := _MISTRAL_NAME.match(text):
-            is_tool = found[1] in self._parameters
-            return _CallHead(start + found.end(), found[1]) if is_tool else _NO_CALL
-        return None if len(text) < _MAX_HEAD and "{" not in text else _NO_CALL
 
-    def _read_channel(self, start: int, *, at_end: bool) -> _CallHead | None:
-        """`commentary to=functions.name<|message|>{…}`, as `HarmonyParser` leaves it."""
-        header, marker, rest = self._buffer[start:].partition("<|message|>")
-        text = rest.lstrip()
-        name = re.search(r"to=functions\.([\w.-]+)", header)
-        if not text:
-            return None if marker or len(header) < _MAX_HEAD else _NO_CALL
-        if name is None or text[0] != "{" or name[1] not in self._parameters:
-            return _NO_CALL
-        return _CallHead(len(self._buffer) - len(text), name[1])
+_SPACE_RUN = re.compile(r"\s*")
 
-    def _read_tagged(self, start: int, *, at_end: bool) -> _CallHead | None:
-        """An object, `<function=…>` with `<parameter=…>`, or a name with `<arg_key>`."""
-        text = self._buffer
-        begun = text[start : start + _MAX_HEAD]
-        start += len(begun) - len(begun.lstrip())
-        is_function = text.startswith("<function=", start)
-        head = (_FUNCTION_HEAD if is_function else _KEYED_HEAD).match(text, start)
-        if head is None:
-            may_go_on = len(text) < start + _MAX_HEAD and _TAGGED_BEGUN.fullmatch(
-                text, start
-            )
-            return None if may_go_on else self._read_plain(start, at_end=at_end)
-        if head[1] not in self._parameters:
-            return _NO_CALL
-        style = tagged_arguments.FUNCTION if is_function else tagged_arguments.KEYED
-        begin = head.end() + self._n_searched
-        end, begin = style.find_end(text, head.end(), begin)
-        self._n_searched = begin - head.end()
-        if end is None:
-            end = style.find_last_end(text, head.end()) if at_end else None
-        if end is None:
-            return None
-        body = text[head.end() : end]
-        arguments = style.parse(body, self._parameters.types_of(head[1]))
-        if arguments is None:
-            return _NO_CALL
-        return _CallHead(end + len(style.end), head[1], arguments)
+
+def _end_of_space(text: str, start: int) -> int:
+    found = _SPACE_RUN.match(text, start)
+    assert found is not None
+    return found.end()
 
 
 class _ToolSchemas:
@@ -406,7 +474,7 @@ class _ToolSchemas:
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._schemas = schemas
-        self._types: dict[str, tagged_arguments.ArgumentTypes] = {}
+        self._types: dict[str, ArgumentTypes] = {}
         self._budget = WorkBudget(_MAX_SCHEMA_STEPS)
 
     def __contains__(self, name: object) -> bool:
@@ -414,15 +482,41 @@ class _ToolSchemas:
             return bool(name)
         return name in self._schemas
 
-    def types_of(self, name: str) -> tagged_arguments.ArgumentTypes:
+    def find_name(self, written: str, glued_type: str) -> str | None:
+        """The offered tool of a name, also where a type is glued to it."""
+        if written in self:
+            return written
+        shorter = written.removesuffix(glued_type)
+        return shorter if glued_type and shorter in self else None
+
+    def types_of(self, name: str) -> ArgumentTypes:
         """What is known of a tool's arguments.
 
         Each is read once, and all within one budget.
         """
         if name not in self._types:
             schema = self._schemas.get(name, {})
-            self._types[name] = tagged_arguments.ArgumentTypes(schema, self._budget)
+            self._types[name] = ArgumentTypes(schema, self._budget)
         return self._types[name]
+
+
+class _CallBody:
+    """A call whose arguments are no JSON, as it comes."""
+
+    def __init__(self, style: BodyStyle, name: str, mark: str, head: str) -> None:
+        """`mark` is text if it is no call; `head`, behind it, may be read again."""
+        self.style = style
+        self.mark = mark
+        self.head = head
+        self.body = BodyText()
+        self._name = name
+
+    def parse(self, body: str, tools: _ToolSchemas) -> list[ParsedCall] | None:
+        """The calls of offered tools; None if it is none."""
+        calls = self.style.parse(self._name, body, tools.types_of)
+        if calls is None or any(name not in tools for name, _ in calls):
+            return None
+        return calls
 
 
 class _CallObject:
@@ -432,13 +526,19 @@ class _CallObject:
     """
 
     _HEADER = re.compile(
-        r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+        r'\s*\{\s*(?:"(?:id|tool_call_id)"\s*:\s*"[^"\\]*"\s*,\s*)?'
+        r'"(?:tool_)?name"\s*:\s*"([^"\\]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
     )
+    _KEYED_HEADER = re.compile(r'\s*\{\s*"([^"\\]*)"\s*:\s*(?=\{)')
 
-    def __init__(self, parameters: _ToolSchemas, name: str, marker: str) -> None:
+    def __init__(
+        self, parameters: _ToolSchemas, name: str, before: str, *, is_keyed: bool
+    ) -> None:
+        """`before` is what was read of the call so far: text, if it is none."""
         self._parameters = parameters
         self.name = name
-        self._marker = marker
+        self._before = before
+        self._is_keyed = is_keyed
         # The object as it was written, and as it is valid.
         self._written: list[str] = []
         self._valid: list[str] = []
@@ -452,8 +552,8 @@ class _CallObject:
 
     @property
     def text(self) -> str:
-        """All that was read, with the marker."""
-        return "".join([self._marker, *self._written])
+        """All that was read, with what came before."""
+        return "".join([self._before, *self._written])
 
     def feed(self, text: str) -> tuple[str, str]:
         """Further arguments, and the text after the object."""
@@ -461,50 +561,51 @@ class _CallObject:
         written = text[: len(text) - len(rest)]
         if self._arguments is self._whole:
             return valid, rest
-        if self._arguments is None:
-            self._written.append(written)
-            self._valid.append(valid)
-            if len(self._begin) >= _MAX_HEAD:
-                return "", rest
-            self._begin = (self._begin + written)[:_MAX_HEAD]
-            header = self._HEADER.match(self._begin)
-            if header is None or header[1] not in self._parameters:
-                return "", rest
-            self.name = header[1]
-            self._arguments = JsonRepairer()
-            written = "".join(self._written)[header.end() :]
-        return self._arguments.feed(written)[0], rest
+        if self._arguments is not None:
+            return self._arguments.feed(written)[0], rest
+
+        self._written.append(written)
+        self._valid.append(valid)
+        if len(self._begin) >= MAX_HEAD:
+            return "", rest
+        self._begin = (self._begin + written)[:MAX_HEAD]
+        header = (self._KEYED_HEADER if self._is_keyed else self._HEADER).match(
+            self._begin
+        )
+        if header is None or header[1] not in self._parameters:
+            return "", rest
+        self.name = header[1]
+        self._arguments = JsonRepairer()
+        begun = "".join(self._written)[header.end() :]
+        return self._arguments.feed(begun)[0], rest
 
     def close(self) -> str:
         """What is missing to the arguments."""
         return self._arguments.close() if self._arguments else ""
 
-    def parse(self) -> tuple[str, str] | None:
+    def parse(self) -> ParsedCall | None:
         """Name and arguments of a complete object in any order; None if it is no call."""
         try:
             call = json.loads("".join(self._valid))
-            name = call.get("name")
             given = call.get("arguments", call.get("parameters"))
-            has_arguments = (
-                "arguments" in call or "parameters" in call or self._marker.strip()
-            )
             arguments = json.loads(given) if isinstance(given, str) else given or {}
-            written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
         except (ValueError, RecursionError, AttributeError):
             return None
-        is_call = (
-            bool(has_arguments)
-            and isinstance(name, str)
-            and isinstance(arguments, dict)
+        name = call.get("name", call.get("tool_name"))
+        has_arguments = (
+            "arguments" in call or "parameters" in call or self._before.strip()
         )
-        written = written.encode("utf-8", "replace").decode()
-        return (name, written) if is_call and name in self._parameters else None
+        written = to_json(arguments)
+        if not has_arguments or not isinstance(arguments, dict) or written is None:
+            return None
+        if not isinstance(name, str) or name not in self._parameters:
+            return None
+        return name, written
 
 
 class ThinkingCallFinder:
-    """Finds calls with which an answer ends inside its thinking.
-
-    Some models do not close their thinking before a call.
+    """Finds calls with which an answer ends inside its thinking: some models do not
+    close it.
     """
 
     def __init__(self, make_parser: Callable[[], ToolCallParser]) -> None:
@@ -521,8 +622,7 @@ class ThinkingCallFinder:
                 n_certain += len(delta)
             else:
                 self._deltas.append(delta)
-        certain = self._held[:n_certain]
-        self._held = self._held[n_certain:]
+        certain, self._held = self._held[:n_certain], self._held[n_certain:]
         return certain
 
     def close(self) -> str:
@@ -534,22 +634,11 @@ class ThinkingCallFinder:
         return held
 
     def finish(self, *, is_cut: bool) -> tuple[str, list[ToolCallDelta]]:
-        """The rest of an answer's thinking, and the calls with which it ends.
-
-        A cut answer has no calls.
+        """The rest of an answer's thinking, and the calls with which a complete one
+        ends.
         """
         deltas = [] if is_cut else [*self._deltas, *self._parser.finish(is_cut=False)]
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
         texts = "".join(delta for delta in deltas if isinstance(delta, str))
         held = self.close()
         return (held, []) if texts.strip() or not calls else ("", calls)
-
-
-def _join_texts(deltas: list[ToolDelta]) -> list[ToolDelta]:
-    joined: list[ToolDelta] = []
-    for delta in deltas:
-        if isinstance(delta, str) and joined and isinstance(joined[-1], str):
-            joined[-1] += delta
-        elif delta:
-            joined.append(delta)
-    return joined
