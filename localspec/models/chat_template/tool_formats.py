@@ -187,7 +187,7 @@ GPT_OSS = ToolFormat(
     "gpt-oss",
     # `HarmonyParser` leaves headers of calls in this form.
     marks=("<|channel|>",),
-    inner_marks=('<|start|>', '<|constrain|>', '<|message|>', '<|end|>'),
+    inner_marks=("<|start|>", "<|constrain|>", "<|message|>", "<|end|>"),
     readers=(
         CallReader(
             re.compile(
@@ -204,7 +204,15 @@ _ROWS = (
     ToolFormat(
         "tags",
         marks=("<tool_call>", "<function="),
-        inner_marks=('<arg_key>', '</arg_key>', '<arg_value>', '</arg_value>', '</function>', '<parameter=', '</parameter>'),
+        inner_marks=(
+            "<arg_key>",
+            "</arg_key>",
+            "<arg_value>",
+            "</arg_value>",
+            "</function>",
+            "<parameter=",
+            "</parameter>",
+        ),
         readers=(
             _object("<tool_call>"),
             _tagged(rf"(?:<tool_call>\s*+)?{_FUNCTION_HEAD}", _FUNCTION),
@@ -219,7 +227,7 @@ _ROWS = (
     ToolFormat(
         "mistral",
         marks=("[TOOL_CALLS]",),
-        inner_marks=('[CALL_ID]', '[ARGS]'),
+        inner_marks=("[CALL_ID]", "[ARGS]"),
         readers=(
             _object("[TOOL_CALLS]"),
             _named(r"\[TOOL_CALLS\]", r"\s*+(?:\[CALL_ID\][^\[{]*+)?(?:\[ARGS\])?"),
@@ -258,7 +266,7 @@ _ROWS = (
     ToolFormat(
         "deepseek",
         marks=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
-        inner_marks=('<｜tool▁sep｜>',),
+        inner_marks=("<｜tool▁sep｜>",),
         readers=(
             _named(
                 r"(?:<｜tool▁calls▁begin｜>\s*+)?<｜tool▁call▁begin｜>"
@@ -276,7 +284,7 @@ _ROWS = (
     ToolFormat(
         "kimi",
         marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
-        inner_marks=('<|tool_call_argument_begin|>',),
+        inner_marks=("<|tool_call_argument_begin|>",),
         readers=(
             _named(
                 r"(?:<\|tool_calls_section_begin\|>\s*+)?<\|tool_call_begin\|>"
@@ -291,7 +299,7 @@ _ROWS = (
     ToolFormat(
         "kimi3",
         marks=("<|open|>tools<|sep|>", '<|open|>call tool="'),
-        inner_marks=('<|open|>call', '<|close|>call<|sep|>'),
+        inner_marks=("<|open|>call", "<|close|>call<|sep|>"),
         readers=(
             _tagged(
                 r'(?:<\|open\|>tools<\|sep\|>\s*+)?<\|open\|>call tool="(?P<name>[^"<>]+)"'
@@ -307,7 +315,7 @@ _ROWS = (
     ToolFormat(
         "minimax3",
         marks=("]<]minimax[>[<tool_call>", "]<]minimax[>[<invoke name="),
-        inner_marks=(']<]minimax[>[',),
+        inner_marks=("]<]minimax[>[",),
         readers=(
             _tagged(
                 rf"(?:{_MINIMAX_SEPARATOR}<tool_call>\s*+)?"
@@ -332,7 +340,14 @@ _ROWS = (
     ToolFormat(
         "hunyuan",
         marks=("<tool_calls:opensource>", "<tool_call:opensource>"),
-        inner_marks=('<tool_sep:opensource>', '<arg_key:opensource>', '</arg_key:opensource>', '<arg_value:opensource>', '</arg_value:opensource>', '</tool_call:opensource>'),
+        inner_marks=(
+            "<tool_sep:opensource>",
+            "<arg_key:opensource>",
+            "</arg_key:opensource>",
+            "<arg_value:opensource>",
+            "</arg_value:opensource>",
+            "</tool_call:opensource>",
+        ),
         readers=(
             _tagged(
                 r"(?:<tool_calls:opensource>\s*+)?<tool_call:opensource>"
@@ -358,7 +373,7 @@ _ROWS = (
     ToolFormat(
         "solar",
         marks=("<|tool_calls|>", "<|tool_call:begin|>"),
-        inner_marks=('<|tool_call:name|>', '<|tool_call:args|>'),
+        inner_marks=("<|tool_call:name|>", "<|tool_call:args|>"),
         readers=(
             _named(
                 r"(?:<\|tool_calls\|>\s*+)?<\|tool_call:begin\|>[^<]*+"
