@@ -95,6 +95,8 @@ TAGS = {
 }
 LETTERS = "éß漢"
 """Letters that no mark has: each must come out once, in order."""
+NO_HEADER = '{["'
+"""The same for Harmony, in whose headers a model may write other words."""
 
 
 def cut(text: str, size: int) -> Iterator[str]:
@@ -132,9 +134,10 @@ def test_any_text_of_a_familys_marks_loses_no_letter(
     name: str, data: st.DataObject, size: int
 ) -> None:
     read, marks = READERS[name]
-    pieces = st.lists(st.sampled_from([*marks, *LETTERS]), max_size=14)
+    letters = NO_HEADER if name == "harmony" else LETTERS
+    pieces = st.lists(st.sampled_from([*marks, *letters]), max_size=14)
     text = "".join(data.draw(pieces))
-    others = f"[^{LETTERS}]"
+    others = f"[^{re.escape(letters)}]"
     assert re.sub(others, "", read(text, size)) == re.sub(others, "", text)
 
 
