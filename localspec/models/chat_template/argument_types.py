@@ -15,6 +15,9 @@ from localspec.models.chat_template.schema_references import (
     WorkBudget,
 )
 
+_JSON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""What models write as in Python."""
+
 
 class ArgumentTypes:
     """The types that the JSON Schema of a tool allows for its arguments."""
@@ -32,8 +35,9 @@ class ArgumentTypes:
         return cls({}, WorkBudget(0))
 
     def find(self, name: str) -> frozenset[str]:
-        """The types of one argument; empty if its schema allows any, or is too long to
-        read.
+        """The types of one argument.
+
+        Empty if its schema allows any type, or is too long to read.
         """
         if name not in self._types:
             try:
@@ -44,8 +48,9 @@ class ArgumentTypes:
         return self._types[name]
 
     def _read_types(self, schema: Any) -> frozenset[str]:
-        """Each part is read once: a reference that leads back to one allows no further
-        type.
+        """Each part is read once.
+
+        A reference that leads back to one allows no further type.
         """
         types: set[str] = set()
         seen: set[int] = set()
@@ -64,8 +69,10 @@ class ArgumentTypes:
         return frozenset(types)
 
     def _read_part(self, schema: Any) -> tuple[set[str], list[Any]]:
-        """The types that a part allows by itself, or the parts of which each allows
-        some.
+        """The types that a part allows by itself, and its alternatives.
+
+        The alternatives are further parts, each of which allows some types. One of the
+        two is empty; if both are, any type is allowed.
         """
         self._budget.spend(1)
         if not isinstance(schema, dict):
@@ -92,16 +99,15 @@ class ArgumentTypes:
 
 
 def to_value(text: str, allowed: frozenset[str]) -> Any:
-    """A value that is written without quotes, in one of the allowed types; empty: any
-    type.
+    """A value that is written without quotes, in one of the allowed types.
+
+    If `allowed` is empty, any type is. What has none of the types stays text.
     """
     word = text.strip()
     if "string" in allowed:
         return None if word == "null" and "null" in allowed else text
     try:
-        value = json.loads(
-            {"True": "true", "False": "false", "None": "null"}.get(word, word)
-        )
+        value = json.loads(_JSON_WORDS.get(word, word))
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
         return _read_python_value(text, allowed)
