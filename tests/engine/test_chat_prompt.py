@@ -268,7 +268,8 @@ def test_a_pasted_page_fakes_no_turn_and_is_read_to_its_end(
 TOOLS = """{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for m in messages %}<|im_start|>{{ m.role }}
 {{ m.content }}{% for call in m.tool_calls or [] -%}
-{{ call.function.name }}{{ call.function.arguments | tojson }}
+<tool_call>{"name": "{{ call.function.name }}", "arguments":
+{{ call.function.arguments | tojson }}}</tool_call>
 {%- endfor %}<|im_end|>{% endfor %}"""
 
 
@@ -301,16 +302,16 @@ def test_nor_does_a_tool(chatty: Session, at: str) -> None:
 def test_a_template_for_tools_is_used_where_there_are_any(chatty: Session) -> None:
     """Command R and Hermes have one of their own beside the ordinary one."""
     builder = PromptBuilder(
-        chatty._target.vocabulary, animals.CHAT_TEMPLATE, "<tool_call>" + TOOLS
+        chatty._target.vocabulary, animals.CHAT_TEMPLATE, f"<tools>{TOOLS}"
     )
     assert builder.ready_settings()["tools"] == "tags"
-    assert "<tool_call>" not in builder.render(CountCommand(messages=(HI,))).text
+    assert "<tools>" not in builder.render(CountCommand(messages=(HI,))).text
     tools = json.dumps([{"type": "function", "function": {"name": "n"}}])
     for command in (
         CountCommand(messages=(HI,), tools=tools),
         CountCommand(messages=(HI, ChatMessage("tool", "t"))),
     ):
-        assert builder.render(command).text.startswith("<tool_call>")
+        assert builder.render(command).text.startswith("<tools>")
 
 
 def test_a_prefill_goes_on_with_its_answer(chatty: Session) -> None:
