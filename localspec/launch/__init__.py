@@ -1,5 +1,11 @@
 """Resolving model arguments to files, and starting the engine."""
 
+from localspec.launch.engine_client import (
+    EXACT_NOTICE,
+    HEAD_NOTICE,
+    SETTINGS_NOTICE,
+    EngineClient,
+)
 from localspec.launch.pair import (
     ResolvedPair,
     check_drafter,
@@ -12,11 +18,7 @@ from localspec.launch.pair import (
     with_default_draft,
 )
 from localspec.launch.start import (
-    EXACT_NOTICE,
-    HEAD_NOTICE,
-    SETTINGS_NOTICE,
     Engine,
-    EngineClient,
     LoadOptions,
     StartEngine,
     choose_settings,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from localspec.errors import DoesNotFitError, OutOfMemoryError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import idle_tasks
-from localspec.launch.start import Engine, EngineClient, StartEngine, start_engine
+from localspec.launch.engine_client import EngineClient
+from localspec.launch.start import Engine, StartEngine, start_engine
 from localspec.protocol.events import EngineReady, Event, Notice
 
 if TYPE_CHECKING:

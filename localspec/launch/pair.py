@@ -18,8 +18,9 @@ from localspec.models import (
     model_lookup,
     pair_compatibility,
 )
-from localspec.models.catalog import CatalogModel
+from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.gguf import reader
+from localspec.models.gguf.header import Header
 from localspec.models.model_lookup import ModelRequest, NotDownloadedError
 from localspec.sanitize import sanitize
 
@@ -40,8 +41,9 @@ class ResolvedPair(Struct, frozen=True):
     requested_refs: tuple[str, str] | None = None
     """The model reference, and the draft: a reference, `auto` or `none`."""
     ignored_draft: str = ""
-    """A second draft, as earlier versions could use: it is not loaded, and a notice
-    says so.
+    """A second draft, as earlier versions could use.
+
+    It is not loaded, and a notice says so.
     """
 
     @property
@@ -63,35 +65,41 @@ class ResolvedPair(Struct, frozen=True):
 
     @property
     def target_name(self) -> str:
-        if self.requested_refs is not None and self.target.name.startswith("sha256-"):
-            # in Ollama
+        is_ollama_blob = self.target.name.startswith("sha256-")
+        if self.requested_refs is not None and is_ollama_blob:
             return sanitize(Path(self.requested_refs[0]).name, multiline=False)
         return _stem(self.target)
 
     @property
     def draft_name(self) -> str:
-        """The draft for a title; the MTP layer of the target's own file is named as
-        such.
-        """
+        """The draft for a title."""
         if self.draft is None:
             return ""
+        if self._drafts_with_own_layer:
+            return "built-in MTP layer"
+        return _stem(self.draft)
+
+    @property
+    def _drafts_with_own_layer(self) -> bool:
+        if self.draft != self.target:
+            return False
         try:
-            is_own_layer = self.draft == self.target and draft_heads.has_own_mtp_layer(
-                reader.read(self.target)
-            )
-        except LocalspecError:  # the file is missing or damaged
-            is_own_layer = False
-        return "built-in MTP layer" if is_own_layer else _stem(self.draft)
+            return draft_heads.has_own_mtp_layer(reader.read(self.target))
+        except LocalspecError:  # The file is missing or damaged.
+            return False
 
     @property
     def draft_notice(self) -> str:
-        """One line about a draft that nobody named, or about a second one; may be
-        empty.
+        """One line about a draft that nobody named, or about a second one.
+
+        Empty if there is nothing to say.
         """
         if self.ignored_draft:
             ignored = sanitize(self.ignored_draft, multiline=False)
             return f"A pair has one draft: {ignored} is not used."
-        return f"Drafting with {self.default_draft}." if self.default_draft else ""
+        if self.default_draft:
+            return f"Drafting with {self.default_draft}."
+        return ""
 
 
 def _stem(path: Path) -> str:
@@ -117,17 +125,27 @@ def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
     if draft == "auto" and not request.is_lookup_pair:
         if request.pair is None:
             pair = with_default_draft(pair, request.target.catalog_model)
-        else:  # it names the head
+        else:
+            # The reference names the head: it is no default.
             pair = replace(with_default_draft(pair), default_draft="")
     if pair.draft is not None:
-        reader.check_loadable(pair.draft)
-        headers = reader.read(pair.target), reader.read(pair.draft)
-        verdict = pair_compatibility.check_compatibility(*headers, pair.draft)
-        if not verdict.is_compatible:
-            hint = " Compatible pairs: localspec pair suggest MODEL"
-            names = pair.target.name, pair.draft.name
-            raise pair_compatibility.incompatible_pair_error(verdict, *names, hint)
+        _check_draft(pair.target, pair.draft)
     return pair
+
+
+def _check_draft(target: Path, draft: Path) -> None:
+    """Raise IncompatiblePairError unless the draft works with the target."""
+    reader.check_loadable(draft)
+    result = pair_compatibility.check_compatibility(
+        reader.read(target), reader.read(draft), draft
+    )
+    if not result.is_compatible:
+        raise pair_compatibility.incompatible_pair_error(
+            result,
+            target=target.name,
+            draft=draft.name,
+            suggestion=" Compatible pairs: localspec pair suggest MODEL",
+        )
 
 
 def resolve_or_pull(
@@ -151,8 +169,13 @@ def make_portable_refs(model: str, draft: str) -> tuple[str, str]:
 
 
 def split_drafts(text: str) -> tuple[str, str]:
-    """The draft of a reference, and a second one, which earlier versions could use."""
-    first, _, second = (text, "", "") if os.path.exists(text) else text.partition(",")
+    """The draft of a reference, and a second one, which earlier versions could use.
+
+    `a.gguf,b.gguf` names two, unless there is a file of that name.
+    """
+    if os.path.exists(text):
+        return text.strip(), ""
+    first, _, second = text.partition(",")
     return first.strip(), second.strip()
 
 
@@ -164,23 +187,40 @@ def resolve_file(text: str) -> Path:
 
 
 def _resolve_files(request: ModelRequest, draft: str) -> ResolvedPair:
-    if draft == "none":
-        return ResolvedPair(request.target.require_path(), None)
-    if draft != "auto":
-        draft, ignored = split_drafts(draft)
-        # a reference to a pair means the pair's draft
-        named = model_lookup.resolve(draft)
-        path = (named.draft or named.target).require_path()
-        return ResolvedPair(request.target.require_path(), path, ignored_draft=ignored)
-    if (pair := request.pair) is None:
-        return ResolvedPair(request.target.require_path(), None)
+    """The files that the two arguments name, before any draft that nobody named."""
+    if draft not in ("auto", "none"):
+        return _resolve_named_draft(request, draft)
+    if draft == "auto" and request.pair is not None:
+        return _resolve_catalog_pair(request, request.pair)
+    return ResolvedPair(request.target.require_path(), None)
+
+
+def _resolve_named_draft(request: ModelRequest, reference: str) -> ResolvedPair:
+    first, second = split_drafts(reference)
+    named = model_lookup.resolve(first)
+    # A reference to a pair means the pair's draft.
+    draft = named.draft or named.target
+    draft_path = draft.require_path()
+    target_path = request.target.require_path()
+    return ResolvedPair(target_path, draft_path, ignored_draft=second)
+
+
+def _resolve_catalog_pair(request: ModelRequest, pair: CatalogPair) -> ResolvedPair:
+    draft = None
     try:
-        target, *drafts = [model.require_path() for model in request.models]
-    except (
-        NotDownloadedError
-    ) as missing:  # of the whole pair, so that both are downloaded
+        target = request.target.require_path()
+        if request.draft is not None:
+            draft = request.draft.require_path()
+    except NotDownloadedError as missing:
+        # The error names the whole pair, so that both files are downloaded.
         raise NotDownloadedError(pair.title, request.name) from missing
-    return ResolvedPair(target, (*drafts, None)[0], pair.spec, pair.why, pair.settings)
+    return ResolvedPair(
+        target,
+        draft,
+        spec=pair.spec,
+        spec_reason=pair.why,
+        suggested_settings=pair.settings,
+    )
 
 
 def draft_kind(pair: ResolvedPair) -> str | None:
@@ -190,11 +230,15 @@ def draft_kind(pair: ResolvedPair) -> str | None:
     """
     if pair.draft is None:
         return None
-    target, draft = reader.read(pair.target), reader.read(pair.draft)
+    target = reader.read(pair.target)
+    draft = reader.read(pair.draft)
     kind = draft_heads.draft_kind_for_target(target, draft)
-    verdict = pair_compatibility.check_compatibility(target, draft, pair.draft).verdict
-    bridge = draft_kinds.of_verdict(verdict) if kind == "model" else None
-    return bridge.name if bridge else kind
+    if kind != "model":
+        return kind
+    # A draft model with another vocabulary is a kind of its own.
+    result = pair_compatibility.check_compatibility(target, draft, pair.draft)
+    other_kind = draft_kinds.of_verdict(result.verdict)
+    return other_kind.name if other_kind else kind
 
 
 def check_drafter(pair: ResolvedPair, spec: str) -> None:
@@ -207,56 +251,77 @@ def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
     """Return the user's general preference, or `auto` if this pair has no such drafter."""
     if draft_kinds.runs_with_every_pair(spec):  # first: it reads no header
         return spec
-    return spec if draft_kinds.supports(draft_kind(pair), spec) else "auto"
+    if draft_kinds.supports(draft_kind(pair), spec):
+        return spec
+    return "auto"
 
 
 def with_default_draft(
     pair: ResolvedPair, model: CatalogModel | None = None
 ) -> ResolvedPair:
-    """Add the draft of a target without one: what is here of the catalogue's pairs of `model`, else
-    the head in the file or in its folder.  Whether it pays is for fit/advisor.py to say.
+    """Add a draft that is on this computer to a pair without one.
+
+    In this order: a draft of the catalogue's pairs of `model`, the head in the target's
+    own file, and a head in its folder. `fit/advisor.py` decides later whether that draft
+    is faster than none.
     """
     if pair.draft is not None:
         return pair
     target = reader.read(pair.target)
-    has_own_head = draft_heads.has_own_mtp_layer(target)
-    for each in catalog.pairs_for(catalog.load(), model) if model else ():
-        path = model_lookup.from_catalog(each.draft).find_path() if each.draft else None
-        is_head = each.draft_kind not in ("model", "lookup")
-        if path and (not is_head or pair_compatibility.is_head_for(target, path)):
-            title = sanitize(
-                f"{path.name}, the catalogue's draft for it", multiline=False
-            )
-            return replace(pair, draft=path, default_draft=title)
-        if each.draft is None and is_head and has_own_head:
-            break
-    path = (
-        pair.target
-        if has_own_head
-        else pair_compatibility.find_sidecar(pair.target, target)
-    )
-    if path is None:
-        return pair
-    kind = "mtp" if has_own_head else draft_heads.file_draft_kind(reader.read(path))
-    return replace(
-        pair, draft=path, default_draft=draft_heads.describe_found_head(kind, path.name)
-    )
+    if model is not None:
+        listed = _find_catalog_draft(target, model)
+        if listed is not None:
+            name = sanitize(listed.name, multiline=False)
+            description = f"{name}, the catalogue's draft for it"
+            return replace(pair, draft=listed, default_draft=description)
+
+    if draft_heads.has_own_mtp_layer(target):
+        head = pair.target
+        kind = "mtp"
+    else:
+        sidecar = pair_compatibility.find_sidecar(pair.target, target)
+        if sidecar is None:
+            return pair
+        head = sidecar
+        kind = draft_heads.file_draft_kind(reader.read(head))
+    description = draft_heads.describe_found_head(kind, head.name)
+    return replace(pair, draft=head, default_draft=description)
+
+
+def _find_catalog_draft(target: Header, model: CatalogModel) -> Path | None:
+    """The draft file of the first pair of `model` that can be run now.
+
+    None also if that pair drafts with the head in the target's own file.
+    """
+    for listed in catalog.pairs_for(catalog.load(), model):
+        is_head = listed.draft_kind not in ("model", "lookup")
+        if listed.draft is None:
+            if is_head and draft_heads.has_own_mtp_layer(target):
+                return None
+            continue
+        path = model_lookup.from_catalog(listed.draft).find_path()
+        if path is None:
+            continue
+        if not is_head or pair_compatibility.is_head_for(target, path):
+            return path
+    return None
 
 
 def check_target(target: Path) -> None:
-    """As `reader.check_loadable`; ModelFileError for a draft head: llama.cpp aborts on
-    some.
+    """Check a file as `reader.check_loadable` does, and that it is a complete model.
+
+    Raises ModelFileError for a draft alone: llama.cpp aborts on some heads.
     """
     reader.check_loadable(target)
     header = reader.read(target)
-    if draft_heads.is_head(header) or header.has_trimmed_vocabulary:
-        name = sanitize(target.name, multiline=False)
-        kind = (
-            "draft head"
-            if draft_heads.is_head(header)
-            else "draft with a trimmed vocabulary"
-        )
-        message = f"{name} is a {kind}, not a complete model."
-        raise ModelFileError(
-            message, f"Name its target: localspec run TARGET --draft {name}"
-        )
+    if draft_heads.is_head(header):
+        kind = "draft head"
+    elif header.has_trimmed_vocabulary:
+        kind = "draft with a trimmed vocabulary"
+    else:
+        return
+    name = sanitize(target.name, multiline=False)
+    raise ModelFileError(
+        f"{name} is a {kind}, not a complete model.",
+        f"Name its target: localspec run TARGET --draft {name}",
+    )

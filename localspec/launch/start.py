@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +11,6 @@ from msgspec.structs import fields, replace
 
 from localspec import config, draft_kinds, extras, paths
 from localspec.config import SETTINGS, EffectiveConfig
-from localspec.engine_process.client import EngineProcess
 from localspec.errors import (
     DoesNotFitError,
     Hint,
@@ -30,6 +26,7 @@ from localspec.fit.advisor import (
 )
 from localspec.fit.plan import Plan
 from localspec.fit.suggestions import SuggestionCriteria
+from localspec.launch.engine_client import EngineClient
 from localspec.launch.pair import ResolvedPair
 from localspec.machine import (
     device_detection,
@@ -38,30 +35,21 @@ from localspec.machine import (
     memory_probe,
     remote_devices,
 )
-from localspec.machine.cpu_and_ram import OtherCpuLoad
-from localspec.machine.device import HOST, Device
-from localspec.machine.measurements import MemoryMeasurement
+from localspec.machine.device import Device
 from localspec.models.gguf import reader
-from localspec.models.gguf.header import Header
 from localspec.models.local_files import inventory
 from localspec.protocol import wire
 from localspec.protocol.events import EngineReady, Event, Notice, TokenScore
 from localspec.sanitize import sanitize
 from localspec.units import count, duration, gb, gib
 
-SETTINGS_NOTICE = "settings"  # Code of the notice about the chosen settings.
-HEAD_NOTICE = "head"  # Code of the notice about an automatically found head.
-EXACT_NOTICE = "exact"  # Code of the notice about what exact mode does.
-
 _SIZE_CLASS = 2.0
 """Models that read up to this many times as many bytes use the same thread counts."""
 _MAX_SNAPSHOT_BYTES = 2 * 2**30
-_SAVE_INTERVAL = 1.0
-"""Seconds between two writes: a write takes longer than a short answer."""
 
 
 class LoadOptions(Struct, frozen=True):
-    """None: chosen to fit this machine."""
+    """The user's settings of a load; None: chosen to fit this machine."""
 
     ctx: int | None = None
     kv: wire.KvType | None = None
@@ -77,13 +65,12 @@ class LoadOptions(Struct, frozen=True):
     remote_hosts: tuple[str, ...] = ()
     """Addresses of other computers that hold layers of the target."""
     can_skip_remote: bool = False
-    """They are used only if they can be reached, and if the pair does not fit here or is
-    slower.
+    """Use them only if they can be reached and are worth it.
+
+    They are if the pair does not fit here, or is slower.
     """
     exact: bool = False
-    """Keys in q8_0 and values in f16, so that a CPU's attention computes every width
-    alike.
-    """
+    """Keys in q8_0, values in f16: a CPU's attention then computes every width alike."""
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
     anyway: bool = False  # Load even if the estimate exceeds the memory.
@@ -104,11 +91,37 @@ class LoadOptions(Struct, frozen=True):
         The context is the catalogue's unless `ctx` is set.
         """
         ctx = self.ctx or pair.suggested_settings.ctx
-        split: dict[str, Any] = {"tensor_split": self.split}
-        if isinstance(self.split, str):
-            split = {"split_mode": self.split}
-        target = wire.ContextSettings(
-            n_gpu_layers=-1 if self.gpu_layers is None else self.gpu_layers,
+        target_settings = self._target_settings(ctx)
+        load = wire.LoadCommand(
+            target=str(pair.target),
+            target_settings=target_settings,
+            draft_settings=self._draft_settings(target_settings),
+            overlap=self.overlap,
+        )
+        request = SettingsRequest(
+            load,
+            ctx=ctx,
+            kv=self.kv,
+            n_gpu_layers=self.gpu_layers,
+            cpu_moe=self.cpu_moe,
+            draft_n_gpu_layers=self.draft_gpu_layers,
+            exact=self.exact,
+            skip_memory_check=self.anyway,
+            can_skip_remote=self.can_skip_remote,
+        )
+        if pair.draft is None or draft_kinds.needs_no_draft(spec):
+            return request
+        if spec == "auto":
+            request = replace(request, default_draft=pair.default_draft)
+        return replace(
+            request,
+            load=replace(load, draft=str(pair.draft)),
+            draft_note=pair.draft_notice,
+        )
+
+    def _target_settings(self, ctx: int | None) -> wire.ContextSettings:
+        settings = wire.ContextSettings(
+            n_gpu_layers=_or_all(self.gpu_layers),
             main_gpu=self.main_gpu,
             kv_type=self.kv or "f16",
             cpu_moe=self.cpu_moe or 0,
@@ -116,33 +129,25 @@ class LoadOptions(Struct, frozen=True):
             n_ctx=ctx,
             n_threads=self.threads,
             remote_hosts=self.remote_hosts,
-            **split,
         )
-        draft = replace(
+        if isinstance(self.split, str):
+            return replace(settings, split_mode=self.split)
+        return replace(settings, tensor_split=self.split)
+
+    def _draft_settings(self, target: wire.ContextSettings) -> wire.ContextSettings:
+        """Those of the target, but for the options that a draft has of its own."""
+        return replace(
             target,
             cpu_moe=0,
             remote_hosts=(),  # A draft there would cost a round trip a token.
-            n_gpu_layers=-1 if self.draft_gpu_layers is None else self.draft_gpu_layers,
+            n_gpu_layers=_or_all(self.draft_gpu_layers),
             n_threads=self.draft_threads or self.threads,
         )
-        path = None
-        if pair.draft and not draft_kinds.needs_no_draft(spec):
-            path = str(pair.draft)
-        return SettingsRequest(
-            wire.LoadCommand(
-                str(pair.target), path, target, draft, overlap=self.overlap
-            ),
-            default_draft=pair.default_draft if path and spec == "auto" else "",
-            ctx=ctx,
-            kv=self.kv,
-            n_gpu_layers=self.gpu_layers,
-            cpu_moe=self.cpu_moe,
-            draft_n_gpu_layers=self.draft_gpu_layers,
-            draft_note=pair.draft_notice if path else "",
-            exact=self.exact,
-            skip_memory_check=self.anyway,
-            can_skip_remote=self.can_skip_remote,
-        )
+
+
+def _or_all(gpu_layers: int | None) -> int:
+    """The number of layers as llama.cpp takes it: -1 is all of them."""
+    return -1 if gpu_layers is None else gpu_layers
 
 
 def saved_criteria(
@@ -243,14 +248,13 @@ def _with_measurements(
     probe: bool,
 ) -> wire.LoadCommand:
     """The command, with what is known about this pair or about pairs of its size."""
-    is_measured = _is_complete(measured, load)
-    return replace(
-        load,
-        measured=measured,
-        threads=None if is_measured else _find_threads(store, plan),
-        measure_when_idle=probe and not is_measured,
-        snapshot_bytes=_snapshot_bytes(plan) if probe else 0,
-    )
+    load = replace(load, measured=measured)
+    if not _is_complete(measured, load):
+        threads = _find_threads(store, plan)
+        load = replace(load, threads=threads, measure_when_idle=probe)
+    if probe:
+        load = replace(load, snapshot_bytes=_snapshot_bytes(plan))
+    return load
 
 
 FasterCopyChooser = Callable[[Path, Callable[[Notice], None]], Path]
@@ -272,7 +276,8 @@ def _snapshot_bytes(plan: Plan | None) -> int:
     """RAM for conversations besides the current one, of what the estimate leaves."""
     if plan is None or plan.load.target_settings.remote_hosts:
         return 0
-    return max(0, min((plan.host.headroom or 0) // 4, _MAX_SNAPSHOT_BYTES))
+    free_after_load = plan.host.headroom or 0
+    return max(0, min(free_after_load // 4, _MAX_SNAPSHOT_BYTES))
 
 
 def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
@@ -297,14 +302,19 @@ def _missing_gpu_notice(settings: wire.ContextSettings) -> Notice | None:
     if settings.split_mode == "none" and n_gpus > 0:
         return None
     option = "--main-gpu" if named == settings.main_gpu else "--split"
-    there = f"{count(n_gpus, 'GPU')} here" if n_gpus else "no GPU here"
-    message = f"{option} names GPU {named}, counted from 0, but there is {there}: it is ignored."
+    gpus_here = count(n_gpus, "GPU") if n_gpus else "no GPU"
+    message = (
+        f"{option} names GPU {named}, counted from 0, "
+        f"but there is {gpus_here} here: it is ignored."
+    )
     return Notice("warning", "no-gpu", message, "localspec doctor lists them.")
 
 
 def _is_complete(costs: wire.MeasuredCosts | None, load: wire.LoadCommand) -> bool:
     """Whether thread counts and pass costs were measured, on a quiet computer."""
-    if costs is None or not measurements.is_trusted(costs) or len(costs.curve) < 2:
+    if costs is None or not measurements.is_trusted(costs):
+        return False
+    if len(costs.curve) < 2:
         return False
     return costs.threads_batch is not None or load.target_settings.n_threads is not None
 
@@ -367,28 +377,38 @@ def choose_settings(
 def _does_not_fit_error(
     advisor: SettingsAdvisor, plan: Plan, name: str
 ) -> DoesNotFitError:
-    tightest = plan.tightest
-    device, free = tightest.device, tightest.device.free or 0
-    where = sanitize(device.description or device.name, multiline=False)
-    where = "this computer" if device.kind == "cpu" else where
-    needs = f"{sanitize(name, multiline=False)} needs {gib(tightest.needed)}"
-    options = [
-        f"{{{saving.flags.removeprefix('--').replace('-', '_').replace(' ', '=')}}}"
-        for saving in advisor.list_memory_savings(plan)
-        if saving.plan.verdict.can_load
-    ]
-    if (longest := advisor.find_longest_context(plan)) is not None:
-        options = [
-            f"{{ctx={longest}}}",
-            *(option for option in options if "ctx" not in option),
-        ]
-    fits = f"This fits: {' or '.join(options)}." if options else ""
-    hint = fits or "Smaller models: localspec pair suggest."
-    anyway = "{ Load anyway: run |anyway}"
-    return DoesNotFitError(
-        f"{needs}; {where} has {gib(free)} free.",
-        Hint(f"{hint} Details: localspec fit.{anyway}"),
+    """What is missing, and in the hint the single changes with which the pair fits."""
+    device = plan.tightest.device
+    if device.kind == "cpu":
+        place = "this computer"
+    else:
+        place = sanitize(device.description or device.name, multiline=False)
+    needed = gib(plan.tightest.needed)
+    message = (
+        f"{sanitize(name, multiline=False)} needs {needed}; "
+        f"{place} has {gib(device.free or 0)} free."
     )
+
+    options = []
+    for saving in advisor.list_memory_savings(plan):
+        if saving.plan.verdict.can_load:
+            options.append(_hint_option(saving.flags))
+    longest = advisor.find_longest_context(plan)
+    if longest is not None:
+        others = [option for option in options if "ctx" not in option]
+        options = [_hint_option(f"--ctx {longest}"), *others]
+    if options:
+        advice = f"This fits: {' or '.join(options)}."
+    else:
+        advice = "Smaller models: localspec pair suggest."
+    anyway = "{ Load anyway: run |anyway}"
+    return DoesNotFitError(message, Hint(f"{advice} Details: localspec fit.{anyway}"))
+
+
+def _hint_option(flags: str) -> str:
+    """An option as a `Hint` has it: "--draft-gpu-layers 0" becomes "{draft_gpu_layers=0}"."""
+    name, _, value = flags.removeprefix("--").partition(" ")
+    return f"{{{name.replace('-', '_')}={value}}}"
 
 
 def _load_pair(engine: EngineClient, load: wire.LoadCommand, plan: Plan | None) -> None:
@@ -461,135 +481,3 @@ def describe_transfer(plan: Plan) -> str:
         return ""
     names = " and ".join(hosts)
     return f"Loading sends {gb(n_bytes)} to {names}: about {duration(max(seconds, 1))}."
-
-
-# --- The engine
-
-
-class EngineClient(EngineProcess):
-    """An engine that saves its measurements after answers.
-
-    It does so at most once per `_SAVE_INTERVAL`. Costs measured while other programs used the CPUs do not replace trusted ones.
-    """
-
-    def __init__(self, store: measurements.MeasurementStore, key: str) -> None:
-        """`key` is that of the pair's measurements in the store."""
-        super().__init__()
-        self._store = store
-        self._key = key
-        initial = store.read_costs(key)
-        self.measured = initial
-        self._initial = initial
-        self._saved = initial
-        self._saved_at = -_SAVE_INTERVAL
-        self._trusted: wire.MeasuredCosts | None = None
-        """The last costs that were measured on a quiet computer."""
-        self._pair_reads: measurements.PairReads | None = None
-        self._cpu_load = OtherCpuLoad(self.pid, os.getpid())
-        self._began = 0.0
-        self._other_load: float | None = None
-        if initial is not None:
-            if measurements.is_trusted(initial):
-                self._trusted = initial
-            # An unknown load counts as that of a busy computer.
-            self._other_load = 1.0 if initial.other_load is None else initial.other_load
-
-    def add_notices(self, plan: Plan | None, request: SettingsRequest) -> None:
-        """Add to `ready` what only this process knows.
-
-        Called once, when the pair is loaded.
-        """
-        if plan is not None:
-            if not plan.load.target_settings.remote_hosts:
-                self._pair_reads = calibration.summarize_reads(plan.speed)
-            self.ready = self._with_estimate(plan)
-            target = Path(plan.load.target)
-            if not plan.device_fits:
-                self._add_cpu_notices(target)
-        if plan is not None and plan.skipped_draft:
-            path = shlex.quote(sanitize(request.load.draft or "", multiline=False))
-            hint = Hint(f"To use it anyway: {{draft={path}}}.")
-            self._add_notice(Notice("info", HEAD_NOTICE, plan.skipped_draft, hint))
-        elif request.draft_note and self.ready.draft:
-            hint = Hint("To disable: {draft=none}.")
-            self._add_notice(Notice("info", HEAD_NOTICE, request.draft_note, hint))
-
-    def _add_cpu_notices(self, target: Path) -> None:
-        """What the extras say about a target that the CPU computes."""
-        suggestions: list[Callable[[Path, Header], Notice | None]]
-        suggestions = extras.load("CPU_NOTICES")
-        for suggest in suggestions:
-            self._add_notice(suggest(target, reader.read_model(target)))
-
-    def _add_notice(self, notice: Notice | None) -> None:
-        if notice is not None:
-            self.ready = replace(self.ready, notices=(*self.ready.notices, notice))
-
-    def _with_estimate(self, plan: Plan) -> EngineReady:
-        """Add the memory estimate and the reason for the settings to `ready`.
-
-        The estimate is saved together with the memory that is used.
-        """
-        ready = self.ready
-        predicted = plan.memory.total_by_device
-        used: dict[str, int] = {}
-        for name, size in ready.memory.items():
-            if name in predicted and size:
-                used[name] = size
-        # The mapped file counts with the GPU's part.
-        if plan.load.target_settings.cpu_moe:
-            used.pop(HOST, None)
-        if used:
-            self._store.write_memory(self._key, MemoryMeasurement(predicted, used))
-        memory = ready.memory | {"predicted": sum(predicted.values())}
-        why = f"{plan.explanation[0].upper()}{plan.explanation[1:]}."
-        notices = [Notice("info", SETTINGS_NOTICE, why)]
-        if plan.exact_note:
-            notices.append(Notice("info", EXACT_NOTICE, plan.exact_note))
-        return replace(ready, memory=memory, notices=(*ready.notices, *notices))
-
-    def close(self) -> None:
-        self._save_if_changed()
-        super().close()
-
-    def _on_start(self, command: wire.EngineCommand) -> None:
-        if isinstance(command, wire.GenerateCommand | wire.ProbeCommand):
-            self._cpu_load.start()
-            self._began = time.monotonic()
-
-    def _on_done(self, command: wire.EngineCommand) -> None:
-        if isinstance(command, wire.ProbeCommand):
-            self._record_load(0.0)
-            self._save_if_changed()
-        elif isinstance(command, wire.GenerateCommand):
-            if self.measured is not None and self.measured is not self._initial:
-                n_passes = (time.monotonic() - self._began) * 1e3 / self.measured.t1_ms
-                self._record_load((1 - wire.NEW_TIME_WEIGHT) ** n_passes)
-            if time.monotonic() - self._saved_at >= _SAVE_INTERVAL:
-                self._save_if_changed()
-
-    def _save_if_changed(self) -> None:
-        if self.measured is not None and self.measured is not self._saved:
-            self._save(self.measured)
-
-    def _save(self, measured: wire.MeasuredCosts) -> None:
-        costs = replace(measured, other_load=self._other_load)
-        if measurements.is_trusted(costs):
-            self._trusted = costs
-        elif self._trusted is not None:
-            # Times depend on the load; acceptance does not.
-            costs = replace(self._trusted, survival=measured.survival)
-        self._store.write_costs(self._key, costs, self._pair_reads)
-        self._saved = measured
-        self._saved_at = time.monotonic()
-
-    def _record_load(self, weight_before: float) -> None:
-        """Update the share of other programs that goes with the costs.
-
-        `weight_before` is the weight that times measured earlier have in them.
-        """
-        load = self._cpu_load.read()
-        if load is None:
-            return
-        before = load if self._other_load is None else self._other_load
-        self._other_load = round(load + weight_before * (before - load), 3)

@@ -12,10 +12,12 @@ from localspec.paths import package_data_dir
 from tests.support.zoo import Zoo
 
 DEMO = package_data_dir() / "demo"
-TARGET, DRAFT = (DEMO / f"demo-{name}.gguf" for name in ("target", "draft"))
+TARGET = DEMO / "demo-target.gguf"
+DRAFT = DEMO / "demo-draft.gguf"
+HEAD = DEMO / "demo-eagle3.gguf"
 
 
-def test_the_demo() -> None:
+def test_references_to_the_demo_pair_resolve_to_its_files() -> None:
     for model, draft, files, spec in [
         (None, "auto", (TARGET, DRAFT), "model"),
         ("demo", "auto", (TARGET, DRAFT), "model"),
@@ -23,30 +25,35 @@ def test_the_demo() -> None:
         (str(TARGET), "demo", (TARGET, DRAFT), "auto"),
     ]:
         pair = launch.resolve_pair(model, draft)
-        assert ((pair.target, pair.draft), pair.spec) == (files, spec)
+        assert pair.files == files
+        assert pair.spec == spec
         assert bool(pair.spec_reason) == (spec == "model")
 
 
-def test_a_second_draft_that_was_saved_is_not_used(tmp_path: Path) -> None:
-    """Earlier versions could draft with two; a pair of last.json or a saved chat may
-    name both.
+def test_a_second_draft_that_was_saved_is_not_used() -> None:
+    """Earlier versions could draft with two.
+
+    A pair of last.json or a saved chat may name both.
     """
-    files = [DEMO / f"demo-{name}.gguf" for name in ("draft", "eagle3")]
-    refs = (str(TARGET), ",".join(map(str, files)))
+    refs = (str(TARGET), f"{DRAFT},{HEAD}")
     recent_pairs.save_last(*refs)
     assert recent_pairs.resolve_default(None, "auto")[:2] == refs
+
     pair = launch.resolve_pair(*refs)
-    assert pair.draft == files[0]
-    assert pair.draft_notice == f"A pair has one draft: {files[1]} is not used."
-    assert (
-        launch.make_portable_refs(*refs)
-        == ("demo-target", "demo-draft")
-        == pair.portable_refs
-    )
+
+    assert pair.draft == DRAFT
+    assert pair.draft_notice == f"A pair has one draft: {HEAD} is not used."
+    one_draft = ("demo-target", "demo-draft")
+    assert pair.portable_refs == one_draft
+    assert launch.make_portable_refs(*refs) == one_draft
+
+
+def test_a_file_with_a_comma_in_its_name_is_one_draft(tmp_path: Path) -> None:
     with_comma = tmp_path / "a,b.gguf"
-    with_comma.write_bytes(files[0].read_bytes())
+    with_comma.write_bytes(DRAFT.read_bytes())
     pair = launch.resolve_pair("demo", str(with_comma))
-    assert (pair.draft, pair.draft_notice) == (with_comma, "")
+    assert pair.draft == with_comma
+    assert pair.draft_notice == ""
 
 
 @pytest.mark.parametrize("draft", ["auto", "none"])
@@ -60,7 +67,7 @@ def test_a_path_needs_no_catalogue(zoo: Zoo, draft: str) -> None:
         launch.resolve_pair("demo", draft)
 
 
-def test_files_named_absolutely(
+def test_files_are_found_by_a_relative_path_and_by_one_from_home(
     zoo: Zoo, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.gguf"
@@ -71,25 +78,34 @@ def test_files_named_absolutely(
     assert launch.resolve_pair("~/mine.gguf", "~/mine.gguf").draft == file
 
 
-def test_an_unknown_name_has_the_closest_in_its_hint(zoo: Zoo) -> None:
+def test_an_unknown_name_has_the_closest_in_its_hint() -> None:
     with pytest.raises(NotFoundError, match="no entry demmo") as failure:
         launch.resolve_pair("demmo", "auto")
     assert "demo" in failure.value.hint
+
+
+def test_files_that_are_absent_are_not_found() -> None:
     for name in ("absent.gguf", "./absent", "folder\\absent", "~no-such-person/a.gguf"):
         with pytest.raises(NotFoundError, match="There is no file"):
             launch.resolve_pair(name, "auto")
     for draft in ("absent.gguf", "absent", ""):
         with pytest.raises((NotFoundError, UsageError)):
             launch.resolve_pair("demo", draft)
+
+
+def test_a_draft_of_the_catalogue_can_be_downloaded(zoo: Zoo) -> None:
     with pytest.raises(NotDownloadedError) as missing:
         launch.resolve_pair(str(zoo["target"]), "qwen3-0.6b")
     assert missing.value.pull_reference == "qwen3-0.6b"
+
+
+def test_an_error_about_a_name_is_safe_to_print() -> None:
     with pytest.raises(NotFoundError) as failure:
         launch.resolve_pair("\x1b[31mred", "auto")
     assert "\x1b" not in failure.value.message + failure.value.hint
 
 
-def test_compatible_drafts(zoo: Zoo) -> None:
+def test_a_padded_vocabulary_and_the_target_itself_can_draft(zoo: Zoo) -> None:
     target = str(zoo["target"])
     assert launch.resolve_pair(target, str(zoo["padded"])).draft == zoo["padded"]
     assert launch.resolve_pair(target, target).draft == zoo["target"]

@@ -41,41 +41,45 @@ def test_what_seems_not_to_fit_can_be_loaded(
         launch.choose_settings(wish)
     assert "run --anyway" in refused.value.hint
     plan = launch.choose_settings(replace(wish, skip_memory_check=True))
-    assert plan is not None and plan.verdict == "no"
+    assert plan is not None
+    assert plan.verdict == "no"
 
 
 def test_threads_of_another_model_of_this_size_are_used(zoo: Zoo) -> None:
-    """Only counts that were compared with others, and not those of a model of another
-    size.
-    """
     store = MeasurementStore(paths.data_dir() / "measured.sqlite")
     request = SettingsRequest(LoadCommand(str(zoo["target"])))
     plan = launch.choose_settings(request)
-    assert plan is not None and start._find_threads(store, plan) is None
-    load = plan.load
+    assert plan is not None
+    assert start._find_threads(store, plan) is None
     reads = calibration.summarize_reads(plan.speed)
     assert reads is not None
-    other = make_key(replace(load, target=str(zoo["cousin"])))
-    store.write_costs(other, MeasuredCosts(1.0, {"1": 1.0}, threads=3), reads)
+    other = make_key(replace(plan.load, target=str(zoo["cousin"])))
+
+    not_compared = MeasuredCosts(1.0, {"1": 1.0}, threads=3)
+    store.write_costs(other, not_compared, reads)
     assert start._find_threads(store, plan) is None, "not compared with other counts"
-    measured = MeasuredCosts(1.0, {"1": 1.0}, threads=3, threads_batch=2)
+
+    measured = replace(not_compared, threads_batch=2)
     store.write_costs(other, measured, reads)
     assert start._find_threads(store, plan) == (3, 2)
+
     larger = replace(reads, target=replace(reads.target, read=8 * reads.target.read))
     store.write_costs(other, measured, larger)
-    assert start._find_threads(store, plan) is None
+    assert start._find_threads(store, plan) is None, "measured on a larger model"
 
 
 def test_costs_of_an_earlier_run_price_the_next(zoo: Zoo) -> None:
     wish = SettingsRequest(LoadCommand(str(zoo["target"])))
-    found = list[float]()
-    for is_first in (True, False):
-        with closing(start.start_engine(wish)) as engine:
-            if is_first:
-                deque(engine.probe(ProbeCommand(seconds=0.1)), maxlen=0)
-            assert engine.measured is not None
-            found.append(engine.measured.t1_ms)
-    assert found[0] == pytest.approx(found[1])
+    with closing(start.start_engine(wish)) as engine:
+        deque(engine.probe(ProbeCommand(seconds=0.1)), maxlen=0)
+        measured = engine.measured
+    assert measured is not None
+
+    with closing(start.start_engine(wish)) as engine:
+        known = engine.measured
+
+    assert known is not None
+    assert known.t1_ms == pytest.approx(measured.t1_ms)
 
 
 def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +90,11 @@ def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -
         notices: list[Event] = []
         wish = SettingsRequest(LoadCommand(str(zoo["target"])), n_gpu_layers=layers)
         start.start_engine(wish, notify=notices.append).close()
-        told = [notice for notice in notices if isinstance(notice, Notice)]
-        assert [notice.code for notice in told] == ["no-gpu"] * n_notices
-        assert all(
-            note in notice.message and "doctor" in notice.hint for notice in told
-        )
+        shown = [notice for notice in notices if isinstance(notice, Notice)]
+        assert [notice.code for notice in shown] == ["no-gpu"] * n_notices
+        for notice in shown:
+            assert note in notice.message
+            assert "doctor" in notice.hint
 
 
 def test_an_option_for_a_gpu_that_is_not_here_is_explained(
@@ -112,5 +116,8 @@ def test_an_option_for_a_gpu_that_is_not_here_is_explained(
             device_detection, "detect_devices", lambda refresh=False, found=found: found
         )
         notice = start._missing_gpu_notice(settings)
-        told = [notice.message] if notice is not None else []
-        assert len(told) == bool(words) and all(words in message for message in told)
+        if words:
+            assert notice is not None
+            assert words in notice.message
+        else:
+            assert notice is None
