@@ -357,8 +357,10 @@ def _read_literal(node: ast.expr) -> Any:
     if isinstance(node, ast.List | ast.Tuple):
         return [_read_literal(element) for element in node.elts]
     if isinstance(node, ast.Dict):
-        keys = [ast.literal_eval(key) if key else None for key in node.keys]
-        if not all(isinstance(key, str) for key in keys):
+        # A key is None where another dictionary is unpacked.
+        written_keys = [key for key in node.keys if key is not None]
+        keys = [ast.literal_eval(key) for key in written_keys]
+        if len(keys) < len(node.keys) or not all(isinstance(key, str) for key in keys):
             raise ValueError("a key that is no text")
         values = [_read_literal(value) for value in node.values]
         return dict(zip(keys, values, strict=True))
@@ -446,8 +448,11 @@ class GemmaStyle(Struct, frozen=True):
             return None
         written = []
         for i, part in enumerate(parts):
-            is_text = i % 2 == 1
-            written.append(json.dumps(part) if is_text else _quote_keys(part))
+            # The parts between two quotation marks are texts.
+            if i % 2 == 1:
+                written.append(json.dumps(part))
+            else:
+                written.append(_quote_keys(part))
         try:
             arguments = json.loads("".join(written))
         except (ValueError, RecursionError):

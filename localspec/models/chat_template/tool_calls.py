@@ -42,8 +42,9 @@ class ToolCallDelta(Struct, frozen=True):
 
 
 class ForcedCall(Struct, frozen=True):
-    """How to make an answer a call: the text it begins with, and the JSON Schema of the
-    rest.
+    """How to make an answer a call.
+
+    It begins with the text `prefix`; the rest has the JSON Schema `schema`.
     """
 
     prefix: str
@@ -132,8 +133,7 @@ class _DeltaList:
 
 
 class ToolCallParser:
-    """Splits the text of one answer into text and calls of the offered tools, as it
-    comes.
+    """Splits one answer, as it comes, into text and calls of the offered tools.
 
     Text that may begin a call is held back until more of it, or the end, decides.
     Arguments are JSON, whatever the model writes. Raises nothing and loses no text.
@@ -569,9 +569,8 @@ class _CallObject:
         if len(self._begin) >= MAX_HEAD:
             return "", rest
         self._begin = (self._begin + written)[:MAX_HEAD]
-        header = (self._KEYED_HEADER if self._is_keyed else self._HEADER).match(
-            self._begin
-        )
+        pattern = self._KEYED_HEADER if self._is_keyed else self._HEADER
+        header = pattern.match(self._begin)
         if header is None or header[1] not in self._parameters:
             return "", rest
         self.name = header[1]
@@ -604,8 +603,9 @@ class _CallObject:
 
 
 class ThinkingCallFinder:
-    """Finds calls with which an answer ends inside its thinking: some models do not
-    close it.
+    """Finds calls with which an answer ends inside its thinking.
+
+    Some models call a tool without closing their thinking.
     """
 
     def __init__(self, make_parser: Callable[[], ToolCallParser]) -> None:
@@ -622,7 +622,8 @@ class ThinkingCallFinder:
                 n_certain += len(delta)
             else:
                 self._deltas.append(delta)
-        certain, self._held = self._held[:n_certain], self._held[n_certain:]
+        certain = self._held[:n_certain]
+        self._held = self._held[n_certain:]
         return certain
 
     def close(self) -> str:
@@ -634,11 +635,16 @@ class ThinkingCallFinder:
         return held
 
     def finish(self, *, is_cut: bool) -> tuple[str, list[ToolCallDelta]]:
-        """The rest of an answer's thinking, and the calls with which a complete one
-        ends.
+        """The rest of an answer's thinking, and the calls with which it ends.
+
+        Only a complete answer ends with calls.
         """
-        deltas = [] if is_cut else [*self._deltas, *self._parser.finish(is_cut=False)]
+        deltas = []
+        if not is_cut:
+            deltas = [*self._deltas, *self._parser.finish(is_cut=False)]
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
         texts = "".join(delta for delta in deltas if isinstance(delta, str))
         held = self.close()
-        return (held, []) if texts.strip() or not calls else ("", calls)
+        if texts.strip() or not calls:
+            return held, []
+        return "", calls
