@@ -1,6 +1,7 @@
 """Chat templates: what real ones use, roles they refuse, and those that do not work."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from ctypes import create_string_buffer
 
 import pytest
@@ -309,3 +310,130 @@ def test_a_built_in_template_is_what_its_models_were_trained_on(name: str) -> No
 def test_llama2_as_its_authors_wrote_it() -> None:
     text = "<s>[INST] Hi [/INST] Hello </s><s>[INST] More [/INST]"
     assert render_builtin(CHAT, "llama2").text == text
+
+
+# --- what templates with tools do
+
+CALL = ChatMessage(
+    "assistant", "", tool_calls=(ToolCall("c1", "f", '{"city": "Rome"}'),)
+)
+RESULT = ChatMessage("tool", "sunny", tool_call_id="c1")
+
+
+def render_tools(source: str, *tools: Mapping[str, object]) -> str:
+    wrapped = [{"type": "function", "function": tool} for tool in tools]
+    return render(source, [HI], TOKENS, tools=json.dumps(wrapped)).text
+
+
+def test_a_template_may_change_a_list_that_it_made() -> None:
+    """Kimi K2's collects the ids of calls, for the results that follow."""
+    source = (
+        "{% set ns = namespace(ids=[]) %}{% for m in messages %}"
+        "{% for c in m.tool_calls %}{% set _ = ns.ids.append('f:' + c.id) %}{% endfor %}"
+        "{% if m.role == 'tool' %}{{ ns.ids.pop(0) }}={{ m.content }}{% endif %}{% endfor %}"
+    )
+    assert text(source, HI, CALL, RESULT).startswith("f:")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "messages",
+        "tools",
+        "tools[0].function.parameters.required",
+        "messages[1].tool_calls",
+        "tools[0].function.parameters.properties",
+    ],
+)
+@pytest.mark.parametrize("change", ["append(1)", "pop()", "extend([1])", "clear()"])
+def test_a_template_changes_nothing_that_it_is_given(given: str, change: str) -> None:
+    parameters = {"type": "object", "properties": {"a": {}}, "required": ["a"]}
+    tools = json.dumps(
+        [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    )
+    source = f"{{{{ {given}.{change} }}}}"
+    with pytest.raises(UsageError, match=r"unsafe|has no attribute"):
+        render(source, (HI, CALL, RESULT), TOKENS, tools=tools)
+
+
+def test_a_list_that_grows_without_end_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jinja_render, "MAX_STEPS", 300_000)
+    source = (
+        "{% set l = [1] %}{% for i in l %}{% set _ = l.append(l) %}{% endfor %}{{ l }}"
+    )
+    with pytest.raises(UsageError, match="300,000 steps"):
+        render(source, CHAT, TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{{ ('{\"a\": [1]}' | from_json).a[0] }}", "1"),
+        ("{{ messages | map(attribute='role') | tojson }}", '["user"]'),
+        ("x{% for tool in tools %}{{ tool }}{% endfor %}", "x"),
+        ("x{{ functions }}{{ datetime[:0] }}", "x[]"),
+    ],
+)
+def test_what_templates_with_tools_use(source: str, expected: str) -> None:
+    assert text(source, HI) == expected
+
+
+def test_functions_are_the_tools_as_a_text() -> None:
+    written = render_tools("{{ functions }}", {"name": "f"})
+    assert json.loads(written) == [{"name": "f"}]
+
+
+WRITES_ARGUMENTS = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls %}"
+    "{{ WRITTEN }}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "c.function.arguments | tojson",
+        "c.function.arguments if c.function.arguments is string "
+        "else c.function.arguments | tojson",
+        "'' + c.function.arguments",  # Functionary
+        "c.function.arguments",
+    ],
+)
+def test_arguments_are_json_however_a_template_takes_them(written: str) -> None:
+    source = WRITES_ARGUMENTS.replace("WRITTEN", written)
+    assert text(source, HI, CALL, RESULT) == 'Hi{"city": "Rome"}sunny'
+
+
+@pytest.mark.parametrize(
+    ("source", "tool", "expected"),
+    [
+        # Seed-OSS, gpt-oss, and Hermes 2, each with the tool at which it failed.
+        ("{{ tools[0].function.parameters.properties | items | list }}", {}, "[]"),
+        ("{{ 'x' + tools[0].function.description }}", {}, "x"),
+        ("{{ 'x' + tools[0].function.description }}", {"description": None}, "x"),
+        (
+            "{% macro name(type) %}{% if type == 'string' %}str{% else %}"
+            "{% for t in type %}{{ name(t) }}{% endfor %}{% endif %}{% endmacro %}"
+            "{{ name(tools[0].function.parameters.properties.a.type) }}",
+            {"parameters": {"properties": {"a": {"type": ["string", "null"]}}}},
+            "str",
+        ),
+        (
+            "{{ 'x' + tools[0].function.parameters.properties.a.description }}",
+            {"parameters": {"properties": {"a": True}}},
+            "x",
+        ),
+    ],
+)
+def test_a_tool_need_not_have_what_a_template_takes_for_granted(
+    source: str, tool: dict[str, object], expected: str
+) -> None:
+    assert render_tools(source, {"name": "f", **tool}) == expected
+
+
+def test_a_tool_that_a_template_can_read_stays_as_it_came() -> None:
+    tool = {"name": "f", "parameters": {"properties": {"a": {"type": ["string"]}}}}
+    written = render_tools("{{ tools[0].function | tojson }}", tool)
+    assert json.loads(written) == tool

@@ -85,10 +85,17 @@ def render(
         options: dict[str, Any] = {**variables, "tools": None}
         if tools:
             options["tools"] = json.loads(tools)
+        options |= _other_variables(options["tools"] or [])
         if enable_thinking is not None:
             for variable in _THINKING_VARIABLES:
                 options[variable] = enable_thinking
-        chat = _render_with_role_changes(source, messages, options)
+        try:
+            chat = _render_with_role_changes(source, messages, options)
+        except _FAILURES_BY_TOOLS:
+            if not tools:
+                raise
+            options["tools"] = list(map(_complete_tool, options["tools"]))
+            chat = _render_with_role_changes(source, messages, options)
         generation_prompt = _find_generation_prompt(source, chat, options)
         return RenderResult(
             chat.text,
@@ -104,6 +111,56 @@ def render(
         failure = f"fails: {type(error).__name__}: {error}"
     reason = sanitize(failure, multiline=False)[:300].rstrip(".")
     raise UsageError(f"The model's chat template {reason}.", builtin_templates.HINT)
+
+
+_FAILURES_BY_TOOLS = (jinja2.UndefinedError, AttributeError, RecursionError, TypeError)
+
+
+def _complete_tool(tool: Any) -> Any:
+    """A tool with the fields that some templates take for granted.
+
+    In a tool, all but the name may be absent. gpt-oss's template fails without a
+    description, Seed-OSS's without parameters, Hermes's at a list of types.
+    """
+    if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict):
+        return tool
+    function = dict(tool["function"])
+    function["description"] = function.get("description") or ""
+    parameters = _complete_schema(function.get("parameters") or {})
+    parameters = {"type": "object", "properties": {}, "required": []} | parameters
+    return {**tool, "function": {**function, "parameters": parameters}}
+
+
+def _complete_schema(schema: Any) -> dict[str, Any]:
+    """The schema of an argument, with a description, and of one type."""
+    if not isinstance(schema, dict):
+        schema = {}
+    complete = {**schema, "description": schema.get("description") or ""}
+    types = schema.get("type")
+    if isinstance(types, list):
+        named = [each for each in types if each != "null"]
+        complete["type"] = named[0] if named else "null"
+    properties = schema.get("properties")
+    if isinstance(properties, dict):
+        complete["properties"] = {
+            name: _complete_schema(part) for name, part in properties.items()
+        }
+    if isinstance(schema.get("items"), dict):
+        complete["items"] = _complete_schema(schema["items"])
+    return complete
+
+
+def _other_variables(tools: list[Any]) -> dict[str, str]:
+    """What some templates read instead of `tools` and `strftime_now`."""
+    functions = []
+    for tool in tools:
+        if isinstance(tool, dict):
+            functions.append(tool.get("function", tool))
+    return {
+        "functions": json.dumps(functions, ensure_ascii=False, indent=4),
+        # A time of day would make each prompt another one, which no cache holds.
+        "datetime": datetime.now().strftime("%b %d %Y"),
+    }
 
 
 def find_variables(source: str) -> frozenset[str]:
@@ -265,6 +322,9 @@ def _render_text(
 ) -> str:
     tags = thinking_tags.detect_tags(source)
     bodies = [_template_message(message, tags) for message in messages]
+    has_calls = any(message.tool_calls for message in messages)
+    if has_calls and _takes_arguments_as_text(source):
+        bodies = [_with_arguments_as_text(body) for body in bodies]
     if _takes_parts(source):
         bodies = [_with_parts(body) for body in bodies]
     text = _generate(source, bodies, options)
@@ -277,11 +337,16 @@ def _generate(
     source: str, bodies: Sequence[dict[str, Any]], options: Mapping[str, Any]
 ) -> str:
     template, environment = _compile(source)
-    environment.n_steps = 0
     pieces = []
     length = 0
-    options = {"documents": None, "add_generation_prompt": True, **options}
-    for piece in template.generate(messages=list(bodies), **options):
+    variables = {
+        "documents": None,
+        "add_generation_prompt": True,
+        **options,
+        "messages": list(bodies),
+    }
+    environment.begin(variables)
+    for piece in template.generate(variables):
         length += len(piece)
         if length > MAX_PROMPT_CHARS:
             raise ValueError(f"its output exceeds {MAX_PROMPT_CHARS:,} characters")
@@ -293,17 +358,55 @@ def _generate(
 def _takes_parts(source: str) -> bool:
     """Whether a template reads only content in typed parts: it would lose a plain text."""
     body = {"role": "user", "content": "localspec-asks-9417"}
-    return _shows(source, _with_parts(body), body["content"]) and not _shows(
-        source, body, body["content"]
-    )
-
-
-def _shows(source: str, body: dict[str, Any], text: str) -> bool:
-    """Whether a template's output for one message contains the text."""
-    try:
-        return text in _generate(source, [body], {})
-    except Exception:  # a hostile template may raise anything
+    if body["content"] in _render_probe(source, [body]):
         return False
+    return body["content"] in _render_probe(source, [_with_parts(body)])
+
+
+_PROBE_ARGUMENTS = {"localspec_asks": "9417"}
+
+
+@lru_cache(maxsize=4)
+def _takes_arguments_as_text(source: str) -> bool:
+    """Whether a template writes the arguments of a call only if they are JSON text.
+
+    OpenAI's API has them as a text, transformers as an object. Most templates read the
+    object, or both. The others raise an exception, or write it as Python would:
+    `{'city': 'Rome'}`.
+    """
+    call = ToolCall("call00001", "localspec_probe", json.dumps(_PROBE_ARGUMENTS))
+    calling = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [_template_call(call)],
+    }
+    question = {"role": "user", "content": "localspec-asks-9417"}
+    result = {"role": "tool", "content": "9417", "tool_call_id": call.id}
+    written = _render_probe(source, [question, calling, result])
+    if "localspec_asks" in written and str(_PROBE_ARGUMENTS) not in written:
+        return False
+    calling = _with_arguments_as_text(calling)
+    return call.arguments in _render_probe(source, [question, calling, result])
+
+
+def _render_probe(source: str, bodies: Sequence[dict[str, Any]]) -> str:
+    """What a template writes for a chat; empty if it fails."""
+    options = {"bos_token": "", "eos_token": "", "tools": None}
+    try:
+        return _generate(source, bodies, options | _other_variables([]))
+    except Exception:  # a hostile template may raise anything
+        return ""
+
+
+def _with_arguments_as_text(body: dict[str, Any]) -> dict[str, Any]:
+    calls = []
+    for call in body.get("tool_calls", ()):
+        function = call["function"]
+        arguments = function["arguments"]
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        calls.append({**call, "function": {**function, "arguments": arguments}})
+    return {**body, "tool_calls": calls} if calls else body
 
 
 def _with_parts(body: dict[str, Any]) -> dict[str, Any]:
@@ -358,7 +461,11 @@ def _short_id(id_: str) -> str:
 
 
 class _LimitedEnvironment(ImmutableSandboxedEnvironment):
-    """A sandbox that counts the steps of a template."""
+    """A sandbox that counts the steps of a template.
+
+    As in llama.cpp, a template may change a list that it has made. What it is given
+    stays as it is: a chat may be rendered again with the same tools.
+    """
 
     intercepted_binops = frozenset({"*", "**"})
 
@@ -369,7 +476,13 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
             extensions=[_GenerationExtension, loopcontrols],
         )
         self.n_steps = 0
-        self.filters |= {"tojson": _tojson, "count_passes": self._count_passes}
+        self._given: object = None
+        self._given_lists: set[int] | None = None
+        self.filters |= {
+            "tojson": _tojson,
+            "from_json": json.loads,
+            "count_passes": self._count_passes,
+        }
         self.globals |= {
             "raise_exception": _raise_exception,
             "strftime_now": lambda form: datetime.now().strftime(form),
@@ -388,8 +501,23 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
             )
         return template
 
-    def _count_passes(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
+    def begin(self, given: object) -> None:
+        """Begin a rendering with these variables."""
+        self.n_steps = 0
+        self._given = given
+        self._given_lists = None
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        if type(obj) is list and attr in ("append", "pop"):
+            # Most templates change no list, so the given ones are found when one does.
+            if self._given_lists is None:
+                self._given_lists = _find_lists(self._given)
+            return id(obj) not in self._given_lists
+        return super().is_safe_attribute(obj, attr, value)
+
+    def _count_passes(self, items: Iterable[Any] | None) -> Iterator[Any]:
+        """The items of a loop; none of None, as which absent tools are given."""
+        for item in () if items is None else items:
             self._count_steps(1)
             yield item
 
@@ -411,6 +539,20 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
             _check_repetition(left, right)
             _check_repetition(right, left)
         return super().call_binop(context, operator, left, right)
+
+
+def _find_lists(value: object) -> set[int]:
+    """The ids of all lists in the variables of a rendering, which keep them alive."""
+    found: set[int] = set()
+    unread = [value]
+    while unread:
+        part = unread.pop()
+        if isinstance(part, list) and id(part) not in found:
+            found.add(id(part))
+            unread += part
+        elif isinstance(part, dict):
+            unread += part.values()
+    return found
 
 
 def _check_repetition(items: Any, n: Any) -> None:
@@ -442,7 +584,15 @@ def _tojson(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=_to_list,
     )
+
+
+def _to_list(value: Any) -> list[Any]:
+    """What a filter such as `map` returns, as JSON can have it."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 class _GenerationExtension(Extension):
