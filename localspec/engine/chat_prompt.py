@@ -5,9 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,13 +55,20 @@ class Prompt(Struct, frozen=True):
 
 
 _MARK = "\ufdd2"  # A noncharacter: in a text that a person writes, it means nothing.
+_JSON_FIELDS = {(ToolCall, "arguments")}
+"""Fields whose text is JSON, in whose strings characters may be escaped."""
+_ANSWER_FIELDS = {(ChatMessage, "content")}
+"""Fields of an assistant's message that may have an answer's own markers."""
+
+_StructT = TypeVar("_StructT", bound=Struct)
 
 
 class ControlTokenGuard:
-    """Keeps the texts of control tokens in messages from being read as these tokens.
+    """Keeps the texts of a chat from being read as the marks of its prompt.
 
     A page that someone pastes could otherwise end the turn and begin another. Before a
-    template is rendered, such a text gets a mark after its first character; `tokenize`
+    template is rendered, a text of a control token, or of another token that structures
+    prompts (`LlamaVocab.mark_texts`), gets a mark after its first character; `tokenize`
     removes it. For example, a person writes "<end>" and the template ends a turn with
     "<end>". The prompt is "<¦end><end>", where ¦ is the mark. Its tokens are those of
     the plain text "<end>", and the control token.
@@ -71,30 +77,83 @@ class ControlTokenGuard:
     def __init__(self, vocabulary: LlamaVocab, answer_texts: Sequence[str]) -> None:
         """`answer_texts` are texts whose control tokens an answer may contain."""
         self._vocabulary = vocabulary
-        self._find = vocabulary.control_texts.find
+        self._marks = vocabulary.mark_texts
         self._in_answers: set[str] = set()
         for text in answer_texts:
-            for start, end in self._find(text):
+            for start, end in self._marks.find(text):
                 self._in_answers.add(text[start:end])
+
+    def protect_message(self, message: ChatMessage) -> ChatMessage:
+        """The message with every text in it protected.
+
+        Only an answer's own markers in its `content` stay control tokens.
+        """
+        return self._protect_fields(message, is_answer=message.role == "assistant")
+
+    def _protect_fields(self, value: _StructT, *, is_answer: bool = False) -> _StructT:
+        """All fields of any Struct, so that no new one is forgotten."""
+        changes: dict[str, Any] = {}
+        for name in value.__struct_fields__:
+            field = getattr(value, name)
+            place = (type(value), name)
+            if place in _JSON_FIELDS:
+                changes[name] = self.protect_json(field)
+            elif is_answer and place in _ANSWER_FIELDS:
+                changes[name] = self.protect(field, is_answer=True)
+            else:
+                changes[name] = self._protect_value(field)
+        return replace(value, **changes)
+
+    def _protect_value(self, value: Any) -> Any:
+        """Every text in a value of any type, the names in a dict too."""
+        if isinstance(value, str):
+            return self.protect(value)
+        if isinstance(value, Struct):
+            return self._protect_fields(value)
+        if isinstance(value, list | tuple):
+            return type(value)(map(self._protect_value, value))
+        if isinstance(value, dict):
+            return {
+                self.protect(name): self._protect_value(item)
+                for name, item in value.items()
+            }
+        return value
 
     def protect(self, text: str, *, is_answer: bool = False) -> str:
         """The text with its control tokens marked, but for those of an answer."""
         text = text.replace(_MARK, "\ufffd")
         parts: list[str] = []
         done = 0
-        for start, end in self._find(text):
+        exempt_end = 0
+        for start, end in self._marks.find_overlapping(text):
+            if start < exempt_end:
+                continue
             if is_answer and text[start:end] in self._in_answers:
+                exempt_end = end
                 continue
             parts += [text[done : start + 1], _MARK]
             done = start + 1
         return "".join([*parts, text[done:]])
 
     def protect_json(self, text: str) -> str:
-        """The same for a JSON text, in whose strings characters may be escaped."""
-        if "\\" in text:
-            with suppress(ValueError, RecursionError):
-                text = json.dumps(json.loads(text), ensure_ascii=False)
-        return self.protect(text)
+        """The same for a JSON text: the strings in it, and the names of its objects.
+
+        A text that is no JSON is protected as it stands.
+        """
+        if "\\" not in text and not self._has_marks(text):
+            return text
+        try:
+            protected = self._protect_value(json.loads(text))
+            return json.dumps(protected, ensure_ascii=False)
+        except ValueError:
+            return self.protect(text)
+        except RecursionError:
+            raise UsageError(
+                "The tools, or a call's arguments, are nested too deeply."
+            ) from None
+
+    def _has_marks(self, text: str) -> bool:
+        return _MARK in text or any(self._marks.find_overlapping(text))
 
     def tokenize(self, text: str) -> list[int]:
         """Tokens of a prompt: the template's control tokens, and marked ones as text.
@@ -108,7 +167,7 @@ class ControlTokenGuard:
         done = 0  # The end of what is tokenized.
         last_end = 0  # The end of the last control token.
         end_of_text = (len(text), len(text))
-        for start, end in [*self._find(text), end_of_text]:
+        for start, end in [*self._marks.find(text), end_of_text]:
             between = text[last_end:start]
             if _MARK in between:
                 tokens += self._tokenize_part(text[done:last_end], is_first=done == 0)
@@ -303,25 +362,9 @@ class PromptBuilder:
         variables = dict(self._special_texts)
         if level:
             variables["reasoning_effort"] = level
-        protected = list(map(self._protect_message, messages))
+        protected = list(map(self._guard.protect_message, messages))
         return render(
             source, protected, variables, enable_thinking=think, tools=tools, name=name
-        )
-
-    def _protect_message(self, message: ChatMessage) -> ChatMessage:
-        """The message; only an answer's own markers in it are control tokens."""
-        is_answer = message.role == "assistant"
-        return replace(
-            message,
-            content=self._guard.protect(message.content, is_answer=is_answer),
-            tool_calls=tuple(map(self._protect_call, message.tool_calls)),
-        )
-
-    def _protect_call(self, call: ToolCall) -> ToolCall:
-        return replace(
-            call,
-            name=self._guard.protect(call.name),
-            arguments=self._guard.protect_json(call.arguments),
         )
 
     def tokenize(self, prompt: Prompt) -> list[int]:

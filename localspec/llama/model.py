@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from localspec.protocol.wire import ContextSettings
 from localspec.spec import heartbeat
 
 _MAX_SPECIAL = 40_000
-"""The most special tokens in a text; that many take llama.cpp some seconds."""
+"""The most special tokens in a text; that many take a second."""
+_MAX_SPECIAL_AT_ONCE = 256
+"""llama.cpp's time is quadratic in the number of special tokens that it gets at once."""
 _MULTI_AXIS_ROPE = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
 """RoPE types with several position axes."""
 _KV_ITEM_BYTES = {"f32": 4.0, "q8_0/f16": 1.53125, "q8_0": 1.0625, "q4_0": 0.5625}
@@ -48,9 +50,10 @@ class LlamaModel:
         if not self.handle:
             raise library.load_error(path)
         self._buffers = LOG.buffers.by_device()
-        pre_tokenizer = self._text_value("tokenizer.ggml.pre")
         self.vocabulary = LlamaVocab(
-            C.llama_model_get_vocab(self.handle), pre_tokenizer
+            C.llama_model_get_vocab(self.handle),
+            pre_tokenizer=self._text_value("tokenizer.ggml.pre"),
+            template=self.chat_template() + self.chat_template("tool_use"),
         )
         self.n_layer: int = C.llama_model_n_layer(self.handle)
         self.n_embd: int = C.llama_model_n_embd(self.handle)
@@ -140,13 +143,30 @@ class TextFinder:
 
         At each place it is the longest, and none is within another.
         """
+        return self._find(text, overlapping=False)
+
+    def find_overlapping(self, text: str) -> Iterator[tuple[int, int]]:
+        """The same, but another may begin within each."""
+        return self._find(text, overlapping=True)
+
+    def _find(self, text: str, *, overlapping: bool) -> Iterator[tuple[int, int]]:
         at = 0
         while found := self._start.search(text, at):
             start = found.start()
             n = self._length_at(text, start)
+            at = start + 1
             if n:
                 yield start, start + n
-            at = start + max(n, 1)
+                if not overlapping:
+                    at = start + n
+
+    def may_cut(self, text: str, at: int) -> bool:
+        """Whether none of the texts lies across this place."""
+        longest = self._lengths[0] if self._lengths else 0
+        for start in range(max(0, at - longest + 1), at):
+            if start + self._length_at(text, start) > at:
+                return False
+        return True
 
     def _length_at(self, text: str, start: int) -> int:
         """The length of the longest of the texts that begins at `start`; 0 if none."""
@@ -156,12 +176,165 @@ class TextFinder:
         return 0
 
 
+_CONTROL_ATTRIBUTES = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
+_BRACKETED = re.compile(r"<.+>|\[.+\]", re.DOTALL)
+_HTML_TAG = re.compile(r"</?([a-z][a-z0-9]*)>")
+_HTML_ELEMENTS = frozenset(
+    [
+        "a",
+        "abbr",
+        "address",
+        "article",
+        "aside",
+        "audio",
+        "b",
+        "blockquote",
+        "body",
+        "br",
+        "button",
+        "caption",
+        "cite",
+        "code",
+        "col",
+        "dd",
+        "del",
+        "details",
+        "dfn",
+        "div",
+        "dl",
+        "dt",
+        "em",
+        "figure",
+        "footer",
+        "form",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "head",
+        "header",
+        "hr",
+        "html",
+        "i",
+        "iframe",
+        "img",
+        "input",
+        "ins",
+        "kbd",
+        "label",
+        "li",
+        "link",
+        "main",
+        "mark",
+        "meta",
+        "nav",
+        "ol",
+        "option",
+        "p",
+        "pre",
+        "q",
+        "s",
+        "samp",
+        "script",
+        "section",
+        "select",
+        "small",
+        "span",
+        "strong",
+        "style",
+        "sub",
+        "summary",
+        "sup",
+        "svg",
+        "table",
+        "tbody",
+        "td",
+        "textarea",
+        "tfoot",
+        "th",
+        "thead",
+        "title",
+        "tr",
+        "u",
+        "ul",
+        "var",
+        "video",
+    ]
+)
+
+
+def _is_mark(text: str, template: str) -> bool:
+    """Whether a token of the type USER_DEFINED structures a prompt.
+
+    Some are only frequent texts: runs of spaces, and in Gemma's vocabulary the tags of
+    HTML. Those stay tokens in what a person writes, unless the chat template has them.
+
+        <tool_call>   yes   a name in brackets
+        <|"|>         yes   Gemma 4's quotes in a tool call
+        ]~b]          yes   if the template has it: MiniMax's beginning of a message
+        <h1>          no    HTML, unless the template has it
+        \\n\\n\\n        no    white space
+    """
+    if _BRACKETED.fullmatch(text):
+        html = _HTML_TAG.fullmatch(text)
+        is_html = html is not None and html[1] in _HTML_ELEMENTS
+        return text in template or not is_html
+    has_letter = any(map(str.isalpha, text))
+    has_sign = not all(map(str.isalnum, text.replace(" ", "")))
+    return has_letter and has_sign and text in template
+
+
+def _too_many_special() -> PromptTooLongError:
+    message = f"The text has more than {_MAX_SPECIAL:,} special tokens."
+    return PromptTooLongError(message, "Shorten it.")
+
+
+def _split_special(data: bytes, finder: TextFinder) -> list[bytes]:
+    """Parts of a text with some hundred special tokens each.
+
+    All parts but the first begin with a special token, so their tokens are those
+    that they have in the whole text: llama.cpp too splits a text at special tokens
+    before it looks at its words. Where all special tokens overlap, the tokens at an
+    end may be others.
+    """
+    if len(data) <= _MAX_SPECIAL_AT_ONCE:
+        return [data]
+    text = data.decode("utf-8", "surrogateescape")
+    parts: list[str] = []
+    done = 0
+    n_special = 0
+    n_in_part = 0
+    for start, end in finder.find(text):
+        n_special += 1
+        if n_special > _MAX_SPECIAL:
+            raise _too_many_special()
+        n_in_part += 1
+        if n_in_part <= _MAX_SPECIAL_AT_ONCE:
+            continue
+        is_late = n_in_part > 2 * _MAX_SPECIAL_AT_ONCE
+        is_separate = finder.may_cut(text, start) and finder.may_cut(text, end)
+        if is_separate or is_late:
+            parts.append(text[done:start])
+            done = start
+            n_in_part = 1
+    parts.append(text[done:])
+    return [part.encode("utf-8", "surrogateescape") for part in parts]
+
+
 class LlamaVocab:
     """A model's vocabulary. It checks ids, because llama.cpp aborts on invalid ones."""
 
-    def __init__(self, vocab: Any, pre_tokenizer: str = "") -> None:
-        """`pre_tokenizer`: llama.cpp's name of what splits a text into words."""
+    def __init__(
+        self, vocab: Any, *, pre_tokenizer: str = "", template: str = ""
+    ) -> None:
+        """`pre_tokenizer`: llama.cpp's name of what splits a text into words.
+
+        `template` is the source of the model's chat templates.
+        """
         self.handle = vocab
+        self._template = template
         self._long_run = _LONG_RUN
         if pre_tokenizer in _COUNTS_DIGITS_FROM_THE_RIGHT:
             self._long_run = _LONG_RUN_WITHOUT_DIGITS
@@ -238,56 +411,117 @@ class LlamaVocab:
             size = -n
 
     @cached_property
-    def control_texts(self) -> TextFinder:
-        """Finds the texts that `tokenize` reads as control tokens."""
-        return self._find_texts(C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN)
+    def mark_texts(self) -> TextFinder:
+        """Finds the texts of tokens that structure a prompt.
+
+        These are the control tokens, and the `text_marks`.
+        """
+        texts = self._find_texts(_CONTROL_ATTRIBUTES)
+        return TextFinder([*texts, *self._user_defined_marks])
+
+    @cached_property
+    def text_marks(self) -> TextFinder:
+        """Finds the texts of marks that llama.cpp reads as tokens in every text.
+
+        They have the type USER_DEFINED, as Qwen's `<tool_call>` and Gemma 4's
+        `<|channel>`.
+        """
+        return TextFinder(self._user_defined_marks)
+
+    @cached_property
+    def _user_defined_marks(self) -> list[str]:
+        texts = self._find_texts(C.LLAMA_TOKEN_ATTR_USER_DEFINED)
+        return [text for text in texts if _is_mark(text, self._template)]
 
     @cached_property
     def _special_texts(self) -> TextFinder:
-        """Finds the texts of other added tokens too.
+        """Finds all texts that llama.cpp reads as one token before it splits words."""
+        attributes = _CONTROL_ATTRIBUTES | C.LLAMA_TOKEN_ATTR_USER_DEFINED
+        return TextFinder(self._find_texts(attributes))
 
-        llama.cpp's time is quadratic in the number of all of these.
-        """
-        control = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
-        return self._find_texts(control | C.LLAMA_TOKEN_ATTR_USER_DEFINED)
+    @cached_property
+    def _plain_special_texts(self) -> TextFinder:
+        """Those that it reads so with `parse_special` off, too."""
+        return TextFinder(self._find_texts(C.LLAMA_TOKEN_ATTR_USER_DEFINED))
 
-    def _find_texts(self, attributes: int) -> TextFinder:
-        return TextFinder(
-            self.token_text(token).decode("utf-8", "replace")
-            for token in range(self.n_tokens)
-            if C.llama_vocab_get_attr(self.handle, token) & attributes
-        )
+    def _find_texts(self, attributes: int) -> list[str]:
+        found: list[str] = []
+        for token in range(self.n_tokens):
+            if C.llama_vocab_get_attr(self.handle, token) & attributes:
+                found.append(self.token_text(token).decode("utf-8", "replace"))
+        return found
 
     def tokenize(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Tokens of a text, with BOS if the model uses one; special tokens are parsed.
 
-        The EOS that some files add (tokenizer.ggml.add_eos_token, from training) is
-        left out: no prompt ends with it. Raises PromptTooLongError for a text with very
-        many of these.
+        Without `parse_special` none of the `mark_texts` becomes a token. The EOS that
+        some files add (tokenizer.ggml.add_eos_token, from training) is left out: no
+        prompt ends with it. Raises PromptTooLongError for a text with very many special
+        tokens.
         """
-        if parse_special and len(text) > 3 * _MAX_SPECIAL:
-            found = islice(self._special_texts.find(text), _MAX_SPECIAL + 1)
-            if sum(1 for _ in found) > _MAX_SPECIAL:
-                raise PromptTooLongError(
-                    f"The text has more than {_MAX_SPECIAL:,} special tokens.",
-                    "Shorten it.",
-                )
-        return self._tokenize_runs(
-            text.encode("utf-8", "replace"),
+        first = text
+        others: list[str] = []
+        if not parse_special:
+            first, *others = self._split_at_marks(text)
+        tokens = self._tokenize_data(
+            first.encode("utf-8", "replace"),
             add_special=add_special,
             parse_special=parse_special,
         )
+        return tokens + self._continue_all(others)
+
+    def _continue_all(self, parts: Iterable[str]) -> list[int]:
+        """Tokens of parts of a text that follow another part."""
+        tokens: list[int] = []
+        tokens_of_parts: dict[str, list[int]] = {}
+        for part in parts:
+            if part not in tokens_of_parts:
+                tokens_of_parts[part] = self._continue(part)
+            tokens += tokens_of_parts[part]
+        return tokens
+
+    def _split_at_marks(self, text: str) -> list[str]:
+        """Parts of a text in which none of the `text_marks` is complete.
+
+        Each is cut after its first character: of "a <think> b" the parts are "a <" and
+        "think> b". llama.cpp reads a token in the whole, even with `parse_special` off.
+        """
+        parts: list[str] = []
+        done = 0
+        for start, _ in self.text_marks.find_overlapping(text):
+            if len(parts) >= _MAX_SPECIAL:
+                raise _too_many_special()
+            parts.append(text[done : start + 1])
+            done = start + 1
+        return [*parts, text[done:]]
+
+    def _tokenize_data(
+        self, data: bytes, *, add_special: bool, parse_special: bool
+    ) -> list[int]:
+        """All texts pass here on their way to llama.cpp, in parts that it reads quickly.
+
+        Raises PromptTooLongError for very many special tokens.
+        """
+        finder = self._plain_special_texts
+        if parse_special:
+            finder = self._special_texts
+        tokens: list[int] = []
+        for i, part in enumerate(_split_special(data, finder)):
+            tokens += self._tokenize_runs(
+                part, add_special=add_special and i == 0, parse_special=parse_special
+            )
+        return tokens
 
     def tokenize_plain(self, data: bytes) -> list[int]:
-        """Tokens of UTF-8 without BOS, in which nothing is a special token.
+        """Tokens of UTF-8 that the model writes, without BOS and control tokens.
 
         Empty if llama.cpp cannot tokenize it.
         """
         try:
-            return self._tokenize_runs(data, add_special=False, parse_special=False)
-        except EngineError:
+            return self._tokenize_data(data, add_special=False, parse_special=False)
+        except (EngineError, PromptTooLongError):
             return []
 
     def _tokenize_runs(
@@ -382,9 +616,12 @@ class LlamaVocab:
         return None
 
     def tokenize_continuation(self, text: str) -> list[int]:
-        """Tokens of a text that continues another; none of them is special."""
+        """Tokens of a text that continues another; none of them is a mark."""
+        return self._continue_all(self._split_at_marks(text))
+
+    def _continue(self, text: str) -> list[int]:
         data = text.encode("utf-8", "replace")
-        tokens = self.tokenize_plain(data)
+        tokens = self._tokenize_data(data, add_special=False, parse_special=False)
         if b"".join(map(self.text_piece, tokens)) == data:
             return tokens
         # This tokenizer puts a space before a text.

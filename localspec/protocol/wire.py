@@ -302,7 +302,7 @@ class TokenizeCommand(Struct, frozen=True):
 
     text: str
     add_special: bool = False  # Add the tokens that the model's prompts begin with.
-    parse_special: bool = True  # Read the names of control tokens as these tokens.
+    parse_special: bool = True  # Read the texts of control tokens as these tokens.
     pieces: bool = False
 
 

@@ -399,7 +399,7 @@ _WORDS += [bytes([letter]) for letter in b"<>dnerst"]  # of the control tokens' 
 class ToyVocabulary:
     """A vocabulary of two control tokens and a few pieces; the longest match first."""
 
-    control_texts = TextFinder(text.decode() for text in _CONTROLS.values())
+    mark_texts = TextFinder(text.decode() for text in _CONTROLS.values())
 
     n_tokens = 2 + len(_WORDS)
 

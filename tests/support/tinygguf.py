@@ -57,6 +57,8 @@ class Model(Struct):
     tokenizer: str = "llama"
     controls: Sequence[str] = ()
     """The words that are control tokens; the last one ends a turn."""
+    user_defined: Sequence[str] = ()
+    """The words that llama.cpp finds before it splits a text into words."""
     template: str = ""
     add_eos: bool = False
     mask: int | None = None
@@ -95,6 +97,13 @@ class Model(Struct):
         rows = values.ndim > 1 and not values.shape[-1] % 32
         return self.kind is not Kind.F32 and rows and name not in self.exact
 
+    def _type_of(self, word: str) -> TokenType:
+        if word in self.controls:
+            return TokenType.CONTROL
+        if word in self.user_defined:
+            return TokenType.USER_DEFINED
+        return TokenType.NORMAL
+
     def _write_vocabulary(self, writer: GGUFWriter) -> None:
         if self.mask is not None:
             writer.add_mask_token_id(self.mask)
@@ -105,10 +114,7 @@ class Model(Struct):
             TokenType.CONTROL,
             *[TokenType.BYTE] * 256,
         ]
-        types += [
-            TokenType.CONTROL if token in self.controls else TokenType.NORMAL
-            for token in tokens[len(types) :]
-        ]
+        types += [self._type_of(token) for token in tokens[len(types) :]]
         writer.add_tokenizer_model(self.tokenizer)
         if self.tokenizer == "none":
             writer.add_uint32(f"{self.arch}.vocab_size", len(tokens))
