@@ -18,7 +18,14 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from localspec import __version__, config, draft_kinds, extras, paths
+from localspec import (
+    __version__,
+    config,
+    draft_kinds,
+    extras,
+    paths,
+    sqlite_damage,
+)
 from localspec.chat.history import schema
 from localspec.doctor import llama_build
 from localspec.doctor.findings import Finding, ok, problem, redact
@@ -369,8 +376,8 @@ def check_chats() -> Iterator[Finding]:
         return
     try:
         yield from _check_database(path)
-    except schema.DATABASE_ERRORS as error:
-        if not schema.is_corrupt(error):
+    except sqlite_damage.DATABASE_ERRORS as error:
+        if not sqlite_damage.is_damage(error):
             raise
         fix = "localspec doctor --fix recovers what it can read and keeps the damaged file"
         yield problem("chats-damaged", f"the chat database is damaged: {path}", fix)

@@ -553,9 +553,11 @@ class LlamaVocab:
                 tokens += new[:n_tokens]
             else:
                 # The tokens before this place may differ from those of the whole run.
-                n_bytes = _character_start(piece, len(piece) - _RUN_MARGIN)
-                piece = piece[:n_bytes]
-                tokens += self._tokenize(piece, add_special and is_first, False)
+                n_bytes = self._forced_cut(piece, run.start() - at)
+                new = self._tokenize(
+                    piece[:n_bytes], add_special and is_first, parse_special
+                )
+                tokens += new
             at += n_bytes
             run = self._long_run.search(data, at)
         is_first = at == 0
@@ -614,6 +616,23 @@ class LlamaVocab:
             if start < ends[i] <= last and _may_cut(data, ends[i]):
                 return i + 1, ends[i]
         return None
+
+    def _forced_cut(self, data: bytes, start: int) -> int:
+        """Where to cut `data` if `_find_cut` finds no place in the run from `start` on.
+
+        It is as near to the end, and in no special token: half of one would be text. A
+        run may be one of these itself, in a damaged file; then the cut is behind it.
+        """
+        cut = _character_start(data, len(data) - _RUN_MARGIN)
+        n_before = len(data[start:cut].decode("utf-8", "replace"))
+        run = data[start:].decode("utf-8", "replace")
+        for begin, end in self._special_texts.find(run):
+            if begin >= n_before:
+                break
+            if end > n_before:
+                inner = begin if begin else end
+                return start + len(run[:inner].encode())
+        return cut
 
     def tokenize_continuation(self, text: str) -> list[int]:
         """Tokens of a text that continues another; none of them is a mark."""

@@ -12,13 +12,14 @@ import json
 import platform
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field, to_builtins
 
+from localspec import sqlite_damage
 from localspec.machine import device_detection, installed_llama_cpp
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.protocol.json_values import from_json
@@ -190,38 +191,55 @@ class MeasurementStore:
         return self._write(key, {"memory": to_builtins(memory)})
 
     def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
-        try:
-            with self._open() as db:
-                return db.execute(query, values).fetchall()
-        except (sqlite3.Error, OSError):
-            return []
+        found: list[tuple[Any, ...]] = []
+
+        def select(db: sqlite3.Connection) -> None:
+            found.extend(db.execute(query, values).fetchall())
+
+        self._run(select)
+        return found
 
     def _write(self, key: str, rows: Mapping[str, Any]) -> bool:
+        def insert(db: sqlite3.Connection) -> None:
+            for table, body in rows.items():
+                text = json.dumps(body, separators=(",", ":"))
+                db.execute(
+                    f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT (key) "
+                    "DO UPDATE SET said = excluded.said, at = excluded.at",
+                    (key, text, time.time()),
+                )
+
+        return self._run(insert)
+
+    def _run(self, work: Callable[[sqlite3.Connection], None]) -> bool:
+        """Run `work` as one transaction; return whether it ran.
+
+        A damaged file is set aside, and `work` runs on an empty one.
+        """
         try:
-            with self._open() as db, db:
-                for table, body in rows.items():
-                    text = json.dumps(body, separators=(",", ":"))
-                    db.execute(
-                        f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT (key) "
-                        "DO UPDATE SET said = excluded.said, at = excluded.at",
-                        (key, text, time.time()),
-                    )
-        except (sqlite3.Error, OSError):
+            self._run_once(work)
+        except (OSError, *sqlite_damage.DATABASE_ERRORS) as error:
+            if not (sqlite_damage.is_damage(error) and self._set_aside()):
+                return False
+        else:
+            return True
+        try:
+            self._run_once(work)
+        except (OSError, *sqlite_damage.DATABASE_ERRORS):
             return False
         return True
 
-    @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _run_once(self, work: Callable[[sqlite3.Connection], None]) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(self._connect()) as db, db:
+            work(db)
+
+    def _set_aside(self) -> bool:
         try:
-            db = self._connect()
-        except sqlite3.OperationalError:
-            raise  # It is locked, or the disk is full.
-        except sqlite3.DatabaseError:
             self._path.replace(self._path.with_suffix(".damaged"))
-            db = self._connect()
-        with closing(db):
-            yield db
+        except OSError:
+            return False
+        return True
 
     def _connect(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT)

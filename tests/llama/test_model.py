@@ -164,3 +164,24 @@ def test_a_continuation_says_its_text_and_nothing_else(
     for vocabulary in (words, bpe):
         tokens = vocabulary.tokenize_continuation(text)
         assert b"".join(map(vocabulary.piece, tokens)).decode() == text
+
+
+@pytest.mark.parametrize("mark", ["\u0301", "\u093f"])
+def test_control_tokens_beside_a_run_without_a_place_to_cut_stay_control_tokens(
+    mark: str, pre_tokenizer: LlamaVocab
+) -> None:
+    """No word ends among combining marks, so the run is cut wherever 8,192 bytes end."""
+    name = "<|endoftext|>"
+    (control,) = pre_tokenizer.tokenize(name, add_special=False)
+    run = mark * 6_000
+
+    for n_before in (0, 1_500, 3_580, 3_584, 3_590, 4_000):
+        text = f"{name}Hi {name} {run[:n_before]}{name}{run[n_before:]}{name} Bye"
+        tokens = pre_tokenizer.tokenize(text, add_special=False)
+
+        assert tokens.count(control) == 4
+        shown = (pre_tokenizer.piece(token) for token in tokens)
+        assert b"".join(shown).decode() == text.replace(name, "")
+
+    plain = pre_tokenizer.tokenize(text, add_special=False, parse_special=False)
+    assert control not in plain

@@ -404,3 +404,25 @@ def test_a_model_with_a_damaged_row_answers_and_is_measured_again(zoo: Zoo) -> N
         (record,) = store.read_all()
         assert record.measured is None
         assert answer() is not None
+
+
+@pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.long)])
+def test_after_a_flipped_bit_anywhere_costs_are_saved_again(
+    step: int, tmp_path: Path
+) -> None:
+    """That holds for names of columns, too, which SQLite does not check."""
+    rows = Rows(tmp_path)
+    rows.close()
+    path = tmp_path / "measured.sqlite"
+    body = path.read_bytes()
+    names = [body.index(name) + 1 for name in (b"key TEXT", b"said TEXT", b"at REAL")]
+    newer = range(60, 64)  # A file of a later version is left alone.
+    for at in [*names, *range(0, len(body), step)]:
+        if at in newer:
+            continue
+        path.write_bytes(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+
+        rows.store.read_all()
+
+        assert rows.store.write_costs(rows.key, MeasuredCosts(**ROW), READS), at
+        assert rows.store.read_costs(rows.key) == MeasuredCosts(**ROW), at

@@ -107,6 +107,10 @@ PASSING = {
         [Fault("gzip")],
         starts=[0, 0],
     ),
+    "a size of 4,500 digits after a drop": PassingFailure(
+        [Fault("drop", after=MIB), Fault("digits")],
+        starts=[0, MIB, MIB],
+    ),
     "no length": PassingFailure(
         [Fault("chunked")],
         starts=[0],

@@ -52,6 +52,7 @@ class Fault:
     * norange: the whole file, whatever range was requested.
     * status, json, portal: another response.
     * chunked, endless: no length; and then zeros without end.
+    * digits: the file's size, which a partial answer names, has 4,500 digits.
     * gzip: a header says that the bytes are compressed.
     """
     after: int = 0
@@ -373,6 +374,8 @@ class _Handler(BaseHTTPRequestHandler):
             status = 206
             last = start + len(data) - 1
             headers["Content-Range"] = f"bytes {start}-{last}/{total}"
+            if kind == "digits":
+                headers["Content-Range"] = f"bytes {start}-{last}/{'1' * 4500}"
         if kind == "gzip":
             headers["Content-Encoding"] = "gzip"
         has_length = kind not in ("chunked", "endless")

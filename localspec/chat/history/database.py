@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from localspec import sqlite_damage
 from localspec.chat.history import repair, schema
 from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from localspec.protocol.events import Notice
@@ -73,14 +74,14 @@ class HistoryDatabase:
                 self._reopen_if_replaced()
                 with _transaction(self._connection, begin) as connection:
                     return work(connection)
-            except schema.DATABASE_ERRORS as error:
-                if self.write_error is not None or not schema.is_corrupt(error):
+            except sqlite_damage.DATABASE_ERRORS as error:
+                if self.write_error is not None or not sqlite_damage.is_damage(error):
                     raise to_user_error(error, self.path) from error
             self._repair()
             try:
                 with _transaction(self._connection, begin) as connection:
                     return work(connection)
-            except schema.DATABASE_ERRORS as error:
+            except sqlite_damage.DATABASE_ERRORS as error:
                 raise to_user_error(error, self.path) from error
 
     def _open(self, *, create: bool) -> sqlite3.Connection:
@@ -92,7 +93,7 @@ class HistoryDatabase:
             return _open_empty()
         try:
             return self._open_for_writing()
-        except (OSError, *schema.DATABASE_ERRORS) as error:
+        except (OSError, *sqlite_damage.DATABASE_ERRORS) as error:
             self.write_error = to_user_error(error, self.path)
         except InUseError as error:
             self.write_error = error
@@ -100,9 +101,10 @@ class HistoryDatabase:
             raise self.write_error
         try:
             return schema.open_read_only(self.path)
-        except schema.DATABASE_ERRORS as error:
-            if "no such table" in str(error):
-                # The disk was full when the file was created.
+        except sqlite_damage.DATABASE_ERRORS as error:
+            if sqlite_damage.is_damage(error):
+                # It could not be repaired, or its tables could not be made: the disk
+                # is full, say.
                 raise self.write_error from error
             raise to_user_error(error, self.path) from error
 
@@ -110,8 +112,8 @@ class HistoryDatabase:
         create_private_file(self.path)
         try:
             connection = schema.open_for_writing(self.path)
-        except schema.DATABASE_ERRORS as error:
-            if not schema.is_corrupt(error):
+        except sqlite_damage.DATABASE_ERRORS as error:
+            if not sqlite_damage.is_damage(error):
                 raise
             self._add_repair_notice(repair.repair_file(self.path))
             connection = schema.open_for_writing(self.path)
@@ -131,7 +133,7 @@ class HistoryDatabase:
         self._connection.close()
         try:
             self._add_repair_notice(repair.repair_file(self.path))
-        except (OSError, *schema.DATABASE_ERRORS) as error:
+        except (OSError, *sqlite_damage.DATABASE_ERRORS) as error:
             self._reopen()
             raise to_user_error(error, self.path) from error
         self._reopen()

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import time
-from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from localspec import data_files
+from localspec import data_files, sqlite_damage
 from localspec.chat.history import schema
 
 _LOCK_TIMEOUT = 20.0  # Seconds to wait for another process that repairs the same file.
+_PAGE_SIZE = 4096  # SQLite's default; no file of ours has another.
+_FORMAT_BYTES = slice(18, 20)
+"""Of SQLite's header: 2 and 2 if there may be a write-ahead log."""
+_VALID_FOR_BYTES = slice(92, 96)
+"""If not equal to the counter of changes, SQLite takes the size from the file."""
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {
+    "INTEGER": (int,),
+    "REAL": (float, int),
+    "TEXT": (str,),
+    "BLOB": (bytes,),
+}
 _MAX_ROWID_GAP = 1_000_000  # The most row ids to try one by one across a damaged part.
 
 
@@ -47,7 +59,7 @@ def _is_intact(path: Path) -> bool:
     try:
         with closing(schema.open_read_only(path)) as connection:
             schema.check_integrity(connection)
-    except schema.DATABASE_ERRORS:
+    except sqlite_damage.DATABASE_ERRORS:
         return False
     return True
 
@@ -104,19 +116,64 @@ def _copy_readable_rows(damaged: Path, new: Path) -> int:
     """Copy all readable rows. Returns the number of chats."""
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         schema.create_tables(connection)
+        first_page = new.read_bytes()[:_PAGE_SIZE]
         connection.execute("BEGIN")
-        with (
-            suppress(*schema.DATABASE_ERRORS),
-            closing(_open_damaged(damaged)) as source,
-        ):
-            for table in ("chats", "turns", "events"):
-                _copy_table(source, connection, table)
-            (name,) = source.execute("SELECT name FROM state").fetchone()
-            connection.execute("UPDATE state SET name = ?", (str(name),))
+        if not _has_our_tables(damaged, connection):
+            with _with_first_page(damaged, first_page) as mended:
+                _copy_tables(mended, connection)
+        _copy_tables(damaged, connection)
         _restore_references(connection)
         connection.execute("COMMIT")
         (chats,) = connection.execute("SELECT count(*) FROM chats").fetchone()
     return int(chats)
+
+
+def _has_our_tables(damaged: Path, connection: sqlite3.Connection) -> bool:
+    """Whether the first page of the file, which names the tables, seems undamaged."""
+    with (
+        suppress(*sqlite_damage.DATABASE_ERRORS),
+        closing(_open_damaged(damaged)) as source,
+    ):
+        return schema.read_tables(source) == schema.read_tables(connection)
+    return False
+
+
+@contextmanager
+def _with_first_page(damaged: Path, first_page: bytes) -> Iterator[Path]:
+    """A copy of the damaged file with the first page of a new one, while this lasts.
+
+    The first page holds the header, and where the rows of each table begin. In every
+    file of ours the tables were made in one order, so both are as in a new file.
+    """
+    copy = damaged.with_name(f"{damaged.name}.first-page")
+    copied_log = _add_suffix(copy, "-wal")
+    try:
+        with suppress(OSError):  # The disk may be full: then this copy is missing.
+            shutil.copyfile(damaged, copy)
+            log = _add_suffix(damaged, "-wal")
+            if log.exists():
+                shutil.copyfile(log, copied_log)
+            page = bytearray(first_page)
+            page[_FORMAT_BYTES] = b"\2\2"
+            page[_VALID_FOR_BYTES] = b"\xff" * 4
+            with copy.open("r+b") as file:
+                file.write(page)
+        yield copy
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            _add_suffix(copy, suffix).unlink(missing_ok=True)
+
+
+def _copy_tables(damaged: Path, connection: sqlite3.Connection) -> None:
+    """Copy the readable rows that are not there yet, and the database's id."""
+    with (
+        suppress(*sqlite_damage.DATABASE_ERRORS),
+        closing(_open_damaged(damaged)) as source,
+    ):
+        for table in ("chats", "turns", "events"):
+            _copy_table(source, connection, table)
+        (name,) = source.execute("SELECT name FROM state").fetchone()
+        connection.execute("UPDATE state SET name = ?", (str(name),))
 
 
 def _open_damaged(path: Path) -> sqlite3.Connection:
@@ -134,12 +191,27 @@ def _copy_table(
     version's row of 9 columns fills the first 9.
     """
     names = schema.list_columns(connection, table)
+    types = schema.list_types(connection, table)
     for row in _iterate_rows(source, table):
+        if not _may_be_row(row, types):
+            continue
         columns = ",".join(names[: len(row)])
         values = ",".join("?" * len(row))
         insert = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({values})"
-        with suppress(*schema.DATABASE_ERRORS):  # A value is invalid.
+        with suppress(*sqlite_damage.DATABASE_ERRORS):  # A value is invalid.
             connection.execute(insert, row)
+
+
+def _may_be_row(row: Sequence[object], types: Sequence[str]) -> bool:
+    """Whether the values are of the columns' types, but for one that is damaged.
+
+    A damaged number of a page leads to rows of another table, of which many are not.
+    """
+    n_wrong = 0
+    for value, declared in zip(row, types, strict=False):
+        if value is not None and not isinstance(value, _PYTHON_TYPES[declared]):
+            n_wrong += 1
+    return n_wrong <= 1
 
 
 def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
@@ -159,7 +231,7 @@ def _iterate_rows(source: sqlite3.Connection, table: str) -> Iterator[tuple[Any,
     end = min(first_after, last_before + _MAX_ROWID_GAP)
     query = f"SELECT * FROM {table} WHERE rowid = ?"
     for id_ in range(last_before + 1, end):
-        with suppress(*schema.DATABASE_ERRORS):
+        with suppress(*sqlite_damage.DATABASE_ERRORS):
             row = source.execute(query, (id_,)).fetchone()
             if row is not None:
                 yield row
@@ -179,7 +251,7 @@ def _scan(
                 return False
             seen.add(id_)
             yield tuple(row)
-    except schema.DATABASE_ERRORS:
+    except sqlite_damage.DATABASE_ERRORS:
         return False
     return True
 

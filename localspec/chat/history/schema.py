@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 from localspec.errors import InUseError
+from localspec.sqlite_damage import damage_error
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
@@ -32,10 +33,6 @@ TABLES = {
 orders all rows.
 """
 
-_CORRUPT_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
-_SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)
-"""A read beyond the end of a file that was truncated."""
-
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the file and create its tables if it is new.
@@ -50,13 +47,17 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
                 "The chats were written by a newer localspec.",
                 "They are read-only here; update localspec to write.",
             )
-        if version == SCHEMA_VERSION and path.stat().st_size <= MAX_CHECKED_BYTES:
-            check_integrity(connection)  # before anything is written to it
+        if version == SCHEMA_VERSION:
+            # Before anything is written to it.
+            check_tables(connection)
+            if path.stat().st_size <= MAX_CHECKED_BYTES:
+                check_integrity(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
         if version < SCHEMA_VERSION:
             create_tables(connection)
+            check_tables(connection)
     except BaseException:
         connection.close()
         raise
@@ -89,34 +90,47 @@ def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
 
 
+def list_types(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Return the declared types of the columns, such as TEXT."""
+    return [
+        kind for _, _, kind, *_ in connection.execute(f"PRAGMA table_info({table})")
+    ]
+
+
+def read_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, int]]:
+    """The statement that makes each table, and the page where its rows begin."""
+    found: dict[str, tuple[str, int]] = {}
+    query = "SELECT name, sql, rootpage FROM sqlite_schema WHERE type = 'table'"
+    for name, sql, root in connection.execute(query):
+        found[str(name)] = (" ".join(str(sql).split()), root)
+    return found
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError if a table is not as `create_tables` makes it.
+
+    SQLite's own check reads no names: to it, a table `chats` with a column `paiq` is
+    as good as any.
+    """
+    found = read_tables(connection)
+    for name, columns in TABLES.items():
+        sql, _ = found.get(name, ("", 0))
+        if sql != " ".join(f"CREATE TABLE {name} ({columns})".split()):
+            raise damage_error(f"the table {name} is damaged")
+
+
 def check_integrity(connection: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError if the file is damaged."""
+    check_tables(connection)
     try:
         (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     except UnicodeDecodeError:  # The result quotes damaged text.
-        raise _corrupt_error("not ok") from None
+        raise damage_error("not ok") from None
     if result != "ok":
-        raise _corrupt_error(str(result))
+        raise damage_error(str(result))
     (n_states,) = connection.execute("SELECT count(*) FROM state").fetchone()
     if n_states != 1:
-        raise _corrupt_error(str(result))
-
-
-DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""The errors of a damaged database.
-
-UnicodeDecodeError: SQLite's error message is damaged too.
-"""
-
-
-def is_corrupt(error: Exception) -> bool:
-    if isinstance(error, UnicodeDecodeError):
-        return True
-    code = getattr(error, "sqlite_errorcode", 0)
-    if code == sqlite3.SQLITE_ERROR:  # A table or a column may be missing.
-        return str(error).startswith("no such")
-    primary_code = code & 0xFF
-    return primary_code in _CORRUPT_CODES or code == _SHORT_READ_CODE
+        raise damage_error(str(result))
 
 
 def advance_clock(connection: sqlite3.Connection) -> int:
@@ -129,12 +143,6 @@ def advance_clock(connection: sqlite3.Connection) -> int:
 def read_database_id(connection: sqlite3.Connection) -> str:
     (name,) = connection.execute("SELECT name FROM state").fetchone()
     return str(name)
-
-
-def _corrupt_error(message: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(message)
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
 
 
 def _open_checked(uri: str) -> sqlite3.Connection:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, to_builtins
 
-from localspec import data_files, paths
+from localspec import data_files, paths, sqlite_damage
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import records, schema
 from localspec.chat.history.database import HistoryDatabase
@@ -315,10 +315,13 @@ class SearchIndex:
             with closing(connection) as index:
                 self._update(database, index)
                 return [key for (key,) in index.execute(query, (match,))]
-        except sqlite3.OperationalError:  # no FTS5; in use
-            return None
-        except (sqlite3.DatabaseError, OSError):
+        except OSError:
             self.delete()
+            return None
+        except sqlite_damage.DATABASE_ERRORS as error:
+            # Otherwise it is in use. (Without FTS5 it is empty, and not missed.)
+            if sqlite_damage.is_damage(error):
+                self.delete()
             return None
 
     def delete(self) -> bool:

@@ -12,6 +12,11 @@ _NORMAL_KIND = 1  # The kinds are numbers of tokenizer.ggml.token_type.
 _KINDS_WITHOUT_TEXT = (2, 3, 5)
 """Unknown, control and unused tokens."""
 _BYTE_KIND = 6
+_BYTES_BY_TEXT = {b"<0X%02X>" % byte: bytes((byte,)) for byte in range(256)}
+"""The bytes of byte tokens, by their text in upper case: `<0x0a>` and `<0x0A>` are one.
+
+Another text, such as `<0xZZ>` in a damaged file, is no byte and stays as it is.
+"""
 _UNPRINTABLE_BYTES = (*range(33), *range(127, 161), 173)
 _GPT2_BYTES = {256 + n: chr(byte) for n, byte in enumerate(_UNPRINTABLE_BYTES)}
 """GPT-2's vocabularies have the characters from 256 on for unprintable bytes, in order.
@@ -62,8 +67,8 @@ def _decode_tokens(tokenizer: TokenizerMetadata) -> TokenBytes:
     kinds = vocabulary.types or (_NORMAL_KIND,) * len(texts)
     for token, (kind, text) in enumerate(zip(kinds, texts, strict=True)):
         piece = normal[token] if kind == _NORMAL_KIND else text
-        if kind == _BYTE_KIND and text.startswith(b"<0x") and len(text) == 6:
-            piece = bytes.fromhex(text[3:5].decode("ascii", "replace"))
+        if kind == _BYTE_KIND:
+            piece = _BYTES_BY_TEXT.get(text.upper(), text)
         if token in silent or kind in _KINDS_WITHOUT_TEXT:
             piece = b""
         pieces.append(piece)

@@ -33,7 +33,9 @@ from localspec.models.hub.cancellation import (
 )
 from localspec.models.hub.network_errors import error_for_status, network_error
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", re.ASCII)
+"""No file has more than 10^18 bytes; Python refuses to read numbers of 4,301 digits."""
+_CONTENT_LENGTH = re.compile(r"\d{1,18}", re.ASCII)
 _QUEUED_CHUNKS = 64
 _EXPIRED_LINK_STATUSES = (401, 403, 404, 410)
 
@@ -125,7 +127,8 @@ class ResponseStream:
             raise RetryableError("The server used an encoding that was not requested.")
         if status == 200:
             length = headers.get("Content-Length", "")
-            self.file_size = int(length) if length.isdigit() else None
+            has_length = _CONTENT_LENGTH.fullmatch(length) is not None
+            self.file_size = int(length) if has_length else None
             return
         if status == 206:
             content_range = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))

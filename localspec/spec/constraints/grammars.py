@@ -2,7 +2,7 @@
 
 The package is optional. Every text that satisfies a schema has the separators of Python's json.dumps, and of an
 object with `properties` only these. What llguidance does not know is refused;
-annotations are ignored.
+annotations are ignored, and so are formats that it does not know.
 """
 
 from __future__ import annotations
@@ -56,6 +56,23 @@ _ANNOTATIONS = frozenset(
         "$id",
     }
 )
+_ENFORCED_FORMATS = frozenset(
+    {
+        "date",
+        "date-time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "time",
+        "uri",
+        "uuid",
+    }
+)
+"""Values of `format` that llguidance knows. By the specification a format is an
+annotation, and any other, such as OpenAPI's `int64` and `password`, stays one.
+"""
 _HINTS = frozenset({"discriminator"})
 """OpenAPI's, beside `oneOf`.
 
@@ -295,9 +312,16 @@ def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what allows and forbids nothing."""
     kept: dict[str, Any] = {}
     for key, value in schema.items():
-        if key not in _HINTS and value not in _ALWAYS_TRUE.get(key, ()):
-            kept[key] = value
+        if key in _HINTS or value in _ALWAYS_TRUE.get(key, ()):
+            continue
+        if key == "format" and not _is_enforced_format(value):
+            continue
+        kept[key] = value
     return kept
+
+
+def _is_enforced_format(value: object) -> bool:
+    return isinstance(value, str) and value in _ENFORCED_FORMATS
 
 
 def _close_object(schema: dict[str, Any]) -> dict[str, Any]:

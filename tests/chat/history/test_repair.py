@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.history import ChatHistory, repair
+from localspec.chat.history import ChatHistory, repair, schema
 from localspec.errors import LocalspecError, StorageError
 from tests.chat.saved_chats import put, said
 
@@ -91,6 +91,73 @@ def test_a_page_costs_its_own_chats(
         read = {turn for turns in found.values() for turn in turns}
         every = {turn for turns in chats.values() for turn in turns}
         assert len(read & every) >= len(every) * 0.5 or page <= 4, page
+
+
+def list_names() -> list[bytes]:
+    """Every name that the tables of a history file have, each as its statement has it."""
+    names: list[bytes] = []
+    for table, columns in schema.TABLES.items():
+        names.append(f"CREATE TABLE {table} (".encode())
+        for column in columns.partition(", UNIQUE")[0].split(","):
+            words = column.split()
+            names.append(" ".join(words[:2]).encode())
+    return names
+
+
+def test_a_damaged_name_of_any_table_or_column_loses_no_chat(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
+    """SQLite's own check does not read names, and no row can be written any more."""
+    body, chats = whole
+    names = list_names()
+    assert len(names) == 4 + 12 + 12 + 4 + 2
+    for name in names:
+        last = name.rindex(b" (") if name.endswith(b"(") else name.index(b" ")
+        at = body.index(name) + last - 1
+        harmed = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+        path = laid(tmp_path, harmed)
+
+        found = works(path, harmed)
+
+        assert found == chats, name
+        assert list(path.parent.glob("chats.sqlite.corrupt-*")), name
+
+
+STRIDES = [31, pytest.param(1, marks=pytest.mark.long)]
+
+
+@pytest.mark.parametrize("stride", STRIDES)
+def test_a_flipped_bit_in_the_first_page_loses_no_chat(
+    stride: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
+    """The first page names the tables and says where their rows are."""
+    body, chats = whole
+    version = range(60, 64)  # A later one is a file of a newer localspec.
+    for at in range(0, 4096, stride):
+        if at in version:
+            continue
+        flipped = body[at] ^ (1 << at % 8)
+        harmed = body[:at] + bytes([flipped]) + body[at + 1 :]
+
+        assert works(laid(tmp_path, harmed), harmed) == chats, at
+
+
+def test_rows_that_a_damaged_page_number_leads_to_do_not_become_chats(
+    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+) -> None:
+    body, chats = whole
+    path = laid(tmp_path, body)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(
+            "UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema "
+            "WHERE name = 'turns') WHERE name = 'chats'"
+        )
+        connection.commit()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    harmed = path.read_bytes()
+
+    assert works(laid(tmp_path, harmed), harmed) == chats
 
 
 @pytest.mark.parametrize("body", [b"", b"\0" * 4096, b"x", b"no database" * 1000])
