@@ -491,7 +491,7 @@ class ContextCheckpoint(Struct, frozen=True):
 
 
 class ContextCheckpoints:
-    """States of a recurrent or windowed cache; the oldest go when there are too many.
+    """States of a recurrent or windowed cache; if there are too many, they are thinned.
 
     In the second turn of a chat there may be checkpoints after 300 and 992 tokens, those
     of `PrefixCache.prefill`, and one after 1,040, where the last draft began, which stays
@@ -527,7 +527,20 @@ class ContextCheckpoints:
         while (
             len(self.items) > _MAX_CHECKPOINTS or self.n_bytes > _MAX_CHECKPOINT_BYTES
         ):
-            del self.items[0]
+            self._drop_closest()
+
+    def _drop_closest(self) -> None:
+        """Drop the checkpoint beside which another one is nearest.
+
+        The two newest stay: a chat goes on there, or is answered again. Of 100, 992,
+        1,000, 1,040 and 1,050 tokens, 1,000 is dropped: 992 is 48 tokens before 1,040.
+        """
+        n_past = [0, *(checkpoint.n_past for checkpoint in self.items)]
+        gaps = [n_past[i + 2] - n_past[i] for i in range(len(self.items) - 2)]
+        closest = 0
+        if gaps:
+            closest = gaps.index(min(gaps))
+        del self.items[closest]
 
     @property
     def n_bytes(self) -> int:

@@ -18,6 +18,8 @@ from localspec.spec.protocols import BranchingModel, LanguageModel, Logits, Sava
 
 # Tokens at the end of a prompt that the next turn may tokenize differently.
 _UNSTABLE_TAIL = 8
+_MIN_SHARED_LOST = 64
+"""A checkpoint costs a copy of the state; it is worth that many tokens read again."""
 
 
 class PrefixCache:
@@ -52,6 +54,10 @@ class PrefixCache:
         """The list that `rewind_to` got last. An answer's text is one list that grows."""
         self._n_matched = 0
         """So many tokens of that list are known to be cached; they are not compared again."""
+        self._n_diverged = 0
+        """Where the last text and the cached one parted, if the model could not keep so
+        many tokens; else 0.
+        """
 
     @property
     def n_cached(self) -> int:
@@ -80,6 +86,9 @@ class PrefixCache:
         if kept < self.model.n_past:
             self.model.truncate(kept)
             kept = min(kept, self.model.n_past)
+        self._n_diverged = 0
+        if kept < shared:
+            self._n_diverged = shared
         del self._cached_tokens[kept:]
         self._last_text = tokens
         self._n_matched = kept
@@ -144,16 +153,31 @@ class PrefixCache:
             812    512 decoded
             992    180 decoded, checkpoint
                    the last 8 are left to the first round
+
+        Chats with the same long instructions part behind these, so there are two more:
+
+        * After a batch, if twice as many tokens are cached as at the last checkpoint: of
+          a prompt of 10,000 that is after 512, 1,024, 2,048, 4,096 and 8,192.
+        * Where the text before this one went another way. If 557 tokens were shared, and
+          the model kept 300 of them, 257 are decoded first, and then the rest.
         """
         if self._save_checkpoint is None:
             yield from self.prefill_until(tokens, self.model.n_batch, cancelled)
             return
         self._save_checkpoint()
         tail = min(_UNSTABLE_TAIL, self.model.n_batch)
-        for done in self.prefill_until(tokens, tail, cancelled, min_left=tail):
-            if len(tokens) - self.n_cached == tail:
-                self._save_checkpoint()
-            yield done
+        ends = [len(tokens) - tail]
+        is_long = self._n_diverged - self.n_cached >= _MIN_SHARED_LOST
+        if is_long and self._n_diverged < ends[0]:
+            ends.insert(0, self._n_diverged)
+        n_saved = self.n_cached
+        for end in ends:
+            n_left = len(tokens) - end
+            for done in self.prefill_until(tokens, n_left, cancelled, min_left=n_left):
+                if done == end or done >= 2 * n_saved:
+                    self._save_checkpoint()
+                    n_saved = done
+                yield done
 
     def save_draft_start(self) -> None:
         """Call it before the first draft token is decoded."""

@@ -81,6 +81,42 @@ def test_whatever_was_read_before_the_logits_are_of_the_text(
         assert logits == model.row(text).tolist()
 
 
+@pytest.mark.parametrize("n_batch", [16, 512])
+def test_texts_that_part_after_a_long_beginning_share_it_from_the_third_on(
+    n_batch: int,
+) -> None:
+    """The second finds checkpoints of batches, the third the place where both parted."""
+    model = CheckpointModel(1, n_batch=n_batch, n_ctx=1024)
+    cache = PrefixCache(model, model.save_checkpoint)
+    beginning = [1] * 500
+    kept: list[int] = []
+    for last in (2, 3, 2, 4, 3):
+        text = [*beginning, *[last] * 20]
+
+        kept.append(cache.rewind_to(text))
+        for _ in cache.prefill(text, never):
+            pass
+        logits = cache.decode(text[cache.n_cached :], 1)
+
+        assert logits[0].tolist() == model.row(text).tolist()
+    second = 256 if n_batch == 16 else 0
+    assert kept == [0, second, 500, 500, 500]
+
+
+def test_a_long_prompt_has_few_checkpoints() -> None:
+    model = CheckpointModel(1, n_batch=16, n_ctx=4096)
+    cache = PrefixCache(model, model.save_checkpoint)
+
+    cache.rewind_to([1] * 4000)
+    for _ in cache.prefill([1] * 4000, never):
+        pass
+
+    assert [n for n in model.checkpoints if n] == [
+        *(16 * 2**n for n in range(8)),
+        3992,
+    ]
+
+
 N_TOKENS = 6
 """Instead of MIN_TOKENS, for short texts."""
 SIZE = {"n_vocab": 16, "n_ctx": 512, "n_batch": 512}
@@ -313,6 +349,23 @@ def test_another_question_or_another_answer(zoo: Zoo, chat: tuple[str, Chat]) ->
             assert answered(talk.session, edited).ids == said.ids, (
                 "and the memory is sound"
             )
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_questions_after_one_long_beginning_read_it_once(zoo: Zoo, kind: str) -> None:
+    """As agents ask: the same instructions each time, and another short question."""
+    instructions = ChatMessage("system", "the one and the other " * 20)
+    with opened(zoo, kind) as session:
+        unread_tokens: list[int] = []
+        for question in ("one", "the other", "one", "more of it", "the other"):
+            messages = (instructions, ChatMessage("user", question))
+            said = answered(session, messages, max_tokens=8)
+            unread_tokens.append(unread(said))
+            if kind not in REORDERED:
+                same = fresh(zoo, kind, messages, spec="off", max_tokens=8)
+                assert said.ids == same.ids
+    assert max(unread_tokens[2:]) <= 64
+    assert unread_tokens[0] > 300
 
 
 @pytest.mark.parametrize("kind", ["window-cut", "mtp-cut", "window", "hybrid"])

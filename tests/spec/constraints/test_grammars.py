@@ -372,12 +372,40 @@ def pet(kind: str) -> dict[str, Any]:
     }
 
 
-FORMATS = (
-    "date-time time date duration email idn-email hostname idn-hostname ipv4 ipv6 uri "
-    "uri-reference iri iri-reference uuid uri-template json-pointer regex int32 int64 "
-    "float double byte binary password path file-path directory-path base64url nonsense "
-    "relative-json-pointer unknown"
-).split()
+FORMATS = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "idn-email",
+    "hostname",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "uri",
+    "uri-reference",
+    "iri",
+    "iri-reference",
+    "uuid",
+    "uri-template",
+    "json-pointer",
+    "regex",
+    "int32",
+    "int64",
+    "float",
+    "double",
+    "byte",
+    "binary",
+    "password",
+    "path",
+    "file-path",
+    "directory-path",
+    "base64url",
+    "nonsense",
+    "relative-json-pointer",
+    "unknown",
+]
 """Those of JSON Schema, OpenAPI and pydantic, and two that nobody has."""
 
 
