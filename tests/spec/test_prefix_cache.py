@@ -364,7 +364,8 @@ def test_questions_after_one_long_beginning_read_it_once(zoo: Zoo, kind: str) ->
             if kind not in REORDERED:
                 same = fresh(zoo, kind, messages, spec="off", max_tokens=8)
                 assert said.ids == same.ids
-    assert max(unread_tokens[2:]) <= 64
+    n_own = 45  # Tokens of a question and of the template around it.
+    assert max(unread_tokens[2:]) <= n_own + prefix_cache._MIN_SHARED_LOST
     assert unread_tokens[0] > 300
 
 
