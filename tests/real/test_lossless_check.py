@@ -1,5 +1,4 @@
-"""`verify` on real types: real pairs are lossless, planted faults are found, whatever
-is rounded.
+"""`localspec verify` on real types: real pairs are lossless, planted faults are found.
 
 Passes of one and of several tokens differ by rounding for Q4_K_M and BF16, and not for
 Q8_0.
@@ -38,9 +37,12 @@ EFFORT = VerifyEffort(
 
 def truncate_one_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
     real = LlamaContext.truncate
-    monkeypatch.setattr(
-        LlamaContext, "truncate", lambda self, n_past: real(self, n_past + (n_past > 0))
-    )
+
+    def truncate(context: LlamaContext, n_past: int) -> None:
+        n_kept = n_past + 1 if n_past > 0 else 0
+        real(context, n_kept)
+
+    monkeypatch.setattr(LlamaContext, "truncate", truncate)
 
 
 @pytest.fixture(scope="module", params=often(TYPES.keys(), ["Q4_K_M"]))
@@ -51,11 +53,9 @@ def model(
 ) -> Path:
     path: Path = tmp_path_factory.mktemp("types") / f"{request.param}.gguf"
     params = C.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize, params.nthread = (
-        TYPES[request.param],
-        True,
-        2,
-    )
+    params.ftype = TYPES[request.param]
+    params.allow_requantize = True
+    params.nthread = 2
     code = C.llama_model_quantize(
         os.fsencode(smollm), os.fsencode(path), ctypes.byref(params)
     )

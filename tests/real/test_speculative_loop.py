@@ -1,6 +1,4 @@
-"""Every drafter gives the text of plain decoding: in chats of five turns, and on
-hostile text.
-"""
+"""Every drafter gives the text of plain decoding, in chats and on hostile text."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -36,10 +34,12 @@ DRAFTERS = (
 def test_every_drafter_gives_plain_decodings_text(
     chat: int, sampling: str, session_of: Callable[[str], Session]
 ) -> None:
-    """Two drafters a chat; greedily with each verifier, a seed gives one text with
-    `coupled`.
+    """Each chat is answered with two drafters.
+
+    Greedy texts are equal with every method of verification, seeded ones with `coupled`.
     """
-    questions, greedy = CHATS[chat], sampling == "greedy"
+    questions = CHATS[chat]
+    greedy = sampling == "greedy"
     given: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "max_tokens": TOKENS}
     plain = [
         said.ids
@@ -60,9 +60,7 @@ def test_every_drafter_gives_plain_decodings_text(
 
 
 def replayed(session: Any, request: GenerateCommand) -> tuple[list[int], list[int]]:
-    """An answer, and what the same passes choose without speculation: whatever widths
-    round to.
-    """
+    """The tokens of an answer, and what the same passes choose without speculation."""
     recorder = AnswerRecorder(session, lambda: False)
     answer = recorder.record(request)
     return answer.ids, list(recorder.replay(answer).best)
