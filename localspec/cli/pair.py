@@ -72,7 +72,7 @@ def _suggest(
     shown = suggestions if everything else suggestions[:_MAX_SHOWN]
     for number, suggestion in enumerate(shown, 1):
         echo(f"{number}. {suggestion.pair.id}  {suggestion.pair.title}")
-        for reason in suggestion.reasons:
+        for reason in suggestion.shown_reasons:
             echo(f"   {reason}")
     if len(suggestions) > len(shown):
         echo(f"{len(suggestions) - len(shown)} more with --all", err=True)

@@ -85,6 +85,17 @@ class PairSuggestion(Struct, frozen=True):
     draft_reason: str = ""
 
     @property
+    def shown_reasons(self) -> tuple[str, ...]:
+        """The reasons on a screen: memory that llama.cpp did not count is "about".
+
+        `reasons`, which JSON has, gives the figures alone.
+        """
+        if self.plan is None:
+            return self.reasons
+        about = "about " if self.plan.memory.is_coarse else ""
+        return (_memory_reason(self.plan, about=about), *self.reasons[1:])
+
+    @property
     def is_bundled(self) -> bool:
         return self.pair.target.path is not None
 
@@ -402,15 +413,8 @@ def assess_pair(
             return None
         return _assess_by_file_size(pair, size, machine, criteria.use)
 
-    draft = None
-    if shapes.draft is not None:
-        draft = shapes.draft.name
-    load = replace(criteria.wishes.load, target=shapes.target.name, draft=draft)
-    load = with_settings(load, remote_hosts=machine.remote_hosts)
-    # Whether exact mode can be had is said when a model is loaded.
-    request = replace(criteria.wishes, load=load, exact=False, can_skip_remote=True)
-    use = UseCase(criteria.use or "chat")
-    advisor = SettingsAdvisor(*shapes.shapes, machine, use)
+    advisor = _make_advisor(shapes, machine, criteria)
+    request = _make_request(shapes, machine, criteria)
     if searches or advisor.can_avoid_layers_in_ram(request):
         plan = advisor.advise(request)
     else:
@@ -430,6 +434,36 @@ def assess_pair(
         plan=plan,
         draft_reason=_draft_reason(pair, plan),
     )
+
+
+def plan_counted(
+    shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
+) -> Plan:
+    """The plan of a pair whose headers were read, with the memory llama.cpp counts.
+
+    As `SettingsAdvisor.advise_counted`, with the request that `assess_pair` makes.
+    """
+    advisor = _make_advisor(shapes, machine, criteria)
+    return advisor.advise_counted(_make_request(shapes, machine, criteria), shapes)
+
+
+def _make_advisor(
+    shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
+) -> SettingsAdvisor:
+    use = UseCase(criteria.use or "chat")
+    return SettingsAdvisor(*shapes.shapes, machine, use)
+
+
+def _make_request(
+    shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
+) -> SettingsRequest:
+    draft = None
+    if shapes.draft is not None:
+        draft = shapes.draft.name
+    load = replace(criteria.wishes.load, target=shapes.target.name, draft=draft)
+    load = with_settings(load, remote_hosts=machine.remote_hosts)
+    # Whether exact mode can be had is said when a model is loaded.
+    return replace(criteria.wishes, load=load, exact=False, can_skip_remote=True)
 
 
 def _models(pair: CatalogPair) -> list[CatalogModel]:
@@ -474,8 +508,11 @@ def _assess_by_file_size(
     )
 
 
-def _memory_reason(plan: Plan) -> str:
-    """Such as `needs 5.20 GiB of 7.60 GiB with a context of 8,192`."""
+def _memory_reason(plan: Plan, *, about: str = "") -> str:
+    """Such as `needs 5.20 GiB of 7.60 GiB with a context of 8,192`.
+
+    `about` stands before what is needed.
+    """
     device_fit = plan.host
     if plan.device_fits:
         device_fit = plan.device_fits[0]
@@ -489,7 +526,7 @@ def _memory_reason(plan: Plan) -> str:
         relation = ", nearly all of"
     elif plan.verdict is FitVerdict.NO:
         relation = ", more than"
-    text = f"needs {gib(device_fit.needed)}{relation} {free}"
+    text = f"needs {about}{gib(device_fit.needed)}{relation} {free}"
 
     settings = plan.load.target_settings
     if settings.n_ctx:
@@ -498,7 +535,7 @@ def _memory_reason(plan: Plan) -> str:
             text += f" in {settings.kv_type}"
     if plan.is_partly_in_ram:
         rest = "the other layers" if settings.n_gpu_layers >= 0 else "experts"
-        text += f", {rest} in RAM: {gib(plan.host.needed)} more"
+        text += f", {rest} in RAM: {about}{gib(plan.host.needed)} more"
     return text
 
 

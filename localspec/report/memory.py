@@ -24,9 +24,9 @@ VERDICT_ROLES: dict[FitVerdict, Role] = {
 }
 
 
-def describe_fit(fit: Plan) -> str:
+def describe_fit(plan: Plan) -> str:
     """Whether the pair fits, for the device that decides it."""
-    return describe_device_fit(fit.tightest)
+    return describe_device_fit(plan.tightest)
 
 
 _UNKNOWN = "free memory is unknown"

@@ -412,11 +412,11 @@ def _other_model_rows(
 
 def _format_speed(candidate: Candidate) -> str:
     """Speed with speculation, and the speed-up; if unknown, whether the pair fits."""
-    if candidate.fit is None:
+    if candidate.plan is None:
         return ""
-    speed = candidate.fit.speed
+    speed = candidate.plan.speed
     if speed.speculative is None:
-        return memory.VERDICT_LABELS[candidate.fit.verdict]
+        return memory.VERDICT_LABELS[candidate.plan.verdict]
     speedup = pair_text.format_speedup(pair_text.find_speedup(speed, _DEFAULT_USE))
     return f"{pair_text.format_speed(speed.speculative):<14}  {speedup}"
 

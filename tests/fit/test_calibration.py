@@ -40,16 +40,16 @@ def record(
     threads: int = 4,
     kind: str = "Q8_0",
 ) -> PairMeasurement:
-    """A measured pair of this many bytes, on a machine with this fixed time and
-    bandwidth.
-    """
-    t1 = a + target / (gbps * 1e6)
-    c = None if draft is None else (a + draft / (gbps * 1e6)) / t1
-    second = None if draft is None else ModelReads(int(draft), (HOST,), kind)
-    reads = PairReads(ModelReads(int(target), (HOST,), kind), second)
-    return PairMeasurement(
-        "key", quiet_costs(t1, CURVE, c, threads=threads), reads, None
-    )
+    """A measured pair: `target` and `draft` are bytes, `a` the fixed milliseconds."""
+    target_ms = a + target / (gbps * 1e6)
+    draft_share = None
+    draft_reads = None
+    if draft is not None:
+        draft_share = (a + draft / (gbps * 1e6)) / target_ms
+        draft_reads = ModelReads(int(draft), (HOST,), kind)
+    costs = quiet_costs(target_ms, CURVE, draft_share, threads=threads)
+    reads = PairReads(ModelReads(int(target), (HOST,), kind), draft_reads)
+    return PairMeasurement("key", costs, reads, None)
 
 
 def learn(*records: PairMeasurement, kind: str = "Q8_0") -> DeviceSpeed:
@@ -86,11 +86,10 @@ def test_other_weights_borrow_and_say_so() -> None:
 
 
 def test_what_fits_a_cache_says_nothing_of_the_memory() -> None:
-    demo, real = record(1.2e7, 1.3e6, a=0.1, gbps=200), record(2e9, 2e8, gbps=20)
-    assert (
-        learn(demo, real).bandwidth == pytest.approx(20)
-        and learn(demo).bandwidth is None
-    )
+    demo = record(1.2e7, 1.3e6, a=0.1, gbps=200)
+    real = record(2e9, 2e8, gbps=20)
+    assert learn(demo, real).bandwidth == pytest.approx(20)
+    assert learn(demo).bandwidth is None
 
 
 def test_a_far_larger_model_is_estimated_from_what_was_measured_and_less_sure() -> None:
@@ -114,10 +113,9 @@ def test_a_far_smaller_model_takes_the_speed_of_the_table() -> None:
     near = hardware.find_speed("CUDA0", "Q8_0", 2e9, 2e9)
     far = hardware.find_speed("CUDA0", "Q8_0", 1e8, 1e8)
     assert near.measured and not far.measured
-    assert (far.bandwidth, far.error) == (
-        272,
-        TABLE_ERROR,
-    ) and "far larger" in far.basis
+    assert far.bandwidth == 272
+    assert far.error == TABLE_ERROR
+    assert "far larger" in far.basis
     in_part = hardware.find_speed("CUDA0", "Q8_0", 1e8, 8e9)
     assert in_part.measured, "a small part of a large model is of its class"
 
@@ -158,21 +156,29 @@ def test_nonsense_is_not_learnt_from(ms: object) -> None:
 
 def test_a_calibrated_machine_predicts_another_model() -> None:
     """Two pairs were measured; a third is estimated from the fitted line."""
-    a, gbps = 0.8, 18.0
-    sizes = ((4e8, 5e7), (9e9, 6e8))
-    known = [record(*pair, a=a, gbps=gbps, kind="Q4_K") for pair in sizes]
+    fixed_ms = 0.8
+    gbps = 18.0
+    known = [
+        record(4e8, 5e7, a=fixed_ms, gbps=gbps, kind="Q4_K"),
+        record(9e9, 6e8, a=fixed_ms, gbps=gbps, kind="Q4_K"),
+    ]
     where = calibrate(from_devices([]), known)
     settings = ContextSettings(n_threads=4)
     load = replace(LOAD, target_settings=settings, draft_settings=settings)
-    found = shapes.estimate_speed(load, BIG, DRAFT, where, UseCase("code", context=0))
+    use = UseCase("code", context=0)
+
+    found = shapes.estimate_speed(load, BIG, DRAFT, where, use=use)
+
     reads = summarize_reads(found)
-    assert reads is not None and reads.draft is not None
-    assert found.costs is not None and found.plain is not None
-    t1 = a + reads.target.read / (gbps * 1e6)
-    assert found.t1_ms == pytest.approx(t1, rel=0.01) and found.calibrated
-    assert found.costs.c == pytest.approx(
-        (a + reads.draft.read / (gbps * 1e6)) / t1, rel=0.01
-    )
+    assert reads is not None
+    assert reads.draft is not None
+    assert found.costs is not None
+    assert found.plain is not None
+    assert found.calibrated
+    target_ms = fixed_ms + reads.target.read / (gbps * 1e6)
+    draft_ms = fixed_ms + reads.draft.read / (gbps * 1e6)
+    assert found.t1_ms == pytest.approx(target_ms, rel=0.01)
+    assert found.costs.c == pytest.approx(draft_ms / target_ms, rel=0.01)
     assert found.costs.verify_cost(4) == pytest.approx(1.4)
     assert found.plain[1] / found.plain[0] == pytest.approx(1.08 / 0.92, rel=0.01)
     assert "4 Q4_K models measured here" in found.explanation

@@ -1,10 +1,9 @@
-"""fit/memory.py: the estimate against llama.cpp's own count, recorded GPUs and
-published logs.
-"""
+"""fit/memory.py: the estimate against llama.cpp's own count and recorded GPUs."""
 
 import platform
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +41,9 @@ SETTINGS = ContextSettings(n_ctx=4096, n_threads=1)
 LOWEST = 0.96
 HIGHEST = 1.06
 HIGHEST_OF_LARGE_BATCHES = 1.11
-"""Estimate relative to all bytes of the pair.  localspec itself uses batches of up to
-512.
+"""The estimate relative to all bytes of the pair.
+
+localspec itself uses batches of up to 512.
 """
 TINY = 16 * MIB
 """Absolute error allowed for models as small as those of the tests."""
@@ -73,36 +73,45 @@ def total(estimate: MemoryEstimate) -> int:
 # This computer's memory: llama.cpp counts a load without data.
 
 
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"kv_type": "q8_0", "n_ubatch": 64},
+    {"kv_type": "q8_0/f16", "n_ubatch": 128},
+    {"flash_attn": "off", "n_ubatch": 256},
+    {"kv_type": "f32", "swa_full": False, "n_ctx": 16384, "n_ubatch": 1024},
+]
+
+
+def cpu_loads(name: str, model: Header) -> Iterator[LoadCommand]:
+    """One for each of the variants that the model can have."""
+    for settings in VARIANTS:
+        if settings.get("kv_type") == "q8_0/f16" and shape.from_header(model).is_mla:
+            continue
+        load = load_command(name, n_gpu_layers=0, **settings)
+        # llama.cpp really allocates a recurrent state for each token of a draft: that of
+        # a long one is counted once.
+        draft_max = 2 if settings else 16
+        yield replace(load, draft_max=draft_max)
+
+
 @pytest.mark.parametrize("name", often(list(FAMILIES), list(FAMILIES)[::3]))
-def test_without_a_card(name: str) -> None:
+def test_the_estimate_without_a_card_is_near_llama_cpps_count(name: str) -> None:
     model = header(name)
-    loads = [
-        # llama.cpp really allocates a recurrent state for each token of a draft.
-        replace(
-            load_command(name, n_gpu_layers=0, **settings),
-            draft_max=2 if settings else 16,
-        )
-        for settings in (
-            {},
-            {"kv_type": "q8_0", "n_ubatch": 64},
-            {"kv_type": "q8_0/f16", "n_ubatch": 128},
-            {"flash_attn": "off", "n_ubatch": 256},
-            {"kv_type": "f32", "swa_full": False, "n_ctx": 16384, "n_ubatch": 1024},
-        )
-        if settings.get("kv_type") != "q8_0/f16" or not shape.from_header(model).is_mla
-    ]
-    counts = [memory_probe.count_buffers(load, model) for load in loads]
-    for load, counted in zip(loads, counts, strict=True):
+    known = catalogue_shape(f"{name}-full")
+    assert known is not None
+    for load in cpu_loads(name, model):
         estimate = shapes.estimate_pair(load, model, None, [])
+
+        counted = memory_probe.count_buffers(load, model)
         exact = shapes.replace_counted(estimate, load, (model, None), counted)
-        kv = estimate.of(HOST).kv
-        # two caches, printed in 0.01 MiB
-        assert abs(counted.target.kv - kv) <= 0.01 * MIB * 2
-        assert (estimate.method, exact.method, exact.error) == ("analytic", "exact", 0)
+
+        # Two caches, printed in 0.01 MiB.
+        assert abs(counted.target.kv - estimate.of(HOST).kv) <= 0.01 * MIB * 2
+        assert estimate.method == "analytic"
+        assert exact.method == "exact"
+        assert exact.error == 0
         check_total(estimate, exact, load)
         assert abs(total(estimate) - total(exact)) <= estimate.error, load
-        known = catalogue_shape(f"{name}-full")
-        assert known is not None
         check_total(memory.estimate_pair(load, known, None, []), exact, load)
 
 
@@ -110,8 +119,7 @@ def test_without_a_card(name: str) -> None:
 
 
 ALIGNMENT = 256 << 10
-"""Of the weights and caches of one model on one device: tensors are padded and aligned.
-"""
+"""Error of the weights and caches of a model on a device: tensors are padded."""
 
 
 @pytest.mark.skipif(
@@ -119,19 +127,20 @@ ALIGNMENT = 256 << 10
 )
 @pytest.mark.parametrize("from_catalogue", [False, True])
 def test_recorded_gpus(from_catalogue: bool) -> None:
-    """Weights and KV cache are exact in a file, and the sum is within its bounds from
-    both.
+    """From a file, weights and KV cache are exact.
+
+    The sum is within its bounds from a file and from the catalogue.
     """
     n_compared = 0
     for count in gpu_counts.read():
         models = catalogue_shapes(count.models) if from_catalogue else None
         if from_catalogue and models is None:
-            continue  # a head, which has no shape in the catalogue
+            continue  # A head, which has no shape in the catalogue.
         found = models or shapes.from_headers(*count.headers)
-        # recorded before the draft had branches
+        # They were recorded before the draft had branches.
         load = replace(count.load, overlap=False)
         estimate = memory.estimate_pair(load, *found, count.devices)
-        # by what the target leaves
+        # Such a draft is split by what the target leaves on each card.
         is_split = load.draft is not None and len(count.devices) > 1
         for name in {*estimate.target.on, *count.exact.target.on}:
             mine, theirs = estimate.target.of(name), count.exact.target.of(name)
@@ -155,10 +164,16 @@ def catalogue_shapes(
     names: tuple[str, str | None],
 ) -> tuple[ModelShape, ModelShape | None] | None:
     """Of models of tests/support/families.py, as if they were entries of the catalogue."""
-    found = [catalogue_shape(name) for name in names if name]
-    if not all(found):
+    target_name, draft_name = names
+    target = catalogue_shape(target_name)
+    if target is None:
         return None
-    return found[0], (*found, None)[1]  # type: ignore[return-value]
+    if draft_name is None:
+        return target, None
+    draft = catalogue_shape(draft_name)
+    if draft is None:
+        return None
+    return target, draft
 
 
 def catalogue_shape(name: str) -> ModelShape | None:
@@ -177,7 +192,8 @@ def check_total(
     estimate: MemoryEstimate, exact: MemoryEstimate, load: LoadCommand
 ) -> None:
     """−4 % to +6 % of all bytes of the pair; in MiB if they are few."""
-    difference, size = total(estimate) - total(exact), total(exact)
+    size = total(exact)
+    difference = total(estimate) - size
     batch = max(load.target_settings.n_ubatch, load.draft_settings.n_ubatch)
     highest = HIGHEST if batch <= 1024 else HIGHEST_OF_LARGE_BATCHES
     assert difference >= min((LOWEST - 1) * size, -TINY), load
@@ -206,18 +222,25 @@ def amx(
     ("backend", "layers"),
     [("", 0), ("CUDA", 0), ("CUDA", 9), ("Metal", 0), ("Metal", 9)],
 )
-def test_repacked_weights(amx: str, backend: str, layers: int) -> None:
-    """Tied embeddings of a repacked type are loaded twice."""
+def test_tied_embeddings_of_a_repacked_type_are_loaded_twice(
+    amx: str, backend: str, layers: int
+) -> None:
     model = with_table(header("llama-tied"), "Q4_0")
     load = load_command("x", n_gpu_layers=layers)
-    estimate = shapes.estimate_pair(
-        load, model, None, cards(1, backend) if backend else []
-    )
-    sizes = [tensor.n_bytes for tensor in model.tensors]
-    table = next(t.n_bytes for t in model.tensors if t.name == "token_embd.weight")
-    twice = layers > 0 or (amx == "hidden" and backend != "CUDA")
+    devices = cards(1, backend) if backend else []
+
+    estimate = shapes.estimate_pair(load, model, None, devices)
+
+    expected = sum(tensor.n_bytes for tensor in model.tensors)
+    is_repacked = amx == "hidden" and backend != "CUDA"
+    if layers > 0 or is_repacked:
+        expected += tensor_bytes(model, "token_embd.weight")
     found = sum(part.weights for part in estimate.target.on.values())
-    assert found == pytest.approx(sum(sizes) + twice * table, rel=1e-3)
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def tensor_bytes(model: Header, name: str) -> int:
+    return next(tensor.n_bytes for tensor in model.tensors if tensor.name == name)
 
 
 def with_table(model: Header, type_name: str) -> Header:
@@ -252,8 +275,13 @@ FULL = (*headshapes.HEADS, "mtp-qwen35")
 def head_load(
     pair: tuple[Path, Path], settings: ContextSettings = HEAD_SETTINGS
 ) -> LoadCommand:
+    target, head = pair
     return LoadCommand(
-        str(pair[0]), str(pair[1]), settings, replace(settings, n_ctx=None), 16
+        str(target),
+        str(head),
+        target_settings=settings,
+        draft_settings=replace(settings, n_ctx=None),
+        draft_max=16,
     )
 
 
@@ -271,7 +299,9 @@ def counted(
 @pytest.mark.parametrize(
     "settings", [{}, {"n_ubatch": 512, "flash_attn": "off", "kv_type": "f16"}]
 )
-def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> None:
+def test_the_estimate_of_published_heads_is_near_llama_cpps_count(
+    kind: str, settings: dict[str, object]
+) -> None:
     target, head = headshapes.pair(kind)
     base = replace(HEAD_SETTINGS, n_ctx=8192, n_ubatch=512, kv_type="q8_0")
     load = head_load((Path("t"), Path("d")), replace(base, **settings))
@@ -282,9 +312,7 @@ def test_of_heads_that_people_run(kind: str, settings: dict[str, object]) -> Non
 
 @pytest.mark.parametrize("kind", [*PAIRS, "mtp-alone"])
 def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) -> None:
-    """The first pass that outputs hidden states reserves the graph again: within the
-    error.
-    """
+    """Within the error: a pass that outputs hidden states reserves the graph again."""
     if kind == "mtp-alone":
         target = head_targets.without_layers(head_models.mimo2())
         layer = head_targets.layer_alone(head_models.mimo2())
@@ -325,9 +353,10 @@ def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) 
 
 
 def test_ready_reports_the_estimated_memory(zoo: Zoo) -> None:
-    pair = zoo["deep"], zoo["eagle3"]
+    pair = (zoo["deep"], zoo["eagle3"])
     plan = launch.choose_settings(SettingsRequest(head_load(pair)))
-    assert plan is not None and plan.load.draft is not None
+    assert plan is not None
+    assert plan.load.draft is not None
     engine = launch.start_engine(SettingsRequest(plan.load))
     used = engine.ready.memory["used"]
     engine.close()
@@ -338,9 +367,7 @@ def test_ready_reports_the_estimated_memory(zoo: Zoo) -> None:
 
 
 def test_only_some_devices_are_used() -> None:
-    """Integrated graphics only where there is no card; one card of two with split_mode
-    none.
-    """
+    """Integrated graphics only if there is no card, one card if nothing is split."""
     card, second = cards(2)
     shared = replace(second, kind="igpu")
     one = load_command("x", split_mode="none", main_gpu=1)
@@ -360,7 +387,8 @@ def test_a_draft_is_split_by_what_the_target_leaves() -> None:
     draft = shapes.estimate_pair(
         load, header("llama"), header("llama-tied"), cards(2)
     ).draft
-    assert draft is not None and draft.of("CUDA0").kv > draft.of("CUDA1").kv
+    assert draft is not None
+    assert draft.of("CUDA0").kv > draft.of("CUDA1").kv
 
 
 def test_an_unverified_architecture_has_a_larger_error() -> None:

@@ -20,7 +20,8 @@ from localspec.report.lines import plain_text
 from tests.support import families, shapes
 from tests.support.zoo import Zoo
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+GIB = 1 << 30
 
 
 def settings(n_ctx: int, kv: str = "f16") -> LoadCommand:
@@ -45,15 +46,15 @@ def test_vulkans_copy_of_a_quantised_cache_is_counted() -> None:
 
 def shared_machine(kind: str, free: float) -> MachineProfile:
     """As detected: the GPU may use three quarters of what is available."""
-    most = int(0.75 * free * GIB)
+    limit = int(0.75 * free * GIB)
     backend = "Metal" if kind == "gpu" else "Vulkan"
     gpu = Device(
         f"{backend}0",
         "a GPU in the processor",
-        kind,  # type: ignore[arg-type]
-        most,
-        most,
-        backend,
+        kind=kind,  # type: ignore[arg-type]
+        free=limit,
+        total=limit,
+        backend=backend,
         unified=True,
     )
     cpu = Device(
@@ -76,10 +77,13 @@ def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
     assert min(gpu.total, split.host.total) > 8 * GIB
     assert split.host.needed == split.total == gpu.total + split.host.total
     assert sum(split.host.memory_parts.values()) == split.host.needed
-    assert split.verdict == "fits" and split.tightest in (gpu, split.host)
+    assert split.verdict == "fits"
+    assert split.tightest in (gpu, split.host)
     less = in_shared_memory(kind, 18, n_gpu_layers=33)
     assert less.device_fits[0].verdict == "fits", "of itself it has room"
-    assert less.verdict == less.host.verdict == "no" and less.tightest is less.host
+    assert less.verdict == "no"
+    assert less.host.verdict == "no"
+    assert less.tightest is less.host
     assert less.missing_bytes == less.total - 18 * GIB, "nothing is missing twice"
 
 
@@ -88,17 +92,16 @@ def test_what_is_said_of_shared_memory() -> None:
     advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
     plan = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
-    assert (
-        plan.verdict == "no"
-        and "of this computer's memory, which has 18.0 GiB" in plan.explanation
-    )
+    assert plan.verdict == "no"
+    assert "of this computer's memory, which has 18.0 GiB" in plan.explanation
     savings = advisor.list_memory_savings(plan)
     assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, (
         "the same memory"
     )
     answer = FitAnswer(pair, plan, savings, "chat")
     text = "\n".join(map(plain_text, fit_report.format_fit(answer, 80)))
-    assert "shared with this computer" in text and "with the GPU's" in text
+    assert "shared with this computer" in text
+    assert "with the GPU's" in text
     shown = fit_report.fit_to_json(answer)
     assert shown["host"]["shared"] == shown["devices"][0]["total"]
 
@@ -184,12 +187,14 @@ def test_a_count_that_does_not_fit_starts_a_new_search(
     advisor = SettingsAdvisor(*pair.shapes, machine(free))
     request = SettingsRequest(replace(LOAD, target_settings=ContextSettings()))
     first = advisor.advise(request)
-    assert first.verdict is FitVerdict.FITS and first.load.target_settings.n_ctx == 8192
+    assert first.verdict is FitVerdict.FITS
+    assert first.load.target_settings.n_ctx == 8192
 
     plan = advisor.advise_counted(request, pair)
 
     assert count_plan(first, pair, machine(free)).verdict is FitVerdict.NO
-    assert plan.verdict.can_load and plan.memory.method == "exact"
+    assert plan.verdict.can_load
+    assert plan.memory.method == "exact"
     assert plan.load.target_settings != first.load.target_settings
     assert plan.host.device.free == free, "judged by what is really free"
 
@@ -202,30 +207,30 @@ def test_a_pair_that_fits_with_no_settings_is_reported_as_counted(
 
     monkeypatch.setattr(memory_probe, "count_buffers", count)
     pair = pair_shapes.from_headers(QWEN, None)
-    plan = SettingsAdvisor(*pair.shapes, machine(16 * GIB)).advise_counted(
-        SettingsRequest(LOAD), pair
-    )
-    assert plan.verdict is FitVerdict.NO and plan.memory.method == "exact"
+    advisor = SettingsAdvisor(*pair.shapes, machine(16 * GIB))
+    plan = advisor.advise_counted(SettingsRequest(LOAD), pair)
+    assert plan.verdict is FitVerdict.NO
+    assert plan.memory.method == "exact"
 
 
 def test_a_count_on_other_devices_is_refused(model: tuple[LoadCommand, Header]) -> None:
     """llama.cpp does not list a GPU that the fit uses."""
+    load, header = model
+    on_gpu = replace(load.target_settings, n_gpu_layers=-1)
     gpu = Device("CUDA0", free=8 * GIB, total=8 * GIB, backend="CUDA")
-    load = replace(
-        model[0], target_settings=replace(model[0].target_settings, n_gpu_layers=-1)
+    with_gpu = machine(64 * GIB, gpu)
+    plan = shapes.estimate_plan(
+        replace(load, target_settings=on_gpu), header, None, with_gpu
     )
-    fit = shapes.estimate_plan(load, model[1], None, machine(64 * GIB, gpu))
-    assert set(fit.memory.target.on) == {"CUDA0", HOST}
+    assert set(plan.memory.target.on) == {"CUDA0", HOST}
     with pytest.raises(ProbeError, match="other devices"):
-        count_plan(
-            fit, pair_shapes.from_headers(model[1], None), machine(64 * GIB, gpu)
-        )
+        count_plan(plan, pair_shapes.from_headers(header, None), with_gpu)
 
 
 # Memory of earlier loads on this computer corrects later estimates.
 
 
-GPU = Device("CUDA0", "a card", "gpu", 24 * GIB, 24 * GIB, "CUDA")
+GPU = Device("CUDA0", "a card", free=24 * GIB, total=24 * GIB, backend="CUDA")
 QWEN = families.header("qwen3")
 LOAD = LoadCommand("target", None, ContextSettings(n_ctx=8192))
 
@@ -245,14 +250,16 @@ def test_what_needed_more_than_estimated_is_not_said_to_fit_again() -> None:
     size = plain.memory.of("CUDA0").total
     seen = past_load(size, int(1.04 * size))
     gpu = replace(GPU, free=int(1.02 * needed), total=int(1.02 * needed))
-    assert (
-        estimate_after(gpu=gpu).verdict != "no"
-        and estimate_after(seen, gpu=gpu).verdict == "no"
-    )
-    small = past_load(size // 8, int(1.04 * (size // 8)))
-    assert estimate_after(small, gpu=gpu).verdict != "no", (
-        "a few MiB of a small model are no share"
-    )
+    assert estimate_after(gpu=gpu).verdict.can_load
+    assert not estimate_after(seen, gpu=gpu).verdict.can_load
+
+
+def test_a_few_mib_of_a_small_model_are_no_share_of_a_large_one() -> None:
+    plain = estimate_after()
+    needed = plain.device_fits[0].total
+    size = plain.memory.of("CUDA0").total // 8
+    gpu = replace(GPU, free=int(1.02 * needed), total=int(1.02 * needed))
+    assert estimate_after(past_load(size, int(1.04 * size)), gpu=gpu).verdict.can_load
 
 
 def test_real_loads_are_remembered(zoo: Zoo) -> None:

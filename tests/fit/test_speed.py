@@ -1,6 +1,4 @@
-"""fit/speed.py: published runs, invariants, bytes read per token, heads, unknown
-speeds.
-"""
+"""fit/speed.py: published runs, invariants, bytes read for a token, heads."""
 
 import pytest
 from hypothesis import given
@@ -25,9 +23,11 @@ from tests.support import families, headshapes, shapes, synthetic_header
 from tests.support.families import FAMILIES
 
 LLAMA = FAMILIES["llama"].full
-BIG, DRAFT, MOE = map(families.header, ("llama", "llama-tied", "qwen3moe"))
+BIG = families.header("llama")
+DRAFT = families.header("llama-tied")
+MOE = families.header("qwen3moe")
 LOAD = LoadCommand("target", "draft")
-CARD = Device("CUDA0", "a card", "gpu", 24 << 30, 24 << 30, "CUDA")
+CARD = Device("CUDA0", "a card", free=24 << 30, total=24 << 30, backend="CUDA")
 EMPTY = ContextSettings()
 MIB = 1 << 20
 
@@ -48,7 +48,7 @@ def hardware_speed(
 def estimate(
     load: LoadCommand, hardware: HardwareSpeed, use: UseCase | None = None
 ) -> SpeedEstimate:
-    return shapes.estimate_speed(load, BIG, DRAFT, hardware, use)
+    return shapes.estimate_speed(load, BIG, DRAFT, hardware, use=use)
 
 
 def middle(one: SpeedEstimate) -> float:
@@ -63,8 +63,9 @@ GPT_OSS = families.header("gpt-oss")
 
 
 def test_small_and_sparse_models_on_fast_cards() -> None:
-    """Published runs lie in the range that is shown (a 4070 Ti's and a 4090's are above
-    it).
+    """Published runs lie in the range that is shown.
+
+    Not listed are a 4070 Ti and a 4090, which are above it.
     """
     for card, model, tokens_per_second in [
         ("RTX 3080 Ti", LLAMA_3B, 263.2),
@@ -79,10 +80,9 @@ def test_small_and_sparse_models_on_fast_cards() -> None:
     ]:
         hardware = from_devices([gpu_catalog.find(card).as_device()])
         load = LoadCommand("target", None, ContextSettings(n_ctx=4096))
-        low, high = shapes.estimate_speed(load, model, None, hardware).plain or (
-            0.0,
-            0.0,
-        )
+        plain = shapes.estimate_speed(load, model, None, hardware).plain
+        assert plain is not None
+        low, high = plain
         assert low <= tokens_per_second <= high, (low, high)
 
 
@@ -98,13 +98,12 @@ def test_a_mixture_on_a_large_card(card: str, tokens_per_second: float) -> None:
 
 
 def test_layers_beside_a_mac_s_gpu_are_read_from_the_same_memory() -> None:
-    """A 24 GB M4 Pro: 16 GiB of it are its GPU's, and the CPU reads the rest as fast as
-    it can.
-    """
+    """A 24 GB M4 Pro: 16 GiB of it are its GPU's, and the CPU reads the rest."""
     machine = machine_profile.with_gpu("M4 Pro", 24)
     speed = machine.hardware.find_speed(HOST, "Q4_K")
     assert speed.read_ms(1e9) == pytest.approx(2 * 1e3 / 273)
-    assert "assumed" in speed.basis and not speed.measured
+    assert "assumed" in speed.basis
+    assert not speed.measured
     beside_card = machine_profile.with_gpu("RTX 4090").hardware.find_speed(HOST, "Q4_K")
     assert beside_card == machine_profile.detect().hardware.find_speed(HOST, "Q4_K")
 
@@ -151,7 +150,8 @@ def test_more_of_it_is_faster(
         )
 
     assert speed(bandwidth * more, n=max(1, layers)) > speed(n=max(1, layers))
-    assert speed(cpu=20 * more) > speed() and speed(n=layers + 1) > speed()
+    assert speed(cpu=20 * more) > speed()
+    assert speed(n=layers + 1) > speed()
     assert speed(context=context + 1000) < speed()
 
 
@@ -173,9 +173,8 @@ def test_a_dense_model_reads_all_but_its_table_of_tokens() -> None:
     """llama.cpp puts 4403.49 MiB on the GPU; the token embeddings stay on the CPU."""
     found = shapes.count_reads(BIG, EMPTY, [CARD], 1000)
     assert found.weights == pytest.approx(4403.49 * MIB, rel=1e-4)
-    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000 and [
-        *found.by_device
-    ] == ["CUDA0"]
+    assert list(found.by_device) == ["CUDA0"]
+    assert found.by_device["CUDA0"].kv_cache == 128 * 1024 * 1000
     assert not found.shape.is_moe
 
 
@@ -184,43 +183,37 @@ def test_a_mixture_reads_the_experts_it_uses() -> None:
     experts = sum(one.n_bytes for one in MOE.tensors if "_exps" in one.name)
     table = next(one.n_bytes for one in MOE.tensors if one.name == "token_embd.weight")
     dense = MOE.weight_bytes - experts - table
-    assert found.weights == pytest.approx(dense + experts / 16 / 0.8, rel=1e-5), (
-        "read slower"
-    )
-    wide = [8, 15.5, 22.5, 29.1, 35.3]
-    assert [8 * found.experts_used_ratio(m) for m in range(1, 6)] == pytest.approx(
-        wide, abs=0.06
-    )
+    # 8 of 128 experts are used, and are read at 0.8 of the speed.
+    assert found.weights == pytest.approx(dense + experts / 16 / 0.8, rel=1e-5)
+    used = [8 * found.experts_used_ratio(width) for width in range(1, 6)]
+    assert used == pytest.approx([8, 15.5, 22.5, 29.1, 35.3], abs=0.06)
     assert 8 * found.experts_used_ratio(8) == pytest.approx(51.6, abs=0.06)
 
 
 def test_experts_can_stay_with_the_cpu() -> None:
     found = shapes.count_reads(MOE, ContextSettings(cpu_moe=ALL_LAYERS), [CARD])
-    assert found.by_device[HOST].dense == 0 and found.by_device["CUDA0"].experts == 0
+    assert found.by_device[HOST].dense == 0
+    assert found.by_device["CUDA0"].experts == 0
     assert found.weights == pytest.approx(
         shapes.count_reads(MOE, EMPTY, [CARD]).weights
     )
     half = shapes.count_reads(MOE, ContextSettings(cpu_moe=24), [CARD]).by_device
-    assert (
-        half[HOST].experts == half["CUDA0"].experts == found.by_device[HOST].experts / 2
-    )
+    expected = found.by_device[HOST].experts / 2
+    assert half[HOST].experts == expected
+    assert half["CUDA0"].experts == expected
 
 
 @pytest.mark.parametrize("kind", [*headshapes.HEADS, "mtp-qwen35"])
-def test_heads_are_priced(kind: str) -> None:
-    """Cheaper than a small model, but not free; a block costs one pass, however long it
-    is.
-    """
+def test_a_head_costs_less_than_a_small_model_but_is_not_free(kind: str) -> None:
+    """A head of block drafting costs one pass, however long the block is."""
     machine = machine_profile.with_gpu("RTX 4090")
     load = LoadCommand("t", "d", ContextSettings(n_ctx=8192))
     pair = shapes.from_headers(*headshapes.pair(kind))
     advisor = SettingsAdvisor(*pair, machine, UseCase("code"))
     found = advisor.estimate(load).speed
-    assert (
-        found.plain is not None
-        and found.speculative is not None
-        and found.costs is not None
-    )
+    assert found.plain is not None
+    assert found.speculative is not None
+    assert found.costs is not None
     gains = found.by_workload["code"].speedup[1] > 1
     assert (found.speculative[1] > found.plain[1]) == gains
     assert gains or headshapes.pair(kind)[0].hparam("expert_count"), (
@@ -228,25 +221,29 @@ def test_heads_are_priced(kind: str) -> None:
     )
     assert "heads (code)" in found.explanation
     if kind.startswith(("dflash", "dspark")):
-        assert found.costs.c == 0 and 0.1 < found.costs.host < 1
+        assert found.costs.c == 0
+        assert 0.1 < found.costs.host < 1
     else:
         assert 0.03 < found.costs.c < 0.25
 
 
 def test_no_estimate_with_an_unknown_bandwidth() -> None:
     found = estimate(LOAD, hardware_speed(gpu=None))
-    assert (found.plain, found.speculative, found.calibrated) == (None, None, False)
+    assert found.plain is None
+    assert found.speculative is None
+    assert not found.calibrated
     assert "CUDA0" in found.explanation
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
     assert estimate(half, hardware_speed(cpu=None)).plain is None
     assert estimate(LOAD, from_devices([])).plain is None
-    assert (
-        estimate(LOAD, from_devices([replace(CARD, description="Frobnicator 9")])).plain
-        is None
-    )
+    unknown_card = replace(CARD, description="Frobnicator 9")
+    assert estimate(LOAD, from_devices([unknown_card])).plain is None
 
 
 def test_an_assumed_processor_is_called_so_and_wide() -> None:
     found = estimate(LOAD, from_devices([], TYPICAL_CPU_SPEED))
-    assert found.plain is not None and found.plain[1] >= 2.9 * found.plain[0]
-    assert "assumed" in found.explanation and not found.calibrated
+    assert found.plain is not None
+    low, high = found.plain
+    assert high >= 2.9 * low
+    assert "assumed" in found.explanation
+    assert not found.calibrated

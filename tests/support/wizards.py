@@ -186,7 +186,7 @@ def stock(
     defaults: dict[str, Callable[..., Any]] = {
         "suggest": lambda *asked: suggest(*asked, services.catalogue),
         "read_headers": lambda _: None,
-        "confirm_plan": lambda fit, *_: fit,
+        "count_memory": lambda candidate, *_: candidate,
         "free_disk": lambda: 212 * 10**9,
     }
     for name, method in (*defaults.items(), *methods.items()):

@@ -154,7 +154,7 @@ def _memory_text(gpus: list[Device]) -> str:
 
 
 def _speed_text(best: Candidate) -> str:
-    speed = best.fit.speed if best.fit is not None else None
+    speed = best.plan.speed if best.plan is not None else None
     if speed is None or speed.plain is None or speed.speculative is None:
         return "Its speed is known after the first run."
     text = f"Estimated speed: {pair_text.format_speed(speed.speculative)}"

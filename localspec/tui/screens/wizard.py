@@ -20,7 +20,6 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.front_end import PickerChoices
 from localspec.errors import LocalspecError
-from localspec.fit.plan import Plan
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions
@@ -109,7 +108,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._settle_timer: asyncio.TimerHandle | None = None
         self._shortlist_worker = LatestOnlyWorker("shortlist")
         self._header_worker = LatestOnlyWorker("headers")
-        self._confirm_worker = LatestOnlyWorker("exact fit")
+        self._count_worker = LatestOnlyWorker("memory count")
         self._previous_switch_interval = sys.getswitchinterval()
 
     def compose(self) -> ComposeResult:
@@ -213,7 +212,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.draw()
 
     def _estimate(self, candidate: Candidate) -> Candidate:
-        """Adds a fit for the current dials, once this computer has been probed."""
+        """Adds a plan for the current dials, once this computer has been probed."""
         profile = self._profiles.get_loaded(self.what_if.gpu)
         if profile is None:
             return candidate
@@ -229,7 +228,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         for index, row in enumerate(self._list.rows):
             estimated = self._estimates.get(row, self._use_case, self.what_if)
             if estimated is None:
-                estimated = replace(row, fit=None, no_fit_reason="")
+                estimated = replace(row, plan=None, no_fit_reason="")
             self._list.update_row(index, estimated)
         if self.step == 2:
             pointed = self._list.highlighted_index
@@ -244,7 +243,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         n_rows = len(self._list.rows)
         for index in (*range(start, n_rows), *range(start)):
             row = self._list.rows[index]
-            if row.fit is not None or row.no_fit_reason:
+            if row.plan is not None or row.no_fit_reason:
                 continue
             if time.monotonic() >= deadline:
                 set_reliable_timer(self, _ESTIMATE_PAUSE_SECONDS, self._estimate_some)
@@ -273,7 +272,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _dials_settled(self) -> None:
         self._request_shortlist()
-        self._confirm_fit()
+        self._count_memory()
 
     def action_dial(self) -> None:
         self._dial = DIALS[(DIALS.index(self._dial) + 1) % len(DIALS)]
@@ -331,36 +330,36 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._details.set_headers(pair, comparison)
         self._estimate_details()
         self.draw()
-        self._confirm_fit()
+        self._count_memory()
 
     def _estimate_details(self) -> None:
         if self._details.candidate is not None:
             self._details.candidate = self._estimate(self._details.candidate)
 
-    def _confirm_fit(self) -> None:
-        """Replaces the estimate by a fit computed by llama.cpp, on a thread."""
+    def _count_memory(self) -> None:
+        """Replaces the estimate by what llama.cpp counts, on a thread."""
         profile = self._profiles.get_loaded(self.what_if.gpu)
         candidate = self._details.candidate
         if self.step != 3 or profile is None:
             return
-        if candidate is None or candidate.fit is None:
+        if candidate is None or candidate.plan is None:
             return
-        fit = candidate.fit
-        key = (self._use_case, self.what_if)
-        headers = self._details.take_unconfirmed(*key)
-        if headers is None:
+        use_case = self._use_case
+        dials = self.what_if
+        shapes = self._details.take_uncounted(use_case, dials)
+        if shapes is None:
             return
 
         def work() -> None:
-            confirmed = self._services.confirm_plan(fit, headers, profile)
-            self.call_later(self._fit_confirmed, candidate, key, confirmed)
+            counted = self._services.count_memory(
+                candidate, shapes, profile, use_case, dials
+            )
+            self.call_later(self._memory_counted, counted, use_case, dials)
 
-        self._confirm_worker.submit(work)
+        self._count_worker.submit(work)
 
-    def _fit_confirmed(
-        self, candidate: Candidate, key: tuple[str, WhatIf], fit: Plan
-    ) -> None:
-        self._estimates.store_confirmed(candidate, *key, fit)
+    def _memory_counted(self, counted: Candidate, use_case: str, dials: WhatIf) -> None:
+        self._estimates.store_counted(counted, use_case, dials)
         if self.step == 3:
             self._estimate_details()
             self.draw()
@@ -382,7 +381,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         listed = {row.pair.id: row for row in self._list.rows}
         self._open_details(listed.get(pair.id) or unlisted_candidate(pair))
         self.draw()
-        self._confirm_fit()
+        self._count_memory()
 
     def action_take(self) -> None:
         if self._details.candidate is None:
@@ -442,9 +441,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         candidate = self._list.highlighted_row
         if self.step == 3:
             candidate = self._details.candidate
-        fit = candidate.fit if candidate is not None else None
+        plan = candidate.plan if candidate is not None else None
         header = what_if.step_header(
-            self.step, self.what_if, dial=self._dial, fit=fit, width=width
+            self.step, self.what_if, dial=self._dial, plan=plan, width=width
         )
         self.query_one("#head", Static).update(header)
 
@@ -493,6 +492,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         hint = "enter download"
         if candidate.pair.draft:
             hint += " both"
-        if candidate.fit is None or candidate.fit.verdict != "no":
+        if candidate.plan is None or candidate.plan.verdict.can_load:
             hint += " and chat"
         return hint

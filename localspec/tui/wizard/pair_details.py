@@ -128,11 +128,11 @@ def _title_facts(page: DetailsPage) -> str:
 
 def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content]:
     """The bars, the verdict, and what else a tall page has room for."""
-    fit = page.candidate.fit
-    if fit is None:
+    plan = page.candidate.plan
+    if plan is None:
         yield Content(page.candidate.no_fit_reason or "…")
         return
-    devices = _devices_with_bars(fit)
+    devices = _devices_with_bars(plan)
     for device_fit in devices:
         if len(devices) > 1:
             name = sanitize(device_fit.device.description, multiline=False)
@@ -142,32 +142,32 @@ def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Conten
             device_fit, width, with_scale=has_scale
         ):
             yield to_content(line)
-    yield from _verdict_lines(fit, page.fit_basis, width)
-    if height >= _HOST_MEMORY_HEIGHT and fit.host not in devices and fit.host.total:
-        needed = memory.format_need(fit.host, fit.host.total)
+    yield from _verdict_lines(plan, page.fit_basis, width)
+    if height >= _HOST_MEMORY_HEIGHT and plan.host not in devices and plan.host.total:
+        needed = memory.format_need(plan.host, plan.host.total)
         text = f"plus {needed} of this computer's memory"
-        if fit.host.device.free:
-            text += f", {gib(fit.host.device.free)} free"
+        if plan.host.device.free:
+            text += f", {gib(plan.host.device.free)} free"
         yield Content.styled(text, "$muted")
 
 
-def _devices_with_bars(fit: Plan) -> list[DeviceFit]:
+def _devices_with_bars(plan: Plan) -> list[DeviceFit]:
     """The devices that are used, three at most, or the host if no other is.
 
     Devices that share the host's memory have one bar together with it, unless one of
     them is itself too small.
     """
-    used = [each for each in fit.device_fits if each.target.total or each.draft.total]
-    sharing = fit.host.sharing
-    if sharing and all(each.verdict == "fits" for each in sharing):
+    used = [each for each in plan.device_fits if each.target.total or each.draft.total]
+    sharing = plan.host.sharing
+    if sharing and all(each.verdict is FitVerdict.FITS for each in sharing):
         others = [each for each in used if each not in sharing]
-        return [*others[:_MAX_BARS], fit.host]
-    return used[:_MAX_BARS] or [fit.host]
+        return [*others[:_MAX_BARS], plan.host]
+    return used[:_MAX_BARS] or [plan.host]
 
 
-def _verdict_lines(fit: Plan, basis: str, width: int) -> Iterator[Content]:
-    style = f"bold {role_style(memory.VERDICT_ROLES[fit.verdict])}"
-    *lines, last = wrap_words(memory.describe_fit(fit), width)
+def _verdict_lines(plan: Plan, basis: str, width: int) -> Iterator[Content]:
+    style = f"bold {role_style(memory.VERDICT_ROLES[plan.verdict])}"
+    *lines, last = wrap_words(memory.describe_fit(plan), width)
     for line in lines:
         yield Content.styled(line, style)
     basis = f" · {basis}"
@@ -179,23 +179,23 @@ def _verdict_lines(fit: Plan, basis: str, width: int) -> Iterator[Content]:
 
 
 def _speed_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content]:
-    fit = page.candidate.fit
-    if fit is None or fit.verdict == "no":
+    plan = page.candidate.plan
+    if plan is None or not plan.verdict.can_load:
         return
-    for line in pair_text.format_speeds(fit.speed, page.use_case, width):
+    for line in pair_text.format_speeds(plan.speed, page.use_case, width):
         yield to_content(line)
-    basis = pair_text.describe_speed_basis(fit.speed)
-    if fit.speed.plain is None:
+    basis = pair_text.describe_speed_basis(plan.speed)
+    if plan.speed.plain is None:
         yield to_content(basis)
     elif height >= _FULL_TEXT_HEIGHT:
-        yield from _published_lines(page.candidate.pair, fit, width)
+        yield from _published_lines(page.candidate.pair, plan, width)
         for text in wrap_words(plain_text(basis), width):
             yield Content.styled(text, "$muted")
 
 
-def _published_lines(pair: CatalogPair, fit: Plan, width: int) -> Iterator[Content]:
+def _published_lines(pair: CatalogPair, plan: Plan, width: int) -> Iterator[Content]:
     """What others measured with this target on a similar GPU."""
-    devices = [each.device for each in fit.device_fits]
+    devices = [each.device for each in plan.device_fits]
     draft_kind = "" if pair.draft_kind == "lookup" else pair.draft_kind
     row = published.find_nearest(pair.target.id, devices, draft_kind)
     if row is not None:
@@ -288,17 +288,19 @@ def compare_headers(subject: PairShapes) -> HeaderComparison:
 
 def check_before_download(
     pair: CatalogPair,
-    fit: Plan | None,
+    plan: Plan | None,
     subject: PairShapes | None,
     comparison: HeaderComparison | None,
 ) -> Iterator[PreDownloadCheck]:
     if pair.draft is not None:
-        verdict = comparison.verdict if comparison is not None else None
-        yield _check_compatibility(pair, verdict)
-    if fit is not None and fit.verdict != "unknown":
-        fits = fit.verdict != "no"
-        label = memory.VERDICT_LABELS[FitVerdict.FITS if fits else FitVerdict.NO]
-        context = pair_text.format_context(fit.load.target_settings.n_ctx)
+        compatibility = comparison.verdict if comparison is not None else None
+        yield _check_compatibility(pair, compatibility)
+    if plan is not None and plan.verdict is not FitVerdict.UNKNOWN:
+        fits = plan.verdict.can_load
+        # What is tight can be loaded, too.
+        verdict = FitVerdict.FITS if fits else FitVerdict.NO
+        label = memory.VERDICT_LABELS[verdict]
+        context = pair_text.format_context(plan.load.target_settings.n_ctx)
         yield PreDownloadCheck(fits, f"{label} with context {context}")
     if subject is not None:
         yield _check_recurrent_state(subject.target.shape)
@@ -342,7 +344,7 @@ class PairDetails:
         self.free_disk: int | None = None  # Free bytes on the download disk.
         self._comparisons: dict[str, HeaderComparison | None] = {}
         """By pair id; None if reading the headers failed."""
-        self._confirmation_tried = set[tuple[str, str, WhatIf]]()
+        self._count_tried = set[tuple[str, str, WhatIf]]()
 
     def has_tried_headers(self, pair: CatalogPair) -> bool:
         """Also true if reading them failed."""
@@ -356,18 +358,18 @@ class PairDetails:
         if comparison is not None and comparison.is_from_files:
             self._estimates.use_headers(pair, comparison.subject)
 
-    def take_unconfirmed(self, use_case: str, what_if: WhatIf) -> PairShapes | None:
-        """The files' headers if the fit can be confirmed; only once per setting."""
-        if self.candidate is None or self.candidate.fit is None:
+    def take_uncounted(self, use_case: str, what_if: WhatIf) -> PairShapes | None:
+        """The files' headers if the memory can be counted; only once per setting."""
+        if self.candidate is None or self.candidate.plan is None:
             return None
         pair_id = self.candidate.pair.id
         comparison = self._comparisons.get(pair_id)
         if comparison is None or not comparison.is_from_files:
             return None
         key = (pair_id, use_case, what_if)
-        if key in self._confirmation_tried:
+        if key in self._count_tried:
             return None
-        self._confirmation_tried.add(key)
+        self._count_tried.add(key)
         return comparison.subject
 
     def next_draft(self) -> CatalogPair | None:
@@ -404,7 +406,7 @@ class PairDetails:
             subject: PairShapes | None = comparison.subject
         else:
             subject = self._estimates.find_subject(pair)
-        checks = check_before_download(pair, candidate.fit, subject, comparison)
+        checks = check_before_download(pair, candidate.plan, subject, comparison)
         return DetailsPage(
             candidate=candidate,
             use_case=use_case,
@@ -424,7 +426,7 @@ class PairDetails:
 def _describe_fit_basis(
     candidate: Candidate, comparison: HeaderComparison | None
 ) -> str:
-    if candidate.fit is not None and candidate.fit.memory.method == "exact":
+    if candidate.plan is not None and candidate.plan.memory.method == "exact":
         return "exact, from the files' headers"
     if comparison is not None and comparison.is_from_files:
         return "from the files' headers"

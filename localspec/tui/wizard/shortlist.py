@@ -11,7 +11,7 @@ from textual.content import Content
 
 from localspec import launch
 from localspec.errors import LocalspecError
-from localspec.fit import pair_shapes, plan, suggestions
+from localspec.fit import pair_shapes, suggestions
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import FitVerdict, Plan
@@ -40,7 +40,7 @@ class Candidate(Struct, frozen=True):
     pair: CatalogPair
     total_bytes: int  # Of both files.
     # None if not estimated yet, or if the model shape is unknown.
-    fit: Plan | None = None
+    plan: Plan | None = None
     reasons: tuple[str, ...] = ()
     draft_reason: str = ""
     no_fit_reason: str = ""
@@ -67,19 +67,20 @@ def suggest_candidates(
 
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     """Leaves out reasons that the table shows as a bar or a number."""
-    fit = suggestion.plan
+    plan = suggestion.plan
     n_shown = 1  # The first reason is the memory.
-    if fit is not None and fit.speed.speculative is not None and fit.verdict != "no":
+    has_speed = plan is not None and plan.speed.speculative is not None
+    if has_speed and suggestion.verdict.can_load:
         n_shown = 2  # The second is the speed.
     others = suggestion.reasons[n_shown:]
     about_draft = ("no draft", "prompt lookup")
     no_fit_reason = ""
-    if fit is None:
+    if plan is None:
         no_fit_reason = f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
     return Candidate(
         pair=suggestion.pair,
         total_bytes=suggestion.bytes,
-        fit=fit,
+        plan=plan,
         reasons=tuple(each for each in others if not each.startswith(about_draft)),
         draft_reason=suggestion.draft_reason,
         no_fit_reason=no_fit_reason,
@@ -127,11 +128,11 @@ class EstimateCache:
     ) -> Candidate | None:
         return self._estimates.get((candidate.pair.id, use_case, what_if))
 
-    def store_confirmed(
-        self, candidate: Candidate, use_case: str, what_if: WhatIf, fit: Plan
+    def store_counted(
+        self, candidate: Candidate, use_case: str, what_if: WhatIf
     ) -> None:
-        confirmed = replace(candidate, fit=fit)
-        self._estimates[candidate.pair.id, use_case, what_if] = confirmed
+        """Also for a pair whose headers were read: its memory was counted from them."""
+        self._estimates[candidate.pair.id, use_case, what_if] = candidate
 
     def estimate(
         self,
@@ -165,9 +166,9 @@ class EstimateCache:
             )
         except LocalspecError as error:
             reason = sanitize(error.message, multiline=False)
-            return replace(candidate, fit=None, no_fit_reason=reason)
+            return replace(candidate, plan=None, no_fit_reason=reason)
         if found is None:
-            return replace(candidate, fit=None, no_fit_reason=NO_SHAPE_REASON)
+            return replace(candidate, plan=None, no_fit_reason=NO_SHAPE_REASON)
         return _candidate_from_suggestion(found)
 
 
@@ -244,21 +245,22 @@ def _fit_cells(
     candidate: Candidate, columns: ShortlistColumns
 ) -> Iterator[tuple[str, str]]:
     """How much of its free memory the fullest device uses, as a bar, and the verdict."""
-    fit = candidate.fit
-    if fit is None:
+    plan = candidate.plan
+    if plan is None:
         label = _label_without_fit(candidate)
         yield f"{' ' * columns.bar}{label:<{_FIT_WIDTH}}", "$muted"
         return
-    style = role_style(memory.VERDICT_ROLES[fit.verdict])
+    style = role_style(memory.VERDICT_ROLES[plan.verdict])
     if columns.bar:
-        free = fit.tightest.device.free
-        share = fit.tightest.needed / free if free else 1.0
+        free = plan.tightest.device.free
+        share = plan.tightest.needed / free if free else 1.0
         bar_width = columns.bar - 1
         bar = draw_bar(share, bar_width)
-        yield bar, "$accent" if fit.verdict == "fits" else style
+        bar_style = "$accent" if plan.verdict is FitVerdict.FITS else style
+        yield bar, bar_style
         yield "·" * (bar_width - len(bar)), "$muted"
         yield " ", ""
-    yield f"{memory.VERDICT_LABELS[fit.verdict]:<{_FIT_WIDTH}}", style
+    yield f"{memory.VERDICT_LABELS[plan.verdict]:<{_FIT_WIDTH}}", style
 
 
 def _label_without_fit(candidate: Candidate) -> str:
@@ -273,12 +275,12 @@ def _speed_cells(
     candidate: Candidate, use_case: str, columns: ShortlistColumns
 ) -> Iterator[tuple[str, str]]:
     """No speed where the pair does not run, and `?` where it is unknown."""
-    fit = candidate.fit
+    plan = candidate.plan
     speedup_and_plain = " " * (columns.speedup + columns.plain)
-    if fit is None or fit.verdict == "no":
+    if plan is None or not plan.verdict.can_load:
         yield _right("", _SPEED_WIDTH) + speedup_and_plain, "$muted"
         return
-    speed = fit.speed
+    speed = plan.speed
     if speed.plain is None:
         yield _right("?", _SPEED_WIDTH) + speedup_and_plain, "$muted"
         return
@@ -293,15 +295,15 @@ def reason_lines(
 ) -> list[Content]:
     if candidate is None:
         return []
-    fit = candidate.fit
+    plan = candidate.plan
     reasons: list[str] = []
     if candidate.no_fit_reason:
         reasons.append(candidate.no_fit_reason)
-    if fit is not None:
-        reasons.append(memory.describe_fit(fit))
+    if plan is not None:
+        reasons.append(memory.describe_fit(plan))
     reasons += candidate.reasons
-    if fit is not None and fit.verdict != "no" and fit.speed.explanation:
-        reasons.append(f"speed: {fit.speed.explanation}")
+    if plan is not None and plan.verdict.can_load and plan.speed.explanation:
+        reasons.append(f"speed: {plan.speed.explanation}")
     lines = wrap_words(" · ".join(reasons), width)
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]
 
@@ -356,7 +358,21 @@ class WizardServices:
         if self._stop is not None:
             self._stop.cancel()
 
-    confirm_plan = staticmethod(plan.confirm_plan)
+    def count_memory(
+        self,
+        candidate: Candidate,
+        shapes: PairShapes,
+        machine_profile: MachineProfile,
+        use_case: str,
+        what_if: WhatIf,
+    ) -> Candidate:
+        """The candidate with the memory that llama.cpp counts; `shapes` have headers.
+
+        If it counts more than was estimated, settings that fit are searched again.
+        """
+        criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
+        plan = suggestions.plan_counted(shapes, machine_profile, criteria)
+        return replace(candidate, plan=plan)
 
     def free_disk(self) -> int | None:
         from localspec.models.local_files import hub_cache  # noqa: PLC0415  keeps start-up fast

@@ -96,14 +96,14 @@ def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _
     return choices[(index + by) % len(choices)]
 
 
-def dials_line(what_if: WhatIf, dial: Dial, fit: Plan | None, width: int) -> Content:
+def dials_line(what_if: WhatIf, dial: Dial, plan: Plan | None, width: int) -> Content:
     """The three dials; the active one is between ‹ and ›.
 
-    `fit` provides the automatic values. 80 cells show, for example:
+    `plan` provides the automatic values. 80 cells show, for example:
 
         what if    this computer   ‹ context 16k ›    KV f16
     """
-    values = _dial_values(what_if, fit, is_labelled=width >= _LABELLED_WIDTH)
+    values = _dial_values(what_if, plan, is_labelled=width >= _LABELLED_WIDTH)
     is_wide = width >= _WIDE_WIDTH
     parts: list[Content] = []
     if is_wide:
@@ -120,12 +120,12 @@ def dials_line(what_if: WhatIf, dial: Dial, fit: Plan | None, width: int) -> Con
 
 
 def _dial_values(
-    what_if: WhatIf, fit: Plan | None, *, is_labelled: bool
+    what_if: WhatIf, plan: Plan | None, *, is_labelled: bool
 ) -> dict[Dial, str]:
     n_ctx = what_if.ctx
     kv: str | None = what_if.kv
-    if fit is not None:
-        settings = fit.load.target_settings
+    if plan is not None:
+        settings = plan.load.target_settings
         n_ctx = n_ctx or settings.n_ctx
         kv = kv or settings.kv_type
     context = pair_text.format_context(n_ctx)
@@ -164,14 +164,14 @@ def use_case_line(n: int, use_case: str) -> Content:
 
 
 def step_header(
-    step: int, what_if: WhatIf, *, dial: Dial, fit: Plan | None, width: int
+    step: int, what_if: WhatIf, *, dial: Dial, plan: Plan | None, width: int
 ) -> Content:
     """The step's title; at the right the dials, if the step has any."""
     title = f"New pair · {step} of 3" if width >= 70 else f"{step} of 3"
     if step == 1:
         question = ("   What will you use it for?", "$muted")
         return Content.assemble((title, "bold"), question)
-    dials = dials_line(what_if, dial, fit, width - len(title) - 2)
+    dials = dials_line(what_if, dial, plan, width - len(title) - 2)
     gap = " " * max(2, width - len(title) - dials.cell_length)
     return Content.assemble((title, "bold"), gap, dials)
 

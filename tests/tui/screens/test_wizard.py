@@ -13,7 +13,6 @@ from localspec import paths
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
-from localspec.fit.plan import Plan
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.models.gguf import reader
@@ -200,29 +199,30 @@ async def test_headers_refine_what_the_catalogue_estimated(
         await wizard.sees("phi-4", "estimated from the catalogue")
 
 
-async def test_what_headers_say_is_asked_of_llama_once(
-    tmp_path: Path, zoo: Zoo
+async def test_the_memory_of_a_pair_is_counted_once(
+    tmp_path: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Plan] = []
-    part = pair_shapes.member(
-        "chatty", "file", reader.read(zoo["chatty"]), zoo["chatty"]
-    )
-
-    def confirm(fit: Plan, found: PairShapes, place: MachineProfile) -> Plan:
-        asked.append(fit)
-        return WizardServices.confirm_plan(fit, found, place)
-
+    header = reader.read(zoo["chatty"])
+    part = pair_shapes.member("chatty", "file", header, zoo["chatty"])
     services = wizards.stock(
         tmp_path,
         machine_profile.detect(),
         read_headers=lambda _: PairShapes(part, part),
-        confirm_plan=confirm,
     )
+    estimated: list[Candidate] = []
+
+    def count_memory(candidate: Candidate, *given: Any) -> Candidate:
+        estimated.append(candidate)
+        return WizardServices.count_memory(services, candidate, *given)
+
+    monkeypatch.setattr(services, "count_memory", count_memory)
     async with shown(services, "1", "enter") as wizard:
         await wizard.sees("exact, from the files' headers")
         await wizard.press("escape", "enter")
         await wizard.sees("exact, from the files' headers")
-    assert len(asked) == 1 and asked[0].memory.method == "analytic"
+    [only] = estimated
+    assert only.plan is not None
+    assert only.plan.memory.method == "analytic"
 
 
 async def test_from_home_to_the_chat_of_a_pair_that_is_here(

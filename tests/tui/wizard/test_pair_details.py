@@ -163,11 +163,11 @@ def test_a_preferred_drafter_is_used_by_pairs_that_have_it(
 
 def test_memory_that_a_gpu_shares_has_one_bar(tmp_path: Path) -> None:
     first, *_ = wizards.candidates(PLACE, "chat", WhatIf(), wizards.catalogue(tmp_path))
-    assert first.fit is not None
-    gpu = replace(first.fit.device_fits[0], device=replace(CARD, unified=True))
-    host = replace(first.fit.host, sharing=(gpu,))
-    pool = replace(first.fit, device_fits=(gpu,), host=host)
-    page = pair_details.DetailsPage(replace(first, fit=pool), "chat", ())
+    assert first.plan is not None
+    gpu = replace(first.plan.device_fits[0], device=replace(CARD, unified=True))
+    host = replace(first.plan.host, sharing=(gpu,))
+    pool = replace(first.plan, device_fits=(gpu,), host=host)
+    page = pair_details.DetailsPage(replace(first, plan=pool), "chat", ())
     lines = [line.plain for line in pair_details.render_page(page, 100, 30)]
     (legend,) = [line for line in lines if " KV " in line]
     both = gpu.target.weights + host.target.weights

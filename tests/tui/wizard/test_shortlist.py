@@ -6,9 +6,13 @@ import pytest
 from msgspec.structs import replace
 from textual.content import Content
 
-from localspec.fit import pair_shapes
+from localspec.fit import pair_shapes, suggestions
 from localspec.fit.pair_shapes import PairShapes
+from localspec.launch import saved_criteria
+from localspec.machine import memory_probe
+from localspec.machine.memory_probe import ModelBuffers, PairBuffers
 from localspec.models.gguf import reader
+from localspec.protocol.wire import LoadCommand
 from localspec.tui.wizard import shortlist
 from localspec.tui.wizard.shortlist import (
     Candidate,
@@ -17,7 +21,7 @@ from localspec.tui.wizard.shortlist import (
     suggest_candidates,
 )
 from localspec.tui.wizard.what_if import WhatIf
-from tests.support import wizards
+from tests.support import families, wizards
 from tests.support.wizards import CARD, GIB, NO_CARD, PLACE
 from tests.support.zoo import Zoo
 
@@ -39,8 +43,8 @@ def estimate(cache: EstimateCache, candidate: Candidate, ctx: int = 2048) -> Can
 def test_an_estimate_is_computed_once(candidate: Candidate) -> None:
     cache = EstimateCache()
     first = estimate(cache, candidate)
-    assert first.fit is not None
-    assert estimate(cache, candidate).fit is first.fit
+    assert first.plan is not None
+    assert estimate(cache, candidate).plan is first.plan
 
 
 def test_an_estimate_is_computed_again_from_headers(
@@ -48,17 +52,17 @@ def test_an_estimate_is_computed_again_from_headers(
 ) -> None:
     cache = EstimateCache()
     first = estimate(cache, candidate)
-    assert first.fit is not None
+    assert first.plan is not None
     tiny = pair_shapes.member("chatty", "file", reader.read_model(zoo["chatty"]))
     cache.use_headers(candidate.pair, PairShapes(tiny, tiny))
     second = estimate(cache, candidate)
-    assert second.fit is not None
-    assert second.fit.total < first.fit.total
+    assert second.plan is not None
+    assert second.plan.total < first.plan.total
 
 
 def test_a_context_that_cannot_be_has_no_fit_but_a_reason(candidate: Candidate) -> None:
     absurd = estimate(EstimateCache(), candidate, ctx=1 << 40)
-    assert absurd.fit is None
+    assert absurd.plan is None
     assert absurd.no_fit_reason
 
 
@@ -86,9 +90,9 @@ def usual(stock: WizardServices) -> Candidate:
 @pytest.fixture
 def fast(usual: Candidate) -> Candidate:
     """Its speeds have many digits."""
-    assert usual.fit is not None
+    assert usual.plan is not None
     price = replace(wizards.PRICES[usual.pair.id], plain=(143, 238))
-    return replace(usual, fit=replace(usual.fit, speed=wizards.speed(price)))
+    return replace(usual, plan=replace(usual.plan, speed=wizards.speed(price)))
 
 
 def draw(candidate: Candidate, width: int) -> Content:
@@ -106,3 +110,32 @@ def test_lines_fit_their_window(width: int, usual: Candidate, fast: Candidate) -
 
 def test_wide_numbers_keep_their_columns_apart(fast: Candidate) -> None:
     assert "2.0–2.4× 143–238 tok/s " in draw(fast, 116).plain
+
+
+def test_settings_are_sought_again_if_the_counted_memory_does_not_fit(
+    stock: WizardServices, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp that needs 320 KiB of buffers a token: 2.5 GiB for a context of 8192."""
+
+    def count(load: LoadCommand, *_: object, **__: object) -> PairBuffers:
+        n_ctx = load.target_settings.n_ctx or 0
+        return PairBuffers(ModelBuffers({"CPU": n_ctx * 320 * 1024}, kv=0), None)
+
+    monkeypatch.setattr(memory_probe, "count_buffers", count)
+    headers = pair_shapes.from_headers(families.header("qwen3"), None)
+    needed = suggestions.assess_pair(
+        candidate.pair, NO_CARD, saved_criteria("chat", 8192), shapes=headers
+    )
+    assert needed is not None
+    assert needed.plan is not None
+    free = needed.plan.host.total + 2 * GIB
+    cpu = replace(NO_CARD.cpu, free=free, total=free)
+    machine = replace(NO_CARD, cpu=cpu)
+
+    counted = WizardServices.count_memory(
+        stock, candidate, headers, machine, "chat", WhatIf()
+    )
+
+    assert counted.plan is not None
+    assert counted.plan.memory.method == "exact"
+    assert counted.plan.verdict.can_load
