@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
@@ -26,7 +26,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
-from localspec.models.chat_template import builtin_templates, thinking_tags
+from localspec.models.chat_template import (
+    builtin_templates,
+    message_check,
+    thinking_tags,
+)
+from localspec.models.chat_template.message_check import FittedChat
+from localspec.models.chat_template.role_changes import (
+    RoleChange,
+    apply_changes,
+    parse_arguments,
+)
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.sanitize import sanitize
@@ -36,6 +46,8 @@ _MAX_SOURCE_CHARS = 1024 * 1024
 MAX_PROMPT_CHARS = 16 * 1024 * 1024
 MAX_STEPS = 10_000_000
 """Passes of loops: 3 s of them. A long chat of 1,000 messages takes some 100,000."""
+_MAX_NAMED = 10
+"""Messages that a notice names."""
 _UNUSED_TEXT = "\ufdd0\ufdd1"  # Noncharacters: no template writes them.
 
 
@@ -51,10 +63,33 @@ class RenderResult(Struct, frozen=True):
     template: str = "own"
     generation_prompt: str = ""
     """What the template writes after the last message: the end of `text`."""
+    lost: tuple[int, ...] = ()
+    """The indices of messages whose text the template leaves out, whatever is changed."""
 
 
 class TemplateRaisedError(jinja2.TemplateError):
     """A template called `raise_exception`."""
+
+
+class _TemplateOptions(Struct, frozen=True):
+    """What a template reads besides the messages."""
+
+    variables: tuple[tuple[str, str], ...]
+    enable_thinking: bool | None
+    tools: str
+    completes_tools: bool = False
+
+    def to_variables(self) -> dict[str, Any]:
+        options: dict[str, Any] = {**dict(self.variables), "tools": None}
+        if self.tools:
+            options["tools"] = json.loads(self.tools)
+        options |= _other_variables(options["tools"] or [])
+        if self.completes_tools:
+            options["tools"] = list(map(_complete_tool, options["tools"]))
+        if self.enable_thinking is not None:
+            for variable in _THINKING_VARIABLES:
+                options[variable] = self.enable_thinking
+        return options
 
 
 class _RenderedChat(Struct, frozen=True):
@@ -62,9 +97,10 @@ class _RenderedChat(Struct, frozen=True):
     messages: Sequence[ChatMessage]
     """As the template accepted them."""
     notices: tuple[Notice, ...] = ()
+    lost: tuple[int, ...] = ()
 
 
-def render(
+def render(  # noqa: PLR0913  all but two are named
     source: str,
     messages: Sequence[ChatMessage],
     variables: Mapping[str, str],
@@ -72,36 +108,38 @@ def render(
     tools: str = "",
     *,
     name: str = "own",
+    may_change: bool = True,
 ) -> RenderResult:
     """The prompt that a template makes of a chat.
 
     `variables` are further ones: the texts of bos_token, eos_token, …; `tools` is a
     JSON array; `name` is `own` for the model's template, else that of a built-in one.
+    With `may_change`, the roles of the chat are changed if the template rejects it or
+    leaves messages out.
     Raises UsageError if the template fails, rejects the chat or exceeds its limits.
     """
     try:
         if len(source) > _MAX_SOURCE_CHARS:
             raise OverflowError(f"it has {len(source):,} characters")
-        options: dict[str, Any] = {**variables, "tools": None}
-        if tools:
-            options["tools"] = json.loads(tools)
-        options |= _other_variables(options["tools"] or [])
-        if enable_thinking is not None:
-            for variable in _THINKING_VARIABLES:
-                options[variable] = enable_thinking
+        settings = _TemplateOptions(
+            tuple(sorted(variables.items())), enable_thinking, tools
+        )
+        separated = _separate_thinking(source, messages)
         try:
-            chat = _render_with_role_changes(source, messages, options)
+            chat = _render_chat(source, separated, settings, may_change=may_change)
         except _FAILURES_BY_TOOLS:
             if not tools:
                 raise
-            options["tools"] = list(map(_complete_tool, options["tools"]))
-            chat = _render_with_role_changes(source, messages, options)
+            settings = replace(settings, completes_tools=True)
+            chat = _render_chat(source, separated, settings, may_change=may_change)
+        options = settings.to_variables()
         generation_prompt = _find_generation_prompt(source, chat, options)
         return RenderResult(
             chat.text,
             notices=chat.notices,
             template=name,
             generation_prompt=generation_prompt,
+            lost=chat.lost,
         )
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
@@ -176,26 +214,120 @@ def find_variables(source: str) -> frozenset[str]:
 # --- roles and the generation prompt
 
 
-def _render_with_role_changes(
-    source: str, messages: Sequence[ChatMessage], options: dict[str, Any]
+def _separate_thinking(
+    source: str, messages: Sequence[ChatMessage]
+) -> tuple[ChatMessage, ...]:
+    """The messages with the thinking of answers in `reasoning`."""
+    tags = thinking_tags.detect_tags(source)
+    separated = []
+    for message in messages:
+        if message.role != "assistant":
+            separated.append(message)
+            continue
+        thinking, content = thinking_tags.separate_thinking(
+            message.content, tags, message.starts_in_thinking
+        )
+        separated.append(
+            replace(
+                message,
+                content=content,
+                reasoning=message.reasoning.strip() or thinking or "",
+                starts_in_thinking=False,
+            )
+        )
+    return tuple(separated)
+
+
+def _render_chat(
+    source: str,
+    messages: tuple[ChatMessage, ...],
+    settings: _TemplateOptions,
+    *,
+    may_change: bool,
 ) -> _RenderedChat:
-    """Render the chat as it is, or with fewer roles if the template rejects it."""
-    try:
+    """Render the chat with all its texts, with other roles if the template needs them.
+
+    A chat is rendered once: which changes it needs is known for its shape.
+    """
+    options = settings.to_variables()
+    if not may_change:
         return _RenderedChat(_render_text(source, messages, options), messages)
+    shape = message_check.collapse(message_check.describe_shape(messages))
+    fitted = _fit_shape(source, settings, shape)
+    changes = fitted.changes
+    text: str | None = None
+    failure: Exception | None = None
+    try:
+        changed = apply_changes(messages, changes)
+        text = _render_text(source, changed, options)
+        if not fitted.lost and message_check.has_every_text(text, changed):
+            return _describe_chat(text, changed, changes)
     except TemplateRaisedError as error:
-        rejection = error
-    for role_change in _ROLE_CHANGES:
-        changed = role_change.apply(messages)
-        if changed == list(messages):
-            continue
+        failure = error
+
+    # What the template does depends on the words of this chat.
+    marked = message_check.mark_chat(messages)
+    try:
+        renderer = _CountedRenderer(source, options)
+        fitted = message_check.fit_chat(marked, renderer, known=changes)
+    except Exception:  # a hostile template may raise anything
+        if failure is not None:
+            raise failure from None
+        # It reads the words, such as a result that is JSON, and accepts no marks.
+        fitted = FittedChat(changes, fitted.lost)
+    if text is None or fitted.changes != changes:
+        changed = apply_changes(messages, fitted.changes)
+        text = _render_text(source, changed, options)
+    return _describe_chat(text, changed, fitted.changes, fitted.lost)
+
+
+@lru_cache(maxsize=32)
+def _fit_shape(
+    source: str, settings: _TemplateOptions, shape: message_check.Shape
+) -> FittedChat:
+    """The changes that a chat of this shape needs; none if no chat of marks is accepted."""
+    renderer = _CountedRenderer(source, settings.to_variables())
+    try:
+        return message_check.fit_chat(message_check.make_marked_chat(shape), renderer)
+    except Exception:  # a hostile template may raise anything
+        return FittedChat(())
+
+
+class _CountedRenderer:
+    """Renders chats with one template, all of them within the limit of steps."""
+
+    def __init__(self, source: str, options: dict[str, Any]) -> None:
+        self._source = source
+        self._options = options
+        self._n_steps = 0
+
+    def __call__(self, messages: Sequence[ChatMessage]) -> str:
+        if self._n_steps > MAX_STEPS:
+            raise OverflowError(f"it takes more than {MAX_STEPS:,} steps")
         try:
-            text = _render_text(source, changed, options)
-        except TemplateRaisedError:
-            continue
-        message = f"This model's chat template is strict: {role_change.description}."
-        notice = Notice("info", "template-roles", message)
-        return _RenderedChat(text, changed, (notice,))
-    raise rejection
+            return _render_text(self._source, messages, self._options)
+        finally:
+            self._n_steps += _compile(self._source)[1].n_steps
+
+
+def _describe_chat(
+    text: str,
+    messages: Sequence[ChatMessage],
+    changes: Sequence[RoleChange],
+    lost: tuple[int, ...] = (),
+) -> _RenderedChat:
+    notices = []
+    if changes:
+        descriptions = "; ".join(change.description for change in changes)
+        message = f"This model's chat template is strict: {descriptions}."
+        notices.append(Notice("info", "template-roles", message))
+    if lost:
+        places = ", ".join(str(i + 1) for i in lost[:_MAX_NAMED])
+        message = (
+            f"This model's chat template leaves out messages of this chat: {places}."
+        )
+        notices.append(Notice("warning", "template-roles", message))
+    return _RenderedChat(text, messages, tuple(notices), lost)
 
 
 def _find_generation_prompt(
@@ -232,96 +364,13 @@ def _find_generation_prompt(
     return ""
 
 
-def _merge_same_roles(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    groups: list[list[ChatMessage]] = []
-    for message in messages:
-        if groups and _can_merge(groups[-1][-1], message):
-            groups[-1].append(message)
-        else:
-            groups.append([message])
-    merged = []
-    for group in groups:
-        content = "\n\n".join(message.content for message in group)
-        merged.append(replace(group[-1], content=content))
-    return merged
-
-
-def _can_merge(message: ChatMessage, following: ChatMessage) -> bool:
-    """Whether both have the same role, and neither calls a tool or is its result."""
-    if message.role != following.role or message.role == "tool":
-        return False
-    return not message.tool_calls and not following.tool_calls
-
-
-def _move_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    return _merge_same_roles([_without_system(message) for message in messages])
-
-
-def _move_later_system_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    later = [_without_system(message) for message in messages[1:]]
-    return _merge_same_roles([*messages[:1], *later])
-
-
-def _without_system(message: ChatMessage) -> ChatMessage:
-    """A system message becomes text of the user."""
-    if message.role != "system":
-        return message
-    return ChatMessage("user", message.content)
-
-
-def _split_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """Each of several calls in a message of its own, with its result after it.
-
-    "assistant calls a and b, result of a, result of b" becomes "assistant calls a,
-    result of a, assistant calls b, result of b".
-    """
-    changed: list[ChatMessage] = []
-    moved: set[int] = set()
-    for i, message in enumerate(messages):
-        calls = message.tool_calls
-        result_by_id = {}
-        for j in range(i + 1, min(i + 1 + len(calls), len(messages))):
-            result_by_id[messages[j].tool_call_id] = j
-        if len(calls) > 1 and all(call.id in result_by_id for call in calls):
-            text = message.content
-            for call in calls:
-                result = result_by_id[call.id]
-                changed.append(replace(message, content=text, tool_calls=(call,)))
-                changed.append(messages[result])
-                moved.add(result)
-                text = ""  # Only the first one says it.
-        elif i not in moved:
-            changed.append(message)
-    return changed
-
-
-class _RoleChange(Struct, frozen=True):
-    """Makes a chat that a strict template may accept."""
-
-    apply: Callable[[Sequence[ChatMessage]], list[ChatMessage]]
-    description: str
-
-
-_ROLE_CHANGES = (
-    _RoleChange(_split_calls, "each call of a tool became a message"),
-    _RoleChange(_merge_same_roles, "messages of the same role were joined"),
-    _RoleChange(
-        _move_later_system_to_user, "later system prompts became the user's text"
-    ),
-    _RoleChange(
-        _move_system_to_user, "the system prompt became part of the first message"
-    ),
-)
-
-
 # --- one rendering
 
 
 def _render_text(
     source: str, messages: Sequence[ChatMessage], options: dict[str, Any]
 ) -> str:
-    tags = thinking_tags.detect_tags(source)
-    bodies = [_template_message(message, tags) for message in messages]
+    bodies = list(map(_template_message, messages))
     has_calls = any(message.tool_calls for message in messages)
     if has_calls and _takes_arguments_as_text(source):
         bodies = [_with_arguments_as_text(body) for body in bodies]
@@ -349,7 +398,7 @@ def _generate(
     for piece in template.generate(variables):
         length += len(piece)
         if length > MAX_PROMPT_CHARS:
-            raise ValueError(f"its output exceeds {MAX_PROMPT_CHARS:,} characters")
+            raise OverflowError(f"its output exceeds {MAX_PROMPT_CHARS:,} characters")
         pieces.append(piece)
     return "".join(pieces)
 
@@ -416,36 +465,21 @@ def _with_parts(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "content": parts}
 
 
-def _template_message(
-    message: ChatMessage, tags: thinking_tags.ThinkingTags | None
-) -> dict[str, Any]:
-    """A message in the form that templates read.
-
-    An answer's thinking is in separate keys.
-    """
-    thinking = None
-    content = message.content
-    if message.role == "assistant":
-        thinking, content = thinking_tags.separate_thinking(
-            content, tags, message.starts_in_thinking
-        )
-        thinking = message.reasoning.strip() or thinking
-    body: dict[str, Any] = {"role": message.role, "content": content}
+def _template_message(message: ChatMessage) -> dict[str, Any]:
+    """A message in the form that templates read; thinking is in separate keys."""
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_call_id:
         body["tool_call_id"] = _short_id(message.tool_call_id)
     if message.tool_calls:
         body["tool_calls"] = [_template_call(call) for call in message.tool_calls]
-    if thinking:
-        body["thinking"] = thinking
-        body["reasoning_content"] = thinking
+    if message.reasoning:
+        body["thinking"] = message.reasoning
+        body["reasoning_content"] = message.reasoning
     return body
 
 
 def _template_call(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call.arguments)
-    except ValueError:
-        arguments = call.arguments
+    arguments = parse_arguments(call.arguments)
     function = {"name": call.name, "arguments": arguments}
     return {"id": _short_id(call.id), "type": "function", "function": function}
 

@@ -135,11 +135,15 @@ def _render_call(
     answer = ChatMessage("assistant", "", tool_calls=(call,))
     result = ChatMessage("tool", f"{_BORDER}done", tool_call_id="call00001")
     tools = json.dumps(_TOOLS)
-    asked = render(source, [question], variables, None, tools).text
+
+    def write(*messages: ChatMessage) -> str:
+        return render(source, messages, variables, tools=tools, may_change=False).text
+
+    asked = write(question)
     if _OTHER_NAME not in asked:
         return None
 
-    whole = render(source, [question, answer, result], variables, None, tools).text
+    whole = write(question, answer, result)
     if whole.startswith(asked):
         said = whole.removeprefix(asked)
     else:
