@@ -115,7 +115,8 @@ def test_features_that_real_templates_use() -> None:
         ),
         ("{{ messages[::-1][0].content }}{{ strftime_now('%%') }}", "More%"),
     ]:
-        assert text(source) == expected
+        rendered = render(source, CHAT, TOKENS, may_change=False)
+        assert rendered.text == expected
 
 
 @pytest.mark.parametrize("source", [NO_SYSTEM, ALTERNATING])
@@ -144,8 +145,8 @@ def test_a_later_system_prompt_leaves_the_first_in_its_place(source: str) -> Non
     chat = (SYSTEM, HI, HELLO, ChatMessage("system", "Be kind."), MORE)
     rendered = render(source, chat, TOKENS)
     assert (
-        rendered.text
-        == "[system]Be brief.[user]Hi[assistant]Hello[user]Be kind.\n\nMore"
+        rendered.text == "[system]Be brief.[user]Hi[assistant]Hello"
+        "[user][System message]\nBe kind.\n\nMore"
     )
     assert "later system prompts" in rendered.notices[0].message
     (notice,) = render(source, (SYSTEM, SYSTEM, HI), TOKENS).notices
@@ -165,8 +166,10 @@ def test_several_calls_are_one_a_message_where_a_template_demands_it() -> None:
     turn = "(fa)Look: result a (fb)result b "
     assert rendered.text == f"Hi{turn}{turn}More"
     assert codes(rendered) == ["template-roles"]
-    with pytest.raises(UsageError, match="single tool-calls"):
-        render(source, (HI, asked, results[0]), TOKENS)  # a result is missing
+
+    interrupted = render(source, (HI, asked, results[0]), TOKENS)
+    missing = "[no result: the call was interrupted]"
+    assert interrupted.text == f"Hi(fa)Look: {missing}(fb)result b "
 
 
 PARTS_ONLY = (
@@ -332,7 +335,8 @@ def test_a_template_may_change_a_list_that_it_made() -> None:
         "{% for c in m.tool_calls %}{% set _ = ns.ids.append('f:' + c.id) %}{% endfor %}"
         "{% if m.role == 'tool' %}{{ ns.ids.pop(0) }}={{ m.content }}{% endif %}{% endfor %}"
     )
-    assert text(source, HI, CALL, RESULT).startswith("f:")
+    rendered = render(source, (HI, CALL, RESULT), TOKENS, may_change=False)
+    assert rendered.text.startswith("f:")
 
 
 @pytest.mark.parametrize(
@@ -377,7 +381,7 @@ def test_a_list_that_grows_without_end_is_stopped(
     ],
 )
 def test_what_templates_with_tools_use(source: str, expected: str) -> None:
-    assert text(source, HI) == expected
+    assert render(source, (HI,), TOKENS, may_change=False).text == expected
 
 
 def test_functions_are_the_tools_as_a_text() -> None:
