@@ -6,13 +6,16 @@ A tool of the system copies it, or the terminal, which is asked by the sequence 
 from __future__ import annotations
 
 import base64
+import codecs
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from markdown_it import MarkdownIt
+from msgspec import Struct
 
 from localspec.chat import export
 from localspec.chat.conversation import Turn
@@ -123,14 +126,14 @@ def copy(
     the remote computer's clipboard.
     """
     size = count(len(text), "character")
-    for command in _system_tools(environment):
-        if _run(command, text):
-            return f"Copied {size} with {command[0]}."
+    for tool in _system_tools(environment):
+        if _run(tool, text):
+            return f"Copied {size} with {tool.command[0]}."
     if environment.get("TMUX"):
         # Wrapped sequences (DCS) are off by default since tmux 3.3.
-        if _run(("tmux", "load-buffer", "-w", "-"), text):
+        if _run(_TMUX, text):
             return f"Copied {size} to tmux (prefix ] pastes), which passes them to the terminal."
-        if _run(("tmux", "load-buffer", "-"), text):  # before tmux 3.2
+        if _run(_TMUX_BEFORE_3_2, text):  # before tmux 3.2
             return f"Copied {size} to tmux only: prefix ] pastes them."
     data = text.encode("utf-8", "replace")
     is_linux_console = environment.get("TERM") == "linux"
@@ -140,38 +143,61 @@ def copy(
     return f"Sent {size} to the terminal; it does not say whether it copied them."
 
 
-def _run(command: Sequence[str], text: str) -> bool:
-    if shutil.which(command[0]) is None:
+class ClipboardTool(Struct, frozen=True):
+    """A program that takes the text to copy as its input."""
+
+    command: tuple[str, ...]
+    encoding: str = "utf-8"
+    byte_order_mark: bytes = b""
+    environment: Mapping[str, str] = MappingProxyType({})
+
+    def encode(self, text: str) -> bytes:
+        return self.byte_order_mark + text.encode(self.encoding, "replace")
+
+
+# clip.exe reads the code page of the console, but UTF-16 with a byte order mark.
+_CLIP = ClipboardTool(
+    ("clip.exe",), encoding="utf-16-le", byte_order_mark=codecs.BOM_UTF16_LE
+)
+# Without a locale pbcopy reads Mac Roman.
+_PBCOPY = ClipboardTool(("pbcopy",), environment={"LC_CTYPE": "UTF-8"})
+_WL_COPY = ClipboardTool(("wl-copy",))
+_XCLIP = ClipboardTool(("xclip", "-selection", "clipboard"))
+_XSEL = ClipboardTool(("xsel", "--clipboard", "--input"))
+_TMUX = ClipboardTool(("tmux", "load-buffer", "-w", "-"))
+_TMUX_BEFORE_3_2 = ClipboardTool(("tmux", "load-buffer", "-"))
+
+
+def _run(tool: ClipboardTool, text: str) -> bool:
+    if shutil.which(tool.command[0]) is None:
         return False
     try:
         subprocess.run(
-            command,
-            input=text.encode("utf-8", "replace"),
+            tool.command,
+            input=tool.encode(text),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=_TIMEOUT,
             check=True,
+            env={**os.environ, **tool.environment},
         )
     except (OSError, subprocess.SubprocessError):
         return False
     return True
 
 
-def _system_tools(environment: Mapping[str, str]) -> list[list[str]]:
+def _system_tools(environment: Mapping[str, str]) -> list[ClipboardTool]:
     if environment.get("SSH_CONNECTION") or environment.get("SSH_TTY"):
         return []
     if sys.platform == "darwin":
-        return [["pbcopy"]]
+        return [_PBCOPY]
     if sys.platform == "win32":
-        return [["clip.exe"]]
+        return [_CLIP]
     tools = []
     if environment.get("WAYLAND_DISPLAY"):
-        tools.append(["wl-copy"])
+        tools.append(_WL_COPY)
     if environment.get("DISPLAY"):
-        tools += [
-            ["xclip", "-selection", "clipboard"],
-            ["xsel", "--clipboard", "--input"],
-        ]
+        tools += [_XCLIP, _XSEL]
     if environment.get("WSL_DISTRO_NAME"):
-        tools.append(["clip.exe"])
+        tools.append(_CLIP)
     return tools

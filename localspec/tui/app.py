@@ -28,6 +28,7 @@ from textual.keys import key_to_character
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input, TextArea
 
 from localspec import config, paths
 from localspec.config import EffectiveConfig, key_table
@@ -36,6 +37,7 @@ from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
+from localspec.tui.key_parser import PlacedKey
 from localspec.tui.navigation import (
     HelpSection,
     PreferencesChanged,
@@ -73,14 +75,17 @@ _EXIT_GRACE_SECONDS = 1.5
 _MAX_KEY_SECONDS = 0.5
 """A key that takes longer does not hold back the next one: ctrl+q must always work."""
 
-_READLINE_KEYS = {
+_FIELD_KEYS = {
     "alt+b": "ctrl+left",
     "alt+f": "ctrl+right",
     "alt+backspace": "ctrl+w",
+    "ctrl+shift+minus": "ctrl+underscore",
 }
-"""What terminals send for Option with an arrow or backspace, and Textual's key for it.
+"""Keys as terminals send them, and the app's or Textual's key for each.
 
-They move a word back, a word on, and delete a word.
+The first three are sent for Option with an arrow or backspace: they move a word back,
+a word on, and delete a word. The last is ctrl+_ in terminals with a part of the kitty
+protocol.
 """
 
 
@@ -201,7 +206,7 @@ class LocalspecApp(App[None]):
         if not isinstance(event, events.Key | events.Paste):
             await super().on_event(event)
         elif not event.is_forwarded:  # It comes from the terminal.
-            self._waiting_keys.append(self._translate_key(_as_text(event)))
+            self._waiting_keys.append(_as_text(event))
             if self._key_in_progress is None:
                 await self._deliver_key()
         else:  # It has bubbled up: no widget used it.
@@ -210,15 +215,28 @@ class LocalspecApp(App[None]):
                 self._probe_focus(self._key_number)
 
     def _translate_key(
-        self, event: events.Key | events.Paste
+        self, event: events.Key | events.Paste, target: Widget
     ) -> events.Key | events.Paste:
-        """A key of readline as Textual's fields know it, unless the user has bound it."""
-        if not isinstance(event, events.Key) or event.key not in _READLINE_KEYS:
+        """A key as the widgets know it, unless the user has bound it as it is.
+
+        With a Russian keyboard, ctrl and the key of c is ctrl+c. So is `и` the key b
+        of Home, but not in a text field.
+        """
+        if not isinstance(event, events.Key):
             return event
-        for keys in self.options.keymap.values():
-            if event.key in keys.split(","):
-                return event
-        return events.Key(_READLINE_KEYS[event.key], None)
+        key = event.key
+        character = event.character
+        if self._is_bound_by_user(key):
+            return events.Key(key, character)
+        if isinstance(event, PlacedKey):
+            is_text = event.is_printable and isinstance(target, Input | TextArea)
+            if not is_text:
+                key = event.us_key
+                character = key_to_character(key)
+        return events.Key(_FIELD_KEYS.get(key, key), character)
+
+    def _is_bound_by_user(self, key: str) -> bool:
+        return any(key in keys.split(",") for keys in self.options.keymap.values())
 
     async def _deliver_key(self) -> None:
         if self._key_timer is not None:
@@ -229,7 +247,7 @@ class LocalspecApp(App[None]):
         self._key_number += 1
         number = self._key_number
         target: Widget = self.focused or self.screen
-        event = self._waiting_keys.popleft()
+        event = self._translate_key(self._waiting_keys.popleft(), target)
         self._key_in_progress = event
         self._key_timer = set_reliable_timer(
             self, _MAX_KEY_SECONDS, partial(self._stop_waiting_for, number)

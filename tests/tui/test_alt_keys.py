@@ -9,7 +9,7 @@ from textual import constants, events
 from textual.message import Message
 
 from localspec.config.key_table import KEY_BINDINGS
-from localspec.tui.terminal import PasteParser
+from localspec.tui.key_parser import PasteParser
 from tests.support.app_driver import Chat, said
 from tests.support.scripted_engine import Script, ScriptedEngine, answer
 from tests.support.terminal_keys import FORMS, key_bytes

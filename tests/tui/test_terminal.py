@@ -35,7 +35,8 @@ from localspec import tui
 from localspec.chat.conversation import Turn
 from localspec.chat.history import ChatHistory
 from localspec.launch import ResolvedPair, recent_pairs
-from localspec.tui.terminal import ControlCharacterFilter, PasteParser
+from localspec.tui.key_parser import PasteParser
+from localspec.tui.terminal import ControlCharacterFilter
 from tests.support.drive_app import SECRET
 from tests.support.long_cases import bulk, often
 from tests.support.pty_terminal import SEQUENCE, Terminal, module, text
