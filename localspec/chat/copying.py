@@ -14,11 +14,11 @@ import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from markdown_it import MarkdownIt
 from msgspec import Struct
 
 from localspec.chat import export
 from localspec.chat.conversation import Turn
+from localspec.chat.markdown_parser import MARKDOWN_PARSER
 from localspec.chat.session import ChatSession
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
@@ -27,13 +27,6 @@ from localspec.units import count
 _TIMEOUT = 3.0
 _MAX_OSC52_BYTES = 74_994
 """The most bytes that terminals accept in one OSC 52 sequence, before base64."""
-MARKDOWN_PARSER = MarkdownIt("commonmark", {"html": False}).enable(
-    ["strikethrough", "table"]
-)
-# Nothing hides text: HTML, images, definitions and entities stay text.
-MARKDOWN_PARSER.disable(["autolink", "entity", "image", "reference"])
-# Addresses stay as they are.
-MARKDOWN_PARSER.normalizeLink = str  # type: ignore[method-assign,assignment]
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
 

@@ -1,7 +1,7 @@
 """Markdown that grows: finished blocks are rendered once, the last at each change.
 
-Rich renders the blocks. Every letter and digit is shown: a block of which Rich would
-drop one is plain text. Links show their addresses as text and cannot be clicked.
+Rich renders the blocks. Every visible character is shown but the marks of Markdown: a
+block of which Rich would drop one is plain text. Links show their addresses as text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pygments.lexer import Lexer  # type: ignore[import-untyped]
 from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.token import Text as TextToken  # type: ignore[import-untyped]
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markdown import CodeBlock, Markdown
+from rich.markdown import CodeBlock, ListElement, ListItem, Markdown
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
@@ -29,7 +29,7 @@ from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
 
-from localspec.chat.copying import MARKDOWN_PARSER
+from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
 from localspec.tui.text.blocks import StyleMap
 from localspec.tui.themes import MarkdownStyle
 
@@ -46,11 +46,9 @@ _MAX_COLOURED_CHARACTERS = 10_000
 _MAX_COLOURING_SECONDS = 0.25  # Of CPU time; a usual text takes a tenth.
 _MAX_REDRAWN_CHARACTERS = 4_000
 """Of a longer open block only the end is rendered again at each change."""
-# Rich numbers the items of a list itself.
-_LIST_NUMBER = re.compile(r"^(?:[\s>*+-]|\d+[.)]\s)*\d+[.)](?=\s|$)", re.M)
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-# Punctuation may be Markdown's, or shown otherwise.
-_MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")
+# Punctuation may be the markup of blocks.
+_BLOCK_MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")
 
 CodeBlocksBefore = tuple[int, int]
 """The id of the turn, and the number of code blocks before a block of its answer."""
@@ -106,11 +104,36 @@ class _PlainCodeBlock(CodeBlock):
             )
 
 
+class _NumberedItem(ListItem):
+    """An item that keeps its number: Rich numbers the items of a list from the first."""
+
+    number = 0
+
+    @classmethod
+    def create(cls, markdown: Markdown, token: Token) -> _NumberedItem:
+        item = cls()
+        if token.info.isdecimal():
+            item.number = int(token.info)
+        return item
+
+
+class _NumberedList(ListElement):
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> RenderResult:
+        items = [item for item in self.items if isinstance(item, _NumberedItem)]
+        widest = max((item.number for item in items), default=0) + 1
+        for item in items:
+            yield from item.render_number(console, options, item.number, widest)
+
+
 class _RichMarkdown(Markdown):
     elements = {  # noqa: RUF012
         **Markdown.elements,
         "fence": _PlainCodeBlock,
         "code_block": _PlainCodeBlock,
+        "list_item_open": _NumberedItem,
+        "ordered_list_open": _NumberedList,
     }
 
     def __init__(
@@ -191,7 +214,7 @@ def _render_block(
     console = _build_console(look)
     text = _RichMarkdown(source, look, before, coloured=coloured)
     lines = console.render_lines(text, console.options.update(width=width), pad=False)
-    if not _has_every_letter(source, lines):
+    if not _has_every_character(source, text.parsed, lines):
         lines = _render_plain(source, width, look)
     lines = [_clear_background(line) for line in lines]
     filled = [number for number, line in enumerate(lines) if _line_text(line).strip()]
@@ -204,10 +227,14 @@ def _line_text(line: SegmentLine) -> str:
     return "".join(segment.text for segment in line)
 
 
-def _has_every_letter(source: str, lines: list[SegmentLine]) -> bool:
-    shown = "".join(_line_text(line) for line in lines)
-    letters = Counter(_MARKUP.sub("", _LIST_NUMBER.sub("", source)))
-    return not letters - Counter(shown)
+def _has_every_character(
+    source: str, tokens: Sequence[Token], lines: list[SegmentLine]
+) -> bool:
+    shown = Counter("".join(_line_text(line) for line in lines))
+    if count_visible(tokens) - shown:
+        return False
+    # The parser may have dropped something, such as a cell without a column.
+    return not Counter(_BLOCK_MARKUP.sub("", source)) - shown
 
 
 def _render_plain(text: str, width: int, look: MarkdownStyle) -> list[SegmentLine]:

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 
 from localspec.chat import copying
+from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
 from localspec.tui.text import markdown
 from localspec.tui.text.markdown import MarkdownText, SegmentLine
 from localspec.tui.themes import MarkdownStyle
@@ -148,16 +149,80 @@ def test_every_visible_character_is_shown(
     blocks: list[str], sizes: list[int], width: int
 ) -> None:
     text = "".join(blocks)
-    without_numbers = markdown._LIST_NUMBER.sub("", text)
-    visible = Counter(markdown._MARKUP.sub("", without_numbers))
+    letters = Counter(markdown._BLOCK_MARKUP.sub("", text))
+    visible = count_visible(MARKDOWN_PARSER.parse(text))
     for chunks in ([text], cut(text, sizes)):
         shown = Counter("".join(drawn(chunks, width)))
-        assert not visible - shown
+        assert not letters - shown
+    finished_text = write(text)
+    finished_text.finish()
+    assert not visible - Counter("".join(lines(finished_text, width)))
     finished = write(text)
     finished.finish()
     finished.height(width)
     n_blocks = len(copying.find_code_blocks(text))
     assert finished._n_code_blocks == n_blocks, "a click copies another block"
+
+
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+CONTEXTS = (
+    "word x{0}y word",
+    "word \\{0} word",
+    "word x\\{0}y\\{0}z",
+    "5{0}x + 3{0}y and 2{0}pi{0}r",
+    "word {0}y z{0}w",
+    "{0}{0}x y{0}{0}z",
+    "count({0}), sum({0})",
+    "(a+b){0}c + d{0}(e)",
+    "{{a}}{0}{{b}} + x{0}{{c}}",
+    "word {0}.py and {0}.txt",
+)
+
+
+@pytest.mark.parametrize("character", PUNCTUATION)
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_punctuation_in_prose_is_drawn(character: str, context: str) -> None:
+    text = context.format(character)
+    encloses_code = character == "`" and "\\" not in text and text.count("`") > 1
+    is_heading_or_quote = text[0] in "#>~"
+    if encloses_code or is_heading_or_quote:
+        return
+    shown = "".join(drawn([text], 80))
+    assert not Counter(text.replace(" ", "")) - Counter(shown)
+
+
+def test_names_paths_formulas_and_patterns_are_drawn_as_they_are_written() -> None:
+    for text in (
+        r"C:\Users\_me\.ssh\#conf and \\server\share and \d+\.\d* and \{1, 2\}",
+        r"\(a^2\) and \[ x \\ y \] and $x_1 \, y_2$",
+        "5*x + 3*y, 2*pi*r, char **argv, *p++, **kwargs, *args",
+        "__init__.py and __main__ and __all__, a~b~~c~~d",
+        r"\*literal\* and \_this\_ and \`that\`",
+        "α*β*γ and а*б*в",
+    ):
+        assert drawn([text], 100) == [text]
+
+
+def test_emphasis_of_words_is_still_markup() -> None:
+    text = "**bold**, *star*, _under_, ***both***, ~~gone~~, **Note:** `x`, 这是**粗体**文字"
+    assert drawn([text], 100) == [
+        "bold, star, under, both, gone, Note: x, 这是粗体文字"
+    ]
+
+
+@given(st.text("ab *_~`[]()\\{}1.|$-", max_size=60))
+def test_only_pairs_of_marks_vanish_from_a_line(text: str) -> None:
+    source = f"x {text} y"
+    lost = Counter(source.replace(" ", "")) - Counter("".join(drawn([source], 200)))
+    assert set(lost) <= set("*_~`[]")
+    assert all(number % 2 == 0 for mark, number in lost.items() if mark not in "[]")
+    assert lost["["] == lost["]"]
+
+
+def test_the_numbers_of_a_list_stay() -> None:
+    source = "1. one\n2. two\n\n10. ten\n7. seven\n"
+    numbers = [line.split()[0] for line in drawn([source]) if line]
+    assert numbers == ["1", "2", "10", "7"]
 
 
 @pytest.mark.parametrize(
