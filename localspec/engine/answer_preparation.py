@@ -150,11 +150,7 @@ class AnswerPreparer:
         return constraint
 
     def _draft_request(self, request: GenerateCommand) -> DraftRequest:
-        prediction: list[int] = []
-        if request.prediction:
-            prediction = self._vocabulary.tokenize(
-                request.prediction, add_special=False, parse_special=False
-            )
+        prediction = self._prediction_tokens(request.prediction)
         draft = self._pair.loaded_draft
         draft_prompt = None
         if draft is not None and not draft_kinds.needs_no_draft(request.spec):
@@ -165,9 +161,22 @@ class AnswerPreparer:
             overlap=request.overlap,
             verify=request.verify,
             why=request.why,
-            prediction=tuple(prediction),
+            prediction=prediction,
             draft_prompt=draft_prompt,
         )
+
+    def _prediction_tokens(self, text: str) -> tuple[int, ...]:
+        """As many tokens as an answer can have: an index of them is kept in memory."""
+        if not text:
+            return ()
+        try:
+            tokens = self._vocabulary.tokenize(
+                text, add_special=False, parse_special=False
+            )
+        except PromptTooLongError as error:
+            message = f"The prediction cannot be used. {error.message}"
+            raise UsageError(message, error.hint) from None
+        return tuple(tokens[: self._pair.target.n_ctx])
 
 
 def _too_long_error(n_tokens: int, n_ctx: int, trained: int) -> PromptTooLongError:

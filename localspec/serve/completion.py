@@ -300,7 +300,7 @@ class Completion(ABC):
         """
         self._prompt_param = prompts[0].param
         for prompt in prompts:
-            self._model.check_prompt(prompt)
+            self._model.check_prompt(prompt, self.options)
         self._admission = self._queue.admit()
         self._request = self._activity.begin(route)
         markers = self._model.loaded(raw=not prompts[0].messages).thinking_markers

@@ -210,8 +210,8 @@ class ApiServer:
     async def _count_tokens(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/messages` would read."""
         model, (make, (prompt,)) = await self._parse(request, _parse_messages)
-        model.check_prompt(prompt)
         options = make(model, self._queue, self._activity).options
+        model.check_prompt(prompt, options)
 
         def count(engine: Engine) -> int:
             command = model.build_command(engine, prompt, options, index=0)

@@ -11,6 +11,7 @@ from starlette.types import Scope
 
 from localspec.protocol.json_values import JsonError, from_json
 from localspec.serve.api_error import ApiError, invalid
+from localspec.serve.request_budget import check_values
 
 _T = TypeVar("_T")
 _LINE_ENDS = str.maketrans(
@@ -19,7 +20,10 @@ _LINE_ENDS = str.maketrans(
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a request. Raises ApiError if it is none."""
+    """The JSON object of a request.
+
+    Raises ApiError if it is none, or has more in it than `request_budget` allows.
+    """
     try:
         value = json.loads(
             body.decode("utf-8-sig"),
@@ -32,6 +36,7 @@ def parse_body(body: bytes) -> dict[str, Any]:
         raise ApiError(400, f"The body is not JSON in UTF-8: {error}"[:200]) from None
     if not isinstance(value, dict):
         raise ApiError(400, "The body is not a JSON object.")
+    check_values(value)
     return value
 
 

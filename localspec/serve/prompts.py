@@ -66,11 +66,6 @@ class PromptInput(Struct, frozen=True):
     infill: InfillInput | None = None  # Cut to the context, so it always fits.
     param: str = "prompt"  # The request's field, for errors.
 
-    @property
-    def n_bytes(self) -> int:
-        n_of_messages = sum(len(message.content) for message in self.messages)
-        return len(self.text) + 4 * len(self.tokens) + n_of_messages
-
 
 def parse_infill(request: InfillRequest) -> InfillInput:
     """The text around the cursor, and further files of the project."""

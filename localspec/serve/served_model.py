@@ -19,14 +19,13 @@ from localspec.launch import Engine, ResolvedPair
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
-from localspec.serve.api_error import ApiError, prompt_too_long
+from localspec.serve.api_error import ApiError
 from localspec.serve.prompts import InfillInput, PromptInput
+from localspec.serve.request_budget import check_prompt_size
 from localspec.serve.request_options import CompletionOptions
 
 _TEXT_MAX_TOKENS = 512
 """Default for a text, as of `localspec run`; a chat's answer may fill the context."""
-_MAX_BYTES_PER_TOKEN = 512
-"""No prompt of more bytes per token of context fits; the engine need not count it."""
 _KEPT_ANSWER_TOKENS = 500_000
 _INFILL_ANSWER_TOKENS = 256
 """Left free for the answer of an infill, in a context of at least twice as many."""
@@ -34,6 +33,8 @@ _INFILL_CONTROL_TOKENS = 8  # Room for the tokens before, between and after the 
 _PREFIX_SHARE = 0.75
 """Of the rest, as in llama-server: the prefix matters more than the suffix."""
 _MAX_CHARS_PER_TOKEN = 64
+_MAX_PREDICTED_CHARS = 16
+"""Of a prediction, per token of context: an answer is no longer than the context."""
 
 
 class AnswerTokens:
@@ -142,7 +143,7 @@ class ServedModel(Struct, frozen=True):
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()
         return f"fp_{digest[:10]}"
 
-    def check_prompt(self, prompt: PromptInput) -> None:
+    def check_prompt(self, prompt: PromptInput, options: CompletionOptions) -> None:
         """Raise ApiError for a prompt that cannot fit, or a chat without a template."""
         if prompt.messages and not self.loaded().has_chat_template:
             message = (
@@ -150,9 +151,12 @@ class ServedModel(Struct, frozen=True):
                 "Use /v1/completions, or start the server with --template."
             )
             raise ApiError(400, message, param=prompt.param)
-        if prompt.n_bytes > _MAX_BYTES_PER_TOKEN * self.n_ctx:
-            size = f"{prompt.n_bytes:,} characters"
-            raise prompt_too_long(size, self.n_ctx, prompt.param)
+        parts: dict[str, Any] = {
+            prompt.param: (prompt.messages, prompt.text, prompt.tokens)
+        }
+        if options.tools is not None:
+            parts["tools"] = options.tools.tools
+        check_prompt_size(parts, self.n_ctx)
 
     def build_command(
         self,
@@ -203,7 +207,7 @@ class ServedModel(Struct, frozen=True):
             max_tokens=min(request.max_tokens, self.n_ctx),
             prefill=prefill,
             n_alternatives=max(options.n_logprobs or 0, 1),
-            prediction=options.prediction[: _MAX_CHARS_PER_TOKEN * self.n_ctx],
+            prediction=options.prediction[: _MAX_PREDICTED_CHARS * self.n_ctx],
             grammar=options.constraint.grammar,
             json_schema=options.constraint.json_schema,
             tools=tools,
