@@ -124,9 +124,12 @@ class AnswerPreparer:
     def _prefill_tokens(
         self, text: str, resumed_tokens: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """The resumed tokens if they have exactly this text, else the tokenizer's."""
-        pieces = b"".join(map(self._vocabulary.piece, resumed_tokens))
-        if pieces == text.encode("utf-8", "replace"):
+        """The resumed tokens if they have exactly this text, else the tokenizer's.
+
+        Each has text of its own: a control token among them would be read unseen.
+        """
+        pieces = list(map(self._vocabulary.text_piece, resumed_tokens))
+        if all(pieces) and b"".join(pieces) == text.encode("utf-8", "replace"):
             return resumed_tokens
         return tuple(self._vocabulary.tokenize_continuation(text))
 

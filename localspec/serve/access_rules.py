@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Address, Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -98,6 +98,14 @@ def _encode_key(key: str) -> list[bytes]:
     with suppress(UnicodeEncodeError):
         encoded.append(key.encode("latin-1"))
     return encoded
+
+
+def client_name(headers: Mapping[str, str], address: Address | None) -> str:
+    """Whose request it is: the key that it has, or the computer that it comes from."""
+    given = (headers.get("x-api-key", ""), headers.get("authorization", ""))
+    if any(given):
+        return repr(given)
+    return address.host if address is not None else ""
 
 
 def is_local(host: str) -> bool:

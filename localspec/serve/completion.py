@@ -133,6 +133,8 @@ class Choice(AsyncJob[None]):
         super().__init__(self._generate)
         self._build = build
         self.answer = GeneratedAnswer(thinking_markers=markers)
+        self.place: bytes | None = None
+        """Where in a chat it is the answer (`AnswerTokens`); None without a chat."""
         self.text = AnswerText()  # All of it so far.
         self._pending = AnswerText()  # Since the last `take_delta`.
         self._calls: ToolCallParser | None = None
@@ -275,6 +277,8 @@ class Completion(ABC):
         self._request: RequestActivity | None = None
         self._is_closed = False
         self._prompt_param = "prompt"
+        self.client = ""
+        """Whose request it is: answers' tokens are kept for each client alone."""
 
     # --- the JSON of an answer
 
@@ -305,14 +309,21 @@ class Completion(ABC):
         self._request = self._activity.begin(route)
         markers = self._model.loaded(raw=not prompts[0].messages).thinking_markers
         for prompt in prompts:
+            place = None
+            if prompt.messages:
+                *_, place = self._model.answer_places(
+                    prompt.messages, self.options, self.client
+                )
             for index in range(self.options.n):
                 build = partial(
                     self._model.build_command,
                     prompt=prompt,
                     options=self.options,
                     index=index,
+                    client=self.client,
                 )
                 choice = Choice(build, markers, self.options.tools)
+                choice.place = place
                 choice.model = self._model.name
                 self._choices.append(choice)
                 self._queue.submit(choice)
@@ -411,7 +422,10 @@ class Completion(ABC):
         if choice.finish_reason is None:
             raise shutting_down()
         self._queue.record_success()
-        self._model.answer_tokens.remember(choice.text.content, choice.text.tokens)
+        if choice.place is not None:
+            self._model.answer_tokens.remember(
+                choice.place, choice.text.content, choice.text.tokens
+            )
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave the queue, and stop what is not done. Does nothing the second time.

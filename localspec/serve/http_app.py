@@ -20,7 +20,7 @@ from localspec.launch import Engine
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import TokenizeCommand
 from localspec.serve import api_error, messages, request_options, responses
-from localspec.serve.access_rules import AccessMiddleware, AccessRules
+from localspec.serve.access_rules import AccessMiddleware, AccessRules, client_name
 from localspec.serve.api_error import ApiError, ClientLeftError
 from localspec.serve.completion import Completion, count_prompt
 from localspec.serve.completion_formats import (
@@ -177,6 +177,7 @@ class ApiServer:
         async def complete(request: Request) -> Response:
             model, (make, given) = await self._parse(request, parse)
             completion = make(model, self._queue, self._activity)
+            completion.client = client_name(request.headers, request.client)
             try:
                 completion.submit(given, route)
                 if not completion.options.stream:

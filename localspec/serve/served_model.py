@@ -38,40 +38,62 @@ _MAX_PREDICTED_CHARS = 16
 
 
 class AnswerTokens:
-    """The tokens of earlier answers by their text.
+    """The tokens of earlier answers, by who got them, in which chat, and their text.
 
-    With them the next prompt matches the KV cache.
+    With them the next prompt matches the KV cache. They may differ from the tokenizer's,
+    and so change the next answer: nobody gets those of another client, of another chat,
+    or of an answer with another sampling, a bias or a grammar.
     """
 
     def __init__(self) -> None:
-        self._tokens: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._tokens: OrderedDict[tuple[bytes, str], tuple[int, ...]] = OrderedDict()
         self._n_tokens = 0
 
-    def remember(self, text: str, tokens: Sequence[Token]) -> None:
-        """`text` is the visible text of the answer with these tokens."""
-        if not text.strip() or text in self._tokens:
-            return
+    def remember(self, place: bytes, text: str, tokens: Sequence[Token]) -> None:
+        """`text` is the visible text of the answer with these tokens.
+
+        `place` is where in a chat it was given (`answer_places`).
+        """
         visible = _tokens_of_end(text, tokens)
-        if not visible:
+        if not text.strip() or not visible:
             return
-        self._tokens[text] = visible
-        self._n_tokens += len(visible)
+        earlier = self._tokens.pop((place, text), ())
+        self._tokens[place, text] = visible
+        self._n_tokens += len(visible) - len(earlier)
         while self._n_tokens > _KEPT_ANSWER_TOKENS:
             _, oldest = self._tokens.popitem(last=False)
             self._n_tokens -= len(oldest)
 
-    def find(self, text: str) -> tuple[int, ...]:
-        """Empty if no answer had this text."""
-        return self._tokens.get(text, ())
+    def find(self, place: bytes, text: str) -> tuple[int, ...]:
+        """Empty if no answer had this text there."""
+        return self._tokens.get((place, text), ())
 
-    def add_to(self, messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    def add_to(
+        self, messages: Sequence[ChatMessage], places: Sequence[bytes]
+    ) -> tuple[ChatMessage, ...]:
         added = []
-        for message in messages:
+        for message, place in zip(messages, places, strict=False):
             tokens = message.tokens
             if message.role == "assistant":
-                tokens = self.find(message.content)
+                tokens = self.find(place, message.content)
             added.append(replace(message, tokens=tokens))
         return tuple(added)
+
+
+def answer_places(messages: Sequence[ChatMessage], maker: object) -> list[bytes]:
+    """Digests of what is before each message, and before the one after the last.
+
+    `maker` is who asks, and how answers are made. Thinking and the ids of calls are no
+    part of it: clients leave them out later.
+    """
+    digest = hashlib.sha256(repr(maker).encode())
+    places = [digest.digest()]
+    for message in messages:
+        calls = [(call.name, call.arguments) for call in message.tool_calls]
+        shown = (message.role, message.content, calls)
+        digest.update(repr(shown).encode("utf-8", "replace"))
+        places.append(digest.digest())
+    return places
 
 
 def _tokens_of_end(text: str, tokens: Sequence[Token]) -> tuple[int, ...]:
@@ -164,6 +186,7 @@ class ServedModel(Struct, frozen=True):
         prompt: PromptInput,
         options: CompletionOptions,
         index: int,
+        client: str = "",
     ) -> GenerateCommand:
         """The engine's request for one choice.
 
@@ -176,6 +199,7 @@ class ServedModel(Struct, frozen=True):
             # The last message is the beginning of the answer.
             prefill = messages[-1].content
             messages = messages[:-1]
+        places = self.answer_places(messages, options, client)
         tools = ""
         answer_prefix = ""
         if options.tools is not None:
@@ -200,10 +224,10 @@ class ServedModel(Struct, frozen=True):
         return replace(
             request,
             text=prompt.text,
-            messages=self.answer_tokens.add_to(messages),
+            messages=self.answer_tokens.add_to(messages, places),
             prior_messages=(),
             prompt_tokens=prompt_tokens,
-            resumed_tokens=self.answer_tokens.find(prefill),
+            resumed_tokens=self.answer_tokens.find(places[-1], prefill),
             max_tokens=min(request.max_tokens, self.n_ctx),
             prefill=prefill,
             n_alternatives=max(options.n_logprobs or 0, 1),
@@ -213,6 +237,14 @@ class ServedModel(Struct, frozen=True):
             tools=tools,
             answer_prefix=answer_prefix,
         )
+
+    def answer_places(
+        self, messages: Sequence[ChatMessage], options: CompletionOptions, client: str
+    ) -> list[bytes]:
+        """Where in a chat of this client its answers are, for `answer_tokens`."""
+        sampling = replace(options.settings.sampling, seed=0)
+        maker = (client, sampling, options.constraint)
+        return answer_places(messages, maker)
 
     def describe(self, *, is_loaded: bool) -> dict[str, Any]:
         """The object of /v1/models."""

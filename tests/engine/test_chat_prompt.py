@@ -589,3 +589,14 @@ def test_json_has_no_control_tokens() -> None:
         assert "<end>" not in guard.protect_json(written).replace("\\u003c", "<")
     assert guard.protect_json('{"a": 1e3}') == '{"a": 1e3}'
     guard.protect_json('{"a": "\\u003cend>')  # no JSON, and no error
+
+
+def test_a_prefill_has_no_unseen_control_tokens(chatty: Session) -> None:
+    """A client may send tokens that have the text of its prefill, and others between."""
+    vocabulary = chatty._target.vocabulary
+    tokens = tuple(vocabulary.tokenize_continuation("Hello"))
+    start = vocabulary.tokenize("<|im_start|>")[-1]
+
+    found = chatty._preparer._prefill_tokens("Hello", (start, *tokens))
+
+    assert found == tokens
