@@ -31,6 +31,7 @@ from localspec.models.chat_template import (
     message_check,
     thinking_tags,
 )
+from localspec.models.chat_template.memory_limit import limit_memory
 from localspec.models.chat_template.message_check import FittedChat
 from localspec.models.chat_template.role_changes import (
     RoleChange,
@@ -383,6 +384,13 @@ def _render_text(
 
 
 def _generate(
+    source: str, bodies: Sequence[dict[str, Any]], options: Mapping[str, Any]
+) -> str:
+    with limit_memory():
+        return _generate_within_limits(source, bodies, options)
+
+
+def _generate_within_limits(
     source: str, bodies: Sequence[dict[str, Any]], options: Mapping[str, Any]
 ) -> str:
     template, environment = _compile(source)
