@@ -170,10 +170,10 @@ def _tensor_shapes() -> dict[str, tuple[int, ...]]:
 def _quantize_row(type_number: int, width: int) -> bytes:
     """A row of random weights in a type."""
     row = np.random.default_rng(width).standard_normal(width).astype(np.float32) / 32
-    name, elements, n_bytes = parser.GGML_TYPES[type_number]
-    if name == "F32":
+    type_ = parser.GGML_TYPES[type_number]
+    if type_.name == "F32":
         return row.tobytes()
-    out = ctypes.create_string_buffer(width // elements * n_bytes)
+    out = ctypes.create_string_buffer(type_.row_bytes(width))
     GgmlLibrary(C._lib).quantize_chunk(
         type_number, row.ctypes.data, out, 0, 1, width, None
     )

@@ -12,16 +12,19 @@ docs/architecture.md lists the tables, what a row is and where the core uses it.
 from __future__ import annotations
 
 import importlib
-import pkgutil
+from pathlib import Path
 from typing import Any
 
 
 def rows(table: str) -> list[Any]:
     """The rows that all features add to a table, in the order of the folders' names."""
     found: list[Any] = []
-    for name in sorted(folder.name for folder in pkgutil.iter_modules(__path__)):
-        feature = importlib.import_module(f"{__name__}.{name}")
-        found += getattr(feature, table, ())
+    for folder in sorted(Path(__file__).parent.iterdir()):
+        # Importing `pkgutil` would take longer than the rest of this function. A deleted
+        # feature may have left a folder with files of Python's cache.
+        if (folder / "__init__.py").is_file():
+            feature = importlib.import_module(f"{__name__}.{folder.name}")
+            found += getattr(feature, table, ())
     return found
 
 

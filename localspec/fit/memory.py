@@ -211,13 +211,9 @@ def layer_cache_bytes(
     if shape.is_mla:
         v_width = 0
     k_type, v_type = params.kv_types
-    bytes_per_cell = _row_bytes(layer.k_width, k_type) + _row_bytes(v_width, v_type)
-    return params.cells(layer) * bytes_per_cell
-
-
-def _row_bytes(width: int, ggml_type: int) -> int:
-    _, block, block_bytes = GGML_TYPES[ggml_type]
-    return width // block * block_bytes
+    k_bytes = GGML_TYPES[k_type].row_bytes(layer.k_width)
+    v_bytes = GGML_TYPES[v_type].row_bytes(v_width)
+    return params.cells(layer) * (k_bytes + v_bytes)
 
 
 def _caches(
@@ -349,7 +345,7 @@ def _activation_bytes(
 
 def _f16_copy_bytes(shape: ModelShape, layer: LayerShape, params: ContextParams) -> int:
     """A GPU's attention copies a cache in another type to f16, one layer at a time."""
-    if all(GGML_TYPES[kv_type][1] == 1 for kv_type in params.kv_types):
+    if all(GGML_TYPES[kv_type].block_size == 1 for kv_type in params.kv_types):
         return 0
     in_f16 = replace(params, kv_types=(_F16, _F16))
     return layer_cache_bytes(shape, layer, in_f16)

@@ -94,7 +94,8 @@ def _resolve_params(
     kv_types = llama_params.KV_TYPES[settings.kv_type]
     flash = settings.flash_attn != "off" and shape.traits.supports_flash_attention
     # A V cache in blocks needs flash attention, so llama.cpp keeps it on.
-    has_blocks = GGML_TYPES[kv_types[1]][1] > 1
+    _, v_type = kv_types
+    has_blocks = GGML_TYPES[v_type].block_size > 1
     return ContextParams(
         n_ctx=n_ctx,
         n_ctx_swa=n_ctx_swa,

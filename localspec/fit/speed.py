@@ -383,8 +383,9 @@ def _kv_read_bytes(
 
 
 def _row_bytes(width: int, ggml_type: int) -> float:
-    _, block, block_bytes = GGML_TYPES[ggml_type]
-    return width * block_bytes / block
+    """Also for a part of a block: this is an average."""
+    type_ = GGML_TYPES[ggml_type]
+    return width * type_.block_bytes / type_.block_size
 
 
 def find_speeds(reads: PassReads, hardware: HardwareSpeed) -> dict[str, DeviceSpeed]:

@@ -35,7 +35,7 @@ _MAX_PASS_MS = 1e7
 # Tokens of a turn of a chat, which weighs reading and writing.
 _READ = 300
 _WRITTEN = 200
-_NUMBERS = {name: number for number, (name, *_) in GGML_TYPES.items()}
+_NUMBERS = {type_.name: number for number, type_ in GGML_TYPES.items()}
 
 
 class TypeSpeed(Struct, frozen=True):
@@ -47,8 +47,7 @@ class TypeSpeed(Struct, frozen=True):
 
     @property
     def bits(self) -> float:
-        _, elements, n_bytes = GGML_TYPES[_NUMBERS[self.name]]
-        return 8 * n_bytes / elements
+        return GGML_TYPES[_NUMBERS[self.name]].bits
 
     @property
     def write_ms(self) -> float:

@@ -245,14 +245,12 @@ def tensor_bytes(model: Header, name: str) -> int:
 
 def with_table(model: Header, type_name: str) -> Header:
     """The same model with token embeddings of another type."""
-    number, (_, block, block_bytes) = next(
-        (number, entry) for number, entry in GGML_TYPES.items() if entry[0] == type_name
-    )
+    [number] = [n for n, type_ in GGML_TYPES.items() if type_.name == type_name]
     tensors: list[TensorInfo] = []
     at = 0
     for tensor in model.tensors:
         if tensor.name == "token_embd.weight":
-            size = tensor.n_elements // block * block_bytes
+            size = GGML_TYPES[number].row_bytes(tensor.n_elements)
             tensor = tensor._replace(type=number, n_bytes=size)  # noqa: PLW2901
         tensors.append(tensor._replace(offset=at))
         at += -(-tensor.n_bytes // 32) * 32

@@ -40,7 +40,7 @@ post_norms: norms also after attention and feed-forward.  fused_projections: one
 keys and values; one for gate and up.  gated_attention: the query matrix also produces a gate for
 the attention's output.
 """
-_TYPE_IDS = {name: number for number, (name, _, _) in GGML_TYPES.items()}
+_TYPE_IDS = {type_.name: number for number, type_ in GGML_TYPES.items()}
 _FILE_TYPE_IDS = {name: number for number, name in FILE_TYPES.items()}
 _RECIPES = {
     name: name for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "MXFP4")
@@ -102,12 +102,10 @@ def place_tensors(
     tensors = list[TensorInfo]()
     offset = 0
     for name, dims, type_ in rows:
-        _, block, block_bytes = GGML_TYPES[type_]
-        tensor = TensorInfo(name, dims, type_, offset, 0)
-        tensors.append(
-            tensor._replace(n_bytes=tensor.n_elements // block * block_bytes)
-        )
-        offset += tensors[-1].n_bytes + -tensors[-1].n_bytes % 32
+        tensor = TensorInfo(name, dims, type_, offset, n_bytes=0)
+        n_bytes = GGML_TYPES[type_].row_bytes(tensor.n_elements)
+        tensors.append(tensor._replace(n_bytes=n_bytes))
+        offset += n_bytes + -n_bytes % 32
     return tuple(tensors)
 
 
@@ -500,7 +498,7 @@ class _TensorTypes:
 
 
 def _fits_blocks(dims: tuple[int, ...], type_: str) -> bool:
-    return dims[0] % GGML_TYPES[_TYPE_IDS[type_]][1] == 0
+    return dims[0] % GGML_TYPES[_TYPE_IDS[type_]].block_size == 0
 
 
 def _use_more_bits(i: int, n: int) -> bool:

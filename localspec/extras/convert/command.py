@@ -13,8 +13,8 @@ import click
 from msgspec import to_builtins
 
 from localspec.bench import workloads
-from localspec.cli import global_options, shell_completion, terminal
-from localspec.cli.options import QUIET
+from localspec.cli import global_options, options, shell_completion, terminal
+from localspec.cli.options import QUIET, CommandArguments
 from localspec.cli.terminal import ProgressLine, echo
 from localspec.errors import UsageError
 from localspec.extras.convert import conversion
@@ -29,6 +29,21 @@ from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
 from localspec.units import gb, percent
+
+
+class ConvertArguments(CommandArguments, frozen=True, kw_only=True):
+    """The arguments of `convert`, but MODEL."""
+
+    type: str | None
+    out: Path | None
+    compare: int
+    quiet: bool
+    as_json: bool
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the type is chosen by a comparison."""
+        return self.type in (None, "auto")
 
 
 @click.command("convert")
@@ -55,57 +70,63 @@ from localspec.units import gb, percent
 )
 @QUIET
 @global_options.JSON
-def command(
-    model: str,
-    out: Path | None,
-    compare: int,
-    quiet: bool,
-    as_json: bool,
-    **given: str | None,
-) -> int:
+def command(model: str, **given: Any) -> int:
     """Copy MODEL to a file of another weight type.
 
     CPUs compute some types several times as fast as others (localspec doctor --cpu).
     The copy is compared with MODEL on what MODEL itself writes. The original is not
     changed.
     """
-    is_automatic = given["type"] in (None, "auto")
-    if is_automatic and not compare:
+    arguments = options.read_arguments(ConvertArguments, given)
+    if arguments.is_automatic and not arguments.compare:
         raise UsageError(
             "The type is chosen by the comparison.", "Without one: --type TYPE"
         )
     resolved = model_lookup.resolve(model).target
     source = conversion.open_source(resolved.require_path())
-    progress = ProgressLine(quiet=quiet, interval=10.0)
-    if is_automatic:
-        kinds = conversion.rank_types(source.header, _read_or_time_types(progress))
+    progress = ProgressLine(quiet=arguments.quiet, interval=10.0)
+    if arguments.is_automatic:
+        kinds = _rank_faster_types(source, progress)
         max_divergence = conversion.MAX_DIVERGENCE
-        if not kinds:
-            quantization = source.header.quantization
-            raise UsageError(
-                f"No type of at least its bits is faster on this CPU than {quantization}.",
-                "Speeds by type: localspec doctor --cpu",
-            )
     else:
-        kinds = [conversion.check_type(source, str(given["type"]))]
+        kinds = [conversion.check_type(source, str(arguments.type))]
         max_divergence = inf
-    trial = _comparison_trial(compare, max_divergence) if compare else None
+    trial = None
+    if arguments.compare:
+        trial = _comparison_trial(arguments.compare, max_divergence)
 
     name = source.stem if resolved.catalog_model is None else resolved.catalog_model.id
     for kind in kinds:
-        file = out or inventory.converted_folder() / f"{name}-{kind}.gguf"
+        file = arguments.out or inventory.converted_folder() / f"{name}-{kind}.gguf"
         converted = _convert(source, kind, file, trial, progress=progress)
         if converted.comparison and not converted.is_kept:
             differs = f"it differs by {converted.comparison.divergence:.3f} nats"
             terminal.notify(f"{kind} was not kept: {differs}.")
             continue
-        reference = f"{name}:{kind}" if out is None else str(out)
-        _report(reference, source, converted, as_json=as_json)
+        reference = f"{name}:{kind}"
+        if arguments.out is not None:
+            reference = str(arguments.out)
+        _report(reference, source, converted, as_json=arguments.as_json)
         return 0
     raise UsageError(
         f"No faster type differs by at most {conversion.MAX_DIVERGENCE} nats.",
         "Choose one yourself: --type TYPE",
     )
+
+
+def _rank_faster_types(source: Source, progress: ProgressLine) -> Sequence[str]:
+    """The types with at least the source's bits, the fastest first.
+
+    Raises UsageError if none is faster than the source's own.
+    """
+    kinds = conversion.rank_types(source.header, _read_or_time_types(progress))
+    if not kinds:
+        quantization = source.header.quantization
+        raise UsageError(
+            f"No type of at least its bits is faster on this CPU than {quantization}.",
+            "Speeds by type: localspec doctor --cpu",
+        )
+    return kinds
 
 
 def _comparison_trial(n_tokens: int, max_divergence: float) -> ComparisonTrial:

@@ -272,9 +272,7 @@ def _bits(kind: str) -> float:
     Most of Q4_K_M is Q4_K, which is its name without the last part; most of IQ3_M is
     IQ3_S.
     """
-    bits_by_type: dict[str, float] = {}
-    for name, elements, n_bytes in GGML_TYPES.values():
-        bits_by_type[name] = 8 * n_bytes / elements
+    bits_by_type = {type_.name: type_.bits for type_ in GGML_TYPES.values()}
     base = kind.rpartition("_")[0]
     for name in (kind, base):
         if name in bits_by_type:

@@ -18,6 +18,7 @@ import click
 from localspec import child_process
 from localspec.cli import global_options
 from localspec.cli.global_options import FiniteRange, flag, number_option, text_option
+from localspec.cli.options import CommandArguments, read_arguments
 from localspec.cli.terminal import ProgressLine, echo, notify
 from localspec.errors import EngineError, UsageError
 from localspec.extras.workers import side_library
@@ -26,6 +27,19 @@ from localspec.extras.workers.server import WorkerServer, WorkerSettings
 from localspec.units import count, gb, gib
 
 _REPORT_SECONDS = 2.0
+
+
+class WorkerArguments(CommandArguments, frozen=True, kw_only=True):
+    """The arguments of `worker`."""
+
+    port: int
+    listen: str
+    is_open: bool
+    device: tuple[str, ...]
+    memory: float | None
+    threads: int | None
+    until_eof: bool
+    via_ssh: str | None
 
 
 @click.command("worker")
@@ -59,7 +73,7 @@ _REPORT_SECONDS = 2.0
     "HOST",
     "Start the worker on HOST through ssh, and tunnel its port to this computer.",
 )
-def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
+def command(**given: Any) -> int:
     """Offer this computer's devices to localspec on another computer.
 
     llama.cpp's RPC protocol has no password and no encryption: whoever reaches the port
@@ -70,28 +84,29 @@ def command(port: int, listen: str, via_ssh: str | None, **given: Any) -> int:
     localspec worker --via-ssh gpu-box          on the computer with the chat
     localspec run big-model --workers 127.0.0.1:50052
     """
+    arguments = read_arguments(WorkerArguments, given)
+    listen = arguments.listen
     settings = WorkerSettings(
         host=listen,
-        port=port,
-        devices=given["device"],
-        memory=given["memory"],
-        threads=given["threads"],
+        port=arguments.port,
+        devices=arguments.device,
+        memory=arguments.memory,
+        threads=arguments.threads,
     )
-    if via_ssh is not None:
-        return _run_via_ssh(via_ssh, settings)
-    _refuse_open_address(listen, is_open=given["is_open"])
-    until_eof: bool = given["until_eof"]
+    if arguments.via_ssh is not None:
+        return _run_via_ssh(arguments.via_ssh, settings)
+    _refuse_open_address(listen, is_open=arguments.is_open)
     server = WorkerServer(settings, side_library.find_or_build(notify), notify)
     threading.Thread(target=server.serve, daemon=True).start()
     for device in server.devices:
         notify(f"{device.name}: {device.description}, {gib(device.free)} free")
     echo(f"{listen}:{server.port}")
     # With --until-eof the other computer has started it, and shows how it is used.
-    if not until_eof:
+    if not arguments.until_eof:
         explain_use(listen, server.port)
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
-    if until_eof:
+    if arguments.until_eof:
         threading.Thread(target=_wait_for_eof, args=(stopped,), daemon=True).start()
     try:
         _show_activity(server, stopped)

@@ -73,6 +73,15 @@ class GgmlType(NamedTuple):
     block_size: int
     block_bytes: int
 
+    @property
+    def bits(self) -> float:
+        """Bits of an element: 4.5 for Q4_0, whose 32 elements take 18 bytes."""
+        return 8 * self.block_bytes / self.block_size
+
+    def row_bytes(self, width: int) -> int:
+        """Bytes of a row of whole blocks."""
+        return width // self.block_size * self.block_bytes
+
 
 _GGML_TYPES = (
     "0 F32 1 4, 1 F16 1 2, 2 Q4_0 32 18, 3 Q4_1 32 20, 6 Q5_0 32 22, 7 Q5_1 32 24, 8 Q8_0 32 34, "

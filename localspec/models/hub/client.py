@@ -6,13 +6,13 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from localspec import __version__, config
 from localspec.errors import AccessDeniedError, DownloadError, OfflineError, UsageError
@@ -26,6 +26,7 @@ from localspec.models.hub.cancellation import (
 from localspec.models.hub.network_errors import OFFLINE_HINT, not_a_hub_error
 from localspec.models.hub.response_stream import RangeRequest, ResponseStream
 from localspec.models.reference import RepoFile
+from localspec.protocol.json_values import JsonError, from_json
 from localspec.sanitize import sanitize
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _MAX_JSON_BYTES = 64_000_000
 """The largest known list of files has 5 MB."""
 _HEADER_REQUEST_BYTES = 20_000_000
 """The largest vocabularies take 16 MB."""
-_WRONG_FORM = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
-"""What reading an answer of another form raises."""
 _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
@@ -125,14 +124,12 @@ class HubClient:
             "limit": str(limit),
         }
 
-        def parse(entries: Any) -> tuple[HubSearchResult, ...]:
-            if not isinstance(entries, list):
-                raise TypeError("not a list")
-            results = [_parse_search_result(entry) for entry in entries]
-            return tuple(result for result in results if result is not None)[:limit]
-
         return self._request_json(
-            "", query=query, parse=parse, repo=text, cancel=cancel
+            "",
+            query=query,
+            parse=lambda entries: tuple(_parse_results(entries))[:limit],
+            repo=text,
+            cancel=cancel,
         )
 
     def read_header(
@@ -245,7 +242,7 @@ class HubClient:
     ) -> _T:
         """What `parse` makes of the JSON below /api/models.
 
-        An error of `parse` means that the server is no hub.
+        A JsonError of `parse` means that the server is no hub.
         """
         token = cancel or CancelToken()
         url = f"{self.endpoint}/api/models{path}?{urlencode(query)}"
@@ -259,7 +256,7 @@ class HubClient:
                         raise not_a_hub_error(self.endpoint)
             try:
                 return parse(json.loads(body))
-            except (*_WRONG_FORM, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise not_a_hub_error(self.endpoint) from error
 
         return retry(
@@ -299,63 +296,90 @@ class HubClient:
 # --- the hub's JSON
 
 
+class _LfsPointer(Struct, frozen=True):
+    sha256: str | None = None
+
+
+class _ListedFile(Struct, frozen=True):
+    """A file in a repository's list."""
+
+    rfilename: str
+    size: int | None = None
+    lfs: _LfsPointer | None = None
+    blob_id: str | None = field(name="blobId", default=None)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of a large file, the SHA-1 of a small one; empty if unknown."""
+        digest = self.blob_id or ""
+        if self.lfs is not None and self.lfs.sha256:
+            digest = self.lfs.sha256
+        return digest if _DIGEST.fullmatch(digest) else ""
+
+
+class _ListedRepo(Struct, frozen=True):
+    """A repository with its list of files."""
+
+    sha: str
+    id: str = ""
+    siblings: tuple[_ListedFile, ...] | None = None
+    card: dict[str, Any] | None = field(name="cardData", default=None)
+    """What the repository's owner has written, so of any type."""
+    gated: bool | str | None = None  # False, or how access is granted.
+
+
+class _FoundRepo(Struct, frozen=True):
+    """A repository among the results of a search."""
+
+    id: str
+    downloads: int | None = None
+    likes: int | None = None
+    last_modified: datetime | None = field(name="lastModified", default=None)
+    gated: bool | str | None = None
+
+
 def _parse_repo(repo: str, info: Any) -> RepoInfo:
-    """Raises one of _WRONG_FORM.
+    """Raises JsonError.
 
     The repository has the hub's own name, also after a renaming.
     """
-    commit = info["sha"]
-    if not reference.COMMIT_HASH.fullmatch(commit):
-        raise ValueError("no commit")
-
-    files = [_parse_file(file) for file in info.get("siblings") or ()]
-    own_name = info.get("id")
-    if not isinstance(own_name, str) or not reference.is_repo_id(own_name):
-        own_name = repo
+    listed = from_json(_ListedRepo, info)
+    if not reference.COMMIT_HASH.fullmatch(listed.sha):
+        raise JsonError("sha", "not a commit")
+    files: list[RepoFile] = []
+    for file in listed.siblings or ():
+        if file.size is None or file.size < 0:
+            continue
+        if reference.is_safe_path(file.rfilename):
+            files.append(RepoFile(file.rfilename, file.size, file.digest))
     return RepoInfo(
-        repo=own_name,
-        revision=commit,
-        files=tuple(file for file in files if file is not None),
-        licence=_parse_licence(info.get("cardData")),
-        gated=bool(info.get("gated")),
+        repo=listed.id if reference.is_repo_id(listed.id) else repo,
+        revision=listed.sha,
+        files=tuple(files),
+        licence=_find_licence(listed.card or {}),
+        gated=bool(listed.gated),
     )
 
 
-def _parse_file(file: Any) -> RepoFile | None:
-    """None for an unknown size or an unsafe name."""
-    path = file["rfilename"]
-    size = file.get("size")
-    if not isinstance(size, int) or size < 0 or not reference.is_safe_path(path):
-        return None
-    lfs = file.get("lfs")
-    sha256 = lfs.get("sha256") if isinstance(lfs, dict) else None
-    digest = sha256 or file.get("blobId") or ""
-    if not _DIGEST.fullmatch(digest):
-        digest = ""
-    return RepoFile(path, size, digest)
-
-
-def _parse_licence(card: Any) -> str | None:
-    if not isinstance(card, dict):
-        return None
+def _find_licence(card: Mapping[str, Any]) -> str | None:
     licence = card.get("license_name") or card.get("license")
     if not isinstance(licence, str):
         return None
     return sanitize(licence, multiline=False)[:100]
 
 
-def _parse_search_result(entry: Any) -> HubSearchResult | None:
-    """None for an invalid entry."""
-    try:
-        repo = str(entry["id"])
-        reference.check_names(repo)
-        updated = entry.get("lastModified")
-        return HubSearchResult(
-            repo=repo,
-            downloads=int(entry.get("downloads") or 0),
-            likes=int(entry.get("likes") or 0),
-            updated=datetime.fromisoformat(updated) if updated else None,
-            gated=bool(entry.get("gated")),
+def _parse_results(entries: Any) -> Iterator[HubSearchResult]:
+    """The valid ones. Raises JsonError if there is no list."""
+    for entry in from_json(list[Any], entries):
+        try:
+            found = from_json(_FoundRepo, entry)
+            reference.check_names(found.id)
+        except (JsonError, UsageError):
+            continue
+        yield HubSearchResult(
+            repo=found.id,
+            downloads=found.downloads or 0,
+            likes=found.likes or 0,
+            updated=found.last_modified,
+            gated=bool(found.gated),
         )
-    except (*_WRONG_FORM, UsageError):
-        return None
