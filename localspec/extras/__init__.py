@@ -19,7 +19,8 @@ from typing import Any
 def rows(table: str) -> list[Any]:
     """The rows that all features add to a table, in the order of the folders' names."""
     found: list[Any] = []
-    for folder in sorted(Path(__file__).parent.iterdir()):
+    features = Path(__path__[0])
+    for folder in sorted(features.iterdir()):
         # Importing `pkgutil` would take longer than the rest of this function. A deleted
         # feature may have left a folder with files of Python's cache.
         if (folder / "__init__.py").is_file():
