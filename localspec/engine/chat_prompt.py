@@ -19,6 +19,7 @@ from localspec.models.chat_template.thinking_effort import (
     resolve_effort,
 )
 from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags
+from localspec.models.chat_template.tool_calls import ToolCallParser
 from localspec.models.chat_template.tool_formats import TOOL_FORMATS
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
@@ -392,12 +393,16 @@ class PromptBuilder:
         limit: int | None = None
         if request.messages:
             limit = self._thinking_params(request).budget
+        calls: ToolCallParser | None = None
+        if request.tools and limit is not None and self._tool_format is not None:
+            calls = ToolCallParser(self._tool_format, {})
         return ThinkingBudget(
             self._tags,
             is_open=prompt.opens_thinking,
             limit=limit,
             piece=vocabulary.piece,
             closing_tokens=closing,
+            calls=calls,
         )
 
     def make_answer_parser(

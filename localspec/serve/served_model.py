@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from localspec import __version__
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from localspec.errors import LocalspecError
 from localspec.launch import Engine, ResolvedPair
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
@@ -253,7 +255,6 @@ class ServedModel(Struct, frozen=True):
         if is_loaded:
             n_ctx = self.n_ctx
             status = "loaded"
-        header = reader.read(self.pair.target)
         created = datetime.fromtimestamp(self.created, UTC)
         return {
             "id": self.name,
@@ -265,16 +266,28 @@ class ServedModel(Struct, frozen=True):
             "created_at": f"{created:%Y-%m-%dT%H:%M:%SZ}",
             # llama-server's fields.
             "owned_by": "localspec",
-            "meta": {
-                "n_ctx": n_ctx,
-                "n_ctx_train": header.n_ctx_train,
-                "n_vocab": header.tokenizer.n_tokens,
-                "n_embd": header.n_embd,
-                "n_params": header.parameters,
-                "size": header.weight_bytes,
-            },
+            "meta": {"n_ctx": n_ctx, **_read_sizes(self.pair.target)},
             "status": {"value": status},
         }
+
+
+def _read_sizes(path: Path) -> dict[str, int | None]:
+    """The sizes of a model; None if its file is gone or damaged.
+
+    A loaded model answers without its file, so a list of models needs none either.
+    """
+    try:
+        header = reader.read(path)
+    except (LocalspecError, OSError):
+        names = ("n_ctx_train", "n_vocab", "n_embd", "n_params", "size")
+        return dict.fromkeys(names)
+    return {
+        "n_ctx_train": header.n_ctx_train,
+        "n_vocab": header.tokenizer.n_tokens,
+        "n_embd": header.n_embd,
+        "n_params": header.parameters,
+        "size": header.weight_bytes,
+    }
 
 
 def build_infill_tokens(

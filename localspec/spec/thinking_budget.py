@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Sequence
 
 from localspec.models.chat_template.thinking_tags import (
@@ -9,6 +10,10 @@ from localspec.models.chat_template.thinking_tags import (
     ThinkingTags,
     make_parser,
 )
+from localspec.models.chat_template.tool_calls import ToolCallParser
+
+_MAX_CALL_TOKENS = 2048
+"""A tool call within the thinking may exceed the budget by so many tokens."""
 
 
 def make_byte_parser(tags: ThinkingTags | None, *, is_open: bool) -> AnswerParser:
@@ -28,7 +33,9 @@ def _to_latin_1(tag: str) -> str:
 class ThinkingBudget:
     """Knows whether an answer is thinking, and when its budget is used up.
 
-    `limit` is the maximum number of thinking tokens; None is unlimited.
+    `limit` is the maximum number of thinking tokens; None is unlimited. A tool call that
+    has begun within the thinking is not cut: of a budget of 8, with a call from the 6th
+    thinking token to the 20th, the thinking is closed after the 20th.
     """
 
     def __init__(
@@ -39,15 +46,18 @@ class ThinkingBudget:
         limit: int | None,
         piece: Callable[[int], bytes],
         closing_tokens: Sequence[int],
+        calls: ToolCallParser | None = None,
     ) -> None:
         """`is_open` says that the prompt ends inside a thinking part.
 
-        `closing_tokens` end one.
+        `closing_tokens` end one. `calls` reads tool calls in it, if there are tools.
         """
         self._parser = make_byte_parser(markers, is_open=is_open)
         self._limit = limit
         self._piece = piece
         self._closing_tokens = list(closing_tokens)
+        self._calls = calls
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.starts_open = self._parser.in_thinking
         self.is_open = self.starts_open
         # Whether the answer has a thinking part, open or closed.
@@ -84,13 +94,27 @@ class ThinkingBudget:
 
     @property
     def _is_exhausted(self) -> bool:
-        return self.is_open and self._limit is not None and self.n_tokens >= self._limit
+        if not self.is_open or self._limit is None or self.n_tokens < self._limit:
+            return False
+        is_late = self.n_tokens >= self._limit + _MAX_CALL_TOKENS
+        return is_late or not self._may_be_in_call()
+
+    def _may_be_in_call(self) -> bool:
+        """Whether the text ends in a call, or in a beginning of its mark or of the tag."""
+        if self._calls is None:
+            return False
+        return self._calls.is_in_call or bool(self._parser.unread)
 
     def _consume_piece(self, piece: bytes) -> None:
         if self._is_finished:
             return
         was_open = self.is_open
-        self._parser.feed(piece.decode("latin-1"))
+        parts = self._parser.feed(piece.decode("latin-1"))
+        if self._calls is not None:
+            for part in parts:
+                if part.is_thinking:
+                    text = self._decoder.decode(part.text.encode("latin-1"))
+                    self._calls.feed(text)
         self.is_open = self._parser.in_thinking
         if self.is_open:
             self.has_thinking = True

@@ -3,12 +3,14 @@
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.models.chat_template.tool_calls import (
     ToolCallDelta,
     ToolCallParser,
@@ -16,6 +18,7 @@ from localspec.models.chat_template.tool_calls import (
 )
 from localspec.models.chat_template.tool_detection import detect_format
 from localspec.models.chat_template.tool_formats import TOOL_FORMATS
+from localspec.spec.thinking_budget import ThinkingBudget
 
 FOLDER = Path(os.environ.get("LLAMA_CPP_CHECKOUT", "/none")) / "models/templates"
 
@@ -249,6 +252,54 @@ def test_a_call_of_a_tool_that_is_not_offered_loses_no_letter(format_name: str) 
         said, calls = read(format_name, pieces)
         assert calls == []
         assert said == text
+
+
+@pytest.mark.parametrize("format_name", TOOL_FORMATS)
+def test_a_thinking_budget_ends_in_no_call(format_name: str) -> None:
+    """Each character is a token, and every budget up to the end of the call is tried."""
+    before = "" if format_name == "llama3" else "I look. "
+    call = write(format_name, {"city": "日本", "tags": ["u", "v"]})
+    text = f"{before}{call} So?"
+    marks = "|".join(map(re.escape, TOOL_FORMATS[format_name].closers))
+    may_follow = re.compile(rf"(?:\s|{marks or ' '})*")
+    for limit in range(1, len(text)):
+        budget = ThinkingBudget(
+            ThinkingTags("<think>", "</think>"),
+            is_open=True,
+            limit=limit,
+            piece=lambda token: text[token].encode(),
+            closing_tokens=[-1],
+            calls=ToolCallParser(format_name, {}),
+        )
+
+        n_read = budget.consume_tokens(range(len(text)))
+
+        assert budget.take_closing_tokens() == [-1]
+        assert limit <= n_read
+        if limit <= len(before):
+            assert n_read <= len(before), limit
+        elif n_read < len(before) + len(call):
+            assert may_follow.fullmatch(call[n_read - len(before) :]), text[:n_read]
+        else:
+            # What follows the call shows that no other closer does.
+            assert n_read <= max(limit, len(before) + len(call) + 2)
+
+
+def test_a_call_without_an_end_is_cut_at_last() -> None:
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "' + "a" * 9_000
+    budget = ThinkingBudget(
+        ThinkingTags("<think>", "</think>"),
+        is_open=True,
+        limit=40,
+        piece=lambda token: text[token].encode(),
+        closing_tokens=[-1],
+        calls=ToolCallParser("tags", {}),
+    )
+
+    n_read = budget.consume_tokens(range(len(text)))
+
+    assert n_read < len(text) / 2
+    assert budget.take_closing_tokens() == [-1]
 
 
 @pytest.mark.parametrize("format_name", TOOL_FORMATS)

@@ -177,6 +177,11 @@ class ThinkingParser:
         self._scanner = TextScanner()
 
     @property
+    def unread(self) -> str:
+        """The text that waits for more of it: it may be a tag, or a header."""
+        return self._scanner.unread
+
+    @property
     def may_think(self) -> bool:
         """Whether the text is thinking, or thinking may still begin."""
         return bool(self._next_tag)
@@ -292,6 +297,11 @@ class MessageParser:
     @property
     def in_thinking(self) -> bool:
         return self.kind == "thinking"
+
+    @property
+    def unread(self) -> str:
+        """As `ThinkingParser`'s."""
+        return self._scanner.unread
 
     @property
     def unread_header(self) -> str:

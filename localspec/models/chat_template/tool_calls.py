@@ -159,6 +159,7 @@ class ToolCallParser:
         self._in_list = False
         self._has_comma = False
         self._is_closed = False
+        self._waits_for_closer = False
         self.n_calls = 0
 
     def begin_another(self) -> ToolCallParser:
@@ -170,6 +171,16 @@ class ToolCallParser:
         parser._parameters = self._parameters
         parser._again = self._again
         return parser
+
+    @property
+    def is_in_call(self) -> bool:
+        """Whether the text ends within a call, or in what may become one.
+
+        A call whose arguments are complete is one up to its closing mark.
+        """
+        if self._call is not None or self._scanner.unread:
+            return True
+        return self._place == "after" and self._waits_for_closer
 
     def feed(self, text: str) -> list[ToolDelta]:
         """The text, and the parts of calls, that are certain so far."""
@@ -415,6 +426,7 @@ class ToolCallParser:
         self._is_closed = True
 
     def _add_call(self, deltas: _DeltaList, name: str, arguments: str = "") -> None:
+        self._waits_for_closer = bool(self._format.closers)
         deltas.add_call(ToolCallDelta(self.n_calls, name))
         if arguments:
             deltas.add_call(ToolCallDelta(self.n_calls, "", arguments))
@@ -455,6 +467,7 @@ class ToolCallParser:
     def _close_call(self, start: int, closer: str) -> int:
         self._held = []
         self._is_closed = True
+        self._waits_for_closer = False
         if closer == self._format.restart:
             self._place = "start"
         return start + len(closer)
