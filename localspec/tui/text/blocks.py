@@ -14,6 +14,7 @@ from localspec.protocol.events import Token, TokenClass
 from localspec.report.lines import plain_text
 from localspec.report.token_classes import TOKEN_CLASSES, mark_token
 from localspec.sanitize import sanitize
+from localspec.tui.text.source_map import SourceMap
 from localspec.tui.text.wrapping import WrappedText
 
 StyleMap = Mapping[str, Style]
@@ -27,6 +28,9 @@ class TextBlock(Protocol):
         """Number of lines at this width; `line` renders at the width of the last call."""
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]: ...
+
+    def source_map(self, y: int) -> SourceMap:
+        """Of line `y` and those that belong to it, at the width of the last `height`."""
 
 
 class Paragraph:
@@ -44,6 +48,11 @@ class Paragraph:
     def set_text(self, text: str) -> None:
         self._text = text
         self._wrapped = None
+
+    def source_map(self, y: int) -> SourceMap:
+        assert self._wrapped is not None, "call height() first"
+        rows = [f"{self._line_prefix}{row}" for row in self._wrapped.rows]
+        return SourceMap(self._text, rows)
 
     def height(self, width: int) -> int:
         if not self._text:
@@ -71,6 +80,10 @@ class KeyHints:
         self._line_prefix = line_prefix
         self._lines: list[str] = []
 
+    def source_map(self, y: int) -> SourceMap:
+        rows = [f"{self._line_prefix}{line}" for line in self._lines]
+        return SourceMap("\n".join(self._lines), rows)
+
     def height(self, width: int) -> int:
         available = width - len(self._line_prefix)
         self._lines = []
@@ -87,6 +100,9 @@ class KeyHints:
 
 
 class BlankLine:
+    def source_map(self, y: int) -> SourceMap:
+        return SourceMap("", [""])
+
     def height(self, width: int) -> int:
         return 1
 
@@ -109,6 +125,13 @@ class BlockStack:
         if not 0 <= index < len(self.blocks):
             return []
         return self.blocks[index].line(y - self._tops[index], styles)
+
+    def source_map(self, y: int) -> SourceMap:
+        index = bisect_right(self._tops, y) - 1
+        if not 0 <= index < len(self.blocks):
+            return SourceMap("", [""], y)
+        top = self._tops[index]
+        return self.blocks[index].source_map(y - top).moved(top)
 
     def top_of(self, block: TextBlock) -> int:
         """The first line of a block, at the width of the last `height`."""
@@ -141,6 +164,10 @@ class TokenText:
     def answer(self) -> str:
         """The sanitized text after the prompt."""
         return sanitize("".join(token.text for token in self.tokens)) + self._tail
+
+    def source_map(self, y: int) -> SourceMap:
+        assert self._wrapped is not None, "call height() first"
+        return SourceMap(self._prefix + self.answer, self._wrapped.rows)
 
     def extend(self, tokens: Sequence[Token]) -> None:
         """Appends tokens; only the last line and the lines after it change."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import re
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -31,6 +32,7 @@ from rich.theme import Theme
 
 from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
 from localspec.tui.text.blocks import StyleMap
+from localspec.tui.text.source_map import SourceMap
 from localspec.tui.themes import MarkdownStyle
 
 SegmentLine = list[Segment]
@@ -285,6 +287,7 @@ class MarkdownText:
         # The finished blocks, and their lines at `_width`.
         self._finished_blocks: list[str] = []
         self._lines: list[SegmentLine] = []
+        self._tops: list[int] = []  # The first line of each finished block.
         self._n_rendered = 0  # Number of finished blocks in `_lines`.
         self._n_code_blocks = 0  # In `_lines`.
         self._uncoloured: list[UncolouredBlock] = []
@@ -336,6 +339,7 @@ class MarkdownText:
 
     def _discard_rendered(self) -> None:
         self._lines = []
+        self._tops = []
         self._n_rendered = 0
         self._n_code_blocks = 0
         self._uncoloured = []
@@ -366,6 +370,7 @@ class MarkdownText:
             source, self._width, self._style, before
         )
         self._lines += self._with_blank_line(lines)
+        self._tops.append(len(self._lines) - len(lines))
         if self._n_code_blocks > n_code_blocks_before:
             self._uncoloured.append(
                 UncolouredBlock(
@@ -433,6 +438,23 @@ class MarkdownText:
             for line in _render_plain(text, self._width - 4, self._style):
                 lines.append([Segment("  "), *line])
         return lines
+
+    def source_map(self, y: int) -> SourceMap:
+        """Of the block that has line `y`; there is a blank line between two blocks."""
+        assert self._open_lines is not None, "call height() first"
+        lines = [*self._lines, *self._open_lines]
+        tops = [*self._tops, len(lines) - len(self._open_lines)]
+        sources = [*self._finished_blocks, self._tail]
+        if self._open_lines and not self._open_lines[0]:
+            tops[-1] += 1
+        index = bisect_right(tops, y) - 1
+        end = tops[index + 1] if index + 1 < len(tops) else len(lines)
+        rows = [_line_text(line).rstrip() for line in lines[tops[index] : end]]
+        while rows and not rows[-1]:
+            rows.pop()
+        if index < 0 or y >= tops[index] + len(rows):
+            return SourceMap("", [""], y)
+        return SourceMap(sources[index].strip("\n"), rows, tops[index])
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._open_lines is not None, "call height() first"

@@ -30,6 +30,7 @@ from localspec.tui.text.blocks import (
     TokenText,
 )
 from localspec.tui.text.markdown import MarkdownText
+from localspec.tui.text.source_map import SourceMap
 from localspec.tui.themes import MarkdownStyle
 from localspec.units import count, short_count
 
@@ -254,6 +255,9 @@ class TurnText:
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         return self._stack.line(y, styles)
+
+    def source_map(self, y: int) -> SourceMap:
+        return self._stack.source_map(y)
 
     def line_of(self, token: int) -> int:
         """The first line of a token, at the width of the last `height`."""

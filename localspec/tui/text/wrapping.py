@@ -53,6 +53,10 @@ class WrappedText:
         self._word_start = 0  # Index of the current word's first run in the last line.
         self._word_width = 0
 
+    @property
+    def rows(self) -> list[str]:
+        return ["".join(run.text for run in line) for line in self.lines]
+
     def append(self, text: str, owner: int) -> None:
         """Appends sanitized text; tabs become four spaces."""
         for part in _PIECE_PATTERN.findall(text.replace("\t", _TAB)):

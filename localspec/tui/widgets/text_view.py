@@ -20,6 +20,7 @@ from textual.strip import Strip
 
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
+from localspec.tui.text.source_map import DrawnPlace
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
 # Seconds from a resize to wrapping again, which takes a while for long text.
@@ -172,17 +173,34 @@ class TextView(FollowingView, can_focus=False):
         return "\n".join(lines)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text, without the margin and the common indent."""
-        plain_text = self.plain_text
-        text = selection.extract(plain_text)
-        start = selection.start or Offset(0, 0)
-        before = plain_text.split("\n")[start.y][: start.x]
-        if not before.strip():  # The selection starts at the beginning of a line.
-            return dedent(before + text), "\n"
-        first, *rest = text.split("\n")
-        margin = self._left_margin
-        lines = [first, *[line.removeprefix(margin) for line in rest]]
-        return "\n".join(lines), "\n"
+        """The source of the marked text, without an indent that all its lines have.
+
+        Lines are not broken where they are wrapped, and tabs are tabs.
+        """
+        height = self.virtual_size.height
+        start = self._drawn_place(selection.start or Offset(0, 0))
+        end = self._drawn_place(selection.end or Offset(0, height))
+        parts: list[str] = []
+        row = start.row
+        while row < min(end.row + 1, height):
+            source = self._blocks.source_map(row)
+            next_row = source.first_row + source.n_rows
+            parts.append(
+                source.cut(
+                    start if start.row >= source.first_row else None,
+                    end if end.row < next_row else None,
+                )
+            )
+            row = max(next_row, row + 1)
+        text = "\n".join(parts)
+        line = self._blocks.line(start.row, self.text_styles)
+        before = "".join(segment.text for segment in line)[: start.column]
+        # The selection may begin within a line.
+        return (text if before.strip() else dedent(text)), "\n"
+
+    def _drawn_place(self, offset: Offset) -> DrawnPlace:
+        """The place in the blocks of a character of the view, without the margin."""
+        return DrawnPlace(offset.y, max(0, offset.x - len(self._left_margin)))
 
     @property
     def _left_margin(self) -> str:

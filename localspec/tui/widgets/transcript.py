@@ -10,8 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 
+from rich.cells import set_cell_size
 from textual import events
 from textual.content import Content
+from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import Static
 
@@ -34,18 +36,13 @@ from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import TextView
 
 _URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
-# Characters of an address on one line: fewer may be an ordinary word.
-_MIN_URL_PART = 6
 
 
-def find_url(text: str, part: str) -> str:
-    """The address in a text that a part of it belongs to, such as one on one line."""
-    part = part.strip("<>()[]\"'`.,;:!?")
-    if len(part) < _MIN_URL_PART:
-        return ""
-    for url in _URL.findall(text):
-        if part in url:
-            return str(url)
+def find_url(text: str, position: int) -> str:
+    """The address in a text that has the character at this position; else empty."""
+    for match in _URL.finditer(text):
+        if match.start() <= position < match.end():
+            return match[0]
     return ""
 
 
@@ -222,16 +219,18 @@ class Transcript(TextView, can_focus=False):
 
     def on_click(self, event: events.Click) -> None:
         """Opens the address that is clicked, also if it is broken over several lines."""
+        row = event.y + round(self.scroll_y)
         line = self.render_line(event.y).text
-        word = _word_at(line, event.x)
-        if not word:
-            return
-        for turn in self.turns:
-            url = find_url(f"{turn.question}\n{turn.token_text.answer}", word)
-            if url:
-                self.app.open_url(url)
-                self.notify(f"Opening {url}", markup=False)
-                return
+        # A wide character has two cells.
+        column = len(set_cell_size(line, event.x + 1)) - 1
+        place = self._drawn_place(Offset(column, row))
+        source = self._blocks.source_map(row)
+        url = find_url(source.source, source.position_at(place))
+        if not url:
+            url = _address_at(line, column)
+        if url:
+            self.app.open_url(url)
+            self.notify(f"Opening {url}", markup=False)
 
     # --- the cursor
     # -----------------------------------------------------------------------
@@ -344,11 +343,15 @@ class Transcript(TextView, can_focus=False):
         self.post_message(self.TokenViewLeft())
 
 
-def _word_at(line: str, x: int) -> str:
-    """The word at column `x`; empty if there is a space."""
-    for word in re.finditer(r"\S+", line):
-        if word.start() <= x < word.end():
-            return word[0]
+def _address_at(line: str, column: int) -> str:
+    """A whole address in a drawn line, for text whose source is not found.
+
+    In a row of a table it may be cut off at the end of its cell: it is not opened then.
+    """
+    for match in _URL.finditer(line):
+        is_whole = line[match.end() :].startswith((" ", ")", ">", ".", ","))
+        if match.start() <= column < match.end() and is_whole:
+            return match[0]
     return ""
 
 

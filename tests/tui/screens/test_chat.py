@@ -546,6 +546,57 @@ async def test_the_terminal_copies_and_marked_lines_have_no_margin(
     ]
 
 
+async def mark_and_copy(chat: Chat, first: str, last: str) -> None:
+    """Marks the lines from one with a word to one with another, to the edge."""
+    lines = chat.screen.transcript.plain_text.split("\n")
+    top = next(n for n, line in enumerate(lines) if first in line)
+    bottom = next(n for n, line in enumerate(lines) if last in line)
+    scroll = round(chat.screen.transcript.scroll_y)
+    start = (0, top - scroll)
+    end = (90, bottom - scroll)
+    await chat.pilot.mouse_down(Transcript, offset=start)
+    await chat.pilot.hover(Transcript, offset=end)
+    await chat.pilot.mouse_up(Transcript, offset=end)
+    await chat.press("ctrl+c")
+
+
+async def test_marked_code_is_copied_as_it_was_written(copied: list[str]) -> None:
+    wrapped = "curl " + " ".join(f"--header 'X-{n}: {n}'" for n in range(12))
+    source = f"{wrapped} > /tmp/out.txt\nfor i in 1 2; do\n\techo $i\ndone"
+    spoken = [f"Run this:\n\n```sh\n{source}", "\n```\n\nThe end.\n"]
+    async with Chat(ScriptedEngine(lambda: answer(spoken))) as chat:
+        await chat.send("hi")
+        await mark_and_copy(chat, "curl", "done")
+        await mark_and_copy(chat, "Run this", "The end")
+    assert copied == [source, f"Run this:\n\n```sh\n{source}\n```\n\nThe end."]
+
+
+async def test_a_click_opens_the_address_that_is_clicked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not another one that contains it, or begins with it."""
+    addresses = [
+        "https://example.org/a-page/more",
+        "https://example.org/a-page",
+        "https://evil.example/?https://example.org/a-page/more",
+    ]
+    spoken = [f"- {address}\n" for address in addresses]
+    opened: list[str] = []
+    async with Chat(ScriptedEngine(lambda: answer(spoken))) as chat:
+        monkeypatch.setattr(chat.app, "open_url", opened.append)
+        await chat.send("hi")
+        lines = chat.screen.transcript.plain_text.split("\n")
+        for address in addresses:
+            row = next(
+                n
+                for n, line in enumerate(lines)
+                if f" {address}" in f"{line}" and line.rstrip().endswith(address)
+            )
+            column = lines[row].index(address) + len(address) - 3
+            await chat.pilot.click(Transcript, offset=(column, row))
+    assert opened == addresses
+
+
 async def test_a_click_on_a_key_hint_is_the_key() -> None:
     async with Chat() as chat:
         chat.screen.composer.replace_text("hello")
