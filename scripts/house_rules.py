@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the rules of CONTRIBUTING.md that a program can check.
 
-They are about the names of classes, docstrings, and broad excepts.
+They are about the names of classes, docstrings, broad excepts, and lines that say two
+things.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def find_problems(root: Path) -> list[str]:
     for name, text in (package | others).items():
         tree = ast.parse(text)
         check_broad_excepts(name, text, tree, problems)
+        check_statements(name, tree, problems)
         if not name.startswith("tests/") and text and not ast.get_docstring(tree):
             problems.add(name, "the first line does not say what the file is")
     return problems.lines
@@ -108,6 +110,37 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     return isinstance(handler.type, ast.Name) and handler.type.id in BROAD_ERRORS
+
+
+def check_statements(name: str, tree: ast.Module, problems: Problems) -> None:
+    """A line says one thing: no construct in it has to be read twice."""
+    for node in ast.walk(tree):
+        where = f"{name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Assign) and assigns_several(node):
+            problems.add(where, "several assignments in a statement")
+        if isinstance(node, ast.Call):
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if any(isinstance(argument, ast.NamedExpr) for argument in arguments):
+                problems.add(where, "an assignment in a call's arguments")
+        if isinstance(node, ast.IfExp):
+            parts = (node.test, node.body, node.orelse)
+            if any(isinstance(part, ast.IfExp) for part in parts):
+                problems.add(where, "a conditional expression inside another")
+
+
+def assigns_several(node: ast.Assign) -> bool:
+    """Whether it is `a = b = x` or `a, b = x, y`.
+
+    `a, b = b, a` swaps two values, and is read at once. What a function returns may be
+    unpacked.
+    """
+    if len(node.targets) > 1:
+        return True
+    target = node.targets[0]
+    if not isinstance(target, ast.Tuple) or not isinstance(node.value, ast.Tuple):
+        return False
+    targets = {ast.unparse(each) for each in target.elts}
+    return targets != {ast.unparse(each) for each in node.value.elts}
 
 
 def check_docstrings(name: str, text: str, problems: Problems) -> None:

@@ -306,8 +306,10 @@ def test_in_a_notebook(zoo: Zoo) -> None:
 
 
 def test_awaited_answers_let_the_loop_go_on(load: Load) -> None:
-    llm, chatter = load("target", "cousin"), load("chatter", ctx=2048)
-    chatty, alone = load("chatty", ctx=1024), answers(load("target", "cousin"))
+    llm = load("target", "cousin")
+    chatter = load("chatter", ctx=2048)
+    chatty = load("chatty", ctx=1024)
+    alone = answers(load("target", "cousin"))
 
     async def read(count: int) -> list[str]:
         found: list[str] = []

@@ -80,7 +80,8 @@ class Person:
     """Always chooses the same, and remembers what was asked."""
 
     def __init__(self, choice: OverflowPolicy) -> None:
-        self.choice, self.asked = choice, list[ContextOverflow]()
+        self.choice = choice
+        self.asked = list[ContextOverflow]()
 
     def __call__(self, full: ContextOverflow) -> OverflowPolicy:
         self.asked.append(full)

@@ -67,7 +67,8 @@ def test_files_go_before_the_question() -> None:
 
 
 def test_a_retry_differs_and_a_replay_does_not() -> None:
-    one, same = chat(("a", "b")), chat(("a", "b"))
+    one = chat(("a", "b"))
+    same = chat(("a", "b"))
     first = one.derive_seed()
     assert first == same.derive_seed()
     one.retry()

@@ -29,11 +29,9 @@ def test_prose_tables_rules_and_similar_lines_do_not_count() -> None:
 
 
 def test_it_is_said_once_however_the_text_is_cut() -> None:
-    rng, watch, text = (
-        random.Random(2),
-        RepetitionWatch(),
-        PROSE + "round and round we go. " * 60,
-    )
+    rng = random.Random(2)
+    watch = RepetitionWatch()
+    text = PROSE + "round and round we go. " * 60
     found = []
     while text:
         n = rng.randint(1, 30)

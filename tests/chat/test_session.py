@@ -225,7 +225,9 @@ def test_a_text_completion_goes_on_with_nothing_typed(history: ChatHistory) -> N
 def test_only_its_own_export_is_overwritten(
     history: ChatHistory, tmp_path: Path
 ) -> None:
-    talk, mine, other = Talk(history), tmp_path / "mine.md", tmp_path / "other.md"
+    talk = Talk(history)
+    mine = tmp_path / "mine.md"
+    other = tmp_path / "other.md"
     with pytest.raises(UsageError, match="The chat is empty"):
         talk.type(f"/save {mine}")
     talk.ask("one")
@@ -272,7 +274,8 @@ def test_a_file_that_is_not_utf8_is_said_to_be_so(
     history: ChatHistory, tmp_path: Path
 ) -> None:
     """And its path may be quoted."""
-    file, talk = tmp_path / "my brief.txt", Talk(history)
+    file = tmp_path / "my brief.txt"
+    talk = Talk(history)
     file.write_bytes("für".encode("latin-1"))
     told = talk.type(f'/read "{file}"')
     assert "my brief.txt, 1 line, read as Windows-1252 (it is not UTF-8)" in told

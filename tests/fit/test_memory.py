@@ -143,7 +143,8 @@ def test_recorded_gpus(from_catalogue: bool) -> None:
         # Such a draft is split by what the target leaves on each card.
         is_split = load.draft is not None and len(count.devices) > 1
         for name in {*estimate.target.on, *count.exact.target.on}:
-            mine, theirs = estimate.target.of(name), count.exact.target.of(name)
+            mine = estimate.target.of(name)
+            theirs = count.exact.target.of(name)
             if not from_catalogue:
                 assert mine.weights == pytest.approx(theirs.weights, abs=ALIGNMENT), (
                     count

@@ -128,7 +128,8 @@ def serving(
 ) -> Iterator[Served]:
     """`load`'s `others` are loaded in place of `model` when a request names them."""
     others: Sequence[Path] = load.pop("others", ())
-    pair, probe = ResolvedPair(model, draft), load.pop("probe", False)
+    pair = ResolvedPair(model, draft)
+    probe = load.pop("probe", False)
     spec = settings.spec if draft is None else "auto"
     request = LoadOptions(**({"ctx": 1024, "threads": 1} | load)).to_request(pair, spec)
     models = [ServedModel(model.stem, pair, settings, template=template)]

@@ -57,7 +57,8 @@ def test_a_client_leaves_while_its_answer_is_written(
         )
         wait_for(lambda: tokens_of(chatter) > 3)
     wait_for(chatter.is_idle)
-    ended, activity = chatter.ended[-1], chatter.server.activity
+    ended = chatter.ended[-1]
+    activity = chatter.server.activity
     assert ended.state == "cancelled" and ended.totals.tokens < 15_000
     assert ended.prompt_tokens == 2, "also counted where the answer was stopped"
     assert activity.decode_seconds > before, (
@@ -225,7 +226,8 @@ def test_an_engine_that_is_killed_fails_one_request(chatter: Served) -> None:
         with streaming(chatter, body, path) as response:
             wait_for(lambda: tokens_of(chatter) > 3)
             os.kill(chatter.engine_pid(), signal.SIGKILL)
-            *_, last = events = read_events(response)
+            events = read_events(response)
+        last = events[-1]
         assert (
             len(events) > 1
             and error.items() <= last.get("response", last)["error"].items()

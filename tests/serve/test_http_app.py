@@ -280,7 +280,8 @@ def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
                 for each in served.get("/v1/models").json["data"]
             ]
 
-        chatty, thinker = ("chatty", CHAT_TEXT), ("thinker", thought)
+        chatty = ("chatty", CHAT_TEXT)
+        thinker = ("thinker", thought)
         assert statuses() == ["loaded", "unloaded"]
         effort = {
             "messages": [{"role": "user", "content": "Hi?"}],

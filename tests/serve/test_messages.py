@@ -81,7 +81,8 @@ def test_a_stream_has_its_events_in_order(chatty: Served, claude: Any) -> None:
     assert names[:2] == ["message_start", "content_block_start"]
     assert set(names[2:-3]) == {"content_block_delta"}
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
-    start, end = events[0].message, events[-2]
+    start = events[0].message
+    end = events[-2]
     assert (start.content, start.stop_reason) == ([], None)
     assert end.usage.output_tokens > 20 and end.delta.stop_reason == "end_turn"
     for name in ("input_tokens", "cache_read_input_tokens"):
@@ -260,10 +261,8 @@ def ask_with(content: Any, role: str = "user") -> dict[str, Any]:
 
 def test_wrong_requests_are_refused(claude: Any) -> None:
     options: Any
-    result, budget = (
-        {"type": "tool_result", "content": [IMAGE]},
-        "thinking.budget_tokens",
-    )
+    result = {"type": "tool_result", "content": [IMAGE]}
+    budget = "thinking.budget_tokens"
     form = {"format": {"type": "json_schema"}}
     for options, message in [
         ({"messages": []}, "messages: "),

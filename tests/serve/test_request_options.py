@@ -146,7 +146,8 @@ def test_an_unusable_constraint_names_its_field(chatty: Served) -> None:
 def test_an_effort_needs_a_template_with_thinking(
     chatty: Served, thinker: Served
 ) -> None:
-    chat, response = {"messages": HI}, {"input": "Hi?", "reasoning": {"effort": "low"}}
+    chat = {"messages": HI}
+    response = {"input": "Hi?", "reasoning": {"effort": "low"}}
     for effort, thinks in (
         ("none", False),
         ("minimal", False),

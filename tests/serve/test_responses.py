@@ -201,13 +201,13 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
         chat = responses.parse_chat({"input": [user, *items]})
         return [(message.content, message.reasoning) for message in chat.messages[1:]]
 
-    user, text = (
-        {"role": "user", "content": "Why?"},
-        {"role": "assistant", "content": "So."},
-    )
+    user = {"role": "user", "content": "Why?"}
+    text = {"role": "assistant", "content": "So."}
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
-    planned, plain, asked = ("So.", "a plan"), ("So.", ""), ("Why?", "")
+    planned = ("So.", "a plan")
+    plain = ("So.", "")
+    asked = ("Why?", "")
     assert parse(THOUGHT, text, user, text) == [planned, asked, plain]
     both = [("", "a plan"), ("sunny", ""), planned]
     assert parse(THOUGHT, call, output, THOUGHT, text) == both

@@ -104,7 +104,8 @@ def test_an_infill_that_only_reads(infiller: Served) -> None:
 
 def test_two_conversations_by_turns_read_only_what_is_new(zoo: Zoo) -> None:
     """As of an editor and an agent at once."""
-    first, second = "the one " * 80, "and so on, " * 60
+    first = "the one " * 80
+    second = "and so on, " * 60
     # as `localspec serve` does
     with serving(zoo["target"], zoo["cousin"], probe=True) as served:
         for prompt in (first, second):

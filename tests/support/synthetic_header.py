@@ -439,7 +439,8 @@ class _TensorTypes:
         self._shape = shape
         names = [name for name, _ in _list_tensors(shape)]
         self._n_values = sum(bool(_VALUE_TENSORS.search(name)) for name in names)
-        self._values_seen = self._downs_seen = 0
+        self._values_seen = 0
+        self._downs_seen = 0
 
     def choose(self, name: str, dims: tuple[int, ...]) -> str:
         if len(dims) < 2 or _ALWAYS_F32.search(name):
@@ -488,13 +489,9 @@ class _TensorTypes:
             return "Q5_K"
         # narrow values get more bits
         is_70b = self._shape.layers + self._shape.mtp_layers == 80
-        return (
-            "Q6_K"
-            if _use_more_bits(i, self._n_values)
-            else "Q5_K"
-            if is_70b
-            else self._main
-        )
+        if _use_more_bits(i, self._n_values):
+            return "Q6_K"
+        return "Q5_K" if is_70b else self._main
 
 
 def _fits_blocks(dims: tuple[int, ...], type_: str) -> bool:

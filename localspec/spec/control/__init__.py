@@ -1,3 +1,1 @@
-"""Automatic speculation: draft source and length per round, from measured costs and
-acceptance.
-"""
+"""Automatic speculation: draft source and length of each round, from measurements."""

@@ -1,6 +1,6 @@
-"""Chooses the draft source and length of every round to maximise tokens per
-millisecond.
+"""Chooses the draft source and length of every round.
 
+The aim is the largest number of tokens per millisecond.
 A draft token is worth it while its acceptance probability exceeds the cost of drafting
 and verifying it, converted to tokens at the current throughput (Dinkelbach's method for
 a ratio). Probabilities and costs are measured while running. If nothing is worth it,
@@ -25,10 +25,9 @@ from localspec.spec.protocols import Draft, Drafter, DraftStopPolicy
 from localspec.spec.speculative_loop import RoundResult
 
 _MAX_CATCH_UP = 8
-"""If the draft model has more tokens to catch up with, its time is not used as a pass
-cost.
-"""
-# Of a pass, in its usual times: the machine slept, or another program ran.
+"""A draft model with more tokens to catch up with gives no time of a draft pass."""
+# The most that a pass is charged, in its usual times: after more than that, the machine
+# slept, or another program ran.
 _MAX_CHARGE = 4.0
 _MIN_SPEEDUP_CHANGE = 0.1  # Minimum change of the speed-up for an event.
 # Prompt lookup counts as on from this many accepted tokens per round.
@@ -38,9 +37,7 @@ _MIN_MATCH_RATE = 0.3  # From this share of rounds on the text counts as repeati
 _CLEAR_SPEEDUP = 2.0
 _USUAL_DRAFT = 3  # Draft tokens of a usual round, to explain a pause.
 _WORTHWHILE_SPEEDUP = 1.5
-"""If a usual draft gains less when all of it is accepted, the passes are the reason for
-a pause.
-"""
+"""If a usual draft gains less when all of it is accepted, a pause is due to the passes."""
 # Tokens at the end of a prompt that are no text to copy: a question, its frame.
 _PROMPT_END = 12
 # A draft of several tokens must be affordable if it costs this many times as much.
@@ -52,8 +49,9 @@ _ROUNDS_BETWEEN_PLANS = 16  # At least, if only the reason or the speed-up is ne
 
 
 class SpeculationController:
-    """A drafter for one answer that chooses between a draft model or head and prompt
-    lookup.
+    """A drafter for one answer that chooses between other drafters.
+
+    They are a draft model or head, and prompt lookup.
     """
 
     def __init__(
@@ -66,35 +64,38 @@ class SpeculationController:
         n_prompt: int = 0,
         n_draft_read: int = 0,
     ) -> None:
-        """`n_prompt`: tokens of the prompt, of which the draft has read `n_draft_read`
-        already.
-        """
-        self._model_drafter, self._lookup_drafter = model_drafter, lookup_drafter
-        self._costs, self._stats = costs, pair_stats
+        """The draft has already read `n_draft_read` of the `n_prompt` tokens."""
+        self._model_drafter = model_drafter
+        self._lookup_drafter = lookup_drafter
+        self._costs = costs
+        self._stats = pair_stats
         self._gain = ExpectedGain(costs, pair_stats)
         pair_stats.start_answer(costs.plain_ms if costs.is_measured else 0.0)
         costs.start_answer()
         self._regret = RegretBudget()
-        self._lookup_draft, self._n_copyable = Draft(), n_prompt - _PROMPT_END
+        self._lookup_draft = Draft()
+        self._n_copyable = n_prompt - _PROMPT_END
         # Of this round, if the model drafted.
         self._stop_policy: GainStopPolicy | None = None
         self._buckets: list[int] = []  # Confidence bucket of each of its draft tokens.
-        self._is_probing = self._model_pays = self._has_drafted = False
+        self._is_probing = False
+        self._model_pays = False
+        self._has_drafted = False
         self._draft_read_to = n_draft_read
         self._n_to_catch_up = 0
         # Tokens of a text that the draft reads: a head only the end.
         self.max_unread = sys.maxsize
-        self._is_reading_free = self._is_reading_too_dear = False
-        """Whether the draft model may read a long text without charge, or not at all.
-        """
+        self._is_reading_free = False
+        self._is_reading_too_dear = False
+        """Whether the draft model may read a long text free of charge, or not at all."""
         self.max_tokens_left = sys.maxsize  # Upper bound of what the answer still has.
-        self._n_rounds = self._last_plan_round = self._plan_again_at = 0
+        self._n_rounds = 0
+        self._last_plan_round = 0
+        self._plan_again_at = 0
         self._last_plan: SpeculationPlan | None = None
         self._lookup_gain = 0.0  # Recent accepted tokens per round from prompt lookup.
         self._match_rate = 0.0
-        """Recent share of rounds in which prompt lookup found the last tokens in
-        earlier text.
-        """
+        """Recent share of rounds in which prompt lookup found an earlier match."""
 
     def propose(
         self,
@@ -102,7 +103,9 @@ class SpeculationController:
         limit: int,
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
-        self._stop_policy, self._buckets, self._lookup_draft = None, [], Draft()
+        self._stop_policy = None
+        self._buckets = []
+        self._lookup_draft = Draft()
         costs = self._costs
         if (
             costs.change_ms
@@ -151,14 +154,16 @@ class SpeculationController:
         return self._gain.tokens_per_ms * self._reading_ms(n_tokens) / n_rounds
 
     def _plan_model(self, n_tokens: int, limit: int) -> int:
-        """Decide whether to draft with the model; return the longest draft that is
-        affordable.
+        """Decide whether to draft with the model, and return the longest draft.
 
+        It is the longest that is affordable.
         A draft that pays only when it is longer than affordable has to wait. One that
         fails leaves a part of the budget to the next, unless it is a single token.
         """
-        self._model_pays = self._is_probing = False
-        costs, stats = self._costs, self._stats
+        self._model_pays = False
+        self._is_probing = False
+        costs = self._costs
+        stats = self._stats
         if self._model_drafter is None or self._n_rounds < self._plan_again_at:
             return 0
         gain = stats.expected_gain(self._gain.model_gain(0, 1.0, limit))
@@ -190,9 +195,7 @@ class SpeculationController:
         return affordable
 
     def _affordable_length(self, limit: int, loss: Callable[[int], float]) -> int:
-        """The longest draft, at most `limit` tokens, whose loss the regret budget
-        covers.
-        """
+        """The longest draft whose loss the regret budget covers, at most `limit`."""
         can_afford = partial(
             self._regret.can_afford,
             gains=self._stats.is_gaining,
@@ -207,8 +210,10 @@ class SpeculationController:
         policy = GainStopPolicy(self._gain, limit, is_probe=self._is_probing)
         self._n_to_catch_up = min(len(tokens) - self._draft_read_to, self.max_unread)
         draft = self._model_drafter.propose(tokens, limit, policy)
-        self._draft_read_to, self._stats.rounds_since_draft = len(tokens), 0
-        n, buckets = len(draft.tokens), policy.confidence_buckets
+        self._draft_read_to = len(tokens)
+        self._stats.rounds_since_draft = 0
+        n = len(draft.tokens)
+        buckets = policy.confidence_buckets
         # A pass of a draft model with another vocabulary may draft several tokens.
         self._buckets = [*buckets, *buckets[-1:] * (n - len(buckets))][:n]
         self._stop_policy = policy
@@ -219,10 +224,12 @@ class SpeculationController:
 
     def record_round(self, result: RoundResult) -> None:
         """Update the statistics with a round's result."""
-        costs, n_tokens = self._costs, len(result.tokens)
+        costs = self._costs
+        n_tokens = len(result.tokens)
         self._n_rounds += 1
         self.max_tokens_left = max(1, self.max_tokens_left - n_tokens)
-        target_ms, draft_ms = result.ms.verify + result.ms.host, result.ms.draft
+        target_ms = result.ms.verify + result.ms.host
+        draft_ms = result.ms.draft
         charged_ms = min(
             target_ms, _MAX_CHARGE * costs.verify_ms[min(result.width, MAX_WIDTH)]
         )
@@ -232,7 +239,8 @@ class SpeculationController:
             charged_ms -= self._record_times(result, target_ms)
         passes: float = n_tokens
         if result.draft.tokens or draft_ms:
-            passes, self._has_drafted = charged_ms / costs.steady_plain_ms, True
+            passes = charged_ms / costs.steady_plain_ms
+            self._has_drafted = True
         elif self._has_drafted:
             passes += costs.last_change_ms / costs.plain_ms
         is_copy = (result.draft.source or "").startswith("lookup")
@@ -242,7 +250,8 @@ class SpeculationController:
             acceptance.model.record(bucket, i < result.accepted)
             acceptance.record_model_token(i, float(i < result.accepted))
         copied = self._lookup_draft
-        match, in_prompt = copied.match_length, copied.copied_from < self._n_copyable
+        match = copied.match_length
+        in_prompt = copied.copied_from < self._n_copyable
         if in_prompt and copied.tokens and not result.draft.tokens:
             self._regret.record_unused_copy(
                 is_right=copied.tokens[0] == result.tokens[0]
@@ -253,16 +262,20 @@ class SpeculationController:
             match += 1
             if token != emitted:
                 break
-        self._match_rate = 0.9 * self._match_rate + 0.1 * bool(
-            self._lookup_draft.tokens
-        )
+        self._match_rate *= 0.9
+        if self._lookup_draft.tokens:
+            self._match_rate += 0.1
 
     def _record_times(self, result: RoundResult, target_ms: float) -> float:
-        """Record the times; return those of the draft model reading a long text at no
-        charge.
+        """Record the times, and return those that are not charged.
+
+        They are the draft model's for reading a long text, if that is free.
         """
-        costs, stats, policy = self._costs, self._stats, self._stop_policy
-        draft_ms, reading_ms = result.ms.draft, 0.0
+        costs = self._costs
+        stats = self._stats
+        policy = self._stop_policy
+        draft_ms = result.ms.draft
+        reading_ms = 0.0
         costs.record_pass(result.width, target_ms)
         if policy is not None and policy.n_passes:
             n_passes = 1 if costs.drafts_blocks else policy.n_passes
@@ -279,29 +292,30 @@ class SpeculationController:
                 )
                 stats.record_reading(share, self._n_to_catch_up)
                 usual_ms = min(draft_ms, 2 * usual_ms)
-                draft_ms, reading_ms = usual_ms, draft_ms - usual_ms
+                reading_ms = draft_ms - usual_ms
+                draft_ms = usual_ms
         stats.record_round(len(result.tokens), target_ms + draft_ms)
         if policy is not None:
             plain = costs.plain_ms
             extra_ms = draft_ms + max(0.0, costs.verify_ms[result.width] - plain)
             stats.record_draft_gain(result.accepted, extra_ms, plain)
-        n_copied = result.accepted * (result.draft.source or "").startswith("lookup")
+        is_copy = (result.draft.source or "").startswith("lookup")
+        n_copied = result.accepted if is_copy else 0
         self._lookup_gain = 0.9 * self._lookup_gain + 0.1 * n_copied
         return reading_ms if self._is_reading_free else 0.0
 
     def _no_draft_reason(self) -> str:
         if self._model_drafter is None:
-            return (
-                "prompt lookup not worthwhile"
-                if self._lookup_draft.tokens
-                else "no repeated text"
-            )
+            if self._lookup_draft.tokens:
+                return "prompt lookup not worthwhile"
+            return "no repeated text"
         is_on = self._stats.is_unproven or self._lookup_gain > _MIN_LOOKUP_GAIN
         return "drafting not worthwhile" if is_on else "paused"
 
     def plan_change(self) -> SpeculationPlan | None:
         """The current plan if its state, reason or speed-up changed, else None."""
-        state, last = self._state(), self._last_plan
+        state = self._state()
+        last = self._last_plan
         if last is not None and last.state == state:
             if self._n_rounds - self._last_plan_round < _ROUNDS_BETWEEN_PLANS:
                 return None
@@ -311,7 +325,8 @@ class SpeculationController:
                 return None
         else:
             plan = self._plan(state)
-        self._last_plan, self._last_plan_round = plan, self._n_rounds
+        self._last_plan = plan
+        self._last_plan_round = self._n_rounds
         return plan
 
     def _state(self) -> SpeculationState:

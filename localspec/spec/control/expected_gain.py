@@ -23,11 +23,9 @@ class ExpectedGain:
     """Compares acceptance statistics with pass costs."""
 
     def __init__(self, costs: PassCosts, pair_stats: PairStats) -> None:
-        self.costs, self.stats, self.acceptance = (
-            costs,
-            pair_stats,
-            pair_stats.acceptance,
-        )
+        self.costs = costs
+        self.stats = pair_stats
+        self.acceptance = pair_stats.acceptance
 
     @property
     def tokens_per_ms(self) -> float:
@@ -39,15 +37,22 @@ class ExpectedGain:
         `n_drafted` tokens are drafted; `probability` is that all of them are accepted.
         All lengths are tried, because the verify curve has steps.
         """
-        verify, rate = self.costs.verify_ms, self.tokens_per_ms
-        step, before = self.costs.draft_ms, verify[n_drafted + 1]
-        best, gain, cost = -math.inf, 0.0, 0.0
+        verify = self.costs.verify_ms
+        rate = self.tokens_per_ms
+        step = self.costs.draft_ms
+        before = verify[n_drafted + 1]
+        best = -math.inf
+        gain = 0.0
+        cost = 0.0
         for n in range(n_drafted, min(n_drafted + limit, len(verify) - 2)):
             probability *= self.acceptance.mean_probability(n)
             if probability < _MIN_PROBABILITY:
                 break
             gain += probability
-            cost += step if n else self.costs.first_draft_ms
+            if n == 0:
+                cost += self.costs.first_draft_ms
+            else:
+                cost += step
             best = max(best, gain - rate * (cost + verify[n + 2] - before))
         return best
 
@@ -59,20 +64,22 @@ class ExpectedGain:
         *,
         in_prompt: bool = False,
     ) -> tuple[int, float]:
-        """How many tokens of a lookup draft to use, at most `limit`, and their net
-        gain.
+        """How many tokens of a lookup draft to use, and their net gain.
 
+        At most `limit` are used.
         Behind each accepted token the match is one token longer. `in_prompt` as in
         `match_bucket`. Lengths that the budget does not cover are left out.
         """
-        verify, rate, lookup = (
-            self.costs.verify_ms,
-            self.tokens_per_ms,
-            self.acceptance.lookup,
-        )
-        length, best, match = 0, 0.0, lookup_draft.match_length
-        probability = cautious_probability = 1.0
-        expected = cautious = 0.0
+        verify = self.costs.verify_ms
+        rate = self.tokens_per_ms
+        lookup = self.acceptance.lookup
+        length = 0
+        best = 0.0
+        match = lookup_draft.match_length
+        probability = 1.0
+        cautious_probability = 1.0
+        expected = 0.0
+        cautious = 0.0
         for n in range(1, min(len(lookup_draft.tokens), limit, len(verify) - 2) + 1):
             bucket = match_bucket(match + n - 1, in_prompt=in_prompt)
             probability *= lookup.probability(bucket)
@@ -83,19 +90,21 @@ class ExpectedGain:
             if gain > best:
                 loss = self.costs.verify_loss(n)
                 if regret.can_afford(loss, gains=cautious >= loss, in_prompt=in_prompt):
-                    length, best = n, gain
+                    length = n
+                    best = gain
         return length, best
 
 
 class GainStopPolicy:
-    """A `DraftStopPolicy` that ends a draft when another token or pass is not worth its
-    cost.
+    """Ends a draft when another token or pass is not worth its cost.
 
     `is_probe` drafts one token in any case.
     """
 
     def __init__(self, gain: ExpectedGain, limit: int, *, is_probe: bool) -> None:
-        self._gain, self._limit, self._is_probe = gain, limit, is_probe
+        self._gain = gain
+        self._limit = limit
+        self._is_probe = is_probe
         self._probability = 1.0  # That all draft tokens so far are accepted.
         # Estimated number of draft tokens that are accepted.
         self.expected_accepted = 0.0
@@ -104,15 +113,16 @@ class GainStopPolicy:
 
     def should_draft_token(self, confidence: float) -> bool:
         self.n_passes += 1
-        n, bucket = len(self.confidence_buckets), confidence_bucket(confidence)
-        verify, acceptance = self._gain.costs.verify_ms, self._gain.acceptance
+        n = len(self.confidence_buckets)
+        bucket = confidence_bucket(confidence)
+        verify = self._gain.costs.verify_ms
+        acceptance = self._gain.acceptance
         token_probability = acceptance.model.probability(bucket)
         probability = self._probability * token_probability
         gain = probability - self._gain.tokens_per_ms * (verify[n + 2] - verify[n + 1])
         if gain <= 0:
-            gain += max(
-                0.0, self._gain.model_gain(n + 1, probability, self._limit - n - 1)
-            )
+            further = self._gain.model_gain(n + 1, probability, self._limit - n - 1)
+            gain += max(0.0, further)
         if gain <= 0 and not self._is_probe:
             acceptance.record_model_token(n, token_probability)
             return False

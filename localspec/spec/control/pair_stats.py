@@ -1,5 +1,6 @@
-"""Statistics of a pair: draft acceptance and throughput, updated every round, kept
-across runs.
+"""Statistics of a pair: draft acceptance and throughput.
+
+Every round updates them, and they are kept across runs.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ class AcceptanceRate:
 
 
 class AcceptanceTable:
-    """Acceptance probabilities by bucket, of a token whose draft tokens before are all
-    accepted.
+    """Acceptance probabilities by bucket.
+
+    They are those of a token behind draft tokens that are all accepted.
     """
 
     def __init__(
@@ -104,15 +106,13 @@ class AcceptanceStats:
         self._update_means()
 
     def mean_probability(self, position: int) -> float:
-        """Acceptance probability of the model's next draft token, its confidence
-        unknown.
-        """
+        """Acceptance probability of a draft token whose confidence is unknown."""
         return self._means[_POSITION_GROUPS[position]]
 
     def record_model_token(self, position: int, probability: float) -> None:
-        """Record a token that was verified (0 or 1), or not drafted (its estimated
-        probability).
+        """Record the acceptance of a token.
 
+        It is 0 or 1 if the token was verified, and an estimate if it was not drafted.
         All positions decay, so that one with an unlucky start is tried again.
         """
         for rate in self._by_position:
@@ -145,7 +145,9 @@ def confidence_bucket(confidence: float) -> int:
 def match_bucket(match_length: int, *, in_prompt: bool = False) -> int:
     """`in_prompt`: the match is with the prompt, not with the answer itself."""
     group = _MATCH_GROUPS[min(match_length, len(_MATCH_GROUPS) - 1)]
-    return group + len(_MATCH_PRIORS) * in_prompt
+    if in_prompt:
+        return len(_MATCH_PRIORS) + group
+    return group
 
 
 # --- Throughput
@@ -155,16 +157,16 @@ _RATE_DECAY = 0.97  # Decay of the throughput per round.
 _INITIAL_ROUNDS = 4.0
 _MIN_DRAFT_ROUNDS = 6  # Rounds with the draft model before it is judged.
 _GAIN_WEIGHT = 0.025
-_PLAN_WEIGHT, _MAX_GAIN_ROUNDS = 25, 40
+_PLAN_WEIGHT = 25
+_MAX_GAIN_ROUNDS = 40
 """Weight of the planned gain in rounds, and of the measured gain at most."""
 _BENEFIT_OF_DOUBT = 0.05
-"""A pause needs a loss of more than so many tokens a round, because it measures
-nothing.
-"""
+"""A pause needs a larger loss a round, in tokens, because it measures nothing."""
 _PROBE_TIME_SHARE = 0.01  # Maximum share of time for probes while paused.
 _LONG_READING = 32
 """A measured reading of this many tokens counts as much as what was known before."""
-_MIN_PROBE_INTERVAL, _MAX_PROBE_INTERVAL = 4, 128
+_MIN_PROBE_INTERVAL = 4
+_MAX_PROBE_INTERVAL = 128
 
 
 class PairStats(Struct):
@@ -193,11 +195,11 @@ class PairStats(Struct):
         gains = saved.get("gains", {})
         return cls(
             AcceptanceStats(saved),
-            gains.get("gain", 0.0),
-            gains.get("rounds", 0),
-            gains.get("interval", _MIN_PROBE_INTERVAL),
-            gains.get("since", 0),
-            gains.get("reading"),
+            gain=gains.get("gain", 0.0),
+            draft_rounds=gains.get("rounds", 0),
+            probe_interval=gains.get("interval", _MIN_PROBE_INTERVAL),
+            rounds_since_draft=gains.get("since", 0),
+            reading=gains.get("reading"),
         )
 
     def saved(self) -> dict[str, Any]:
@@ -212,9 +214,11 @@ class PairStats(Struct):
         return {**self.acceptance.counts(), "gains": gains}
 
     def record_score(self, accepted: Sequence[int]) -> None:
-        """Record rounds of an answer, of which `accepted` tokens would have been
-        accepted at each place; the first token comes from the prompt. From then on the
-        draft counts as judged.
+        """Record the rounds that an answer would have had with this draft.
+
+        `accepted`: how many draft tokens would have been accepted at each place of the
+        answer, whose first token comes from the prompt. From then on the draft counts as
+        judged.
         """
         self.draft_rounds = max(self.draft_rounds, _MIN_DRAFT_ROUNDS)
         place = 1
@@ -235,7 +239,7 @@ class PairStats(Struct):
 
     def start_answer(self, plain_ms: float) -> None:
         """Reset the throughput to plain decoding; `plain_ms` is 0 if not yet measured."""
-        self._tokens = _INITIAL_ROUNDS * (plain_ms > 0)
+        self._tokens = _INITIAL_ROUNDS if plain_ms > 0 else 0.0
         self._ms = _INITIAL_ROUNDS * plain_ms
 
     def record_round(self, tokens: int, ms: float) -> None:
@@ -244,7 +248,10 @@ class PairStats(Struct):
 
     def tokens_per_ms(self, plain_ms: float) -> float:
         """Current tokens per millisecond; at least that of plain decoding."""
-        return max(self._tokens / self._ms if self._ms else 0.0, 1 / plain_ms)
+        plain = 1 / plain_ms
+        if not self._ms:
+            return plain
+        return max(self._tokens / self._ms, plain)
 
     # --- the draft model
 
@@ -289,9 +296,9 @@ class PairStats(Struct):
     def record_draft_gain(
         self, tokens_gained: float, extra_ms: float, plain_ms: float
     ) -> None:
-        """Record a round with the draft model: tokens gained, and extra time over a
-        plain round.
+        """Record a round with the draft model.
 
+        `extra_ms` is its time beyond that of a plain round.
         Probes are spaced so that together they take a small share of the time.
         """
         gain = tokens_gained - self.tokens_per_ms(plain_ms) * extra_ms
@@ -304,10 +311,9 @@ class PairStats(Struct):
         )
 
 
-_LOW_TEMPERATURE, _HIGH_TEMPERATURE = 0.5, 1.0
-"""Acceptance depends on the temperature: up to, between and beyond these it is counted
-apart.
-"""
+_LOW_TEMPERATURE = 0.5
+_HIGH_TEMPERATURE = 1.0
+"""Acceptance is counted apart up to, between and beyond these temperatures."""
 
 
 def stats_key(sampling: SamplingParams, verify: VerifyMode) -> str:
@@ -316,8 +322,6 @@ def stats_key(sampling: SamplingParams, verify: VerifyMode) -> str:
         return "greedy"
     if sampling.temperature <= _LOW_TEMPERATURE:
         return f"{verify}, low temperature"
-    return (
-        verify
-        if sampling.temperature <= _HIGH_TEMPERATURE
-        else f"{verify}, high temperature"
-    )
+    if sampling.temperature <= _HIGH_TEMPERATURE:
+        return verify
+    return f"{verify}, high temperature"

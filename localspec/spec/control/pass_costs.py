@@ -12,23 +12,25 @@ MAX_WIDTH = DRAFT_MAX + 1
 _OTHER_WIDTHS_WEIGHT = 0.1
 _MEAN_WEIGHT = 0.02  # Weight of a new time in the slow mean of plain passes.
 _NEW_PLAIN_WEIGHT = 0.5
-"""Weight of a plain pass that is the first for a while, of the first time of a width
-beyond those measured, and of the first price of a change.
+"""Weight of a time for which there was none, or no recent one.
+
+That is a plain pass that is the first for a while, the first time of a width beyond those
+measured, and the first price of a change.
 """
 _MAX_CHANGE = 2.0  # Larger changes are clipped: another program was probably running.
 # Upper bound of a plain pass, relative to the newest wider pass.
 _MAX_PLAIN_RATIO = 1.1
 # Rounds until a plain pass is due; doubled.
-_MIN_PLAIN_INTERVAL, _MAX_PLAIN_INTERVAL = (
-    8,
-    128,
-)
+_MIN_PLAIN_INTERVAL = 8
+_MAX_PLAIN_INTERVAL = 128
 # Of one more row, until a wider pass is timed: dear, to be cautious.
 _DEFAULT_SLOPE = 0.35
-_CATCH_UP_SHARE, _GPU_CATCH_UP_SHARE = 0.1, 0.03
-"""Cost of a token that the draft model reads in a wide batch, until timed, in draft
-passes. With 0.1 the regret budget never covers a first draft of a model whose pass
-costs 0.26 target passes.
+_CATCH_UP_SHARE = 0.1
+_GPU_CATCH_UP_SHARE = 0.03
+"""Cost of a token that the draft model reads in a wide batch, in draft passes.
+
+They hold until it is timed. On a GPU, with 0.1 the regret budget would never cover a
+first draft of a model whose pass costs 0.26 target passes.
 """
 # Up to it the curve may be steeper than beyond: kernels that begin at two rows.
 _CLIFF_WIDTH = 3
@@ -69,8 +71,11 @@ class PassCosts:
         # After the first.
         self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
         self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
-        self._rounds_since_plain, self._plain_interval = 0, _MIN_PLAIN_INTERVAL
-        self._settling, self._last_width, self._n_alike = settling, 0, 0
+        self._rounds_since_plain = 0
+        self._plain_interval = _MIN_PLAIN_INTERVAL
+        self._settling = settling
+        self._last_width = 0
+        self._n_alike = 0
         self.change_ms = _GRAPH_CHANGE_MS if settling > 1 else 0.0
         """Extra time of each of the first `settling` passes of another width."""
         self.last_change_ms = 0.0  # Of the last pass.
@@ -80,10 +85,14 @@ class PassCosts:
         self._mean_plain_ms = self.plain_ms
 
     def _interpolate(self) -> None:
-        """Times for every width: linear between measured widths; beyond the last as
-        from its half to it, because kernels take rows by twos, fours and eights.
+        """Times for every width, from those of the measured widths.
+
+        They are linear between measured widths. Beyond the last they rise as from its
+        half to it, because kernels take rows by twos, fours and eights: with 8 as the
+        last width, as fast as from 4 to 8.
         """
-        times, widths = self._ms_by_width, sorted(self._ms_by_width)
+        times = self._ms_by_width
+        widths = sorted(self._ms_by_width)
         slope = _DEFAULT_SLOPE * times[widths[0]]
         line = [times[widths[0]]] * (widths[0] + 1)
         for low, high in pairwise(widths):
@@ -98,22 +107,26 @@ class PassCosts:
         self._line = line
 
     def _price_changes(self) -> None:
-        self.verify_ms, held = self._line, self.held_width
-        """Of a target pass by width; of one that is not held, with the changes to it
-        and back.
+        self.verify_ms = self._line
+        held = self.held_width
+        """Milliseconds of a target pass by width.
+
+        Those of a width that is not held include the changes to it and back.
         """
-        if price := self._excursion_ms(held):
-            self.verify_ms = [
-                ms if w == held else ms + price for w, ms in enumerate(self._line)
-            ]
+        price = self._excursion_ms(held)
+        if price:
+            with_changes = [ms + price for ms in self._line]
+            with_changes[held] = self._line[held]
+            self.verify_ms = with_changes
 
     def _excursion_ms(self, width: int) -> float:
-        """Extra time of leaving this width and coming back; none where it was left
-        already.
+        """Extra time of leaving this width and coming back.
+
+        None if it was left already.
         """
-        n_alike = (
-            min(self._n_alike, self._settling) if width == self._last_width else -1
-        )
+        if width != self._last_width:
+            return 0.0
+        n_alike = min(self._n_alike, self._settling)
         return (1 + n_alike) * self.change_ms
 
     @property
@@ -129,9 +142,8 @@ class PassCosts:
     @property
     def c(self) -> float:
         """Cost of a draft pass in one-token target passes."""
-        return (
-            self.first_draft_ms if self.drafts_blocks else self.draft_ms
-        ) / self.plain_ms
+        draft_ms = self.first_draft_ms if self.drafts_blocks else self.draft_ms
+        return draft_ms / self.plain_ms
 
     def start_answer(self) -> None:
         """The last pass was the prompt's, of some other width."""
@@ -143,7 +155,8 @@ class PassCosts:
         self._n_alike = self._n_alike + 1 if width == self._last_width else 1
         is_dear = self._n_alike <= self._settling
         if not self.is_measured:
-            self.is_measured, self._ms_by_width = True, {width: ms}
+            self.is_measured = True
+            self._ms_by_width = {width: ms}
             self._mean_plain_ms = ms
             self.draft_ms *= ms
             self.first_draft_ms *= ms
@@ -169,7 +182,8 @@ class PassCosts:
         return ms - min(extra, self.change_ms)
 
     def _update_times(self, width: int, ms: float) -> None:
-        times, before = self._ms_by_width, self._line[width]
+        times = self._ms_by_width
+        before = self._line[width]
         if width > 1 and max(times) == 1:
             times[width] = ms
         else:
@@ -196,15 +210,21 @@ class PassCosts:
         return not self.is_measured or self._rounds_since_plain >= self._plain_interval
 
     def hold_best_width(self, acceptance: Callable[[int], float]) -> None:
-        """Choose `held_width` by the mean acceptance probability of each place in a
-        draft.
+        """Choose `held_width`.
+
+        `acceptance` gives the mean acceptance probability of a place in a draft.
         """
-        best, probability, tokens, held = 0.0, 1.0, 1.0, self.held_width
+        best = 0.0
+        probability = 1.0
+        tokens = 1.0
+        held = self.held_width
         for width in range(1, MAX_WIDTH + 1):
             rate = tokens / (self._line[width] + self.draft_passes_ms(width - 1))
-            rate *= _HELD_ADVANTAGE if width == held else 1.0
+            if width == held:
+                rate *= _HELD_ADVANTAGE
             if rate > best:
-                best, self.held_width = rate, width
+                best = rate
+                self.held_width = width
             probability *= acceptance(width - 1)
             tokens += probability
         self._price_changes()
@@ -218,9 +238,7 @@ class PassCosts:
         return (self._line[n_drafted + 1] + self._excursion_ms(1)) / self.plain_ms - 1
 
     def draft_loss(self, n_drafted: int) -> float:
-        """The loss of drafting and verifying `n_drafted` tokens in vain, in one-token
-        passes.
-        """
+        """The loss of drafting `n_drafted` tokens, too, in one-token passes."""
         return (
             self.verify_loss(n_drafted)
             + self.draft_passes_ms(n_drafted) / self.plain_ms

@@ -7,7 +7,9 @@ _CAUTION = 1.15  # A draft must be affordable if it costs this many times its es
 _MAX_WON = 32.0  # Of drafting, which bounds what a draft that turns bad can lose.
 # Beyond the account, of drafts that are expected to gain: 3 % of 58 tokens.
 _MAX_RISK = 1.75
-_TRUST_OF_RIGHT, _TRUST_OF_WRONG, _MAX_TRUST = 0.5, -1.0, 2.0
+_TRUST_OF_RIGHT = 0.5
+_TRUST_OF_WRONG = -1.0
+_MAX_TRUST = 2.0
 """What copies of the prompt may lose besides, by those that were not used: an edit goes on behind a
 copy that was rejected whole.  `bench.py regret --texts`: with 4, short answers lose up to 12 %.
 """
@@ -26,7 +28,10 @@ class RegretBudget:
     """
 
     def __init__(self) -> None:
-        self._won = self._allowance = self._won_by_copies = self._trust = 0.0
+        self._won = 0.0
+        self._allowance = 0.0
+        self._won_by_copies = 0.0
+        self._trust = 0.0
 
     @property
     def balance(self) -> float:
@@ -45,8 +50,14 @@ class RegretBudget:
 
         `gains`: its draft is expected to gain. `in_prompt`: it is a copy of the prompt.
         """
-        risk = _MAX_RISK + self._trust * in_prompt if gains else 0.0
-        balance = self.balance - self._won_by_copies * is_trial
+        risk = 0.0
+        if gains:
+            risk = _MAX_RISK
+            if in_prompt:
+                risk += self._trust
+        balance = self.balance
+        if is_trial:
+            balance -= self._won_by_copies
         return cost <= 0 or _CAUTION * cost <= balance + risk
 
     def record_round(
@@ -60,8 +71,7 @@ class RegretBudget:
             )
 
     def record_unused_copy(self, *, is_right: bool) -> None:
-        """Record a round without a draft, for which prompt lookup had one of the
-        prompt.
-        """
-        trust = self._trust + (_TRUST_OF_RIGHT if is_right else _TRUST_OF_WRONG)
+        """Record a round without a draft, for which there was a copy of the prompt."""
+        change = _TRUST_OF_RIGHT if is_right else _TRUST_OF_WRONG
+        trust = self._trust + change
         self._trust = min(max(0.0, trust), _MAX_TRUST)

@@ -214,7 +214,8 @@ class Failing:
     """Makes the nth of some calls fail like a bad disk."""
 
     def __init__(self, nth: int, patch: pytest.MonkeyPatch) -> None:
-        self.left, self.fired = nth, False
+        self.left = nth
+        self.fired = False
         for name in CALLS:
             patch.setattr(os, name, self._failing(getattr(os, name)))
 

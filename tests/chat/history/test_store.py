@@ -80,7 +80,8 @@ def test_a_chat_comes_back_as_it_was(path: Path) -> None:
 def test_the_last_used_comes_first(
     history: ChatHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = put(history, ("one", "1")), put(history, ("two", "2"))
+    first = put(history, ("one", "1"))
+    second = put(history, ("two", "2"))
     monkeypatch.setattr(time, "time", lambda: 5.0)  # the clock was set back
     third = put(history, ("three", "3"))
     ids = [place.chat_id for place in (third, second, first)]
@@ -219,7 +220,8 @@ def test_a_reader_keeps_traces_and_that_is_said(
 
 
 def test_an_open_chat_stays(history: ChatHistory, path: Path) -> None:
-    kept, open_ = put(history, ("a", "b")), put(history, ("c", "d"))
+    kept = put(history, ("a", "b"))
+    open_ = put(history, ("c", "d"))
     with (
         closing(ChatHistory.open(path)) as other,
         closing(other.acquire_lock(open_.chat_id)),

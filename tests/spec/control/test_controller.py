@@ -72,7 +72,8 @@ def test_it_comes_near_the_best_fixed_length(world: World) -> None:
 
 def test_a_dear_draft_is_used_once_it_was_judged() -> None:
     """Before, reading what it missed would cost more than the regret budget ever has."""
-    good, bad = World(steady(0.9), c=0.35), World(steady(0.3), c=0.35)
+    good = World(steady(0.9), c=0.35)
+    bad = World(steady(0.3), c=0.35)
     assert good.adaptive(1000) < 1.05
     for world, accepted in ((good, 6), (bad, 0)):
         world.stats = PairStats()
@@ -136,7 +137,8 @@ def test_a_long_text_is_read_where_the_gain_covers_what_reading_costs() -> None:
     """
     for on_gpu, accepted in itertools.product((False, True), (0, 1, 2)):
         world = World(steady(0.5), on_gpu=on_gpu)
-        controller, stats = world.controller(), world.stats
+        controller = world.controller()
+        stats = world.stats
         assert not controller.pays_to_read(10, 4), "nothing is known of the drafts"
         for _ in range(50):
             stats.record_draft_gain(accepted, 2.0, 10.0)
@@ -200,12 +202,14 @@ def copying(
     controller = SpeculationController(
         None, LookupDrafter(), costs, PairStats(), n_prompt=n_prompt
     )
-    tokens, n = list(text[:n_prompt]), 0
+    tokens = list(text[:n_prompt])
+    n = 0
     while len(tokens) < len(text) and n < rounds:
         n += 1
         draft = controller.propose(tokens, 16)
         kept = common_prefix_length(draft.tokens, text[len(tokens) :])
-        new, width = list(text[len(tokens) :][: kept + 1]), len(draft.tokens) + 1
+        new = list(text[len(tokens) :][: kept + 1])
+        width = len(draft.tokens) + 1
         tokens += new
         times = RoundTimes(0, costs.verify_ms[width], 0)
         controller.record_round(RoundResult(draft, kept, new, times, width))

@@ -55,10 +55,8 @@ def test_a_first_copy_of_the_prompt_needs_a_shorter_match() -> None:
     """
     costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "4": 1.7, "8": 2.7}))
     stats = PairStats()
-    worth, copied = (
-        ExpectedGain(costs, stats),
-        Draft([1, 2, 3, 4], None, "lookup", match_length=2),
-    )
+    worth = ExpectedGain(costs, stats)
+    copied = Draft([1, 2, 3, 4], None, "lookup", match_length=2)
     assert worth.lookup_gain(copied, 16, RegretBudget(), in_prompt=True)[0] > 0
     assert worth.lookup_gain(copied, 16, RegretBudget())[0] == 0
     for _ in range(60):

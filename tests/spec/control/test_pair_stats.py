@@ -15,7 +15,8 @@ from localspec.spec.control.pair_stats import (
 
 
 def test_chances_are_learnt_and_a_place_never_reached_is_like_the_one_before() -> None:
-    rng, bucket = np.random.default_rng(1), confidence_bucket(0.7)
+    rng = np.random.default_rng(1)
+    bucket = confidence_bucket(0.7)
     for chance in (0.05, 0.5, 0.95):
         acceptance = AcceptanceStats()
         for _ in range(300):
@@ -58,7 +59,8 @@ def test_the_rate_is_never_below_plain_decoding() -> None:
 
 
 def test_tries_are_spaced_by_what_they_cost() -> None:
-    cheap, dear = PairStats(), PairStats()
+    cheap = PairStats()
+    dear = PairStats()
     for _ in range(8):
         cheap.record_draft_gain(0, 0.5, 10.0)
         dear.record_draft_gain(0, 12.0, 10.0)

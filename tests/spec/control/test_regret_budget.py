@@ -54,7 +54,9 @@ def test_the_time_lost_is_within_the_budget_at_every_moment(name: str) -> None:
     for seed in range(8):
         world = replace(ADVERSARIAL[name](), seed=seed)
         costs = world.costs()
-        won = lost_before = tokens_before = 0.0
+        won = 0.0
+        lost_before = 0.0
+        tokens_before = 0.0
         for _ in range(3):
             controller = SpeculationController(world, None, costs, world.stats)
             world.run(controller, 400, 16, controller)
@@ -70,7 +72,8 @@ def test_the_time_lost_is_within_the_budget_at_every_moment(name: str) -> None:
 
 def in_processes(world: World, answers: int, length: int = 96) -> list[float]:
     """Speed-ups of one-shot answers; what one process learns is saved for the next."""
-    costs, speedups = world.costs(), []
+    costs = world.costs()
+    speedups = []
     for _ in range(answers):
         controller = SpeculationController(world, None, costs, world.stats)
         controller.max_unread = world.max_unread

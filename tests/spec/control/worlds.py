@@ -97,7 +97,8 @@ class World:
         stop_policy: DraftStopPolicy | None = None,
     ) -> Draft:
         """The draft model; acceptance is decided while drafting."""
-        self.stands, self.passes = [], 0
+        self.stands = []
+        self.passes = 0
         unread = min(len(tokens) - self._read_to, self.max_unread)
         self._read_to = len(tokens)
         for _ in range(limit):
@@ -120,7 +121,8 @@ class World:
         curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {
             "1": 1.0
         }
-        t1, c = 10.0 * self.believed, self.c / self.believed
+        t1 = 10.0 * self.believed
+        c = self.c / self.believed
         return self.priced(MeasuredCosts(t1, curve, c) if self.told else None)
 
     def priced(self, measured: MeasuredCosts | None) -> PassCosts:
@@ -147,14 +149,20 @@ class World:
         length: int,
         controller: SpeculationController | None,
     ) -> float:
-        ms, tokens, lost, last_width, n_alike = 0.0, [1] * self.prompt, 0.0, 0, 0
-        self.regret, self._read_to = [], 0
+        ms = 0.0
+        tokens = [1] * self.prompt
+        lost = 0.0
+        last_width = 0
+        n_alike = 0
+        self.regret = []
+        self._read_to = 0
         while len(tokens) < self.prompt + n:
             draft = drafter.propose(tokens, length)
             width = len(draft.tokens) + 1
             verify = 10.0 * self.curve[width] * self._noisy()
             verify *= self.truly(len(tokens) - self.prompt) if width > 1 else 1.0
-            n_alike, last_width = n_alike * (width == last_width) + 1, width
+            n_alike = n_alike * (width == last_width) + 1
+            last_width = width
             is_dear = n_alike <= self.settling
             verify += 10.0 * self.change * is_dear
             times = RoundTimes(
@@ -168,7 +176,8 @@ class World:
                 spent = times.draft + verify + times.host
                 lost += spent / (10.0 * (1 + self.host(1))) - len(result.tokens)
             self.regret.append((len(tokens) - self.prompt, lost))
-            self.stands, self.passes = [], 0
+            self.stands = []
+            self.passes = 0
             ms += times.draft + verify + times.host
         return ms / (len(tokens) - self.prompt)
 
