@@ -210,7 +210,7 @@ class ApiServer:
 
     async def _count_tokens(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/messages` would read."""
-        model, (make, (prompt,)) = await self._parse(request, _parse_messages)
+        model, (make, (prompt,)) = await self._parse(request, _parse_counted)
         options = make(model, self._queue, self._activity).options
         model.check_prompt(prompt, options)
 
@@ -284,6 +284,9 @@ def _parse_infill(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
 
 
 _parse_messages = partial(_parse_chat, messages.parse_chat, MessageCompletion)
+_parse_counted = partial(
+    _parse_chat, partial(messages.parse_chat, is_counted=True), MessageCompletion
+)
 _APIS: dict[str, ParseRequest] = {
     "/v1/chat/completions": partial(_parse_chat, parse_chat, ChatCompletion),
     "/v1/completions": _parse_text,

@@ -12,17 +12,18 @@ from localspec.protocol.events import Event, Prefill
 from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, invalid
 from localspec.serve.completion import PING
+from localspec.serve.content_parts import join_parts, read_part
 from localspec.serve.json_bodies import convert_request, to_event, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
 from localspec.serve.prompts import (
     ChatFields,
     check_chat,
+    count_answered,
     join_messages,
-    join_parts,
     make_call,
-    read_part,
 )
 from localspec.serve.requests import (
+    ContentPart,
     MessageBlock,
     MessagesRequest,
     MessageToolChoice,
@@ -56,23 +57,37 @@ _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceed
 # --- the request
 
 
-def parse_chat(body: dict[str, Any]) -> ChatFields:
-    """Raises ApiError."""
+def parse_chat(body: dict[str, Any], *, is_counted: bool = False) -> ChatFields:
+    """Raises ApiError.
+
+    `is_counted`: only the tokens are counted, and pictures count as the text in their place.
+    """
     request = convert_request(MessagesRequest, body)
     return ChatFields(
-        messages=_parse_messages(request),
+        messages=_parse_messages(request, is_counted=is_counted),
         param="messages",
         body=body | _rename_fields(request),
         names=_NAMES,
     )
 
 
-def _parse_messages(request: MessagesRequest) -> tuple[ChatMessage, ...]:
+def _parse_messages(
+    request: MessagesRequest, *, is_counted: bool
+) -> tuple[ChatMessage, ...]:
     """The chat of `system` and `messages`."""
-    system = _parse_blocks("system", request.system or [], "system")
+    system = _parse_blocks(
+        "system", request.system or [], "system", is_asked=not is_counted
+    )
     messages = [block for block in system if not block.content.startswith(_BILLING)]
-    for i, message in enumerate(request.messages or ()):
-        blocks = _parse_blocks(message.role, message.content, f"messages[{i}].content")
+    given = request.messages or []
+    n_answered = count_answered([message.role for message in given])
+    for i, message in enumerate(given):
+        blocks = _parse_blocks(
+            message.role,
+            message.content,
+            f"messages[{i}].content",
+            is_asked=i >= n_answered and not is_counted,
+        )
         messages += join_messages(blocks, ("user", "assistant", "system"))
     messages = join_messages(messages, ("system",))
     check_chat(messages, "messages")
@@ -80,31 +95,49 @@ def _parse_messages(request: MessagesRequest) -> tuple[ChatMessage, ...]:
 
 
 def _parse_blocks(
-    role: str, content: str | list[MessageBlock], param: str
+    role: str, content: str | list[MessageBlock], param: str, *, is_asked: bool
 ) -> list[ChatMessage]:
     """Each block as a message of its own."""
     if isinstance(content, str):
         return [ChatMessage(role, to_unicode(content))]
-    return [
-        _parse_block(role, block, f"{param}[{i}]") for i, block in enumerate(content)
-    ]
+    messages = []
+    for i, block in enumerate(content):
+        messages.append(_parse_block(role, block, f"{param}[{i}]", is_asked=is_asked))
+    return messages
 
 
-def _parse_block(role: str, block: MessageBlock, param: str) -> ChatMessage:
+def _parse_block(
+    role: str, block: MessageBlock, param: str, *, is_asked: bool
+) -> ChatMessage:
     if role == "assistant" and block.type in ("thinking", "redacted_thinking"):
         return ChatMessage(role, "", reasoning=to_unicode(block.thinking or ""))
     if role == "assistant" and block.type == "tool_use":
         try:
-            arguments = json.dumps(block.input or {}, ensure_ascii=False)
+            given_input = {} if block.input is None else block.input
+            arguments = json.dumps(given_input, ensure_ascii=False)
         except RecursionError:
             raise invalid(f"{param}.input", "it is nested too deeply") from None
         function = RequestedFunction(block.name, arguments)
         return ChatMessage(role, "", tool_calls=(make_call(function, block.id, param),))
     if role == "user" and block.type == "tool_result":
-        content = join_parts(block.content or "", f"{param}.content")
+        given = block.content
+        if isinstance(given, dict):
+            given = [convert_request(ContentPart, given, f"{param}.content")]
+        content = join_parts(given, f"{param}.content", is_asked=False)
         call_id = to_unicode(block.tool_use_id or "")
         return ChatMessage("tool", content, tool_call_id=call_id)
-    return ChatMessage(role, read_part(block.type, block.text, param))
+    part = ContentPart(
+        block.type,
+        block.text,
+        tool_name=block.tool_name,
+        title=block.title,
+        source=block.source,
+        content=block.content,
+    )
+    text = read_part(part, param, is_asked=is_asked)
+    if role == "assistant" and block.type != "text":
+        text = f"\n{text}\n"  # The blocks of an answer are joined without a line feed.
+    return ChatMessage(role, text)
 
 
 def _rename_fields(request: MessagesRequest) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from localspec.models.chat_template.tool_calls import (
 )
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.api_error import invalid, unsupported
+from localspec.serve.content_parts import join_parts
 from localspec.serve.json_bodies import convert_request, encode_schema, to_unicode
 from localspec.serve.requests import (
     ChatMessages,
     ChatRequest,
-    ContentPart,
     FunctionTool,
     InfillRequest,
     RequestedFunction,
@@ -131,11 +131,22 @@ class ChatFields(Struct, frozen=True):
 def parse_chat(body: dict[str, Any]) -> ChatFields:
     """A chat completion, which needs no translation. Raises ApiError."""
     request = convert_request(ChatMessages, body)
+    given = request.messages or []
+    n_answered = count_answered([message.role for message in given])
     messages = []
-    for i, message in enumerate(request.messages or ()):
-        messages.append(parse_message(message, f"messages[{i}]"))
+    for i, message in enumerate(given):
+        is_asked = i >= n_answered
+        messages.append(parse_message(message, f"messages[{i}]", is_asked=is_asked))
     check_chat(messages, "messages")
     return ChatFields(messages=tuple(messages), param="messages", body=body)
+
+
+def count_answered(roles: Sequence[str | None]) -> int:
+    """How many messages are up to the last answer; the question is after them."""
+    for i in range(len(roles) - 1, -1, -1):
+        if roles[i] == "assistant":
+            return i + 1
+    return 0
 
 
 def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
@@ -151,26 +162,31 @@ def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
         raise invalid(param, "the last one calls tools, whose results must follow")
 
 
-def parse_message(message: RequestMessage, param: str) -> ChatMessage:
-    """Raises ApiError, with the place `param` of the message."""
+def parse_message(
+    message: RequestMessage, param: str, *, is_asked: bool
+) -> ChatMessage:
+    """Raises ApiError, with the place `param` of the message.
+
+    `is_asked`: whether it is after the last answer. Then a user's picture is refused.
+    """
     if message.role == "function":
         raise unsupported(param, "use the role tool")
     if message.role == "assistant":
         return _parse_assistant(message, param)
     if message.role == "tool":
-        content = join_parts(message.content, f"{param}.content")
+        content = join_parts(message.content, f"{param}.content", is_asked=False)
         call_id = to_unicode(message.tool_call_id or "")
         return ChatMessage("tool", content, tool_call_id=call_id)
     if message.role is None or message.role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
-    content = join_parts(message.content, f"{param}.content")
+    content = join_parts(message.content, f"{param}.content", is_asked=is_asked)
     return ChatMessage(_ROLES[message.role], content)
 
 
 def _parse_assistant(message: RequestMessage, param: str) -> ChatMessage:
-    content = ""
-    if message.content is not None:
-        content = join_parts(message.content, f"{param}.content")
+    content = join_parts(message.content, f"{param}.content", is_asked=False)
+    if not content and isinstance(message.refusal, str):
+        content = to_unicode(message.refusal)
     calls = []
     for i, call in enumerate(message.tool_calls or ()):
         place = f"{param}.tool_calls[{i}].function"
@@ -218,35 +234,12 @@ def make_call(function: RequestedFunction, id_: str | None, param: str) -> ToolC
     """Raises ApiError for a call without a name."""
     if not function.name:
         raise invalid(f"{param}.name", "it is empty")
+    arguments = function.arguments or "{}"
+    if not isinstance(arguments, str):
+        arguments = encode_schema(arguments, f"{param}.arguments")
     return ToolCall(
-        to_unicode(id_ or ""),
-        to_unicode(function.name),
-        to_unicode(function.arguments or "{}"),
+        to_unicode(id_ or ""), to_unicode(function.name), to_unicode(arguments)
     )
-
-
-def join_parts(content: str | Sequence[ContentPart] | None, param: str) -> str:
-    """The text of a string, or of an array of parts. Raises ApiError."""
-    if content is None:
-        raise invalid(param, "it is not a string or an array of parts")
-    if isinstance(content, str):
-        return to_unicode(content)
-    texts = []
-    for i, part in enumerate(content):
-        texts.append(read_part(part.type, part.text, f"{param}[{i}]"))
-    return "".join(texts)
-
-
-def read_part(type_: str | None, text: str | None, param: str) -> str:
-    """The text of a part of a message, in any of the APIs.
-
-    Raises ApiError for an image.
-    """
-    if type_ not in ("text", "input_text", "output_text"):
-        raise unsupported(f"{param}.type", "only text is supported here")
-    if text is None:
-        raise invalid(f"{param}.text", "it is missing")
-    return to_unicode(text)
 
 
 # --- tools

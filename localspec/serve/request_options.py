@@ -16,13 +16,14 @@ from localspec.chat.settings import ChatSettings
 from localspec.config.option_types import MAX_INT, Option
 from localspec.config.options import RETIRED
 from localspec.serve.api_error import invalid, unsupported
+from localspec.serve.content_parts import join_parts
 from localspec.serve.json_bodies import (
     convert_request,
     encode_schema,
     rename_param,
     to_unicode,
 )
-from localspec.serve.prompts import ChatFields, OfferedTools, join_parts, parse_tools
+from localspec.serve.prompts import ChatFields, OfferedTools, parse_tools
 from localspec.serve.requests import (
     OPTIONS_OF_ANSWERS,
     OPTIONS_OF_SPECULATION,

@@ -41,6 +41,12 @@ class ContentPart(Struct, frozen=True):
 
     type: str | None = None
     text: str | None = None
+    # Fields of parts that have no `text`.
+    refusal: Any = None
+    tool_name: Any = None
+    title: Any = None
+    source: Any = None
+    content: Any = None
 
 
 Content = str | Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)]
@@ -48,7 +54,8 @@ Content = str | Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)]
 
 class RequestedFunction(Struct, frozen=True):
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
+    """A JSON text; some clients send the object itself."""
 
 
 class RequestedCall(Struct, frozen=True):
@@ -59,6 +66,7 @@ class RequestedCall(Struct, frozen=True):
 class RequestMessage(Struct, frozen=True):
     role: str | None = None
     content: Content | None = None
+    refusal: Any = None
     tool_call_id: str | None = None
     tool_calls: Annotated[list[RequestedCall], Meta(max_length=1024)] | None = None
     # Three names of one thing: clients send back what they show as thinking.
@@ -199,7 +207,7 @@ class ResponseItem(Struct, frozen=True):
     summary: Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)] | None = None
     call_id: str | None = None
     name: str | None = None
-    arguments: str | None = None
+    arguments: Any = None
     output: Content | None = None
 
 
@@ -244,9 +252,12 @@ class MessageBlock(Struct, frozen=True):
     thinking: str | None = None
     id: str | None = None
     name: str | None = None
-    input: dict[str, Any] | None = None
+    input: Any = None
     tool_use_id: str | None = None
-    content: Content | None = None
+    content: Content | dict[str, Any] | None = None
+    tool_name: Any = None
+    title: Any = None
+    source: Any = None
 
 
 Blocks = str | Annotated[list[MessageBlock], Meta(max_length=MAX_ITEMS)]

@@ -11,11 +11,13 @@ from localspec.protocol.wire import ChatMessage
 from localspec.serve.api_error import ApiError, unsupported
 from localspec.serve.completion import PING
 from localspec.serve.completion_formats import new_call_id
+from localspec.serve.content_parts import describe_unread
 from localspec.serve.json_bodies import convert_request, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
 from localspec.serve.prompts import (
     ChatFields,
     check_chat,
+    count_answered,
     join_messages,
     make_call,
     parse_message,
@@ -40,6 +42,11 @@ _REFUSED = {
     "prompt": "prompts are not stored; send input",
     "background": "an answer ends when its client leaves",
 }
+_STORED = ("item_reference", "compaction")
+"""Items whose text only the server that stored it knows."""
+_UNSUPPORTED_ITEM = (
+    "items of this type are not supported; nothing is stored (AI SDK: store: false)"
+)
 _ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {
     "thinking": ("reasoning", "rs"),
     "text": ("message", "msg"),
@@ -88,16 +95,42 @@ def _parse_input(request: ResponsesRequest) -> tuple[ChatMessage, ...]:
     if isinstance(request.input, str):
         messages.append(ChatMessage("user", to_unicode(request.input)))
     else:
-        for i, item in enumerate(request.input or ()):
-            messages.append(_parse_item(item, f"input[{i}]"))
+        items = request.input or []
+        n_answered = count_answered([_find_role(item) for item in items])
+        for i, item in enumerate(items):
+            message = _parse_item(item, f"input[{i}]", is_asked=i >= n_answered)
+            if message is not None:
+                messages.append(message)
+            elif i == len(items) - 1 or item.type in _STORED:
+                raise unsupported(f"input[{i}].type", _UNSUPPORTED_ITEM)
+            else:
+                messages.append(_describe_item(item))
     messages = join_messages(messages, ("system", "assistant"))
     check_chat(messages, "input")
     return tuple(messages)
 
 
-def _parse_item(item: ResponseItem, param: str) -> ChatMessage:
+def _find_role(item: ResponseItem) -> str | None:
+    if item.type in ("function_call", "reasoning"):
+        return "assistant"
+    return item.role
+
+
+def _describe_item(item: ResponseItem) -> ChatMessage:
+    """An earlier item that is not read, such as a search, as a line of text."""
+    line = describe_unread(item.type)
+    if (item.type or "").endswith("_output"):
+        return ChatMessage("user", line)
+    return ChatMessage("assistant", f"\n{line}\n")
+
+
+def _parse_item(
+    item: ResponseItem, param: str, *, is_asked: bool
+) -> ChatMessage | None:
+    """None for an item of an unknown type."""
     if item.type in (None, "message"):
-        return parse_message(RequestMessage(item.role, item.content), param)
+        message = RequestMessage(item.role, item.content)
+        return parse_message(message, param, is_asked=is_asked)
     if item.type == "reasoning":
         return ChatMessage("assistant", "", reasoning=_join_thinking(item))
     if item.type == "function_call":
@@ -106,11 +139,8 @@ def _parse_item(item: ResponseItem, param: str) -> ChatMessage:
         return ChatMessage("assistant", "", tool_calls=(call,))
     if item.type == "function_call_output":
         result = RequestMessage("tool", item.output, tool_call_id=item.call_id)
-        return parse_message(result, param)
-    problem = (
-        "items of this type are not supported; nothing is stored (AI SDK: store: false)"
-    )
-    raise unsupported(f"{param}.type", problem)
+        return parse_message(result, param, is_asked=is_asked)
+    return None
 
 
 def _join_thinking(item: ResponseItem) -> str:
