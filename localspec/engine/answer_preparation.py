@@ -9,10 +9,16 @@ from localspec import draft_kinds
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.loaded_pair import LoadedPair
 from localspec.errors import Hint, PromptTooLongError, UsageError
+from localspec.models.chat_template import generic_tools
 from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParams
 from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
 from localspec.spec.constraints.grammars import Grammars
 from localspec.spec.constraints.output_constraint import OutputConstraint
+from localspec.spec.constraints.tool_call_text import (
+    CallGrammar,
+    MarkTokens,
+    TextBetweenCalls,
+)
 from localspec.spec.prepared_answer import (
     DraftRequest,
     PreparedAnswer,
@@ -20,6 +26,7 @@ from localspec.spec.prepared_answer import (
     TokenPart,
     join_parts,
 )
+from localspec.spec.protocols import GrammarState
 from localspec.spec.sampling import bind_vocabulary
 from localspec.spec.verifiers import make_verifier
 
@@ -40,6 +47,12 @@ class AnswerPreparer:
         self._header_tokens = HeaderTokens(
             vocabulary.n_tokens, vocabulary.piece, vocabulary.token_text
         )
+        self._call_marks = MarkTokens(
+            generic_tools.OPENING, vocabulary.n_tokens, vocabulary.piece
+        )
+        self._last_call_grammar: (
+            tuple[tuple[str, tuple[str, ...]], CallGrammar] | None
+        ) = None
 
     def prepare(self, request: GenerateCommand) -> PreparedAnswer:
         """Raises UsageError, PromptTooLongError or GrammarError."""
@@ -140,17 +153,39 @@ class AnswerPreparer:
         parts: tuple[PromptPart, ...],
         resumed_tokens: tuple[int, ...],
     ) -> OutputConstraint | None:
-        if not (request.grammar or request.json_schema):
+        start: GrammarState
+        if request.grammar or request.json_schema:
+            start = self._grammars.start(request.grammar, request.json_schema)
+            parser = self._prompts.make_answer_parser(prompt, request)
+            if parser is not None:
+                has_tools = bool(request.tools)
+                start = AnswerStart(
+                    start, parser, self._header_tokens, has_tools=has_tools
+                )
+        elif request.tools and self._prompts.writes_tools_as_text(request):
+            parser = self._prompts.make_parser(prompt, request)
+            start = TextBetweenCalls(self._call_grammar(request), parser)
+        else:
             return None
-        start = self._grammars.start(request.grammar, request.json_schema)
-        parser = self._prompts.make_answer_parser(prompt, request)
-        if parser is not None:
-            has_tools = bool(request.tools)
-            start = AnswerStart(start, parser, self._header_tokens, has_tools=has_tools)
         prompt_ids = join_parts(parts)
         constraint = OutputConstraint(start, len(prompt_ids))
         constraint.commit([*prompt_ids, *resumed_tokens])
         return constraint
+
+    def _call_grammar(self, request: GenerateCommand) -> CallGrammar:
+        """The grammar of the request's tools; that of the last request is kept."""
+        key = (request.tools, request.callable_tools)
+        if self._last_call_grammar is not None and self._last_call_grammar[0] == key:
+            return self._last_call_grammar[1]
+        schemas = generic_tools.read_schemas(request.tools)
+        if request.callable_tools:
+            schemas = {name: schemas[name] for name in request.callable_tools}
+        start = self._grammars.start_call(
+            schemas, generic_tools.BEFORE_OBJECT, generic_tools.AFTER_OBJECT
+        )
+        grammar = CallGrammar(start, self._call_marks, self._vocabulary)
+        self._last_call_grammar = (key, grammar)
+        return grammar
 
     def _draft_request(self, request: GenerateCommand) -> DraftRequest:
         prediction = self._prediction_tokens(request.prediction)

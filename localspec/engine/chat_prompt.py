@@ -12,7 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec.errors import Hint, UsageError
-from localspec.models.chat_template import builtin_templates, thinking_tags
+from localspec.models.chat_template import (
+    builtin_templates,
+    generic_tools,
+    thinking_tags,
+)
 from localspec.models.chat_template.thinking_effort import (
     ThinkingControl,
     ThinkingParams,
@@ -20,7 +24,7 @@ from localspec.models.chat_template.thinking_effort import (
 )
 from localspec.models.chat_template.thinking_tags import AnswerParser, ThinkingTags
 from localspec.models.chat_template.tool_calls import ToolCallParser
-from localspec.models.chat_template.tool_formats import TOOL_FORMATS
+from localspec.models.chat_template.tool_formats import GENERIC, TOOL_FORMATS
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
     ChatMessage,
@@ -207,18 +211,19 @@ class PromptBuilder:
         # For some models llama.cpp gives a template's name.
         elif source.startswith("mistral-v7"):
             self._template = "mistral-v7"
-        self._tool_format: str | None = None
+        own_tool_format: str | None = None
         if self._template == "own" and "tool" in self._tool_source:
             # The import takes 50 ms, which pass while llama.cpp loads a model.
             from localspec.models.chat_template.tool_detection import detect_format  # noqa: PLC0415
 
-            self._tool_format = detect_format(self._tool_source, self._special_texts)
+            own_tool_format = detect_format(self._tool_source, self._special_texts)
+        self._tool_format = own_tool_format or GENERIC.name
+        """Of the model's own template; a built-in one has none of its own."""
         self._answer_texts: tuple[str, ...] = ()
         """Texts of answers that may contain control tokens: tags, and markers of tools."""
         if self._tags:
             self._answer_texts += thinking_tags.with_answer_prefix(self._tags)
-        if self._tool_format is not None:
-            self._answer_texts += TOOL_FORMATS[self._tool_format].control_texts
+        self._answer_texts += TOOL_FORMATS[self._tool_format].control_texts
         for text in self._answer_texts:
             vocabulary.show_control_tokens(text)
 
@@ -230,7 +235,7 @@ class PromptBuilder:
         return {
             "template": self._template,
             "thinking": tags,
-            "tools": self._tool_format,
+            "tools": self._tool_format if self._template else None,
             "thinking_controls": list(self._controls),
         }
 
@@ -333,6 +338,11 @@ class PromptBuilder:
         )
         return replace(prompt, prefill=answer.replace(_MARK, ""))
 
+    def writes_tools_as_text(self, command: GenerateCommand | CountCommand) -> bool:
+        """Whether tools of this request are part of messages, in the generic format."""
+        is_own = (command.template or self._template) == "own"
+        return not is_own or self._tool_format == GENERIC.name
+
     def render(self, command: GenerateCommand | CountCommand) -> RenderResult:
         """The text of a chat.
 
@@ -350,9 +360,11 @@ class PromptBuilder:
         # The import takes 50 ms, which pass while llama.cpp loads a model (`LoadedPair`).
         from localspec.models.chat_template.jinja_render import render  # noqa: PLC0415
 
+        has_tools = bool(command.tools) or any(map(_is_about_tools, messages))
+        as_text = self.writes_tools_as_text(command)
         if name != "own":
             source = builtin_templates.load_source(name)
-        elif command.tools or any(map(_is_about_tools, messages)):
+        elif has_tools and not as_text:
             source = self._tool_source
         else:
             source = self._source
@@ -364,6 +376,9 @@ class PromptBuilder:
         if level:
             variables["reasoning_effort"] = level
         protected = list(map(self._guard.protect_message, messages))
+        if has_tools and as_text:
+            protected = generic_tools.write_as_text(protected, tools)
+            tools = ""
         return render(
             source, protected, variables, enable_thinking=think, tools=tools, name=name
         )
@@ -394,7 +409,7 @@ class PromptBuilder:
         if request.messages:
             limit = self._thinking_params(request).budget
         calls: ToolCallParser | None = None
-        if request.tools and limit is not None and self._tool_format is not None:
+        if request.tools and limit is not None:
             calls = ToolCallParser(self._tool_format, {})
         return ThinkingBudget(
             self._tags,
@@ -413,11 +428,19 @@ class PromptBuilder:
         Only an answer by the model's own template has thinking and headers: not one to
         a plain text, nor one by a built-in template.
         """
+        parser = self.make_parser(prompt, request)
+        if parser is None or parser.kind == "answer":
+            return None
+        return parser
+
+    def make_parser(
+        self, prompt: Prompt, request: GenerateCommand
+    ) -> AnswerParser | None:
+        """The parser of an answer by the model's own template; None for another one."""
         template = request.template or self._template
         if template != "own" or not prompt.is_rendered or prompt.has_answer_prefix:
             return None
-        parser = make_byte_parser(self._tags, is_open=prompt.opens_thinking)
-        return None if parser.kind == "answer" else parser
+        return make_byte_parser(self._tags, is_open=prompt.opens_thinking)
 
 
 def _is_about_tools(message: ChatMessage) -> bool:

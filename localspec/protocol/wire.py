@@ -237,6 +237,8 @@ class GenerateCommand(Struct, frozen=True):
     json_schema: str = ""
     """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`."""
     tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
+    callable_tools: tuple[str, ...] = ()
+    """The names of the tools that may be called; empty for all."""
     answer_prefix: str = ""
     """Text that the answer begins with, without a thinking part; it is not sent back."""
     prefill: str = ""

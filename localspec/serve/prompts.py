@@ -259,16 +259,12 @@ class OfferedTools(Struct, frozen=True):
         return ToolCallParser(self.format, self.parameters)
 
 
-def parse_tools(request: ChatRequest, form: str | None) -> OfferedTools | None:
+def parse_tools(request: ChatRequest, form: str) -> OfferedTools | None:
     """None without tools, or with `tool_choice` none. Raises ApiError."""
     given = request.tools
     choice = request.tool_choice
     if not given or choice == "none":
         return None
-    if form is None:
-        raise unsupported(
-            "tools", "the chat template of this model takes no tools that are known"
-        )
     parameters = {}
     for i, tool in enumerate(given):
         name, schema = _parse_tool(tool, f"tools[{i}]")

@@ -94,7 +94,7 @@ def parse_chat_options(
     defaults: ChatSettings,
     *,
     default_seed: int | None,
-    tool_format: str | None,
+    tool_format: str,
     thinking_controls: Sequence[str],
 ) -> CompletionOptions:
     """The options of a chat. Raises ApiError.

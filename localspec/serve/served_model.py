@@ -18,6 +18,7 @@ from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
 from localspec.errors import LocalspecError
 from localspec.launch import Engine, ResolvedPair
+from localspec.models.chat_template.tool_formats import GENERIC
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
 from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
@@ -147,13 +148,12 @@ class ServedModel(Struct, frozen=True):
         return self.loaded().n_ctx
 
     @property
-    def tool_format(self) -> str | None:
-        """How the model's own template writes tool calls; None if it takes no tools."""
+    def tool_format(self) -> str:
+        """The format of tool calls: a row of `tool_formats.py`."""
         if self.template:
-            return None
+            return GENERIC.name
         chat = self.ready.settings.get("chat") or {}
-        form: str | None = chat.get("tools")
-        return form
+        return chat.get("tools") or GENERIC.name
 
     @property
     def fingerprint(self) -> str:
@@ -203,9 +203,11 @@ class ServedModel(Struct, frozen=True):
             messages = messages[:-1]
         places = self.answer_places(messages, options, client)
         tools = ""
+        callable_tools: tuple[str, ...] = ()
         answer_prefix = ""
         if options.tools is not None:
             tools = options.tools.tools
+            callable_tools = tuple(options.tools.parameters)
             if options.tools.forced is not None:
                 answer_prefix = options.tools.forced.prefix
         if not messages and settings.max_tokens is None:
@@ -237,6 +239,7 @@ class ServedModel(Struct, frozen=True):
             grammar=options.constraint.grammar,
             json_schema=options.constraint.json_schema,
             tools=tools,
+            callable_tools=callable_tools,
             answer_prefix=answer_prefix,
         )
 

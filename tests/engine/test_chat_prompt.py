@@ -87,7 +87,7 @@ def test_three_turns(named: tuple[str, Session], system: bool) -> None:
 
 def test_ready_says_what_the_template_can(named: tuple[str, Session]) -> None:
     name, session = named
-    expected: dict[str, Any] = {"template": "own", "tools": None}
+    expected: dict[str, Any] = {"template": "own", "tools": "generic"}
     if name == "thinker":
         expected["thinking"] = ["<think>", "</think>"]
         expected["thinking_controls"] = ["switch", "budget"]
@@ -171,8 +171,8 @@ def test_a_name_instead_of_a_template_is_llama_cpps(
 ) -> None:
     """It names a form for a few models that have no template."""
     builder = PromptBuilder(chatty._target.vocabulary, source)
-    settings: Any = {"template": name, "thinking": None, "tools": None}
-    settings["thinking_controls"] = []
+    settings: Any = {"template": name, "thinking": None, "thinking_controls": []}
+    settings["tools"] = "generic" if name else None
     assert builder.ready_settings() == settings
     if name:
         prompt = builder.build_prompt(GenerateCommand(messages=(SYSTEM, HI)))

@@ -173,6 +173,7 @@ def write(format_name: str, arguments: dict[str, Any]) -> str:
         f"{given}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
         "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
         f"<|tool_call_argument_begin|>{given}<|tool_call_end|><|tool_calls_section_end|>",
+        "generic": f"<tool_call>\n{call}\n</tool_call>",
         "functionary": f"<function=get_weather>{given}</function>",
         "solar": "<|tool_calls|><|tool_call:begin|>abc<|tool_call:name|>get_weather"
         f"<|tool_call:args|>{given}<|tool_call:end|><|calls|>",
@@ -380,14 +381,9 @@ UNKNOWN = {
     *("HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "LFM2.5-Instruct", "muse-glimmer"),
     *("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "google-gemma-2-2b-it"),
     *("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek-ai-DeepSeek-V3.1"),
-    *("ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-deepseek-r1"),
-    *("llama-cpp-rwkv-world", "microsoft-Phi-3.5-mini-instruct"),
+    *("ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world"),
     *("meetkai-functionary-medium-v3.2", "fireworks-ai-llama-3-firefunction-v2"),
-    *(
-        "CohereForAI-c4ai-command-r-plus-tool_use",
-        "Kimi-K2-Instruct",
-        "Kimi-K2-Thinking",
-    ),
+    *("CohereForAI-c4ai-command-r-plus-tool_use", "microsoft-Phi-3.5-mini-instruct"),
 }
 
 

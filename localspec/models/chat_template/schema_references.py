@@ -59,3 +59,26 @@ class SchemaReferences:
                 return None
             part = part.get(name)
         return part
+
+
+_VALUE_KEYWORDS = frozenset({"const", "enum", "default", "examples"})
+
+
+def move_references(schema: Any, place: str) -> Any:
+    """The schema as it is when it stands at `place` in another one, such as `#/items/0`.
+
+    A reference begins at the root: `#/$defs/City` becomes `#/items/0/$defs/City`.
+    """
+    if isinstance(schema, list):
+        return [move_references(part, place) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "$ref" and isinstance(value, str) and value.startswith("#"):
+            moved[key] = place + value.removeprefix("#")
+        elif key in _VALUE_KEYWORDS and not isinstance(value, dict):
+            moved[key] = value  # A value of the data is no schema.
+        else:
+            moved[key] = move_references(value, place)
+    return moved

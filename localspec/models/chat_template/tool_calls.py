@@ -23,7 +23,10 @@ from localspec.models.chat_template.call_bodies import (
     to_json,
 )
 from localspec.models.chat_template.json_repair import JsonRepairer
-from localspec.models.chat_template.schema_references import WorkBudget
+from localspec.models.chat_template.schema_references import (
+    WorkBudget,
+    move_references,
+)
 from localspec.models.chat_template.text_scanner import TextScanner
 from localspec.models.chat_template.thinking_tags import partial_length
 from localspec.models.chat_template.tool_formats import (
@@ -70,15 +73,21 @@ def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
         return ForcedCall(prefix, json.dumps(arguments))
     if not form.forced_prefix and not form.begins_bare:
         raise UsageError("This model cannot be forced to call a tool.")
-    calls = [
-        {
+    root = "#/items" if form.forces_list else "#"
+    calls: list[dict[str, Any]] = []
+    for i, (name, arguments) in enumerate(tools.items()):
+        place = f"{root}/anyOf/{i}/properties/{form.arguments_key}"
+        properties = {
+            "name": {"const": name},
+            form.arguments_key: move_references(arguments, place),
+        }
+        call = {
             "type": "object",
-            "properties": {"name": {"const": name}, form.arguments_key: arguments},
-            "required": ["name", form.arguments_key],
+            "properties": properties,
+            "required": list(properties),
             "additionalProperties": False,
         }
-        for name, arguments in tools.items()
-    ]
+        calls.append(call)
     schema: dict[str, Any] = {"anyOf": calls}
     if form.forces_list:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}

@@ -435,9 +435,22 @@ _ROWS = (
 )
 
 
+GENERIC = ToolFormat(
+    "generic",
+    marks=("<tool_call>",),
+    readers=(_object("<tool_call>"),),
+    closers=("</tool_call>",),
+    forced_prefix="<tool_call>\n",
+)
+"""Of models whose template has none: `generic_tools.py` asks them for calls in it.
+
+No template is taken to have it: it is a part of `tags`, which reads as much.
+"""
+
+
 def _by_name(rows: Iterable[ToolFormat]) -> dict[str, ToolFormat]:
     return {row.name: row for row in rows}
 
 
-TOOL_FORMATS = _by_name(_ROWS)
+TOOL_FORMATS = _by_name((*_ROWS, GENERIC))
 """Every format, in the order in which detection tries them."""

@@ -73,6 +73,7 @@ _ENFORCED_FORMATS = frozenset(
 """Values of `format` that llguidance knows. By the specification a format is an
 annotation, and any other, such as OpenAPI's `int64` and `password`, stays one.
 """
+_DESCRIPTIVE_KEYWORDS = frozenset({"title", "description", "default", "examples"})
 _HINTS = frozenset({"discriminator"})
 """OpenAPI's, beside `oneOf`.
 
@@ -126,23 +127,95 @@ class Grammars:
                 f"The {what} has {len(text):,} characters.",
                 f"At most {MAX_CHARS:,} are possible.",
             )
-        try:
-            import llguidance  # noqa: PLC0415  optional
-        except ImportError as missing:
-            raise GrammarError(
-                "Grammars and JSON Schemas need one more package: llguidance.",
-                "Install it: pip install 'localspec[serve]'",
-            ) from missing
+        _check_package()
         with _translate_errors(what):
-            if self._tokenizer is None:
-                self._tokenizer = _make_tokenizer(self._vocabulary)
+            tokenizer = self._set_up()
             if grammar:
-                compiled = llguidance.LLMatcher.grammar_from_lark(gbnf_to_lark(grammar))
+                compiled = lark_to_grammar(gbnf_to_lark(grammar))
             else:
                 compiled = _compile_schema(json_schema)
-            matcher = make_matcher(self._tokenizer, compiled)
+            matcher = make_matcher(tokenizer, compiled)
             _check_state(matcher, what)
         return LlguidanceState(matcher)
+
+    def start_call(
+        self, schemas: Mapping[str, Any], before: str, after: str
+    ) -> GrammarState:
+        """The state before one call of a tool: an object between two texts.
+
+        `schemas` has the JSON Schema of each tool's arguments, by its name. Clients offer
+        tools whose schema this package cannot compile; their arguments may be any object,
+        because the request would fail otherwise, and with it each request of an agent.
+        """
+        _check_package()
+        usable: dict[str, str] = {}
+        for name, schema in schemas.items():
+            usable[name] = self._inline_schema(schema)
+        any_object = dict.fromkeys(schemas, _ANY_OBJECT)
+        with _translate_errors(_TOOLS):
+            for rules in (usable, any_object):
+                compiled = lark_to_grammar(_write_calls(rules, before, after))
+                matcher = make_matcher(self._set_up(), compiled)
+                if not matcher.is_error():
+                    break
+            _check_state(matcher, _TOOLS)
+        return LlguidanceState(matcher)
+
+    def _set_up(self) -> llguidance.LLTokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = _make_tokenizer(self._vocabulary)
+        return self._tokenizer
+
+    def _inline_schema(self, schema: Any) -> str:
+        """A schema as a grammar can contain it; that of any object if it is of no use."""
+        try:
+            text = json.dumps(_change_schemas(schema, _drop_annotations))
+            if len(text) > MAX_CHARS:
+                return _ANY_OBJECT
+            with _translate_errors("JSON Schema"):
+                complete = _checked_schema(text)
+                matcher = make_matcher(self._set_up(), schema_to_grammar(complete))
+                _check_state(matcher)
+        except (GrammarError, RecursionError, ValueError):
+            return _ANY_OBJECT
+        return json.dumps({**json.loads(complete), "x-guidance": _SCHEMA_OPTIONS})
+
+
+_TOOLS = "grammar of the tools"
+_ANY_OBJECT = json.dumps({"type": "object", "x-guidance": _SCHEMA_OPTIONS})
+
+
+def _write_calls(rules: Mapping[str, str], before: str, after: str) -> str:
+    """In llguidance's Lark: a call of one of the tools whose schemas are `rules`.
+
+    Each schema is a rule of its own, so that its `$ref`s begin at its own root.
+    """
+    calls: list[str] = []
+    lines: list[str] = []
+    for i, (name, schema) in enumerate(rules.items()):
+        quoted = json.dumps(name, ensure_ascii=False)
+        head = json.dumps(f'{{"name": {quoted}, "arguments": ', ensure_ascii=False)
+        calls.append(f"{head} arguments{i}")
+        lines.append(f"arguments{i}: %json {schema}")
+    choice = " | ".join(calls)
+    whole = f'start: {json.dumps(before)} ({choice}) "}}" {json.dumps(after)}'
+    return "\n".join([whole, *lines])
+
+
+def _check_package() -> None:
+    try:
+        import llguidance  # noqa: F401, PLC0415  optional
+    except ImportError as missing:
+        raise GrammarError(
+            "Grammars and JSON Schemas need one more package: llguidance.",
+            "Install it: pip install 'localspec[serve]'",
+        ) from missing
+
+
+def lark_to_grammar(lark: str) -> str:
+    import llguidance  # noqa: PLC0415  optional
+
+    return str(llguidance.LLMatcher.grammar_from_lark(lark))
 
 
 def schema_to_grammar(schema: str) -> str:
@@ -169,7 +242,14 @@ def check_outlines(outlines: Iterable[str]) -> None:
 
 
 def _compile_schema(text: str) -> str:
-    """What may take much time or memory is tried in a process of its own first."""
+    return schema_to_grammar(_checked_schema(text))
+
+
+def _checked_schema(text: str) -> str:
+    """The schema as it is compiled.
+
+    What may take much time or memory is tried in a process of its own first.
+    """
     schema = _read_schema(text)
     complete = json.dumps(schema)
     outlines = _outline_alternatives(schema)
@@ -178,7 +258,7 @@ def _compile_schema(text: str) -> str:
         check_outlines(outlines)
     if has_long_outlines or _has_merged_parts(schema):
         _check_in_child(complete, compares_alternatives=has_long_outlines)
-    return schema_to_grammar(complete)
+    return complete
 
 
 def _outline_alternatives(schema: Any) -> list[str]:
@@ -324,6 +404,13 @@ def _is_enforced_format(value: object) -> bool:
     return isinstance(value, str) and value in _ENFORCED_FORMATS
 
 
+def _drop_annotations(schema: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is only said about the values: it is long, and known already."""
+    return {
+        key: value for key, value in schema.items() if key not in _DESCRIPTIVE_KEYWORDS
+    }
+
+
 def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
     """Allow no more properties than an object names, unless it says otherwise."""
     if "properties" not in schema:
@@ -392,7 +479,9 @@ class LlguidanceState:
         self._mask: NDArray[np.bool_] | None = None
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        if self._mask is None and len(tokens) <= _MAX_LAZY:
+        # Behind a complete text a token that is tested alone is refused, also the end.
+        is_tested_alone = len(tokens) <= _MAX_LAZY and not self._matcher.is_stopped()
+        if self._mask is None and is_tested_alone:
             with _translate_errors("grammar"):
                 counts = [
                     self._matcher.validate_tokens([token]) for token in tokens.tolist()

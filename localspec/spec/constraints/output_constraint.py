@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from localspec.spec.constraints.answer_start import AnswerStart
+from localspec.spec.constraints.tool_call_text import TextBetweenCalls, ToolCallText
 from localspec.spec.prefix_cache import common_prefix_length
 from localspec.spec.protocols import Draft, GrammarState
 from localspec.spec.sampling import NoAllowedTokenError, one_hot
@@ -114,15 +115,20 @@ class OutputConstraint:
         """The next state.
 
         Before the answer's body a text may hold what a draft may not: the tokens that
-        end a thinking part are given, and so are those of a resumed answer.
+        end a thinking part are given, and so are those of a resumed answer. One with
+        tools may have been begun by the client.
         """
-        may_differ = isinstance(state, AnswerStart) and not is_draft
+        may_differ = isinstance(state, _TOLERANT_STATES) and not is_draft
         is_allowed = may_differ or _is_free(state) or state.allows(np.array([token]))[0]
         if not is_allowed:
             raise NoAllowedTokenError("The grammar does not allow the text so far.")
         return state.advance(token)
 
 
+_TOLERANT_STATES = (AnswerStart, TextBetweenCalls, ToolCallText)
+"""States that go on after a token which they do not allow."""
+
+
 def _is_free(state: GrammarState) -> bool:
-    """Whether a state is one of thinking, or of a tool call."""
-    return isinstance(state, AnswerStart) and state.is_free
+    """Whether any token may follow: in thinking, in a tool call, or outside of calls."""
+    return isinstance(state, AnswerStart | TextBetweenCalls) and state.is_free
