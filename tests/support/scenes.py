@@ -294,7 +294,7 @@ async def streaming(pilot: Pilot[Any]) -> None:
 def shown_tokens(screen: ChatScreen) -> int:
     """Tokens of the last answer on the screen."""
     turns = screen.transcript.turns
-    return len(turns[-1].token_text.tokens) if turns else 0
+    return len(turns[-1].text.token_text.tokens) if turns else 0
 
 
 async def failed(pilot: Pilot[Any]) -> None:

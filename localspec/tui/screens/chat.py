@@ -626,7 +626,7 @@ class ChatScreen(Screen[None]):
         prompt = turns[number].question
         if not self.session.completes_text:
             prompt += "\n\n"
-        rounds = self.transcript.turns[number].scored_rounds
+        rounds = self.transcript.turns[number].text.scored_rounds
         self.app.post_message(ShowReplay(prompt, rounds))
 
     # --- keys: copying and scrolling

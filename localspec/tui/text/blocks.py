@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -136,6 +137,117 @@ class BlockStack:
     def top_of(self, block: TextBlock) -> int:
         """The first line of a block, at the width of the last `height`."""
         return self._tops[self.blocks.index(block)]
+
+
+class DeferredBlock(ABC):
+    """A block that is costly to wrap: until it is seen, its height is an estimate."""
+
+    @abstractmethod
+    def estimate_height(self, width: int) -> int:
+        """At least one line; must cost next to nothing."""
+
+    @abstractmethod
+    def height(self, width: int) -> int: ...
+
+    @abstractmethod
+    def line(self, y: int, styles: StyleMap) -> Sequence[Segment]: ...
+
+    @abstractmethod
+    def source_map(self, y: int) -> SourceMap: ...
+
+
+class ScrolledStack:
+    """Blocks of which the deferred ones are wrapped when they come into view.
+
+    A chat of 2,000 turns in a window of 30 lines wraps its last three turns. The
+    heights of the others are estimates. When the reader pages up, the next three are
+    wrapped, and the lines below them get other numbers: `tops` has them.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[TextBlock | DeferredBlock] = []
+        # The first line of each block, and the number of lines. Each change makes a new
+        # list, so that an old one can be compared with it.
+        self.tops: list[int] = [0]
+        self._width = 0
+        self._heights: dict[TextBlock | DeferredBlock, int] = {}
+        self._wrapped: set[TextBlock | DeferredBlock] = set()
+
+    @property
+    def height(self) -> int:
+        return self.tops[-1]
+
+    def forget(self, block: TextBlock | DeferredBlock) -> None:
+        """Wraps a block again when it is seen; until then its height stays."""
+        self._wrapped.discard(block)
+
+    def forget_all(self) -> None:
+        self._wrapped.clear()
+
+    def lay_out(self, width: int) -> None:
+        """Must be called after the blocks or their text have changed."""
+        if width != self._width:
+            self._width = width
+            self._heights.clear()
+            self._wrapped.clear()
+        heights: dict[TextBlock | DeferredBlock, int] = {}
+        for block in self.blocks:
+            if not isinstance(block, DeferredBlock):
+                heights[block] = block.height(width)
+            elif block in self._heights:
+                heights[block] = self._heights[block]
+            else:
+                heights[block] = block.estimate_height(width)
+        self._heights = heights
+        self._wrapped &= heights.keys()
+        self._add_up()
+
+    def _add_up(self) -> None:
+        heights = [self._heights[block] for block in self.blocks]
+        self.tops = list(accumulate(heights, initial=0))
+
+    def find_unwrapped(self, top: int, bottom: int) -> list[int]:
+        """The indices of the deferred blocks between two lines that are not wrapped."""
+        found = []
+        first = max(0, bisect_right(self.tops, top) - 1)
+        for index in range(first, len(self.blocks)):
+            if self.tops[index] >= bottom:
+                break
+            block = self.blocks[index]
+            if isinstance(block, DeferredBlock) and block not in self._wrapped:
+                found.append(index)
+        return found
+
+    def wrap(self, index: int) -> None:
+        block = self.blocks[index]
+        self._heights[block] = block.height(self._width)
+        self._wrapped.add(block)
+        self._add_up()
+
+    def locate(self, y: int) -> tuple[int, int]:
+        """The block that has a line, and the number of the line within the block."""
+        index = max(0, bisect_right(self.tops, y) - 1)
+        return index, y - self.tops[index]
+
+    def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
+        """Nothing for a block that is not wrapped yet."""
+        index, y_within = self.locate(y)
+        if index >= len(self.blocks):
+            return []
+        block = self.blocks[index]
+        if isinstance(block, DeferredBlock) and block not in self._wrapped:
+            return []
+        return block.line(y_within, styles)
+
+    def source_map(self, y: int) -> SourceMap:
+        """Empty for a block that is not wrapped yet."""
+        index, y_within = self.locate(y)
+        if index >= len(self.blocks):
+            return SourceMap("", [""], y)
+        block = self.blocks[index]
+        if isinstance(block, DeferredBlock) and block not in self._wrapped:
+            return SourceMap("", [""], y)
+        return block.source_map(y_within).moved(self.tops[index])
 
 
 PREFIX_OWNER = -1  # `TextRun.owner` of the prefix, which is no token.

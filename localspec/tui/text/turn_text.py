@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -24,6 +24,7 @@ from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
     BlankLine,
     BlockStack,
+    DeferredBlock,
     Paragraph,
     StyleMap,
     TextBlock,
@@ -262,3 +263,39 @@ class TurnText:
     def line_of(self, token: int) -> int:
         """The first line of a token, at the width of the last `height`."""
         return self._stack.top_of(self.token_text) + self.token_text.line_of(token)
+
+
+class TranscriptTurn(DeferredBlock):
+    """A turn whose text is made when it is looked at for the first time.
+
+    Parsing a stored answer takes milliseconds, and a chat has thousands of them.
+    """
+
+    _N_FRAME_LINES = 6  # Blank lines, the two speakers and the like.
+
+    def __init__(self, turn: Turn, make_text: Callable[[], TurnText]) -> None:
+        self.turn_id = turn.id
+        question = truncate_question(turn.question)
+        self._n_characters = len(question) + len(turn.answer)
+        self._n_line_feeds = question.count("\n") + turn.answer.count("\n")
+        self._make_text = make_text
+        self.made_text: TurnText | None = None
+
+    @property
+    def text(self) -> TurnText:
+        if self.made_text is None:
+            self.made_text = self._make_text()
+        return self.made_text
+
+    def estimate_height(self, width: int) -> int:
+        n_lines = self._n_line_feeds + self._n_characters // width
+        return self._N_FRAME_LINES + n_lines
+
+    def height(self, width: int) -> int:
+        return self.text.height(width)
+
+    def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
+        return self.text.line(y, styles)
+
+    def source_map(self, y: int) -> SourceMap:
+        return self.text.source_map(y)

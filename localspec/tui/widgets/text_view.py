@@ -1,14 +1,18 @@
 """A scrolling view of text blocks that renders only the visible lines.
 
-It has no child widgets: a chat of a thousand turns would have thousands of them.
+It has no child widgets: a chat of a thousand turns would have thousands of them. What is
+not seen is not even wrapped, so that opening, paging and resizing cost a window's lines.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import groupby
 from operator import attrgetter
 from textwrap import dedent
+from typing import Any
 
+from msgspec import Struct
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -19,7 +23,12 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from localspec.tui.scheduling import set_reliable_timer
-from localspec.tui.text.blocks import TOKEN_CLASS_STYLES, BlockStack, TextBlock
+from localspec.tui.text.blocks import (
+    TOKEN_CLASS_STYLES,
+    DeferredBlock,
+    ScrolledStack,
+    TextBlock,
+)
 from localspec.tui.text.source_map import DrawnPlace
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
@@ -59,26 +68,56 @@ class FollowingView(ScrollView):
             self.vertical_scrollbar.position = self.scroll_y
 
 
+class ReadingPosition(Struct, frozen=True):
+    """A line of a block, and the row of the window that it is shown at.
+
+    The row may be outside of the window: negative after scrolling down.
+    """
+
+    block: int
+    line: int
+    row: int
+
+
 class TextView(FollowingView, can_focus=False):
     _MIN_MARGIN = 2  # Cells at the left and right; aligns the text with the title.
     COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
 
     def __init__(self, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self._blocks = BlockStack()
+        self._blocks = ScrolledStack()
         self._width = 0  # The width the text is wrapped to; 0: not yet.
+        self._is_moving = False  # While `_show` sets the scroll position.
         self._base_style = Style.null()
         self._text_styles: dict[str, Style] = {}
 
     @property
-    def blocks(self) -> list[TextBlock]:
+    def blocks(self) -> list[TextBlock | DeferredBlock]:
         return self._blocks.blocks
 
     def update_blocks(self) -> None:
         """Must be called after blocks or their text have changed."""
         if not self._width:
             return
-        size = Size(self.size.width, self._blocks.height(self._width))
+        position = self._reading_position()
+        self._blocks.lay_out(self._width)
+        self._show(position)
+
+    def _reading_position(self) -> ReadingPosition | None:
+        """What is at the top of the window; None while the end is followed."""
+        if self.following:
+            return None
+        block, line = self._blocks.locate(round(self.scroll_y))
+        return ReadingPosition(block, line, row=0)
+
+    def _show(self, position: ReadingPosition | None) -> None:
+        """Moves a position, or the end, into view, and wraps what is seen around it."""
+        old_tops = self._blocks.tops
+        top = self._wrap_window(position)
+        self._move_selection(old_tops)
+        size = Size(self.size.width, self._blocks.height)
+        was_moving = self._is_moving
+        self._is_moving = True
         needs_scrollbar = size.height > self.container_size.height
         if needs_scrollbar != self.show_vertical_scrollbar:
             self.virtual_size = size
@@ -86,31 +125,134 @@ class TextView(FollowingView, can_focus=False):
         elif size != self.virtual_size:
             self.set_reactive(TextView.virtual_size, size)
             self._scroll_update(size)
-        if self.following:
+        if position is None:
             self.follow_end()
+        else:
+            self.scroll_target_y = top
+            self.scroll_y = top
+        self._is_moving = was_moving
         self.refresh()
 
-    def reveal_line(self, line: int) -> None:
-        """Scrolls as little as possible."""
-        last_top = line - self.size.height + 1
-        top = max(last_top, min(round(self.scroll_y), line))
-        self.scroll_to(y=top, animate=False, immediate=True, force=True)
+    def _wrap_window(self, position: ReadingPosition | None) -> int:
+        """Wraps every block in the window; returns the window's first line.
+
+        A block that is wrapped moves those below it, and so the window: hence the loop.
+        It ends, because each pass wraps one block more. The blocks next to the position
+        come first, so that none is wrapped in vain.
+        """
+        blocks = self._blocks
+        n_rows = self.container_size.height
+        while True:
+            top = max(0, blocks.height - n_rows)
+            if position is not None:
+                top = min(top, max(0, self._first_line(position)))
+            unwrapped = blocks.find_unwrapped(top, top + n_rows)
+            if not unwrapped:
+                return top
+            is_below_window = position is None or position.row > 0
+            blocks.wrap(unwrapped[-1 if is_below_window else 0])
+
+    def _first_line(self, position: ReadingPosition) -> int:
+        """The line at the top of a window that shows the position."""
+        tops = self._blocks.tops
+        block = min(position.block, len(tops) - 2)
+        if block < 0:
+            return 0
+        height = tops[block + 1] - tops[block]
+        return tops[block] + min(position.line, max(0, height - 1)) - position.row
+
+    def _move_selection(self, old_tops: list[int]) -> None:
+        """Keeps the selected text selected if the lines above it have changed."""
+        tops = self._blocks.tops
+        if tops is old_tops or len(tops) != len(old_tops):
+            return
+
+        def moved(offset: Offset) -> Offset:
+            block = max(0, bisect_right(old_tops, offset.y) - 1)
+            return Offset(offset.x, offset.y + tops[block] - old_tops[block])
+
+        selecting = self.screen._select_state
+        if selecting is not None and selecting.start.content_widget is self:
+            offset = selecting.start.content_offset
+            if offset is not None:
+                start = selecting.start._replace(content_offset=moved(offset))
+                self.screen._select_state = selecting._replace(start=start)
+        selection = self.text_selection
+        if selection is not None:
+            start_offset, end_offset = selection
+            shown = Selection(
+                moved(start_offset) if start_offset is not None else None,
+                moved(end_offset) if end_offset is not None else None,
+            )
+            self.screen.selections = {**self.screen.selections, self: shown}
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        if self._width and not self._is_moving:
+            self._show(self._scrolled_position(round(old_value), round(new_value)))
+        super().watch_scroll_y(old_value, self.scroll_y)
+
+    def _scrolled_position(self, old: int, new: int) -> ReadingPosition | None:
+        """Where scrolling leads, told by what was seen before if some of it still is.
+
+        A page up from line 900 shows what is 30 lines above that text, wherever the
+        wrapping of these lines will move it.
+        """
+        is_jump = abs(new - old) > self.container_size.height
+        if new >= self.max_scroll_y and (self.following or is_jump):
+            return None
+        if is_jump:
+            block, line = self._blocks.locate(new)
+            return ReadingPosition(block, line, row=0)
+        block, line = self._blocks.locate(old)
+        return ReadingPosition(block, line, row=old - new)
+
+    def scroll_to(self, *args: Any, **options: Any) -> None:
+        """Never animated: the numbers of the lines may change on the way."""
+        options["animate"] = False
+        super().scroll_to(*args, **options)
+
+    def show_line(self, block: int, line: int, row: int | None = None) -> None:
+        """Scrolls as little as possible, or to a row of the window."""
+        self._show(self._reading_position())
+        if row is None:
+            y = self._blocks.tops[block] + line
+            last_row = max(0, self.container_size.height - 1)
+            row = min(max(0, y - round(self.scroll_y)), last_row)
+        self._show(ReadingPosition(block, line, row))
+
+    def wrap_block(self, block: int) -> None:
+        """Wraps a block that need not be in the window."""
+        position = self._reading_position()
+        self._blocks.wrap(block)
+        self._show(position)
 
     def on_resize(self, event: events.Resize) -> None:
         if not self._width:
             self._rewrap()
         elif self._target_width() != self._width:
             set_reliable_timer(self, _RESIZE_DELAY, self._rewrap)
-        elif self.following:
-            self.follow_end()
+        else:
+            self._show(self._reading_position())
 
     def _target_width(self) -> int:
         return max(1, min(MAX_TEXT_WIDTH, self.size.width - 2 * self._MIN_MARGIN))
 
     def _rewrap(self) -> None:
-        if self._target_width() != self._width:
-            self._width = self._target_width()
+        """Wraps to the new width; the text at the top of the window stays there."""
+        if self._target_width() == self._width:
+            return
+        position = self._reading_position()
+        self._width = self._target_width()
+        if position is None:
             self.update_blocks()
+            return
+        block = min(position.block, len(self._blocks.blocks) - 1)
+        old_height = self._blocks.tops[block + 1] - self._blocks.tops[block]
+        self._blocks.lay_out(self._width)
+        self._blocks.wrap(block)
+        new_height = self._blocks.tops[block + 1] - self._blocks.tops[block]
+        line = position.line * new_height // max(1, old_height)
+        self._show(ReadingPosition(block, line, row=0))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._base_style = self.rich_style  # once per frame, not per line
@@ -165,6 +307,13 @@ class TextView(FollowingView, can_focus=False):
 
     @property
     def plain_text(self) -> str:
+        """The whole text, which is wrapped for this."""
+        for block in self._blocks.find_unwrapped(0, self._blocks.height):
+            self.wrap_block(block)
+        return self._wrapped_text()
+
+    def _wrapped_text(self) -> str:
+        """All lines; those of blocks that are not wrapped are blank."""
         lines: list[str] = []
         for y in range(self.virtual_size.height):
             segments = self._blocks.line(y, self.text_styles)
@@ -177,6 +326,7 @@ class TextView(FollowingView, can_focus=False):
 
         Lines are not broken where they are wrapped, and tabs are tabs.
         """
+        selection = self._wrap_selected(selection)
         height = self.virtual_size.height
         start = self._drawn_place(selection.start or Offset(0, 0))
         end = self._drawn_place(selection.end or Offset(0, height))
@@ -201,6 +351,22 @@ class TextView(FollowingView, can_focus=False):
     def _drawn_place(self, offset: Offset) -> DrawnPlace:
         """The place in the blocks of a character of the view, without the margin."""
         return DrawnPlace(offset.y, max(0, offset.x - len(self._left_margin)))
+
+    def _wrap_selected(self, selection: Selection) -> Selection:
+        """Wraps the selected blocks; returns where the selection is then."""
+        start = selection.start or Offset(0, 0)
+        first, line_of_start = self._blocks.locate(start.y)
+        end = selection.end
+        if end is None:
+            end = Offset(0, self._blocks.height)
+        last, line_of_end = self._blocks.locate(end.y)
+        for block in self._blocks.find_unwrapped(start.y, end.y + 1):
+            self.wrap_block(block)
+        tops = self._blocks.tops
+        moved_start = Offset(start.x, tops[first] + line_of_start)
+        if selection.end is None:
+            return Selection(moved_start, None)
+        return Selection(moved_start, Offset(end.x, tops[last] + line_of_end))
 
     @property
     def _left_margin(self) -> str:

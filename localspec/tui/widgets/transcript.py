@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 
 from rich.cells import set_cell_size
@@ -19,7 +20,7 @@ from textual.widgets import Static
 
 from localspec.chat import examples
 from localspec.chat.answer import AnswerDelta
-from localspec.chat.conversation import Turn
+from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
@@ -31,9 +32,14 @@ from localspec.tui.notices import screen_hint
 from localspec.tui.scheduling import LatestOnlyWorker
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
 from localspec.tui.text.markdown import MarkdownText, SegmentLine, UncolouredBlock
-from localspec.tui.text.turn_text import Speaker, TurnText, format_end_reason
+from localspec.tui.text.turn_text import (
+    Speaker,
+    TranscriptTurn,
+    TurnText,
+    format_end_reason,
+)
 from localspec.tui.themes import MarkdownStyle
-from localspec.tui.widgets.text_view import TextView
+from localspec.tui.widgets.text_view import ReadingPosition, TextView
 
 _URL = re.compile(r"https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]}]")
 
@@ -61,7 +67,7 @@ class Transcript(TextView, can_focus=False):
 
     def __init__(self, *, show_marks: bool) -> None:
         super().__init__()
-        self.turns: list[TurnText] = []
+        self.turns: list[TranscriptTurn] = []
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
         self._colour_worker = LatestOnlyWorker("colours")
@@ -74,9 +80,15 @@ class Transcript(TextView, can_focus=False):
         self.app.theme_changed_signal.subscribe(self, self._restyle)
 
     def _restyle(self, _: object) -> None:
-        for turn in self.turns:
-            turn.markdown.restyle(self._markdown_style)
+        for text in self._made_texts():
+            text.markdown.restyle(self._markdown_style)
+        self._blocks.forget_all()
         self._rebuild_blocks()
+
+    def _made_texts(self) -> list[TurnText]:
+        """The texts of the turns that were seen; the others are made as is wanted then."""
+        texts = [turn.made_text for turn in self.turns]
+        return [text for text in texts if text is not None]
 
     @property
     def _markdown_style(self) -> MarkdownStyle:
@@ -86,11 +98,11 @@ class Transcript(TextView, can_focus=False):
         self._blocks.blocks = [*self.turns, *self._error_blocks]
         self.update_blocks()
 
-    def update_blocks(self) -> None:
-        super().update_blocks()
-        for turn in self.turns:
-            found = turn.markdown.take_uncoloured()
-            self._uncoloured += [(turn.markdown, block) for block in found]
+    def _show(self, position: ReadingPosition | None) -> None:
+        super()._show(position)
+        for text in self._made_texts():
+            found = text.markdown.take_uncoloured()
+            self._uncoloured += [(text.markdown, block) for block in found]
         if self._uncoloured:
             self._colour_worker.submit(self._colour_code)
 
@@ -112,54 +124,75 @@ class Transcript(TextView, can_focus=False):
 
     def show_session(self, session: ChatSession) -> None:
         self.clear_turns()
+        if not session.conversation.turns:
+            return
+        markers = session.thinking_markers
+
+        def make_text(
+            turn: Turn, speaker: Speaker, conversation: Conversation
+        ) -> TurnText:
+            text = self._make_text(turn, speaker, conversation)
+            text.show_stored(turn, markers)
+            text.finish(format_end_reason(turn, None))
+            return text
+
         for turn in session.conversation.turns:
-            self.add_turn(session, turn)
-            self.turns[-1].show_stored(turn, session.thinking_markers)
-            self.finish_answer(format_end_reason(turn, None))
-
-    def add_turn(self, session: ChatSession, turn: Turn) -> None:
-        """Appends a turn, and follows the end again.
-
-        Until a model is loaded, it is formatted as a chat model's.
-        """
-        speaker = Speaker(turn.model or session.model_name, session.completes_text)
-        branch = session.conversation.format_branch(turn.id)
-        text = TurnText(turn, speaker, self._markdown_style, branch)
-        text.show_tokens(self.token_view, self.show_marks)
-        text.set_thinking_unfolded(self.thinking_unfolded)
-        self.turns.append(text)
+            speaker = _speaker(session, turn)
+            make = partial(make_text, turn, speaker, session.conversation)
+            self.turns.append(TranscriptTurn(turn, make))
         self._rebuild_blocks()
         self.follow_end()
 
-    def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
-        self.turns[-1].add_deltas(deltas)
+    def add_turn(self, session: ChatSession, turn: Turn) -> None:
+        """Appends a turn, and follows the end again."""
+        speaker = _speaker(session, turn)
+        make = partial(self._make_text, turn, speaker, session.conversation)
+        self.turns.append(TranscriptTurn(turn, make))
         self._rebuild_blocks()
+        self.follow_end()
+
+    def _make_text(
+        self, turn: Turn, speaker: Speaker, conversation: Conversation
+    ) -> TurnText:
+        branch = conversation.format_branch(turn.id)
+        text = TurnText(turn, speaker, self._markdown_style, branch)
+        text.show_tokens(self.token_view, self.show_marks)
+        text.set_thinking_unfolded(self.thinking_unfolded)
+        return text
+
+    def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
+        self.turns[-1].text.add_deltas(deltas)
+        self._update_last_turn()
 
     def finish_answer(self, note: str) -> None:
-        self.turns[-1].finish(note)
-        self._rebuild_blocks()
+        self.turns[-1].text.finish(note)
+        self._update_last_turn()
+
+    def _update_last_turn(self) -> None:
+        self._blocks.forget(self.turns[-1])
+        self.update_blocks()
 
     def show_match(self, found: SearchHit) -> None:
         """Scrolls to the first line of the turn that has one of the words."""
-        for turn in self.turns:
+        for index, turn in enumerate(self.turns):
             if turn.turn_id == found.turn:
+                self.wrap_block(index)
                 line = self._find_line(turn, found.terms)
-                self.scroll_to(y=max(0, line), animate=False, force=True)
+                self.show_line(index, line, row=2 if line else 0)
                 return
 
-    def _find_line(self, turn: TurnText, terms: Sequence[str]) -> int:
-        """Two lines above the first with one of the terms, else the top of the turn."""
-        top = self._blocks.top_of(turn)
-        bottom = top + turn.height(self._width)
-        lines = self.plain_text.lower().split("\n")
-        for number, line in enumerate(lines[top:bottom], top):
+    def _find_line(self, turn: TranscriptTurn, terms: Sequence[str]) -> int:
+        """The first line of the turn with one of the terms; else 0."""
+        for number in range(turn.height(self._width)):
+            segments = turn.line(number, self.text_styles)
+            line = "".join(segment.text for segment in segments).lower()
             if any(term in line for term in terms):
-                return number - 2
-        return top
+                return number
+        return 0
 
     def set_note(self, text: str) -> None:
-        self.turns[-1].set_note(text)
-        self._rebuild_blocks()
+        self.turns[-1].text.set_note(text)
+        self._update_last_turn()
 
     def remove_last_turn(self) -> None:
         self.turns.pop()
@@ -206,15 +239,17 @@ class Transcript(TextView, can_focus=False):
             self.deactivate_cursor()
 
     def _restyle_turns(self) -> None:
-        for turn in self.turns:
-            turn.show_tokens(self.token_view, self.show_marks)
+        for text in self._made_texts():
+            text.show_tokens(self.token_view, self.show_marks)
+        self._blocks.forget_all()
         self._rebuild_blocks()
 
     def show_thinking(self, shown: bool) -> None:
         if shown != self.thinking_unfolded:
             self.thinking_unfolded = shown
-            for turn in self.turns:
-                turn.set_thinking_unfolded(shown)
+            for text in self._made_texts():
+                text.set_thinking_unfolded(shown)
+            self._blocks.forget_all()
             self._rebuild_blocks()
 
     def on_click(self, event: events.Click) -> None:
@@ -244,7 +279,7 @@ class Transcript(TextView, can_focus=False):
         self.can_focus = True
         self.screen.set_focus(self)  # at once: arrow keys may follow immediately
         if self._cursor_turn is None and self.turns:
-            tokens = self.turns[-1].token_text.tokens
+            tokens = self.turns[-1].text.token_text.tokens
             with_text = [index for index, token in enumerate(tokens) if token.text]
             last = with_text[-1] if with_text else -1
             self._move_cursor(len(self.turns) - 1, last)
@@ -254,7 +289,7 @@ class Transcript(TextView, can_focus=False):
     def deactivate_cursor(self) -> None:
         self.can_focus = False
         if self._cursor_turn is not None:
-            self.turns[self._cursor_turn].token_text.cursor = None
+            self.turns[self._cursor_turn].text.token_text.cursor = None
         self._cursor_turn = None
         self.refresh()
         self.post_message(self.TokenSelected(None, None))
@@ -263,34 +298,34 @@ class Transcript(TextView, can_focus=False):
         """Moves to a token of a turn (-1: its last), if there is such a turn."""
         if not 0 <= turn_index < len(self.turns):
             return
-        turn = self.turns[turn_index]
+        turn = self.turns[turn_index].text
         tokens = turn.token_text.tokens
         if not tokens:
             return
         if self._cursor_turn is not None:
-            self.turns[self._cursor_turn].token_text.cursor = None
+            self.turns[self._cursor_turn].text.token_text.cursor = None
         position = token_index % len(tokens)
         self._cursor_turn = turn_index
         turn.token_text.cursor = position
-        self.reveal_line(self._blocks.top_of(turn) + turn.line_of(position))
-        self.refresh()
+        self.wrap_block(turn_index)
+        self.show_line(turn_index, turn.line_of(position))
         self.post_message(self.TokenSelected(tokens[position], turn.round_of(position)))
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
         """Adds probabilities to the last answer, and updates the selected token."""
         if not self.turns:
             return
-        self.turns[-1].set_logprobs(token_logprobs)
+        self.turns[-1].text.set_logprobs(token_logprobs)
         index = self._cursor_turn
         if index is not None:
-            self._move_cursor(index, self.turns[index].token_text.cursor or 0)
+            self._move_cursor(index, self.turns[index].text.token_text.cursor or 0)
 
     def action_walk(self, by: int) -> None:
         """To the next or previous token, also across answers."""
         if self._cursor_turn is None:
             self._move_cursor(len(self.turns) - 1, -1)
             return
-        text = self.turns[self._cursor_turn].token_text
+        text = self.turns[self._cursor_turn].text.token_text
         position = text.cursor or 0
         position += by
         if 0 <= position < len(text.tokens):
@@ -303,7 +338,7 @@ class Transcript(TextView, can_focus=False):
         if self._cursor_turn is None:
             self._move_cursor(len(self.turns) - 1, -1)
             return
-        turn = self.turns[self._cursor_turn]
+        turn = self.turns[self._cursor_turn].text
         cursor = turn.token_text.cursor or 0
         # Rounds of 3, 1 and 4 tokens start at 0, 3 and 4; a next one would at 8.
         lengths = [len(round_.tokens) for round_ in turn.rounds]
@@ -341,6 +376,11 @@ class Transcript(TextView, can_focus=False):
     def action_leave(self) -> None:
         self.deactivate_cursor()
         self.post_message(self.TokenViewLeft())
+
+
+def _speaker(session: ChatSession, turn: Turn) -> Speaker:
+    """Until a model is loaded, a turn is formatted as a chat model's."""
+    return Speaker(turn.model or session.model_name, session.completes_text)
 
 
 def _address_at(line: str, column: int) -> str:

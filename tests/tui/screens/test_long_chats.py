@@ -1,0 +1,194 @@
+"""A chat of any length costs what is seen of it: turns are counted, not seconds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+
+import pytest
+from textual.geometry import Offset
+from textual.selection import Selection
+
+from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit
+from localspec.chat.session import ChatSession
+from localspec.tui.app import LocalspecApp
+from localspec.tui.app_options import AppOptions
+from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.text.turn_text import TurnText
+from tests.chat import saved_chats
+from tests.support.app_driver import AppDriver, said
+from tests.support.scenes import PAIR
+from tests.support.scripted_engine import Opening, ScriptedEngine
+
+N_TURNS = 2_000
+# Turns in a window of 30 lines, each of which has at least six, and one cut at each edge.
+TURNS_IN_WINDOW = 7
+
+
+def answer_of(number: int) -> str:
+    """Of different heights, so that an estimate is wrong for most of them."""
+    words = "some words that wrap " * (number * 7 % 40)
+    code = f"```python\nprint({number})\n```\n\n" * (number % 3)
+    return f"**Answer** {number}\n\n{code}{words}"
+
+
+class RenderCounter:
+    """The turns whose text was made, and how often the text of one was wrapped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.n_wrapped = 0
+        wrap = TurnText.height
+
+        def counted(text: TurnText, width: int) -> int:
+            self.n_wrapped += 1
+            return wrap(text, width)
+
+        monkeypatch.setattr(TurnText, "height", counted)
+
+    def take(self) -> int:
+        count = self.n_wrapped
+        self.n_wrapped = 0
+        return count
+
+
+@pytest.fixture
+def renders(monkeypatch: pytest.MonkeyPatch) -> RenderCounter:
+    return RenderCounter(monkeypatch)
+
+
+@asynccontextmanager
+async def open_long_chat(n_turns: int = N_TURNS) -> AsyncIterator[AppDriver]:
+    with closing(ChatHistory.open()) as history:
+        saved_chats.put(
+            history, *[(f"question {n}?", answer_of(n)) for n in range(n_turns)]
+        )
+        saved = history.load_chat(1)
+    session = ChatSession(PAIR, 1, saved_chat=saved)
+    runner = EngineRunner(Opening([ScriptedEngine(said)]))
+    options = AppOptions(seed=1)
+    app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
+    async with app.run_test(size=(100, 30)) as pilot:
+        driver = AppDriver(pilot)
+        await driver.until("ready")
+        yield driver
+
+
+def visible_text(driver: AppDriver) -> list[str]:
+    """The lines of the transcript's window."""
+    transcript = driver.screen.transcript
+    lines = [transcript.render_line(y).text for y in range(transcript.size.height)]
+    return [line.strip() for line in lines]
+
+
+async def test_opening_paging_and_resizing_wrap_the_turns_that_are_seen(
+    renders: RenderCounter,
+) -> None:
+    async with open_long_chat() as driver:
+        assert len(driver.screen.transcript.turns) == N_TURNS
+        assert renders.take() <= 4 * TURNS_IN_WINDOW  # twice, with margins
+        assert f"**Answer** {N_TURNS - 1}".replace("*", "") in driver.shown
+
+        for keys in (
+            "pageup", "pageup", "ctrl+home", "pagedown", "ctrl+end", "f2", "f2", "f3",
+            "f3",
+        ):  # fmt: skip
+            await driver.press(keys)
+            assert renders.take() <= 4 * TURNS_IN_WINDOW, keys
+
+        await driver.pilot.resize_terminal(60, 20)
+        await driver.wait(lambda: driver.screen.transcript._width < 60)
+        await driver.pilot.pause()
+        assert renders.take() <= 4 * TURNS_IN_WINDOW
+        made = [turn for turn in driver.screen.transcript.turns if turn.made_text]
+        assert len(made) <= 6 * TURNS_IN_WINDOW
+
+
+async def test_an_answer_in_a_long_chat_wraps_no_turn_above_the_window(
+    renders: RenderCounter,
+) -> None:
+    async with open_long_chat(200) as driver:
+        transcript = driver.screen.transcript
+        await driver.send("next")
+        made = [turn for turn in transcript.turns if turn.made_text]
+        assert len(made) <= 2 * TURNS_IN_WINDOW
+        assert "hello." in driver.shown
+
+
+async def test_paging_shows_every_line_once_whatever_the_estimates_were() -> None:
+    """The pages, laid below each other, are the whole text: none skips, none repeats."""
+    async with open_long_chat(40) as driver:
+        transcript = driver.screen.transcript
+        await driver.press("ctrl+home")
+        pages = visible_text(driver)
+        while not transcript.following:
+            top = round(transcript.scroll_y)
+            await driver.press("pagedown")
+            n_new = round(transcript.scroll_y) - top
+            assert n_new > 0
+            pages += visible_text(driver)[-n_new:]
+        whole = [line.strip() for line in transcript.plain_text.split("\n")]
+        assert pages == whole
+
+
+async def test_paging_up_through_turns_that_were_never_seen_skips_no_line() -> None:
+    async with open_long_chat(40) as driver:
+        transcript = driver.screen.transcript
+        pages = visible_text(driver)
+        above = visible_text(driver)
+        while transcript.scroll_y > 0:
+            first_seen = above
+            await driver.press("pageup")
+            above = visible_text(driver)
+            if transcript.scroll_y > 0:
+                pages = above + pages
+            else:  # The last page up is a part of one: it overlaps the page before.
+                whole = [line.strip() for line in transcript.plain_text.split("\n")]
+                n_new = len(whole) - len(pages)
+                assert above[n_new:] == first_seen[: len(above) - n_new]
+                pages = above[:n_new] + pages
+        assert pages == [line.strip() for line in transcript.plain_text.split("\n")]
+
+
+async def test_a_resize_keeps_the_turn_that_is_read_at_the_top() -> None:
+    async with open_long_chat(200) as driver:
+        transcript = driver.screen.transcript
+        await driver.press("ctrl+home", *["pagedown"] * 4)
+        block, _ = transcript._blocks.locate(round(transcript.scroll_y))
+        for width in (60, 120, 80):
+            await driver.pilot.resize_terminal(width, 30)
+            await driver.wait(lambda: transcript._target_width() == transcript._width)
+            await driver.pilot.pause()
+            shown, _ = transcript._blocks.locate(round(transcript.scroll_y))
+            assert shown == block
+
+
+async def test_a_hit_in_a_turn_that_was_never_seen_is_shown(
+    renders: RenderCounter,
+) -> None:
+    async with open_long_chat() as driver:
+        transcript = driver.screen.transcript
+        turn = transcript.turns[700]
+        entry = ChatListEntry(1, "", saved_chats.PAIR, N_TURNS, 0.0, 0.0)
+        renders.take()
+        hit = SearchHit(entry, turn.turn_id, "", ("question 700?",))
+        transcript.show_match(hit)
+        await driver.sees("question 700?")
+        assert renders.take() <= 4 * TURNS_IN_WINDOW
+
+
+async def test_marked_text_stays_marked_when_turns_above_it_are_wrapped() -> None:
+    async with open_long_chat(40) as driver:
+        transcript = driver.screen.transcript
+        top = round(transcript.scroll_y)
+        lines = visible_text(driver)
+        row = next(y for y, line in enumerate(lines) if line.startswith("question"))
+        start = Offset(0, top + row)
+        marked = Selection(start, Offset(40, top + row))
+        driver.screen.selections = {transcript: marked}
+        await driver.press("pageup", "pageup", "pageup")
+        selection = transcript.text_selection
+        assert selection is not None
+        found = transcript.get_selection(selection)
+        assert found is not None
+        assert found[0].strip() == lines[row]
