@@ -29,7 +29,7 @@ else:
     import fcntl
 
 import builds
-from compiler import as_root, require_compiler
+from compiler import as_root, compiler_needed, has_compiler, require_compiler
 from progress import COMPILE_CORE_SECONDS, clock, compile_note, progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,8 +77,18 @@ def python_for(*extras: str, venv: Venv | None = None) -> str:
         say("interrupted; the next run resumes the installation")
         raise SystemExit(*stopped.args or (130,)) from None
     except OSError as problem:
+        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise SystemExit(read_only_note(venv)) from None
         raise SystemExit(f"localspec: cannot prepare {venv.home}: {problem}") from None
     return str(venv.python)
+
+
+def read_only_note(venv: Venv) -> str:
+    return (
+        f"localspec: {venv.root} cannot be written, and {venv.home.name} belongs there. "
+        f"Copy the folder to one of your own, or install the command:  "
+        f"pipx install '{venv.root}[starter,serve]'"
+    )
 
 
 def exec_command(command: list[str]) -> None:
@@ -258,9 +268,68 @@ def run_logged(venv: Venv, command: Sequence[str]) -> None:
     Raises SystemExit then.
     """
     if call_logged(venv, command):
-        for line in log_text(venv.log).splitlines()[-LOG_LINES_SHOWN:]:
+        log = log_text(venv.log)
+        reason = explain_failure(log, os.environ)
+        if reason:
+            raise SystemExit(f"localspec: {reason}  The full log is {venv.log}")
+        for line in log.splitlines()[-LOG_LINES_SHOWN:]:
             print(line[:LOG_COLUMNS_SHOWN], file=sys.stderr)
         raise SystemExit(f"localspec: installation failed; the full log is {venv.log}")
+
+
+UNREACHABLE = (
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "nodename nor servname",
+    "getaddrinfo failed",
+    "Network is unreachable",
+    "Connection refused",
+    "NewConnectionError",
+    "dns error",
+    "Failed to fetch",
+    "error sending request",
+)
+NOT_FOUND = (
+    "No matching distribution found",
+    "Could not find a version",
+    "No solution found",
+    "was not found in the provided package locations",
+)
+INDEX_VARIABLES = (
+    "PIP_NO_INDEX",
+    "UV_NO_INDEX",
+    "UV_OFFLINE",
+    "PIP_INDEX_URL",
+    "UV_INDEX_URL",
+    "UV_DEFAULT_INDEX",
+)
+"""Variables that keep pip or uv away from the Python package index."""
+COMPILING_FAILED = (
+    "CMAKE_CXX_COMPILER",
+    "CMAKE_C_COMPILER",
+    "No CMAKE_",
+    "CMake Error",
+    "Failed building wheel for llama",
+    "Failed to build `llama",
+)
+
+
+def explain_failure(log: str, environ: Mapping[str, str]) -> str:
+    """What to do about a failed installation, as one sentence; empty if it is unknown."""
+    if not has_compiler() and any(text in log for text in COMPILING_FAILED):
+        return compiler_needed()
+    is_unreachable = any(text in log for text in UNREACHABLE)
+    if not is_unreachable and not any(text in log for text in NOT_FOUND):
+        return ""
+    for name in INDEX_VARIABLES:
+        if environ.get(name):
+            return (
+                f"Packages cannot be fetched, because {name} is set: unset it, or name "
+                "a folder that has them in PIP_FIND_LINKS (for uv: UV_FIND_LINKS)."
+            )
+    if is_unreachable:
+        return "The package index cannot be reached: go online, and start it again."
+    return ""
 
 
 def call_logged(

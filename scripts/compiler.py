@@ -28,20 +28,24 @@ WHEEL_SOURCES = (
     "UV_FIND_LINKS",
     "UV_EXTRA_INDEX_URL",
 )
-"""If one of these is set, it may provide a prebuilt llama-cpp-python."""
+"""If one of these is set, it may provide a prebuilt llama-cpp-python: without a compiler
+the installation is tried, and its failure is explained.
+"""
 
 
 def require_compiler() -> None:
     if has_compiler() or any(os.environ.get(name) for name in WHEEL_SOURCES):
         return
+    raise SystemExit(f"localspec: {compiler_needed()}")
+
+
+def compiler_needed() -> str:
     try:
         release = platform.freedesktop_os_release()
     except OSError:
         release = {}
     hint = compiler_hint(platform.system(), release)
-    raise SystemExit(
-        f"localspec: llama.cpp must be compiled. Install a C++ compiler:  {hint}"
-    )
+    return f"llama.cpp must be compiled. Install a C++ compiler:  {hint}"
 
 
 def has_compiler() -> bool:

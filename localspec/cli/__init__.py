@@ -15,7 +15,7 @@ try:
     import click
     from click.shell_completion import CompletionItem
 except ImportError as missing:  # too early for _print_error
-    sys.exit(f"localspec: {missing}.\n  Install localspec again: pip install localspec")
+    sys.exit(f"localspec: {missing}.\n  Install localspec again, as it was installed.")
 
 from localspec import __version__, command_table, errors, extras
 from localspec.cli import global_options, terminal
@@ -185,8 +185,8 @@ def _explain(error: Exception) -> errors.LocalspecError:
     """
     if isinstance(error, ImportError):
         what = f"A package that localspec needs cannot be imported: {error}."
-        install = f"{sys.executable} -m pip install --force-reinstall localspec"
-        return errors.LocalspecError(what, f"Install localspec again: {install}")
+        hint = "Install localspec again, as it was installed."
+        return errors.LocalspecError(what, hint)
     if not isinstance(error, OSError):
         what = f"Internal error: {type(error).__name__}: {error}"
         hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."

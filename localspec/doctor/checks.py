@@ -23,6 +23,7 @@ from localspec import (
     config,
     draft_kinds,
     extras,
+    install_hints,
     paths,
     sqlite_damage,
 )
@@ -69,7 +70,8 @@ They count if the CPU has them and the installed build does not use them.
 _LOADER_FIXES = (
     (
         r"libcudart|libcublas|cudart64|cublas64",
-        "pip install nvidia-cuda-runtime-cu12 nvidia-cublas-cu12 (or -cu11, as the name says)",
+        install_hints.install_command("nvidia-cuda-runtime-cu12", "nvidia-cublas-cu12")
+        + " (or -cu11, as the name says)",
     ),
     (
         r"libamdhip|librocblas|libhipblas",
@@ -79,7 +81,14 @@ _LOADER_FIXES = (
         r"libvulkan|vulkan-1",
         "Install the Vulkan loader (libvulkan1), or your GPU's driver",
     ),
-    (r"GLIBC", "Build it on this system: pip install --no-binary llama-cpp-python"),
+    (
+        r"GLIBC",
+        "Build it on this system: "
+        + install_hints.install_command(
+            "llama-cpp-python",
+            options=("--force-reinstall", "--no-binary", "llama-cpp-python"),
+        ),
+    ),
 )
 """Pattern in the dynamic loader's message -> fix."""
 
@@ -144,7 +153,7 @@ def _check_versions() -> Finding:
         return ok("versions", f"{what}, llama-cpp-python {_release()}")
     except metadata.PackageNotFoundError:
         required = llama_build.find_pinned_requirement() or "localspec"
-        fix = f"{sys.executable} -m pip install {required}"
+        fix = install_hints.install_command(required)
         return problem("engine-missing", f"{what}, no llama-cpp-python", fix)
 
 

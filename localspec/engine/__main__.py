@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from localspec import child_process, errors
+from localspec import child_process, errors, install_hints
 from localspec.protocol import wire
 from localspec.spec import heartbeat
 
@@ -31,7 +31,7 @@ def _import_session() -> type[Session]:
     except AttributeError as error:  # Only another llama-cpp-python has that function.
         raise errors.EngineError(
             f"llama.cpp cannot be used: {error}",
-            "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
+            f"Reinstall it: {install_hints.reinstall_llama_cpp()}",
         ) from error
     return Session
 

@@ -9,6 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from localspec import install_hints
 from localspec.errors import (
     EngineError,
     Hint,
@@ -35,7 +36,7 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise EngineError(
         f"llama.cpp cannot be loaded: {sanitize(str(error), multiline=False)}",
-        "Reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python",
+        f"Reinstall it: {install_hints.reinstall_llama_cpp()}",
     ) from error
 
 _EXPECTED_DEFAULTS = (2048, -1.0, 1, 1, 0, 1, False)

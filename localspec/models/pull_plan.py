@@ -211,7 +211,12 @@ class PullPlanner:
     def _plan_hub_model(
         self, resolved: ResolvedModel, source: HubReference, repo_info: RepoInfo
     ) -> PlannedModel:
-        chosen = reference.choose_files(repo_info.files, source.tag, source.file)
+        chosen = reference.choose_files(
+            repo_info.files,
+            source.tag,
+            source.file,
+            refused_names=repo_info.refused_names,
+        )
         notes = _check_catalog_entry(resolved.catalog_model, chosen)
 
         repo = repo_info.repo
@@ -221,6 +226,8 @@ class PullPlanner:
         for file in chosen:
             files.append(_plan_file(DownloadJob(repo, commit, file=file, ref=ref)))
 
+        if any(file.path is None for file in files):
+            notes += _note_older_copy(resolved.find_local(), commit)
         first_name = chosen[0].path
         first_path = files[0].path
         if first_path is not None:
@@ -292,6 +299,16 @@ def _check_catalog_entry(
             f"replaced since the catalogue was written: it lists {gb(model.bytes)}",
         )
     return ()
+
+
+def _note_older_copy(local: LocalModel | None, commit: str) -> tuple[str, ...]:
+    """A download beside the copy of another commit needs its space a second time."""
+    if local is None or not local.revision or local.revision == commit:
+        return ()
+    return (
+        f"an older copy is here ({gb(local.size)}, commit {local.revision[:7]}); "
+        "it stays, and runs without this download",
+    )
 
 
 def _is_pinned(source: HubReference) -> bool:

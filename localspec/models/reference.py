@@ -198,14 +198,18 @@ def is_model(path: str) -> bool:
 
 
 def choose_files(
-    files: Sequence[RepoFile], tag: str | None = None, file: str | None = None
+    files: Sequence[RepoFile],
+    tag: str | None = None,
+    file: str | None = None,
+    *,
+    refused_names: Sequence[str] = (),
 ) -> tuple[RepoFile, ...]:
     """The file that a reference selects, with all its splits in order.
 
     `file` names it, or its folder. Without `file`, it is the first model, in the
     repository's own order, whose path holds the word `tag` (or Q4_K_M, or Q8_0)
     followed by a dot or a dash; without a tag and a match, the first model. Raises
-    NotFoundError, with the available files.
+    NotFoundError, with the available files and those whose names are refused.
     """
     safe = [f for f in files if is_safe_gguf_path(f.path)]
     if file is not None and not file.endswith("/"):
@@ -220,7 +224,7 @@ def choose_files(
             wanted = f"file {_quote(file)}"
         raise NotFoundError(
             f"The repository has no {wanted}.",
-            _list_choices(safe, by_file=bool(file)),
+            _list_choices(safe, refused_names, by_file=bool(file)),
         )
     return _all_splits(safe, chosen)
 
@@ -322,14 +326,26 @@ def _all_splits(files: Sequence[RepoFile], split: RepoFile) -> tuple[RepoFile, .
     return tuple(splits[n] for n in range(1, wanted.count + 1))
 
 
-def _list_choices(files: Sequence[RepoFile], *, by_file: bool) -> str:
+def _list_choices(
+    files: Sequence[RepoFile], refused_names: Sequence[str], *, by_file: bool
+) -> str:
     names = [f.path for f in list_models(files)]
     if not by_file:
         names = [parse_file_name(path).tag or path for path in names]
     choices = list(dict.fromkeys(names))
-    if not choices:
-        return "It has no GGUF files. Search for the model's name plus GGUF."
-    return f"It has: {join_first([*map(_quote, choices)], 12)}"
+    refusal = ""
+    if refused_names:
+        refused = join_first([*map(_quote, refused_names)], 12)
+        refusal = (
+            f"Files with other names than letters from A to Z, digits and ._+()- before "
+            f".gguf are not downloaded: {refused}. Download one with a browser, and "
+            "open it by its path."
+        )
+    if choices:
+        return f"It has: {join_first([*map(_quote, choices)], 12)} {refusal}".rstrip()
+    if refusal:
+        return refusal
+    return "It has no GGUF files. Search for the model's name plus GGUF."
 
 
 def _split_address(text: str) -> list[str] | None:

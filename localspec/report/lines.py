@@ -6,6 +6,7 @@ The terminal (`cli/report_printer.py`) turns a role into ANSI colours, the app
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -60,13 +61,29 @@ def count_cells(line: Line) -> int:
 
 
 def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Align rows into columns.  Cells are sanitized."""
+    """Align rows into columns by the width of their characters.  Cells are sanitized."""
     cleaned = [[sanitize(cell, multiline=False) for cell in row] for row in rows]
     n_columns = max((len(row) for row in cleaned), default=0)
     widths = [0] * n_columns
     for row in cleaned:
         for column, cell in enumerate(row):
-            widths[column] = max(widths[column], len(cell))
+            widths[column] = max(widths[column], _width(cell))
     for row in cleaned:
-        cells = zip(row, widths, strict=False)
-        yield "  ".join(cell.ljust(width) for cell, width in cells).rstrip()
+        cells = [
+            cell + " " * (width - _width(cell))
+            for cell, width in zip(row, widths, strict=False)
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """In terminal cells: `模型` takes four."""
+    if text.isascii():
+        return len(text)
+    width = 0
+    for character in text:
+        if unicodedata.east_asian_width(character) in ("W", "F"):
+            width += 2
+        elif unicodedata.category(character) not in ("Mn", "Me", "Cf"):
+            width += 1
+    return width

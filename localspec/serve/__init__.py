@@ -3,6 +3,7 @@
 from types import ModuleType
 
 from localspec.errors import UsageError
+from localspec.install_hints import SERVE_PACKAGES, install_command
 
 
 def import_http_server() -> ModuleType:
@@ -17,6 +18,6 @@ def import_http_server() -> ModuleType:
             raise
         raise UsageError(
             "The server needs two more packages: starlette and uvicorn.",
-            "Install them: pip install 'localspec[serve]'",
+            f"Install them: {install_command(*SERVE_PACKAGES)}",
         ) from None
     return http_server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,9 +63,24 @@ class HomeRow(Struct, frozen=True):
     is_included: bool = False  # Whether the pair came with localspec.
 
     @property
-    def key(self) -> str:
-        """Identifies the row: several chats may have one title."""
-        return self.name if self.chat_id is None else f"chat {self.chat_id}"
+    def key(self) -> tuple[object, ...]:
+        """Identifies the row by what it opens: names are not unique.
+
+        Two folders may hold files of one name, two repositories, too; several chats may
+        have one title, and a preset the name of a pair.
+        """
+        if self.chat_id is not None:
+            return ("chat", self.chat_id)
+        if self.pair is not None:
+            return ("pair", self.name, *self.pair.files)
+        if self.download is not None:
+            job = self.download.job
+            return ("download", job.repo, job.commit, job.file.path)
+        if self.preset:
+            return ("preset", self.preset)
+        if self.reference is not None:
+            return ("reference", self.reference)
+        return ("hub search",)
 
 
 class HomeSection(Struct, frozen=True):
@@ -407,7 +423,26 @@ def _other_model_rows(
                 pair=ResolvedPair(model.path, None, requested_refs=refs),
             )
         )
-    return rows
+    return _tell_apart(rows)
+
+
+def _tell_apart(rows: Sequence[HomeRow]) -> list[HomeRow]:
+    """Rows of files that have one name and one origin: with their folders."""
+    n_alike = Counter((row.name, row.description) for row in rows)
+    told_apart: list[HomeRow] = []
+    for row in rows:
+        if n_alike[row.name, row.description] == 1 or row.pair is None:
+            told_apart.append(row)
+            continue
+        folder = sanitize(str(row.pair.target.parent), multiline=False)
+        told_apart.append(replace(row, description=_last_cells(folder), note=folder))
+    return told_apart
+
+
+def _last_cells(folder: str) -> str:
+    """The end of a path, which tells folders apart where there is little room."""
+    n_cells = 30
+    return folder if len(folder) <= n_cells else f"…{folder[1 - n_cells :]}"
 
 
 def _format_speed(candidate: Candidate) -> str:

@@ -31,7 +31,8 @@ _PINNED_FILE = "pinned.json"
 _MAX_MATCHES = 20
 _MAX_TURNS_WITH_TOKENS = 40
 """A longer chat is opened without its tokens, which take seconds to load."""
-_MIN_SEARCH_LENGTH = 2  # Chats are not searched for fewer characters.
+_MIN_SEARCH_LENGTH = 2
+"""Chats are not searched for fewer ASCII characters. One of Chinese may be a word."""
 
 
 class SavedChats:
@@ -278,7 +279,7 @@ def search_section(
 ) -> HomeSection:
     """One row per chat with a match.  The first search takes a second."""
     first_hits: dict[int, SearchHit] = {}
-    if len(search_text) >= _MIN_SEARCH_LENGTH:
+    if len(search_text) >= _MIN_SEARCH_LENGTH or not search_text.isascii():
         with suppress(LocalspecError):
             for hit in history.search(search_text, _MAX_MATCHES):
                 first_hits.setdefault(hit.list_entry.id, hit)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from localspec import errors
+from localspec.models import reference
 from localspec.models.gguf import reader
 from localspec.models.hub import client
 from localspec.models.hub.client import HubClient, HubSearchResult
@@ -311,3 +312,67 @@ def test_the_environment_sets_the_mirror_and_offline_mode(
 def test_an_address_without_a_scheme_is_refused() -> None:
     with pytest.raises(errors.UsageError):
         HubClient("hub.example")
+
+
+# --- the address of the hub
+
+
+AROUND = ("", " ", "  ", "\t", "\n", "\r\n", '"', "'", "/", "/ ", '" ')
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000", "https://hub.example/a"])
+def test_what_a_file_of_settings_leaves_around_the_address_is_cut_off(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for before in ("", " ", "\t", '"', "'"):
+        for after in AROUND:
+            monkeypatch.setenv("HF_ENDPOINT", before + address + after)
+            assert HubClient().endpoint == address
+            assert HubClient(before + address + after).endpoint == address
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\r\n", '""'])
+def test_a_blank_address_is_none(blank: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", blank)
+    assert HubClient().endpoint == client.DEFAULT_ENDPOINT
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "hub.example", "ftp://hub.example", "http://", "http://a b", "http://a:b",
+        "http://a:99999", "http://[::1", "http://a\x07",
+    ],
+)  # fmt: skip
+def test_a_wrong_address_names_where_it_is_from(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", wrong)
+    with pytest.raises(errors.UsageError, match="HF_ENDPOINT"):
+        HubClient()
+    with pytest.raises(errors.UsageError, match="--endpoint"):
+        HubClient(wrong)
+
+
+# --- names of files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "模型-Q8_0.gguf", "Größe-Q4_K_M.gguf", "writer's-Q4_K_M.gguf",
+        "a,b-Q4_K_M.gguf", "m[v2]-Q4_K_M.gguf", "M-Q8_0.GGUF", "a@b.gguf", "#a.gguf",
+    ],
+)  # fmt: skip
+def test_a_file_that_is_refused_for_its_name_is_named(
+    name: str, downloader: Downloader
+) -> None:
+    files = [{"rfilename": name, "size": 5}]
+    answer_with(downloader, {"id": REPO, "sha": COMMIT, "siblings": files})
+
+    listed = downloader.client.list_files(REPO)
+
+    assert listed.refused_names == (name,)
+    with pytest.raises(errors.NotFoundError) as error:
+        reference.choose_files(listed.files, "Q8_0", refused_names=listed.refused_names)
+    assert name in error.value.hint and "no GGUF files" not in error.value.hint

@@ -418,3 +418,20 @@ def test_a_folder_that_leads_out_of_the_cache_is_not_followed(
 
     assert list(elsewhere.iterdir()) == []
     assert downloader.hub.bodies() == []
+
+
+def test_what_is_here_is_verified_in_a_cache_that_cannot_be_written(
+    downloader: Downloader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the cache of all users of a computer, which only one of them may change."""
+    downloader.fetch()
+    before = sorted(downloader.cache.rglob("*"))
+    locks = downloader.cache / ".locks"
+    locks.rename(downloader.cache.parent / "moved-locks")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+
+    path = downloader.fetch()
+
+    assert downloader.is_whole(path)
+    assert not locks.exists(), "nothing was written"
+    assert len(before) > 0

@@ -1,6 +1,7 @@
 """What scripts/run and its helpers install and when, with fake uv, pip and Python."""
 
 import ast
+import errno
 import importlib.util
 import os
 import runpy
@@ -282,3 +283,50 @@ def test_without_a_compiler_nothing_is_installed(
     assert not checkout.venv.home.exists()
     monkeypatch.setenv("PIP_FIND_LINKS", "wheels")  # it may have a prebuilt wheel
     compiler.require_compiler()
+
+
+@pytest.mark.parametrize(
+    ("log", "environ", "words"),
+    [
+        (
+            "ERROR: Could not find a version that satisfies the requirement hatchling\n"
+            "ERROR: No matching distribution found for hatchling",
+            {"PIP_NO_INDEX": "1"},
+            "PIP_NO_INDEX is set",
+        ),
+        ("error: dns error: failed to lookup", {}, "go online"),
+        ("[Errno -3] Temporary failure in name resolution", {}, "go online"),
+        ("NewConnectionError", {"PIP_INDEX_URL": "x"}, "PIP_INDEX_URL is set"),
+    ],
+)
+def test_an_installation_without_a_network_says_so_in_one_sentence(
+    log: str, environ: dict[str, str], words: str
+) -> None:
+    reason = bootstrap.explain_failure(log, environ)
+    assert words in reason and "\n" not in reason
+
+
+def test_a_failure_that_is_not_known_is_not_explained() -> None:
+    assert bootstrap.explain_failure("error: disk full", {"PIP_NO_INDEX": "1"}) == ""
+
+
+def test_a_failed_compilation_without_a_compiler_names_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where PIP_FIND_LINKS might have had a wheel, so that it was tried."""
+    monkeypatch.setattr(bootstrap, "has_compiler", lambda: False)
+    log = "CMake Error: CMAKE_CXX_COMPILER not set"
+    reason = bootstrap.explain_failure(log, {"PIP_FIND_LINKS": "wheels"})
+    assert "C++ compiler" in reason
+
+
+def test_a_checkout_that_cannot_be_written_names_a_way_out(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(bootstrap, "install", refuse)
+    with pytest.raises(SystemExit, match="pipx install") as stopped:
+        bootstrap.python_for(venv=checkout.venv)
+    assert "\n" not in str(stopped.value)

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import time
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -132,8 +133,23 @@ class ChatHistory:
     def search(self, text: str, limit: int = 100) -> Sequence[SearchHit]:
         """Find titles, then turns, that contain all words of `text`.
 
-        A word is also found inside a longer one.
+        A word is also found inside a longer one, and whichever of its two forms was
+        saved: macOS writes `ü` as `u` and a combining mark.
         """
+        forms = {
+            unicodedata.normalize("NFC", text): None,
+            unicodedata.normalize("NFD", text): None,
+            text: None,
+        }
+        hits: dict[tuple[int, int | None], SearchHit] = {}
+        for form in forms:
+            for hit in self._search_form(form, limit):
+                hits.setdefault((hit.list_entry.id, hit.turn), hit)
+        # Titles first, also if they have another form than the turns.
+        found = sorted(hits.values(), key=lambda hit: hit.turn is not None)
+        return found[:limit]
+
+    def _search_form(self, text: str, limit: int) -> list[SearchHit]:
         terms = tuple(text.lower().split())
         if not terms:
             return []

@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from msgspec import Struct, field
 
@@ -43,13 +44,15 @@ _DIGEST = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class RepoInfo(Struct, frozen=True):
-    """A repository at one commit.  Files with unsafe names are left out."""
+    """A repository at one commit."""
 
     repo: str
     revision: str  # The commit.
     files: tuple[RepoFile, ...]
     licence: str | None = None
     gated: bool = False
+    refused_names: tuple[str, ...] = ()
+    """The GGUF files that are left out of `files`, because of their names."""
 
 
 class HubSearchResult(Struct, frozen=True):
@@ -86,11 +89,7 @@ class HubClient:
 
         The hub does so when a limit of requests is reached.
         """
-        endpoint = endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT
-        self.endpoint = endpoint.rstrip("/")
-        if not self.endpoint.startswith(("https://", "http://")):
-            hint = f"A valid one looks like {DEFAULT_ENDPOINT}."
-            raise UsageError(f"{self.endpoint!r} is not a web address.", hint)
+        self.endpoint = _find_endpoint(endpoint)
         self.offline = offline or config.resolve().get("network.offline")
         self.retry_policy = retry_policy or RetryPolicy()
         self.on_wait = on_wait
@@ -293,6 +292,43 @@ class HubClient:
             return reader.parse(first_bytes, stream.file_size, read_more=read_more)
 
 
+def _find_endpoint(given: str | None) -> str:
+    """The address of the hub: the given one, else HF_ENDPOINT's, else Hugging Face's.
+
+    White space and quotation marks around it, as a .env file leaves them, are cut off.
+    Raises UsageError, which names where the address is from.
+    """
+    source = "--endpoint"
+    text = _trim(given or "")
+    if not text:
+        source = "HF_ENDPOINT"
+        text = _trim(os.environ.get("HF_ENDPOINT", ""))
+    if not text:
+        return DEFAULT_ENDPOINT
+    endpoint = text.rstrip("/")
+    if not _is_web_address(endpoint):
+        raise UsageError(
+            f"{source} is {endpoint!r}, which is not a web address.",
+            f"A valid one looks like {DEFAULT_ENDPOINT}.",
+        )
+    return endpoint
+
+
+def _trim(text: str) -> str:
+    return text.strip("\"'" + string.whitespace)
+
+
+def _is_web_address(text: str) -> bool:
+    if not text.isprintable() or any(char.isspace() for char in text):
+        return False
+    try:
+        url = urlsplit(text)
+        _ = url.port  # Raises ValueError for what is no number.
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
+
+
 # --- the hub's JSON
 
 
@@ -358,6 +394,17 @@ def _parse_repo(repo: str, info: Any) -> RepoInfo:
         files=tuple(files),
         licence=_find_licence(listed.card or {}),
         gated=bool(listed.gated),
+        refused_names=_find_refused_names(listed.siblings or ()),
+    )
+
+
+def _find_refused_names(listed: Sequence[_ListedFile]) -> tuple[str, ...]:
+    """The GGUF files whose names are unsafe, or end in capitals."""
+    names = [file.rfilename for file in listed]
+    return tuple(
+        name
+        for name in names
+        if name.lower().endswith(".gguf") and not reference.is_safe_gguf_path(name)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -85,6 +86,15 @@ def download_file(
     def on_busy() -> None:
         reporter.report(DownloadPhase.WAITING, 0)
 
+    if not os.access(cache, os.W_OK) and _is_verified(file, reporter, token):
+        # For example the cache of all users of a computer, which only one may change.
+        on_progress(
+            DownloadState(
+                job, DownloadPhase.DONE, job.file.size, path=file.pointer_path
+            )
+        )
+        return file.pointer_path
+
     with explain_disk_errors(cache), file.lock(token, on_busy):
         file.create_folders()
         if not _is_complete(file, reporter, token):
@@ -115,7 +125,18 @@ def _is_complete(
 
     A file of git's, whose digest is a sha1, is not read again.
     """
-    if not file.adopt_existing():
+    return file.adopt_existing() and _is_verified(file, reporter, cancel)
+
+
+def _is_verified(
+    file: CachedFile, reporter: _ProgressReporter, cancel: CancelToken
+) -> bool:
+    """Whether the file has its final name, the right size and the right sha256.
+
+    Writes nothing into the cache.
+    """
+    path = file.pointer_path
+    if not path.is_file() or path.stat().st_size != file.job.file.size:
         return False
     sha256 = file.job.file.sha256
     if not sha256:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from localspec import child_process
 from localspec.errors import GrammarError
+from localspec.install_hints import GRAMMAR_PACKAGES, install_command
 from localspec.models.chat_template.schema_references import BudgetExceededError
 from localspec.sanitize import sanitize
 from localspec.spec.constraints import one_of
@@ -208,7 +209,7 @@ def _check_package() -> None:
     except ImportError as missing:
         raise GrammarError(
             "Grammars and JSON Schemas need one more package: llguidance.",
-            "Install it: pip install 'localspec[serve]'",
+            f"Install it: {install_command(*GRAMMAR_PACKAGES)}",
         ) from missing
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
 from textual import on
@@ -23,7 +23,7 @@ class PointerList(OptionList, Generic[RowT]):
     def __init__(
         self,
         id_: str,
-        key: Callable[[RowT], str],
+        key: Callable[[RowT], Hashable],
         draw: Callable[[RowT, bool], Content],
     ) -> None:
         """`key` identifies a row; `draw` gets whether the pointer is on it."""

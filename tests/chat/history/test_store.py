@@ -156,6 +156,13 @@ def test_the_index_is_whole(
     assert history.search(text) == quickly
 
 
+def test_a_word_is_found_in_either_form_of_its_characters(history: ChatHistory) -> None:
+    """macOS writes `ü` as two characters; and one character may be a word."""
+    put(history, ("Größe u\u0308ber alles", "模型是什么"))
+    for typed in ("Gro\u0308ße", "grö", "über", "u\u0308ber", "模"):
+        assert len(history.search(typed)) >= 1, typed
+
+
 def test_a_search_beside_waits_for_nobody_and_holds_nobody_up(
     history: ChatHistory,
 ) -> None:

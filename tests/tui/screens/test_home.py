@@ -14,14 +14,18 @@ from localspec.fit.speed import DeviceSpeed, from_devices
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog
 from localspec.models.catalog import PairSettings
+from localspec.models.hub.cached_file import DownloadJob
 from localspec.models.hub.client import HubClient
+from localspec.models.hub.download import DownloadState
 from localspec.models.local_files.local_model import LocalModel
+from localspec.models.reference import RepoFile
 from localspec.tui.app_options import AppOptions
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.home_rows import HomeRow, MachineSurvey
 from localspec.tui.saved_chats import ChatSessions, SavedChats
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.help import HelpScreen
+from localspec.tui.screens.home import HomeScreen
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import KeyLine
 from localspec.tui.wizard.shortlist import suggest_candidates
@@ -197,6 +201,63 @@ async def test_the_wizards_context_is_used_where_its_model_gets_a_head(
         assert pair.draft is not None
         for same in (pair, launch.resolve_pair(str(target), str(pair.draft))):
             assert one.app.options.build_load_request(same).ctx == 4096
+
+
+async def test_two_files_of_one_name_are_told_apart_and_the_mark_stays(
+    tmp_path: Path,
+) -> None:
+    data = (paths.package_data_dir() / "demo/demo-target.gguf").read_bytes()
+    models = []
+    for folder in ("x", "y"):
+        path = tmp_path / folder / "same-Q8_0.gguf"
+        path.parent.mkdir()
+        path.write_bytes(data)
+        models.append(local_model(path, len(data)))
+    survey = MachineSurvey(scenes.MACHINE, tuple(models))
+    app = scenes.home(survey=lambda: survey)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await scenes.surveyed(pilot)
+        home = pilot.app.screen
+        assert isinstance(home, HomeScreen)
+        shown = painted(home)
+        assert str(tmp_path / "x")[-20:] in shown and str(tmp_path / "y")[-20:] in shown
+        index = next(
+            index
+            for index, row in enumerate(home._list.rows)
+            if row.pair is not None and row.pair.target == models[1].path
+        )
+        home._list.point_at(index)
+        await pilot.pause()
+        for size in ((100, 30), (120, 40)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            home.fill_list()
+            row = home._list.highlighted_row
+            assert row is not None and row.pair is not None
+            assert row.pair.target == models[1].path
+
+
+def test_rows_of_other_things_have_other_keys() -> None:
+    """One name may be a pair's, a preset's, a repository's, a chat's and a download's."""
+    pairs = [
+        ResolvedPair(Path(folder) / "a.gguf", draft)
+        for folder in ("x", "y")
+        for draft in (None, Path("x/d.gguf"), Path("y/d.gguf"))
+    ]
+    jobs = [
+        DownloadJob(repo, "a" * 40, RepoFile("a.gguf", 1), None)
+        for repo in ("org/one", "org/two")
+    ]
+    rows = [
+        *(HomeRow("a", pair=pair) for pair in pairs),
+        *(HomeRow("a", download=DownloadState(job)) for job in jobs),
+        HomeRow("a", preset="a"),
+        HomeRow("a", reference="a"),
+        HomeRow("a", chat_id=1),
+        HomeRow("a", chat_id=2),
+        HomeRow("a", hub_search_text="a"),
+    ]
+    assert len({row.key for row in rows}) == len(rows)
 
 
 async def test_home_suggests_first_what_is_fast_enough_to_read() -> None:
