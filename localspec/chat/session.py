@@ -12,6 +12,7 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from math import ceil
 from pathlib import Path
 
 from msgspec import Struct
@@ -127,6 +128,8 @@ class ChatSession:
         self._stop_requested = False
         self._engine: Engine | None = None  # The one that answers now.
         self._last_request: GenerateCommand | None = None
+        self._last_answered = 0
+        """The id of the turn that the last request asked."""
         self._shown_template_notices: set[str] = set()
 
     def _replay_last_answer(self, *, with_rounds: bool = True) -> GeneratedAnswer:
@@ -248,13 +251,15 @@ class ChatSession:
         enough tokens to tell.
         """
         bytes_per_token = _BYTES_PER_TOKEN
-        for turn in self.conversation.turns[-1:]:
-            n_bytes = _count_bytes(turn.answer)
-            if len(turn.tokens) >= _MIN_SAMPLE and n_bytes:
-                bytes_per_token = n_bytes / len(turn.tokens)
+        turns = self.conversation.turns
+        if turns:
+            n_bytes = _count_bytes(turns[-1].answer)
+            n_tokens = len(turns[-1].tokens)
+            if n_tokens >= _MIN_SAMPLE and n_bytes:
+                bytes_per_token = n_bytes / n_tokens
         message = format_question(Turn(text, attachments=self.pending_attachments))
         # Rounded up: one byte is a token, and nothing is none.
-        return round(_count_bytes(message) / bytes_per_token + 0.49)
+        return ceil(_count_bytes(message) / bytes_per_token)
 
     @property
     def n_omitted_turns(self) -> int:
@@ -442,6 +447,7 @@ class ChatSession:
         try:
             for delta in generator.stream():
                 self._last_request = generator.request
+                self._last_answered = answer.turn.id
                 self.recorder.record_progress()
                 if self._is_new(delta.event):
                     yield delta
@@ -487,12 +493,16 @@ class ChatSession:
         self.withdrawn_question = before.typed_question
 
     def build_inspect_request(self) -> InspectCommand | None:
-        """The request for the last answer's probabilities; None if it has them."""
+        """The request for the last answer's probabilities.
+
+        None if it has them, if it has no tokens, or if another answer was the last one
+        that this session asked for: `/undo` and branches lead to older ones.
+        """
         request = self._last_request
         turns = self.conversation.turns
         if request is None or request.probabilities:
             return None
-        if not turns or not turns[-1].tokens:
+        if not turns or not turns[-1].tokens or turns[-1].id != self._last_answered:
             return None
         return InspectCommand(
             text=request.text,
@@ -545,6 +555,7 @@ class ChatSession:
 
         `private`: it is not saved.
         """
+        self.require_idle()
         self.settings = self._initial_settings
         conversation = Conversation(_random_seed(), self._initial_system)
         self._start_chat(conversation, private=private)

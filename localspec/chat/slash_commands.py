@@ -87,7 +87,9 @@ def run(call: CommandCall | UnknownCommand, front_end: ChatFrontEnd) -> None:
         front_end.show_message(sanitize(call.message, multiline=False))
         return
     command = COMMANDS_BY_NAME[call.name]
-    if command.show is not None and not (command.change and call.argument):
+    # A command that can do both shows without an argument, and changes with one.
+    changes_session = command.change is not None and bool(call.argument)
+    if command.show is not None and not changes_session:
         _check_argument(command, call.argument)
         command.show(front_end, call.argument)
         return
@@ -578,7 +580,7 @@ COMMANDS = (
     ),
     SlashCommand(
         name="think",
-        argument="on|off|low|high|N|show",
+        argument="on|off|low|medium|high|N|show",
         help="Turn thinking on or off, limit it, or show it.",
         choices=("on", "off", *_EFFORTS, "show"),
         change=_think,

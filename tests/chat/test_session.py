@@ -307,3 +307,14 @@ def test_think_takes_a_switch_an_effort_or_a_budget(history: ChatHistory) -> Non
         assert thinking() == (think, "", 500 if word == "off" else 0)
     with pytest.raises(UsageError, match="cannot be 'hard'"):
         talk.type("/think hard")
+
+
+def test_after_undo_no_probabilities_of_the_withdrawn_answer_are_asked_for(
+    history: ChatHistory,
+) -> None:
+    talk = Talk(history, answer(["one"]), answer(["two"]))
+    talk.ask("First?")
+    talk.ask("Second?")
+    assert talk.session.build_inspect_request() is not None
+    talk.session.undo()
+    assert talk.session.build_inspect_request() is None
