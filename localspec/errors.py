@@ -68,6 +68,8 @@ class LocalspecError(Exception):
     """Log lines, shown on request."""
     said: str = ""
     """The text that was generated before the failure."""
+    param: str | None = None
+    """The field of a request that is wrong, as its client names it."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         """`message` is what happened, `hint` the next step."""

@@ -135,7 +135,9 @@ class CommandServer:
         template = ""
         if isinstance(error.hint, errors.Hint):
             template = error.hint.template
-        reply = wire.FailureReply(error.code, error.message, error.hint, template)
+        reply = wire.FailureReply(
+            error.code, error.message, error.hint, template, param=error.param or ""
+        )
         self._send(number, reply)
 
     def _apply_stop(self) -> None:

@@ -379,9 +379,17 @@ class PromptBuilder:
         if has_tools and as_text:
             protected = generic_tools.write_as_text(protected, tools)
             tools = ""
-        return render(
+        rendered = render(
             source, protected, variables, enable_thinking=think, tools=tools, name=name
         )
+        fields = command.message_fields
+        if rendered.lost and fields:
+            field = fields[0].partition("[")[0]
+            # Tools that are written as text join messages, or add one.
+            if len(protected) == len(fields):
+                field = fields[rendered.lost[0]]
+            raise _name_lost_message(field)
+        return rendered
 
     def tokenize(self, prompt: Prompt) -> list[int]:
         """The tokens of a prompt's text; earlier answers keep their own tokens."""
@@ -441,6 +449,15 @@ class PromptBuilder:
         if template != "own" or not prompt.is_rendered or prompt.has_answer_prefix:
             return None
         return make_byte_parser(self._tags, is_open=prompt.opens_thinking)
+
+
+def _name_lost_message(field: str) -> UsageError:
+    error = UsageError(
+        f"{field}: the model's chat template leaves it out, also with other roles.",
+        builtin_templates.HINT,
+    )
+    error.param = field
+    return error
 
 
 def _is_about_tools(message: ChatMessage) -> bool:

@@ -249,7 +249,9 @@ class EngineProcess:
             hint = output.hint
             if output.hint_template:
                 hint = errors.Hint(output.hint_template)
-            raise errors.from_code(output.code, output.message, hint)
+            failure = errors.from_code(output.code, output.message, hint)
+            failure.param = output.param or None
+            raise failure
         if isinstance(output, wire.MeasuredCosts):
             self.measured = output
         elif isinstance(output, _SingleReply):

@@ -250,6 +250,10 @@ class GenerateCommand(Struct, frozen=True):
     """With `probabilities`: how many of the target's other tokens are reported."""
     prompt_tokens: tuple[int, ...] = ()
     """Without `messages`: the prompt as tokens, instead of `text`."""
+    message_fields: tuple[str, ...] = ()
+    """What the caller calls the text of each message. With it, a message that the
+    template leaves out is an error; without, a notice.
+    """
     prediction: str = ""
     """Text that the answer probably repeats: prompt lookup copies from it."""
 
@@ -263,6 +267,7 @@ class GenerateCommand(Struct, frozen=True):
             prior_messages=self.prior_messages,
             tools=self.tools,
             effort=self.effort,
+            message_fields=self.message_fields,
         )
 
 
@@ -297,6 +302,7 @@ class CountCommand(Struct, frozen=True):
     prior_messages: tuple[ChatMessage, ...] = ()
     tools: str = ""
     effort: str = ""
+    message_fields: tuple[str, ...] = ()
 
 
 class TokenizeCommand(Struct, frozen=True):
@@ -367,6 +373,7 @@ class FailureReply(Struct, frozen=True):
     message: str
     hint: str
     hint_template: str = ""  # Of an `errors.Hint`.
+    param: str = ""  # The field of a request that is wrong.
 
 
 class DoneReply(Struct, frozen=True):

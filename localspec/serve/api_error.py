@@ -154,7 +154,7 @@ def from_engine(error: Exception, *, may_retry: bool = True) -> ApiError:
         )
     message = f"{error.message} {render_hint(error.hint, _name_field)}".strip()
     if isinstance(error, UsageError):
-        return ApiError(400, message)
+        return ApiError(400, message, param=error.param)
     if isinstance(error, GrammarError):
         return ApiError(400, message, name="invalid_grammar")
     if isinstance(error, PromptTooLongError):

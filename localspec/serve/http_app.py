@@ -255,7 +255,9 @@ def _parse_chat(
         tool_format=model.tool_format,
         thinking_controls=model.loaded().thinking_controls,
     )
-    prompt = PromptInput(chat.messages, param=chat.param)
+    prompt = PromptInput(
+        chat.messages, param=chat.param, message_fields=chat.message_fields
+    )
     return partial(form, options), [prompt]
 
 

@@ -63,9 +63,12 @@ def parse_chat(body: dict[str, Any], *, is_counted: bool = False) -> ChatFields:
     `is_counted`: only the tokens are counted, and pictures count as the text in their place.
     """
     request = convert_request(MessagesRequest, body)
+    messages = _parse_messages(request, is_counted=is_counted)
     return ChatFields(
-        messages=_parse_messages(request, is_counted=is_counted),
+        messages=messages,
         param="messages",
+        # Blocks are joined and split, so a message has no index of its own here.
+        message_fields=("messages",) * len(messages),
         body=body | _rename_fields(request),
         names=_NAMES,
     )

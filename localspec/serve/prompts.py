@@ -65,6 +65,7 @@ class PromptInput(Struct, frozen=True):
     tokens: tuple[int, ...] = ()
     infill: InfillInput | None = None  # Cut to the context, so it always fits.
     param: str = "prompt"  # The request's field, for errors.
+    message_fields: tuple[str, ...] = ()  # The field of each message's text.
 
 
 def parse_infill(request: InfillRequest) -> InfillInput:
@@ -120,6 +121,7 @@ class ChatFields(Struct, frozen=True):
 
     messages: tuple[ChatMessage, ...]
     param: str  # The request's field that has the messages, for errors.
+    message_fields: tuple[str, ...]  # The field of each message's text.
     body: dict[str, Any]
     """The other fields, with the names and forms of chat completions, unchecked."""
     names: Mapping[str, str] = {}
@@ -138,7 +140,10 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
         is_asked = i >= n_answered
         messages.append(parse_message(message, f"messages[{i}]", is_asked=is_asked))
     check_chat(messages, "messages")
-    return ChatFields(messages=tuple(messages), param="messages", body=body)
+    fields = tuple(f"messages[{i}].content" for i in range(len(messages)))
+    return ChatFields(
+        messages=tuple(messages), param="messages", message_fields=fields, body=body
+    )
 
 
 def count_answered(roles: Sequence[str | None]) -> int:

@@ -78,9 +78,12 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
         if body.get(name):
             raise unsupported(name, problem)
     request = convert_request(ResponsesRequest, body)
+    messages = _parse_input(request)
     return ChatFields(
-        messages=_parse_input(request),
+        messages=messages,
         param="input",
+        # Items are joined, so a message has no index of its own here.
+        message_fields=("input",) * len(messages),
         body=body | _rename_fields(request, body),
         names=_NAMES,
         echoed=request,

@@ -229,6 +229,7 @@ class ServedModel(Struct, frozen=True):
             request,
             text=prompt.text,
             messages=self.answer_tokens.add_to(messages, places),
+            message_fields=prompt.message_fields,
             prior_messages=(),
             prompt_tokens=prompt_tokens,
             resumed_tokens=self.answer_tokens.find(places[-1], prefill),

@@ -600,3 +600,31 @@ def test_a_prefill_has_no_unseen_control_tokens(chatty: Session) -> None:
     found = chatty._preparer._prefill_tokens("Hello", (start, *tokens))
 
     assert found == tokens
+
+
+HIDES_SECRETS = (
+    "{% for m in messages if 'secret' not in m.content %}{{ m.content }}{% endfor %}"
+)
+
+
+def test_a_message_that_the_template_leaves_out_is_named_as_the_caller_does(
+    chatty: Session,
+) -> None:
+    builder = PromptBuilder(chatty._target.vocabulary, HIDES_SECRETS)
+    chat = (HI, ChatMessage("user", "A secret."))
+    fields = ("messages[0].content", "messages[1].content")
+    command = GenerateCommand(messages=chat, message_fields=fields)
+    for each in (command, command.to_count()):
+        with pytest.raises(UsageError, match="leaves it out") as refused:
+            builder.build_prompt(each)
+        assert refused.value.param == "messages[1].content"
+
+
+def test_a_caller_without_names_gets_a_notice_of_a_message_that_is_left_out(
+    chatty: Session,
+) -> None:
+    builder = PromptBuilder(chatty._target.vocabulary, HIDES_SECRETS)
+    chat = (HI, ChatMessage("user", "A secret."))
+    (notice,) = builder.build_prompt(GenerateCommand(messages=chat)).notices
+    assert notice.level == "warning"
+    assert "leaves out messages of this chat: 2." in notice.message
