@@ -1,6 +1,9 @@
 """What the hub answers is understood, and no more is requested than needed."""
 
 import json
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -329,6 +332,35 @@ def test_what_a_file_of_settings_leaves_around_the_address_is_cut_off(
             monkeypatch.setenv("HF_ENDPOINT", before + address + after)
             assert HubClient().endpoint == address
             assert HubClient(before + address + after).endpoint == address
+
+
+@pytest.mark.parametrize(
+    ("variable", "given"),
+    [
+        ("http://127.0.0.1:8000 ", None),
+        ('"http://127.0.0.1:8000"', None),
+        ("   ", "http://127.0.0.1:8000"),
+        ("http://a:b", "http://127.0.0.1:8000"),
+    ],
+)
+def test_the_library_of_the_hub_can_be_imported_whatever_the_variable_is(
+    variable: str, given: str | None
+) -> None:
+    """It reads HF_ENDPOINT when it is imported: so this is a process of its own."""
+    code = (
+        "from localspec.models.hub.client import HubClient\n"
+        f"client = HubClient({given!r}, token=False)\n"
+        "client._request_headers()\n"
+        "print(client.endpoint)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "HF_ENDPOINT": variable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "http://127.0.0.1:8000", done.stderr
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\r\n", '""'])

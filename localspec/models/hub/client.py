@@ -299,13 +299,18 @@ def _find_endpoint(given: str | None) -> str:
     Raises UsageError, which names where the address is from.
     """
     source = "--endpoint"
-    text = _trim(given or "")
-    if not text:
+    endpoint = _trim(given or "")
+    from_environment = _trim(os.environ.get("HF_ENDPOINT", ""))
+    # The hub's library reads the variable when it is imported, and fails if it is wrong.
+    if _is_web_address(from_environment):
+        os.environ["HF_ENDPOINT"] = from_environment
+    elif not from_environment or endpoint:
+        os.environ.pop("HF_ENDPOINT", None)
+    if not endpoint:
         source = "HF_ENDPOINT"
-        text = _trim(os.environ.get("HF_ENDPOINT", ""))
-    if not text:
+        endpoint = from_environment
+    if not endpoint:
         return DEFAULT_ENDPOINT
-    endpoint = text.rstrip("/")
     if not _is_web_address(endpoint):
         raise UsageError(
             f"{source} is {endpoint!r}, which is not a web address.",
@@ -315,7 +320,7 @@ def _find_endpoint(given: str | None) -> str:
 
 
 def _trim(text: str) -> str:
-    return text.strip("\"'" + string.whitespace)
+    return text.strip("\"'" + string.whitespace).rstrip("/")
 
 
 def _is_web_address(text: str) -> bool:
