@@ -32,6 +32,7 @@ from localspec.serve.requests import (
     ThinkingOptions,
 )
 from localspec.serve.responses import nest_format
+from localspec.serve.typed_tools import check_left_out, make_client_function
 
 _BILLING = "x-anthropic-billing-header:"
 """A system block of Claude Code that differs in each request.
@@ -174,10 +175,18 @@ def _rename_fields(request: MessagesRequest) -> dict[str, Any]:
 
 
 def _nest_tools(request: MessagesRequest) -> list[dict[str, Any]]:
-    tools = []
-    for tool in request.tools or ():
-        if tool.input_schema is None:  # One that only Anthropic runs.
+    tools: list[dict[str, Any]] = []
+    left_out: list[str] = []
+    for i, tool in enumerate(request.tools or ()):
+        if tool.type not in (None, "custom"):
+            made = make_client_function(tool.type, tool.name or "", f"tools[{i}]")
+            if made is None:
+                left_out.append(tool.name or tool.type)
+            else:
+                tools.append({"type": "function", "function": made})
             continue
+        if tool.input_schema is None:
+            raise invalid(f"tools[{i}].input_schema", "it is missing")
         function: dict[str, Any] = {}
         if tool.name:
             function["name"] = tool.name
@@ -185,6 +194,11 @@ def _nest_tools(request: MessagesRequest) -> list[dict[str, Any]]:
             function["description"] = tool.description
         function["parameters"] = tool.input_schema
         tools.append({"type": "function", "function": function})
+    choice = request.tool_choice or MessageToolChoice()
+    forced = choice.name if choice.type == "tool" else None
+    if choice.type == "any":
+        forced = "required"
+    check_left_out(left_out, forced, has_others=bool(tools))
     return tools
 
 

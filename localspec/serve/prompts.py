@@ -31,6 +31,7 @@ from localspec.serve.requests import (
     ResponsesRequest,
     TextRequest,
 )
+from localspec.serve.typed_tools import refuse_tool
 
 _MAX_PROMPTS = 16
 _ROLES = {
@@ -268,6 +269,8 @@ def parse_tools(request: ChatRequest, form: str) -> OfferedTools | None:
     """None without tools, or with `tool_choice` none. Raises ApiError."""
     given = request.tools
     choice = request.tool_choice
+    if not given and choice not in (None, "none", "auto"):
+        raise invalid("tool_choice", "there are no tools to choose from")
     if not given or choice == "none":
         return None
     parameters = {}
@@ -302,7 +305,8 @@ def _parse_tool(value: Any, param: str) -> tuple[str, Any]:
     """The name of a tool, and the schema of its arguments."""
     tool = convert_request(RequestTool, value, param)
     if tool.type != "function":
-        raise unsupported(f"{param}.type", "only functions can be called")
+        name = value.get("name") if isinstance(value, dict) else None
+        raise refuse_tool(tool.type, name, param)
     function = tool.function
     if function is None or not _TOOL_NAME.fullmatch(function.name or ""):
         problem = "it is not a name of up to 128 letters or digits"

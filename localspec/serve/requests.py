@@ -207,6 +207,7 @@ class ResponseItem(Struct, frozen=True):
     summary: Annotated[list[ContentPart], Meta(max_length=MAX_ITEMS)] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: Any = None
     output: Content | None = None
 
@@ -269,6 +270,7 @@ class BlockMessage(Struct, frozen=True):
 
 
 class MessageTool(Struct, frozen=True):
+    type: str | None = None
     name: str | None = None
     description: Any = None
     input_schema: dict[str, Any] | None = None

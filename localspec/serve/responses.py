@@ -31,6 +31,12 @@ from localspec.serve.requests import (
     TextFormat,
     TextOptions,
 )
+from localspec.serve.typed_tools import (
+    NamespacedTool,
+    check_left_out,
+    find_namespaced,
+    flatten_tools,
+)
 
 _LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for logprobs."""
@@ -137,7 +143,10 @@ def _parse_item(
     if item.type == "reasoning":
         return ChatMessage("assistant", "", reasoning=_join_thinking(item))
     if item.type == "function_call":
-        function = RequestedFunction(item.name, item.arguments)
+        name = item.name
+        if name and item.namespace:
+            name = NamespacedTool(item.namespace, name).flat_name
+        function = RequestedFunction(name, item.arguments)
         call = make_call(function, item.call_id, param)
         return ChatMessage("assistant", "", tool_calls=(call,))
     if item.type == "function_call_output":
@@ -158,20 +167,41 @@ def _rename_fields(request: ResponsesRequest, body: dict[str, Any]) -> dict[str,
     text = request.text or TextOptions()
     reasoning = request.reasoning or ReasoningOptions()
     wants_logprobs = _LOGPROBS in (request.include or ())
-    tools = [tool for tool in request.tools or () if _is_callable(tool)]
+    tools, left_out = flatten_tools(request.tools)
+    check_left_out(left_out, request.tool_choice, has_others=bool(tools))
     return _NOT_OF_THIS_API | {
         "max_completion_tokens": request.max_output_tokens,
         "reasoning_effort": reasoning.effort,
         "response_format": nest_format(text.format),
         "logprobs": wants_logprobs or body.get("top_logprobs") is not None,
         "tools": [_nest_function(tool) for tool in tools],
-        "tool_choice": _nest_function(request.tool_choice),
+        "tool_choice": _nest_choice(request.tool_choice),
     }
 
 
-def _is_callable(tool: Any) -> bool:
-    """Agents also offer tools that only OpenAI runs, such as web search."""
-    return not isinstance(tool, dict) or tool.get("type") == "function"
+def _nest_choice(choice: Any) -> Any:
+    """The choice of a tool as chat completions have it.
+
+    Here `allowed_tools` has its fields beside the type, and tools without a level more.
+    """
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") != "allowed_tools":
+        return _nest_function(_flatten_name(choice))
+    allowed = {name: value for name, value in choice.items() if name != "type"}
+    if isinstance(allowed.get("tools"), list):
+        functions, _ = flatten_tools(list(map(_flatten_name, allowed["tools"])))
+        allowed["tools"] = list(map(_nest_function, functions))
+    return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _flatten_name(tool: Any) -> Any:
+    """A function that is named with its namespace, by the name it is offered under."""
+    if not isinstance(tool, dict) or not isinstance(tool.get("namespace"), str):
+        return tool
+    name = NamespacedTool(tool["namespace"], str(tool.get("name"))).flat_name
+    named = {key: value for key, value in tool.items() if key != "namespace"}
+    return {**named, "name": name}
 
 
 def _nest_function(tool: Any) -> Any:
@@ -212,6 +242,9 @@ class ResponseCompletion(ItemCompletion):
         part: dict[str, Any] = {"type": "reasoning_text", "text": ""}
         if kind == "call":
             item |= {"call_id": new_call_id(), "name": name, "arguments": ""}
+            namespaced = find_namespaced(self.options.echoed.tools).get(name)
+            if namespaced is not None:
+                item |= {"name": namespaced.name, "namespace": namespaced.namespace}
         elif kind == "text":
             item |= {"role": "assistant", "content": []}
             part = {

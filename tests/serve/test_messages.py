@@ -271,7 +271,7 @@ def test_wrong_requests_are_refused(claude: Any) -> None:
         ({"system": [IMAGE]}, "system[0].type: "),
         ({"max_tokens": 0}, "max_tokens: "),
         ({"stop_sequences": [3]}, "stop_sequences[0]: "),
-        ({"tools": [WEATHER]}, "tools: "),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema: "),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type: "),
         ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, f"{budget}: "),
         ({"output_config": form}, "output_config.format.json_schema"),
