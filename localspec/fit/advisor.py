@@ -26,7 +26,7 @@ from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
 from localspec.machine import remote_devices
 from localspec.machine.device import HOST, reserve_bytes
-from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX
+from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX, is_quantized
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
 from localspec.units import gib, token_rate
 
@@ -40,8 +40,17 @@ _COMFORTABLE_CTX = 16384  # Taken for a GPU with room for it.
 CONTEXT_SIZES = (32768, 16384, DEFAULT_CTX, 4096, 2048)  # Sizes the search tries.
 _LONG_CTX_FREE_SHARE = 0.1
 """Of the usable memory, that a context longer than `_COMFORTABLE_CTX` leaves free."""
-_KV_TYPE_SCORES = {"q8_0/f16": 0.99, "q8_0": 0.98, "q4_0": 0.92}
+_KV_TYPE_SCORES: dict[KvType, float] = {
+    "f32": 1.0,
+    "bf16": 1.0,
+    "f16": 1.0,
+    "q8_0/f16": 0.99,
+    "q8_0": 0.98,
+    "q4_0": 0.92,
+}
 """Quality of answers by KV cache type, relative to f16."""
+_SEARCHED_KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0")
+"""KV cache types of the search.  Others cost quality or memory: a user asks for them."""
 _TIGHT_SCORE = 0.7
 _LONG_CTX_SCORE = 1.05
 # Without swa_full a rollback may change the last bits of later logits.
@@ -156,7 +165,8 @@ class SettingsAdvisor:
     def advise(self, request: SettingsRequest) -> Plan:
         """The best settings that fit; if none do, the default ones.
 
-        Raises UsageError.
+        A request that leaves the draft or other computers open is answered by the better
+        of two requests that do not.  Raises UsageError.
         """
         if request.default_draft and request.load.draft:
             return self._with_or_without_draft(request)
@@ -190,6 +200,8 @@ class SettingsAdvisor:
         for _ in range(_MAX_NEW_SEARCHES):
             if counted.verdict.can_load or not plan.verdict.can_load:
                 break
+            # What earlier rounds took stays taken: with as much memory as before, the
+            # search would find the same settings.
             advisor = advisor._with_less_memory(plan, counted)
             found = advisor.advise(request)
             if not found.verdict.can_load:
@@ -282,6 +294,7 @@ class SettingsAdvisor:
                 f"Exact mode is for CPUs: {others[0]} computes passes by their width."
             )
             remote = remote_devices.option_name()
+            # A Hint writes options in braces: the text is "and no {rpc}", for example.
             no_remote = f" and no {{{remote}}}" if remote else ""
             hint = f"Use {{gpu_layers=0}}{no_remote}, or no exact mode."
         elif load.target_settings.flash_attn == "off":
@@ -316,10 +329,11 @@ class SettingsAdvisor:
 
         def is_too_long(steps: int) -> bool:
             load = with_both_settings(plan.load, n_ctx=steps * CTX_STEP)
-            return not self.estimate(load).verdict.has_room
+            return not self.estimate(load).has_room
 
         n_ctx = plan.load.target_settings.n_ctx or DEFAULT_CTX
         most_steps = -(-n_ctx // CTX_STEP)
+        # False sorts before True, so this counts the sizes that are not too long.
         steps = bisect(range(1, most_steps + 1), False, key=is_too_long)
         if not steps:
             return None
@@ -409,11 +423,12 @@ class SettingsAdvisor:
         """
         defaults = self.default_settings(request)
         settings = defaults.target_settings
-        kv_types: list[KvType] = ["f16", "q8_0"]
+        kv_types = list(_SEARCHED_KV_TYPES)
         if request.kv:
             kv_types = [request.kv]
         if settings.flash_attn == "off":
-            kv_types = [kv for kv in kv_types if not kv.startswith("q")]
+            # Without flash attention llama.cpp has no cache in blocks.
+            kv_types = [kv for kv in kv_types if not is_quantized(kv)]
         sizes = [settings.n_ctx or DEFAULT_CTX]
         if not request.ctx:
             longest = sizes[0]
@@ -440,7 +455,9 @@ class SettingsAdvisor:
                     last = plans[-1]
                     is_longest = _n_ctx(last.load) == sizes[0]
                     if last.verdict is FitVerdict.FITS and is_longest:
-                        break  # What costs quality gains nothing.
+                        # The longest context fits with this cache: the ones after it,
+                        # which cost quality, would gain nothing for this draft.
+                        break
                 if self.machine.devices and request.n_gpu_layers is None:
                     for ctx in sizes_with_ram:
                         sized = with_both_settings(load, n_ctx=ctx)
@@ -521,10 +538,12 @@ class SettingsAdvisor:
         if len(devices) < 2 or settings.tensor_split or settings.split_mode != "layer":
             return load
 
+        layers = self.target.layers
+        n_in_ram = placement.n_layers_with_experts_in_ram(settings, len(layers))
         sizes = []
-        for il, layer in enumerate(self.target.layers):
+        for il, layer in enumerate(layers):
             size = layer.weights
-            if il >= settings.cpu_moe:
+            if il >= n_in_ram:
                 size += layer.experts
             sizes.append(size)
         sizes.append(self.target.output_matrix)
@@ -556,6 +575,7 @@ class SettingsAdvisor:
             verdicts = {each.verdict for each in plan.device_fits}
             return bool(verdicts - {FitVerdict.FITS})
 
+        # False sorts before True, so this counts the numbers that are not too large.
         n_fitting = bisect(numbers, False, key=is_too_large)
         if n_fitting == 0:
             return None
@@ -570,7 +590,7 @@ class SettingsAdvisor:
         wanted_ctx = min(DEFAULT_CTX, self.target.n_ctx_train or DEFAULT_CTX)
         n_ctx = settings.n_ctx or wanted_ctx
         score: float = estimate_tokens_per_second(plan)
-        score *= _KV_TYPE_SCORES.get(settings.kv_type, 1.0)
+        score *= _KV_TYPE_SCORES[settings.kv_type]
         score *= min(1.0, n_ctx / wanted_ctx) ** 0.25
         if n_ctx > wanted_ctx:
             score *= _LONG_CTX_SCORE

@@ -203,13 +203,11 @@ def place_layers(
     chosen = offload_devices(settings, devices)
     cpu = len(chosen)
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
+    # Remote devices come first, so if the last one is remote, all are.
     if chosen and chosen[-1].link and settings.output_layer == "local":
         layers = (*layers[:-1], cpu)
-    n_experts_in_ram = settings.cpu_moe
-    if settings.cpu_moe == ALL_LAYERS:
-        n_experts_in_ram = len(shape.layers)
     experts = list(layers[:-1])
-    for il in range(min(n_experts_in_ram, len(experts))):
+    for il in range(n_layers_with_experts_in_ram(settings, len(experts))):
         experts[il] = cpu
     backends = [device.backend for device in chosen]
     # Most other backends share CUDA's rules and code.
@@ -225,6 +223,13 @@ def place_layers(
         repacks=all(backend == "Metal" for backend in backends),
         n_copies=n_copies,
     )
+
+
+def n_layers_with_experts_in_ram(settings: ContextSettings, n_layer: int) -> int:
+    """The first so many of `n_layer` layers keep their experts in RAM."""
+    if settings.cpu_moe == ALL_LAYERS:
+        return n_layer
+    return min(settings.cpu_moe, n_layer)
 
 
 def _is_pipelined(settings: ContextSettings, backends: Sequence[str]) -> bool:

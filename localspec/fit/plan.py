@@ -43,7 +43,11 @@ class FitVerdict(StrEnum):
 
     @property
     def has_room(self) -> bool:
-        """Whether the reserve stays free, as far as is known."""
+        """Whether the reserve of one memory stays free, as far as is known.
+
+        Of a pair, `Plan.has_room` tells it: beside a GPU whose free memory is unknown, the
+        verdict on the pair is UNKNOWN, although system memory may be TIGHT.
+        """
         return self in (FitVerdict.FITS, FitVerdict.UNKNOWN)
 
 
@@ -106,7 +110,8 @@ class DeviceFit(Struct, frozen=True):
         """Bytes by what uses them; together `needed`.
 
         A head is shown whole, as one part; the parts of a draft model are added to the
-        target's.
+        target's.  "compute buffers" is the rest: buffers of passes, outputs, the safety
+        margin, and in system memory the engine process.
         """
         fits = (self, *self.sharing)
         target = sum((each.target for each in fits), DeviceMemory())
@@ -169,8 +174,16 @@ class Plan(Struct, frozen=True):
         return min(verdicts, key=lambda verdict: verdict.rank)
 
     @property
+    def has_room(self) -> bool:
+        """Whether every reserve stays free, as far as is known."""
+        return all(each.verdict.has_room for each in self.all_fits)
+
+    @property
     def loses(self) -> bool:
-        """Whether the draft is not expected to make it faster."""
+        """Whether the draft is not expected to make it faster.
+
+        It is judged by chats, the default use, so that a pair has one verdict for all uses.
+        """
         if self.speed.plain is None or self.memory.draft is None:
             return False
         chat = self.speed.by_workload.get("chat")
@@ -184,10 +197,17 @@ class Plan(Struct, frozen=True):
     @property
     def is_partly_in_ram(self) -> bool:
         """Whether experts or layers are left in RAM beside a GPU."""
-        settings = self.load.target_settings
         if not self.device_fits:
             return False
-        return settings.cpu_moe != 0 or settings.n_gpu_layers >= 0
+        return self.has_layers_in_ram or self.load.target_settings.cpu_moe != 0
+
+    @property
+    def has_layers_in_ram(self) -> bool:
+        """Whether whole layers are left in RAM beside a GPU, which is slow.
+
+        A number of layers was then chosen: ALL_LAYERS is negative.
+        """
+        return bool(self.device_fits) and self.load.target_settings.n_gpu_layers >= 0
 
     @property
     def is_full(self) -> bool:
@@ -214,7 +234,9 @@ class Plan(Struct, frozen=True):
                 continue
             if each.verdict is FitVerdict.TIGHT:
                 return True
-            if each.missing <= self.error and each.headroom <= self.error:
+            # Of what fits, the bytes beyond need and reserve; else the missing bytes.
+            distance = max(each.headroom, each.missing)
+            if distance <= self.error:
                 return True
         return False
 

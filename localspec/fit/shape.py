@@ -194,8 +194,8 @@ def refuse_inconsistent() -> Iterator[None]:
 
 def for_target(shape: ModelShape, target: Header, draft: Header) -> ModelShape:
     """The shape of a draft, as the head that it is for this target."""
-    kind = draft_heads.draft_kind_for_target(target, draft).replace("model", "")
-    if not kind:
+    kind = draft_heads.draft_kind_for_target(target, draft)
+    if kind == "model":
         return shape
     block = 0
     if draft_kinds.kinds()[kind].drafts_blocks:

@@ -469,6 +469,8 @@ class SpeedEstimate(Struct, frozen=True):
     speculative: FloatRange | None = None
     by_workload: Mapping[str, WorkloadSpeed] = field(default_factory=dict)
     explanation: str = ""
+    no_speculation: str = ""
+    """Why this target cannot be drafted for at all; `by_workload` is empty then."""
     calibrated: bool = False  # Based on passes measured on this machine.
     costs: SpeculationCosts | None = None
     t1_ms: float | None = None
@@ -509,8 +511,10 @@ def estimate_speed(
     plain = 1e3 / t1 * (1 - error), 1e3 / t1 * (1 + error)
     costs = _estimate_costs(load, reads, draft_reads, hardware=hardware, t1_ms=t1)
     by_workload: dict[str, WorkloadSpeed] = {}
+    no_speculation = ""
     if target.has_recurrent_state and not target.can_rollback:
-        basis = "no speculation: its recurrent state cannot be rolled back"
+        no_speculation = "no speculation: its recurrent state cannot be rolled back"
+        basis = no_speculation
         expected = plain
     else:
         basis, speedups = _expect_speedups(
@@ -533,6 +537,7 @@ def estimate_speed(
         speculative=expected,
         by_workload=by_workload,
         explanation=f"{sources}; {basis}",
+        no_speculation=no_speculation,
         calibrated=all(speed.measured for speed in speeds.values()),
         costs=costs,
         t1_ms=t1,

@@ -37,6 +37,7 @@ from localspec.fit.plan import DeviceFit, FitVerdict, Plan, judge
 from localspec.fit.speed import UseCase
 from localspec.machine import type_speeds
 from localspec.machine.device import reserve_bytes
+from localspec.machine.llama_params import is_quantized
 from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
@@ -94,6 +95,13 @@ class PairSuggestion(Struct, frozen=True):
             return self.reasons
         about = "about " if self.plan.memory.is_coarse else ""
         return (_memory_reason(self.plan, about=about), *self.reasons[1:])
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the memory reserved for other programs stays free, as far as is known."""
+        if self.plan is None:
+            return self.verdict.has_room
+        return self.plan.has_room
 
     @property
     def is_bundled(self) -> bool:
@@ -190,7 +198,7 @@ def _is_worth_listing(suggestion: PairSuggestion) -> bool:
     """
     if suggestion.is_bundled:
         return suggestion.pair.draft_kind == "model"
-    return suggestion.verdict.has_room and not suggestion.is_worse_than_lookup
+    return suggestion.has_room and not suggestion.is_worse_than_lookup
 
 
 def _find_pairs(catalogue: Catalog, target: str) -> Sequence[CatalogPair]:
@@ -260,6 +268,7 @@ def choose_file(
     rather wholly.  On a CPU whose types were timed, the one that it computes fastest.
     """
     assess = partial(assess_pair, machine=machine, criteria=criteria)
+    # An id such as qwen3.5-9b+mtp:Q8_0 names the file already.
     if ":" in pair.id or not pair.target.files:
         return assess(pair, searches=searches)
 
@@ -379,7 +388,7 @@ def _file_sort_key(suggestion: PairSuggestion) -> _FileRank:
     is_long = False
     if plan is not None:
         is_whole = not plan.is_partly_in_ram
-        is_fast = is_whole or plan.load.target_settings.cpu_moe != 0
+        is_fast = not plan.has_layers_in_ram
         is_long = plan.has_long_context
     return _FileRank(
         is_fast=is_fast,
@@ -485,19 +494,20 @@ def _assess_by_file_size(
     pair: CatalogPair, size: int, machine: MachineProfile, use: str | None
 ) -> PairSuggestion:
     devices = machine.devices or (machine.cpu,)
-    free = sum(device.free or 0 for device in devices)
     reserve = sum(reserve_bytes(device) for device in devices)
     needed = size * _OVERHEAD_FACTOR
+    known = [device.free for device in devices if device.free is not None]
+    free = None
+    free_text = "the free memory"
+    if len(known) == len(devices):
+        free = sum(known)
+        free_text = gib(free)
     verdict = judge(needed, free, reserve)
-    relation = "more than"
-    if verdict is FitVerdict.FITS:
-        relation = "of"
-    elif verdict is FitVerdict.TIGHT:
-        relation = "nearly all of"
+    relation = _describe_relation(verdict)
     about = ""
     if any(model.about is not None for model in _models(pair)):
         about = "about "
-    memory = f"{gib(needed)} with caches: {relation} {gib(free)}"
+    memory = f"{gib(needed)} with caches: {relation} {free_text}"
     reasons = [f"{about}{gib(size)} of files, {memory}", *_other_reasons(pair, use)]
     return PairSuggestion(
         pair=pair,
@@ -506,6 +516,17 @@ def _assess_by_file_size(
         reasons=tuple(reasons),
         draft_reason=draft_kinds.describe(pair.draft_kind),
     )
+
+
+def _describe_relation(verdict: FitVerdict) -> str:
+    """What stands between the memory that is needed and that which is free."""
+    match verdict:
+        case FitVerdict.NO:
+            return "more than"
+        case FitVerdict.TIGHT:
+            return "nearly all of"
+        case FitVerdict.UNKNOWN | FitVerdict.FITS:
+            return "of"
 
 
 def _memory_reason(plan: Plan, *, about: str = "") -> str:
@@ -521,12 +542,9 @@ def _memory_reason(plan: Plan, *, about: str = "") -> str:
     free = "the free memory"
     if device_fit.device.free is not None:
         free = gib(device_fit.device.free)
-    relation = " of"
-    if plan.verdict is FitVerdict.TIGHT:
-        relation = ", nearly all of"
-    elif plan.verdict is FitVerdict.NO:
-        relation = ", more than"
-    text = f"needs {about}{gib(device_fit.needed)}{relation} {free}"
+    relation = _describe_relation(plan.verdict)
+    separator = " " if relation == "of" else ", "
+    text = f"needs {about}{gib(device_fit.needed)}{separator}{relation} {free}"
 
     settings = plan.load.target_settings
     if settings.n_ctx:
@@ -534,7 +552,7 @@ def _memory_reason(plan: Plan, *, about: str = "") -> str:
         if settings.kv_type != "f16":
             text += f" in {settings.kv_type}"
     if plan.is_partly_in_ram:
-        rest = "the other layers" if settings.n_gpu_layers >= 0 else "experts"
+        rest = "the other layers" if plan.has_layers_in_ram else "experts"
         text += f", {rest} in RAM: {about}{gib(plan.host.needed)} more"
     return text
 
@@ -548,7 +566,7 @@ def _speed_reasons(plan: Plan, *, has_draft: bool) -> Iterator[str]:
         method = "with the draft" if plan.memory.draft else "with prompt lookup"
         yield f"{rate}, {token_rate_range(speed.speculative)} {method}"
     else:
-        yield f"{rate}: {speed.explanation.rpartition('; ')[2]}"
+        yield f"{rate}: {speed.no_speculation}"
     if plan.loses:
         yield "probably not faster with this draft"
     elif has_draft and not plan.memory.draft:
@@ -629,7 +647,7 @@ def _rank(
     if plan is not None:
         is_full = plan.is_full
         is_short = bool(machine.devices) and not plan.has_long_context
-        has_quantized_cache = plan.load.target_settings.kv_type != "f16"
+        has_quantized_cache = is_quantized(plan.load.target_settings.kv_type)
         is_reduced = plan.is_partly_in_ram or has_quantized_cache
     return _SuggestionRank(
         does_not_fit=not suggestion.verdict.can_load and not suggestion.is_bundled,

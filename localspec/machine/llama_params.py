@@ -22,9 +22,10 @@ from localspec.errors import Hint, UsageError
 from localspec.machine import remote_devices
 from localspec.machine.cpu_and_ram import choose_n_threads
 from localspec.machine.ggml import GgmlLibrary
-from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
+from localspec.models.gguf.parser import GGML_TYPES
+from localspec.protocol.wire import ALL_LAYERS, ContextSettings, KvType, LoadCommand
 
-KV_TYPES = {
+KV_TYPES: dict[KvType, tuple[int, int]] = {
     "f32": (0, 0),
     "f16": (1, 1),
     "bf16": (30, 30),
@@ -33,6 +34,13 @@ KV_TYPES = {
     "q4_0": (2, 2),
 }
 """ggml_type of keys and of values."""
+
+
+def is_quantized(kv_type: KvType) -> bool:
+    """Whether keys or values are stored in blocks, with fewer bits than they have."""
+    return any(GGML_TYPES[number].block_size > 1 for number in KV_TYPES[kv_type])
+
+
 FLASH_ATTN_TYPES = {"auto": -1, "on": 1, "off": 0}  # llama_flash_attn_type.
 SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}  # llama_split_mode.
 

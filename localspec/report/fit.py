@@ -64,7 +64,7 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
         yield make_line(plan.skipped_draft)
     yield make_line(f"With {plan.explanation}.")
     yield make_line(f"Memory estimate: {_describe_method(plan, answer.subject)}.")
-    if not plan.verdict.has_room and answer.savings:
+    if not plan.has_room and answer.savings:
         yield make_line("To save memory:")
         for saving in answer.savings[:_MAX_SAVINGS]:
             yield _format_saving(saving)

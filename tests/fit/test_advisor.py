@@ -2,12 +2,13 @@
 
 import re
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
 from localspec.errors import UsageError
+from localspec.fit import advisor as advisor_module
 from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
     SettingsAdvisor,
@@ -21,7 +22,7 @@ from localspec.machine import gpu_catalog
 from localspec.machine.device import HOST, Device, DeviceLink
 from localspec.models import catalog
 from localspec.models.gguf import reader
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.wire import ContextSettings, KvType, LoadCommand
 from tests.support import shapes
 from tests.support.zoo import Zoo
 
@@ -60,6 +61,15 @@ def test_what_fits_runs_as_usual() -> None:
     assert settings.n_gpu_layers == -1
     assert found.verdict == "fits"
     assert "of this computer's memory stay free" in found.explanation
+
+
+def test_every_type_of_kv_cache_has_sizes_and_a_score() -> None:
+    """A missing size would read as a damaged model file."""
+    for kv in get_args(KvType):
+        found = advise("qwen3-8b+qwen3-0.6b", machine(), kv=kv)
+        assert found.load.target_settings.kv_type == kv
+        assert found.verdict == "fits"
+    assert set(advisor_module._KV_TYPE_SCORES) == set(get_args(KvType))
 
 
 def remote_device(bytes_per_second: float) -> Device:

@@ -122,6 +122,24 @@ def test_the_tightest_device_is_the_one_that_decides() -> None:
     assert plan.tightest.verdict is plan.verdict is FitVerdict.NO
 
 
+def test_a_gpu_of_unknown_memory_does_not_hide_that_system_memory_is_tight() -> None:
+    pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
+    load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096, n_gpu_layers=33))
+    gpu = Device("Vulkan0", backend="Vulkan")
+    roomy = replace(shapes.CPU, free=64 * GIB)
+    needed = estimate_plan(
+        load, *pair.shapes, shapes.machine(gpu, cpu=roomy)
+    ).host.needed
+
+    tight = replace(roomy, free=needed + MIB)
+    plan = estimate_plan(load, *pair.shapes, shapes.machine(gpu, cpu=tight))
+
+    assert plan.host.verdict is FitVerdict.TIGHT
+    assert plan.verdict is FitVerdict.UNKNOWN
+    assert not plan.has_room
+    assert estimate_plan(load, *pair.shapes, shapes.machine(gpu, cpu=roomy)).has_room
+
+
 def test_verdicts_rank_from_the_worst_to_the_best() -> None:
     ranked = sorted(FitVerdict, key=lambda verdict: verdict.rank)
     assert ranked == ["no", "unknown", "tight", "fits"]

@@ -17,16 +17,18 @@ from localspec.fit.advisor import (
     SettingsAdvisor,
     SettingsRequest,
     estimate_tokens_per_second,
+    with_settings,
 )
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairMember, PairShapes
-from localspec.fit.plan import Plan
+from localspec.fit.plan import FitVerdict, Plan
 from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.launch import ResolvedPair
 from localspec.launch.start import LoadOptions
 from localspec.machine import gpu_catalog
 from localspec.machine.type_speeds import TypeSpeed
 from localspec.models import catalog
+from localspec.models.catalog import CatalogPair
 from localspec.models.catalog_entries import TIERS
 from localspec.protocol.wire import LoadCommand
 from localspec.tui.wizard.shortlist import Candidate, EstimateCache
@@ -170,6 +172,44 @@ def test_sizes_that_are_rounded_or_unknown(tmp_path: Path) -> None:
         "models:\n  - {id: a, title: A, repo: x/y, file: a.gguf}\npairs:\n  - {target: a}\n"
     )
     assert suggest(8, catalogue=catalog.load(path)) == ()
+
+
+def test_memory_that_is_unknown_is_not_called_too_little() -> None:
+    pair = catalog.find(catalog.load(), "ling-3.0-flash")
+    unknown = shapes.machine(cpu=replace(shapes.CPU, free=None, total=None))
+    (best, *_) = suggestions.suggest(unknown, None, pair.id)
+    assert best.plan is None
+    assert best.verdict == "unknown"
+    assert "with caches: of the free memory" in best.reasons[0]
+
+
+def test_layers_in_ram_make_a_file_slow_even_if_its_experts_are_there_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three bits whose experts alone are in RAM are better than four bits with layers."""
+    pair = catalog.load().pairs["qwen3.6-35b-a3b+lookup"]
+    assess = suggestions.assess_pair
+
+    def assess_partly_in_ram(
+        pair: CatalogPair, *arguments: Any, **options: Any
+    ) -> PairSuggestion | None:
+        found = assess(pair, *arguments, **options)
+        assert found is not None
+        assert found.plan is not None
+        load = with_settings(found.plan.load, cpu_moe=-1)
+        if "4" in pair.target.quantization:
+            load = with_settings(load, n_gpu_layers=20)
+        plan = replace(found.plan, load=load)
+        return replace(found, plan=plan, verdict=FitVerdict.FITS)
+
+    monkeypatch.setattr(suggestions, "assess_pair", assess_partly_in_ram)
+    best = suggestions.choose_file(
+        pair, machine_profile.with_vram(80), SuggestionCriteria()
+    )
+    assert best is not None
+    assert best.plan is not None
+    assert not best.plan.has_layers_in_ram
+    assert "4" not in best.pair.target.quantization
 
 
 def test_a_part_of_an_id_is_enough_and_an_unknown_one_is_refused() -> None:
