@@ -60,5 +60,7 @@ def test_greedy_templates_are_refused_within_the_limit() -> None:
 
     assert done.returncode == 0, done.stderr
     peak_megabytes = int(done.stdout)
-    # Four compiled templates are kept, with the constants in them.
-    assert peak_megabytes < 5 * 256
+    # Four compiled templates are kept, with the constants in them. The fifth has its own
+    # constants when it is rendered, which may take the limit once more.
+    n_kept = 4
+    assert peak_megabytes < (n_kept + 1 + 1) * 256 + 64
