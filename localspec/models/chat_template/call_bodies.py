@@ -279,30 +279,36 @@ _MAX_TRIES = 32
 _MAX_WHOLE = 1024 * 1024
 
 
-def _is_whole(style: BodyStyle, body: BodyText) -> bool:
-    body.n_tries += 1
-    if body.n_tries > _MAX_TRIES:
-        return False
-    return style.parse("", body.join(), ArgumentTypes.unknown) is not None
+class _WholeStyle(Struct, frozen=True):
+    """A notation that is read as a whole: an end is one if the text before it is a call."""
+
+    end: str
+
+    def is_end(self, body: BodyText, following: str, *, at_end: bool) -> bool | None:
+        """As `BodyStyle`."""
+        body.n_tries += 1
+        if body.n_tries > _MAX_TRIES:
+            return False
+        return self.parse("", body.join(), ArgumentTypes.unknown) is not None
+
+    def find_last_end(self, body: str) -> int | None:
+        """As `BodyStyle`: the end of the answer, where the mark is missing."""
+        return len(body)
+
+    def parse(
+        self, name: str, body: str, types_of: Callable[[str], ArgumentTypes]
+    ) -> list[ParsedCall] | None:
+        """As `BodyStyle`."""
+        raise NotImplementedError
 
 
-class PythonStyle(Struct, frozen=True):
+class PythonStyle(_WholeStyle, frozen=True):
     """A list of calls in Python, as LFM2.5 writes them: `[f(city='Rome', n=3), g()]`.
 
     The text is only parsed; nothing of it is run. LFM2.5's template escapes nothing in a
     text, so `city='it's'` is read, too: a quotation mark ends a text where an argument
     or the end of the call follows.
     """
-
-    end: str
-
-    def is_end(self, body: BodyText, following: str, *, at_end: bool) -> bool | None:
-        """As `BodyStyle`."""
-        return _is_whole(self, body)
-
-    def find_last_end(self, body: str) -> int | None:
-        """As `BodyStyle`: the end of the answer, where the mark is missing."""
-        return len(body)
 
     def parse(
         self, name: str, body: str, types_of: Callable[[str], ArgumentTypes]
@@ -420,22 +426,12 @@ def _search(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     return found
 
 
-class GemmaStyle(Struct, frozen=True):
+class GemmaStyle(_WholeStyle, frozen=True):
     """Gemma 4's notation: `{city:<|"|>Rome<|"|>,days:3}`.
 
     It is JSON but for the quotation marks: keys have none, and texts have a token of
     their own, so that nothing in a text is escaped.
     """
-
-    end: str
-
-    def is_end(self, body: BodyText, following: str, *, at_end: bool) -> bool | None:
-        """As `BodyStyle`."""
-        return _is_whole(self, body)
-
-    def find_last_end(self, body: str) -> int | None:
-        """As `BodyStyle`: the end of the answer, where the mark is missing."""
-        return len(body)
 
     def parse(
         self, name: str, body: str, types_of: Callable[[str], ArgumentTypes]
