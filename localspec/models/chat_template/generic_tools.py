@@ -104,11 +104,11 @@ def _write_calls(message: ChatMessage) -> ChatMessage:
     if not message.tool_calls:
         return message
     parts = [message.content] if message.content else []
-    parts += map(_write_call, message.tool_calls)
+    parts += map(write_call, message.tool_calls)
     return replace(message, content="\n".join(parts), tool_calls=())
 
 
-def _write_call(call: ToolCall) -> str:
+def write_call(call: ToolCall) -> str:
     """A call as the model wrote it, so that its tokens match those in memory."""
     name = json.dumps(call.name, ensure_ascii=False)
     arguments = json.dumps(call.arguments, ensure_ascii=False)
@@ -129,5 +129,9 @@ def _write_results(
     ordered = sorted(
         results, key=lambda result: places.get(result.tool_call_id, len(calls))
     )
-    parts = [f"<tool_response>\n{each.content}\n</tool_response>" for each in ordered]
+    parts = [write_result(result) for result in ordered]
     return [ChatMessage("user", "\n".join(parts))]
+
+
+def write_result(result: ChatMessage) -> str:
+    return f"<tool_response>\n{result.content}\n</tool_response>"

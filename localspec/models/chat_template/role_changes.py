@@ -15,6 +15,7 @@ from itertools import islice, takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec.models.chat_template import generic_tools
 from localspec.protocol.wire import ChatMessage, ToolCall
 
 Chat = tuple[ChatMessage, ...]
@@ -247,7 +248,7 @@ def _move_orphans_to_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
             n_open -= 1
             changed.append(message)
         else:
-            changed.append(_write_result(message))
+            changed.append(ChatMessage("user", generic_tools.write_result(message)))
     if changed == list(messages):
         return changed
     return _merge_same_roles(changed)
@@ -284,13 +285,16 @@ def _write_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     changed = []
     for message in messages:
         if message.tool_calls:
-            written = [_write_call(call) for call in message.tool_calls]
+            written = [
+                generic_tools.write_call(_with_object(call))
+                for call in message.tool_calls
+            ]
             if message.content.strip():
                 written.insert(0, message.content)
             text = "\n".join(written)
             changed.append(replace(message, content=text, tool_calls=()))
         elif message.role == "tool":
-            changed.append(_write_result(message))
+            changed.append(ChatMessage("user", generic_tools.write_result(message)))
         else:
             changed.append(message)
     if changed == list(messages):
@@ -298,15 +302,9 @@ def _write_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     return _merge_same_roles(changed)
 
 
-def _write_call(call: ToolCall) -> str:
+def _with_object(call: ToolCall) -> ToolCall:
     arguments = json.dumps(parse_arguments(call.arguments), ensure_ascii=False)
-    name = json.dumps(call.name, ensure_ascii=False)
-    text = f'{{"name": {name}, "arguments": {arguments}}}'
-    return f"<tool_call>\n{text}\n</tool_call>"
-
-
-def _write_result(message: ChatMessage) -> ChatMessage:
-    return ChatMessage("user", f"<tool_response>\n{message.content}\n</tool_response>")
+    return replace(call, arguments=arguments)
 
 
 def parse_arguments(text: str) -> dict[str, object]:
