@@ -37,7 +37,8 @@ def check_values(body: dict[str, Any]) -> None:
             for part in level:
                 if isinstance(part, dict):
                     below += part.values()
-                    n_references += "$ref" in part
+                    if "$ref" in part:
+                        n_references += 1
                 elif isinstance(part, list):
                     below += part
             if n_references > MAX_REFERENCES:
