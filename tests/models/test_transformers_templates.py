@@ -42,7 +42,9 @@ def test_templates_render_as_in_transformers() -> None:
             "thinking off",
             "an earlier thought",
         ):
-            ours = [ChatMessage("system", "Be brief.")] * (case == "system") + CHAT
+            ours = list(CHAT)
+            if case == "system":
+                ours.insert(0, ChatMessage("system", "Be brief."))
             chat = [{"role": m.role, "content": m.content} for m in ours]
             tags = thinking_tags.detect_tags(source)
             # transformers takes it apart
