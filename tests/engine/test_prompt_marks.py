@@ -37,8 +37,15 @@ FREQUENT_TEXTS = ("<h1>", "\n\n", "\n\n\n")
 """Tokens of the same type that are texts of a person, as in Gemma's vocabulary."""
 MARKS = (*CONTROLS, *GEMMA_MARKS, *QWEN_MARKS, *TEMPLATE_MARKS)
 HOSTILE = "x" + "".join(MARKS) + "<<think>think>y"
-SHOW_ALL = """{{ messages | tojson }}{{ tools | tojson }}
+SHOW_ALL = """{% for message in messages %}{{ message | tojson }}
+{%- for call in message.tool_calls or [] -%}
+[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}
+{%- endfor %}{% endfor %}{{ tools | tojson }}
 {#- ]~b] <b> -#}<|im_start|>"""
+"""Shows every field, and writes calls in a format that is known, without any of `MARKS`.
+
+Of an unknown format the generic one would be used, whose marks are in the prompt by right.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +90,11 @@ def with_text(value: Any, place: tuple[str, ...], text: str) -> Any:
         return replace(value, **{name: text})
     changed = with_text(getattr(value, name)[0], tuple(inner), text)
     return replace(value, **{name: (changed,)})
+
+
+def test_the_template_has_a_tool_format_without_marks(vocabulary: LlamaVocab) -> None:
+    settings = PromptBuilder(vocabulary, SHOW_ALL).ready_settings()
+    assert settings["tools"] == "mistral"
 
 
 def test_the_texts_of_a_message_are_known_by_their_types() -> None:
