@@ -120,11 +120,15 @@ class EngineProcess:
         """Load a pair. Raises the engine's error, or that of its exit."""
         self._file_stats = exit_causes.stat_files(load.target, load.draft)
         self._remote_hosts = load.target_settings.remote_hosts
+        ready: EngineReady | None = None
         for event in self._run_or_raise(load, self._timeouts.load):
             if isinstance(event, EngineReady):
-                self.ready = event
-                self._has_gpu = len(event.devices) > 1
-        return self.ready
+                ready = event
+        if ready is None:
+            raise exit_causes.exit_error(self._kill(exit_causes.PROTOCOL_ERROR))
+        self.ready = ready
+        self._has_gpu = len(ready.devices) > 1
+        return ready
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
         """The events of an answer; the last is `EngineExit` if the process exited.

@@ -418,6 +418,78 @@ class DraftScore(Struct, frozen=True):
     accepted: tuple[int, ...]
 
 
+class LoadedContextSettings(ContextSettings, frozen=True, kw_only=True):
+    """Those of a loaded context, whose size is known."""
+
+    n_ctx: int
+
+
+class LoadedChatSettings(Struct, frozen=True):
+    """What the engine found in the target's chat template."""
+
+    template: str | None = None
+    thinking: tuple[str, str] | None = None
+    tools: str | None = None
+    thinking_controls: tuple[str, ...] = ()
+
+
+class LoadedSettings(Struct, frozen=True):
+    """The types of `EngineReady.settings`."""
+
+    target: LoadedContextSettings | None = None
+    draft: LoadedContextSettings | None = None
+    draft_kind: str | None = None
+    draft_max: int = DRAFT_MAX
+    chat: LoadedChatSettings | None = None
+    fim: dict[str, int] | None = None
+
+
+class TimingTotals(Struct, frozen=True):
+    prefill_ms: Number
+    decode_ms: Number
+    first_token_ms: Number | None
+    tokens_per_second: Number | None
+
+
+class ThinkingTotals(Struct, frozen=True):
+    tokens: events.TokenCount
+    open: bool
+
+
+class SourceCounts(Struct, frozen=True):
+    drafted: events.TokenCount
+    accepted: events.TokenCount
+
+
+class OverlapCounts(Struct, frozen=True):
+    rounds: events.TokenCount
+    hits: events.TokenCount
+
+
+class SpeculationTotals(Struct, frozen=True):
+    rounds: events.TokenCount
+    drafted: events.TokenCount
+    accepted: events.TokenCount
+    paused_rounds: events.TokenCount
+    acceptance_rate: Number | None
+    mean_accepted_length: Number | None
+    histogram: tuple[events.TokenCount, ...]
+    by_source: dict[str, SourceCounts]
+    host_ms_per_round: Number | None
+    overlap: OverlapCounts | None = None
+
+
+class AnswerTotals(Struct, frozen=True):
+    """The types of `GenerationFinished.totals`, unless it is empty."""
+
+    tokens: events.TokenCount
+    prompt_tokens: events.TokenCount
+    reused_tokens: events.TokenCount
+    timings: TimingTotals
+    speculation: SpeculationTotals
+    thinking: ThinkingTotals | None = None
+
+
 CommandReply = (
     HelloReply
     | HeartbeatReply
@@ -487,13 +559,42 @@ def encode_output(number: int, output: EngineOutput) -> bytes:
 def decode_output(line: bytes) -> tuple[int, EngineOutput | None]:
     """The command's number, and a reply, an event or None (unknown).
 
-    Raises ValueError.
+    Raises ValueError if any value is not what this version declares, so that an engine
+    that writes wrong ones is at fault where it does, and not where they are used.
     """
     body = parse_object(line)
     number = body.get("re")
     if not isinstance(number, int):
         raise ValueError("not an answer")
+    output: EngineOutput | None
     kind = _REPLY_TYPES.get(str(body.get("ev")))
-    if kind is None:
-        return number, events.parse_event(body)
-    return number, from_json(kind, body)
+    output = events.parse_event(body) if kind is None else from_json(kind, body)
+    _check_details(output)
+    return number, output
+
+
+def _check_details(output: EngineOutput | None) -> None:
+    """Check what the types of the outputs leave open. Raises ValueError."""
+    if isinstance(output, events.EngineReady):
+        from_json(LoadedSettings, output.settings)
+    elif isinstance(output, events.GenerationFinished):
+        if output.totals:
+            speculation = from_json(AnswerTotals, output.totals).speculation
+            if speculation.drafted and not speculation.rounds:
+                raise ValueError("draft tokens without a round")
+    elif isinstance(output, MeasuredCosts):
+        if not all(width.isdecimal() for width in output.curve):
+            raise ValueError("a width that is no number")
+    elif isinstance(output, TokenizeResult):
+        if output.pieces and len(output.pieces) != len(output.tokens):
+            raise ValueError("pieces of other tokens")
+        for piece in output.pieces:
+            piece.encode("latin-1")
+    elif isinstance(output, DraftScore):
+        if len(output.drafted) != len(output.accepted):
+            raise ValueError("draft tokens of other places")
+    elif isinstance(output, ReplayResult):
+        lengths = {len(output.best), len(output.probability)}
+        lengths |= {len(output.below), len(output.above)}
+        if len(lengths) > 1:
+            raise ValueError("probabilities of other tokens")

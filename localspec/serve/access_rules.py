@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 from starlette.datastructures import Address, Headers, MutableHeaders
@@ -66,12 +65,8 @@ class AccessRules(Struct, frozen=True):
     def is_origin_allowed(self, origin: str) -> bool:
         if origin in self.allowed_origins or "*" in self.allowed_origins:
             return True
-        try:
-            parts = urlsplit(origin)
-            name = parts.hostname or ""
-        except ValueError:
-            return False
-        return parts.scheme in ("http", "https") and _is_loopback(name)
+        scheme, _, host = origin.lower().partition("://")
+        return scheme in ("http", "https") and _is_loopback(_host_name(host))
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         if not self.keys:
@@ -113,15 +108,22 @@ def is_local(host: str) -> bool:
     return _is_loopback(_host_name(host))
 
 
+_HOST = re.compile(r"(?:\[(?P<address>[^\[\]]*)\]|(?P<name>[^:]*))(?::[0-9]*)?")
+"""A name, or an IPv6 address in brackets; then, if at all, the number of a port."""
+
+
 def _host_name(header: str) -> str:
-    """The name in a Host header: without port, brackets, case and final dot."""
+    """The name in a Host header: without port, brackets, case and final dot.
+
+    Empty if the header is anything else, such as `localhost:80, evil.example`.
+    """
     text = header.strip().lower()
-    if text.startswith("["):
-        name, _, rest = text[1:].partition("]")
-        return name if not rest or rest.startswith(":") else text
-    if text.count(":") == 1:
-        text = text.partition(":")[0]
-    return text.removesuffix(".")
+    if _is_address(text):  # IPv6 without brackets
+        return text
+    match = _HOST.fullmatch(text)
+    if match is None:
+        return ""
+    return (match["address"] or match["name"] or "").removesuffix(".")
 
 
 def _normalize_path(path: str) -> str:
@@ -141,7 +143,12 @@ def _is_address(name: str) -> bool:
 def _is_loopback(name: str) -> bool:
     if name == "localhost":
         return True
-    return _is_address(name) and ipaddress.ip_address(name).is_loopback
+    if not _is_address(name):
+        return False
+    address = ipaddress.ip_address(name)
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback  # A newer Python says so by itself.
+    return address.is_loopback
 
 
 class AccessMiddleware:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -36,7 +37,7 @@ from localspec.protocol.wire import DRAFT_MAX, GenerateCommand, TokenizeCommand
 from localspec.serve import api_error
 from localspec.serve.api_error import ApiError, ClientLeftError, shutting_down
 from localspec.serve.engine_queue import Admission, AsyncJob, EngineQueue
-from localspec.serve.json_bodies import to_event
+from localspec.serve.json_bodies import encode_json, to_event
 from localspec.serve.prompts import OfferedTools, PromptInput
 from localspec.serve.request_metrics import (
     RequestActivity,
@@ -46,7 +47,8 @@ from localspec.serve.request_metrics import (
 from localspec.serve.request_options import CompletionOptions
 from localspec.serve.served_model import ServedModel
 
-PING_SECONDS = 10.0  # A silent stream gets a comment this often.
+PING_SECONDS = 9.0
+"""A stream that has nothing to send sends a comment this often, so within ten."""
 _FIRST_EVENT_SECONDS = 0.5
 """How long the headers of a stream wait for the engine to accept the prompt.
 
@@ -121,17 +123,32 @@ class AnswerText(Struct):
             self.tokens.pop()
 
 
+class ParsedEvent(Struct, frozen=True):
+    """An event of an answer, and what it adds to the text."""
+
+    event: Event
+    text: AnswerText
+
+
 class Choice(AsyncJob[None]):
-    """One answer of a request: a job that puts out its events, and what they add up to."""
+    """One answer of a request: a job that puts out its events, and what they add up to.
+
+    The engine's thread changes `answer` and `text`; the event loop reads the latter
+    when the answer has ended.
+    """
 
     def __init__(
         self,
         build: Callable[[Engine], GenerateCommand],
         markers: tuple[str, str] | None,
         tools: OfferedTools | None = None,
+        *,
+        reads_only: bool = False,
     ) -> None:
+        """`reads_only`: read the prompt and drop the answer."""
         super().__init__(self._generate)
         self._build = build
+        self._reads_only = reads_only
         self.answer = GeneratedAnswer(thinking_markers=markers)
         self.place: bytes | None = None
         """Where in a chat it is the answer (`AnswerTokens`); None without a chat."""
@@ -149,13 +166,13 @@ class Choice(AsyncJob[None]):
                 self.text.add(self._pending)
 
     def _generate(self, engine: Engine) -> None:
-        """In the engine's thread."""
+        """In the engine's thread, with all parsing: the event loop has other clients."""
         if self.stop_requested:
             return
         command = self._build(engine)
         try:
             for event in engine.generate(command):
-                self.put(event)
+                self.add(event)
                 check_answer(engine, event, lambda: self.stop_requested)
         except PromptTooLongError:
             n_prompt = count_prompt(engine, command)
@@ -163,6 +180,12 @@ class Choice(AsyncJob[None]):
             raise api_error.context_exceeded(n_prompt, n_ctx) from None
 
     def add(self, event: Event) -> None:
+        """Parse an event, and put it out with what it adds."""
+        if self._reads_only:
+            if isinstance(event, Round):
+                return
+            if isinstance(event, GenerationFinished):
+                event = replace(event, tail="")
         delta = self.answer.add(event)
         added = AnswerText()
         for part in delta.parts:
@@ -178,11 +201,22 @@ class Choice(AsyncJob[None]):
         if self._is_single_call:
             added.calls = [call for call in added.calls if call.index == 0]
         self.text.add(added)
-        self._pending.add(added)
         if isinstance(event, GenerationFinished) and event.reason == "stop":
             # They are the tokens of the stop string.
             self.text.drop_last_tokens_without_text()
-            self._pending.drop_last_tokens_without_text()
+        self.put(ParsedEvent(event, added))
+
+    async def next_events(self, timeout: float) -> list[Event]:
+        """As `next_batch`; their text is added to the next delta."""
+        events = []
+        parsed: ParsedEvent
+        for parsed in await self.next_batch(timeout):
+            event = parsed.event
+            self._pending.add(parsed.text)
+            if isinstance(event, GenerationFinished) and event.reason == "stop":
+                self._pending.drop_last_tokens_without_text()
+            events.append(event)
+        return events
 
     def _add_part(self, part: AnswerPart, added: AnswerText) -> None:
         """With tools, calls are taken out of the text; also out of the thinking."""
@@ -322,7 +356,12 @@ class Completion(ABC):
                     index=index,
                     client=self.client,
                 )
-                choice = Choice(build, markers, self.options.tools)
+                choice = Choice(
+                    build,
+                    markers,
+                    self.options.tools,
+                    reads_only=self.options.reads_only,
+                )
                 choice.place = place
                 choice.model = self._model.name
                 self._choices.append(choice)
@@ -341,15 +380,20 @@ class Completion(ABC):
         if self.position == 0:
             await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
 
-    async def run(self) -> dict[str, Any]:
-        """The whole answer. Raises ApiError."""
+    async def run(self) -> bytes:
+        """The whole answer as JSON. Raises ApiError."""
         for choice in self._choices:
             while not choice.has_ended:
                 await self._take_events(choice, _WAIT_SECONDS)
             self._check_end(choice)
-        whole = self._whole()
+        # With the probabilities of all tokens, this can take a second.
+        whole = await asyncio.to_thread(lambda: encode_json(self._whole()).encode())
         self.close()
         return whole
+
+    def ping(self) -> bytes:
+        """What a stream sends while it has nothing to send."""
+        return PING
 
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events. An error after the beginning is the last of them.
@@ -360,7 +404,7 @@ class Completion(ABC):
         try:
             async for line in self._lines():
                 yield line
-            last = self._last_line()
+            last = await asyncio.to_thread(self._last_line)
             self.close()
             yield last
         except Exception as error:  # the client learns of it, whatever it is
@@ -372,36 +416,31 @@ class Completion(ABC):
     ) -> AsyncGenerator[tuple[list[Event], AnswerText | None], None]:
         """New events and their text, to the end of a choice.
 
-        After PING_SECONDS of silence there are no events and no text. Raises ApiError
-        if the engine failed, or the server ends.
+        Raises ApiError if the engine failed, or the server ends.
         """
         has_ended = False
         while not has_ended:
-            batch = await self._take_events(choice, PING_SECONDS)
+            batch = await self._take_events(choice, _WAIT_SECONDS)
             has_ended = choice.has_ended
             text = choice.take_delta()
-            if batch or text is not None or not has_ended:
+            if batch or text is not None:
                 yield batch, text
         self._check_end(choice)
 
     async def _take_events(self, choice: Choice, timeout: float) -> list[Event]:
         """Raises ApiError if the engine failed."""
         try:
-            batch = await choice.next_batch(timeout)
+            batch = await choice.next_events(timeout)
         except Exception as error:
             raise self._record_failure(error) from None
         assert self._request is not None
         assert self._admission is not None
-        if self.options.reads_only:
-            batch = _drop_answer(batch)
         for event in batch:
-            choice.add(event)
             self._request.add(event)
             self._activity.add(event)
             is_last_choice = choice is self._choices[-1]
             if isinstance(event, GenerationFinished) and is_last_choice:
                 self._admission.release()
-        self._request.answer = choice.answer
         return batch
 
     def _record_failure(self, error: Exception) -> ApiError:
@@ -546,17 +585,6 @@ class Completion(ABC):
             "timings": timings(answer),
             "metrics": {"speculative_decoding": speculation},
         }
-
-
-def _drop_answer(batch: Sequence[Event]) -> list[Event]:
-    """The events of an answer of which only the prompt was to be read."""
-    kept: list[Event] = []
-    for event in batch:
-        if isinstance(event, GenerationFinished):
-            kept.append(replace(event, tail=""))
-        elif not isinstance(event, Round):
-            kept.append(event)
-    return kept
 
 
 def _end_state(error: BaseException | None) -> tuple[RequestState, int]:

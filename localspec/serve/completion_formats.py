@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import math
 from collections.abc import AsyncGenerator, Sequence
@@ -10,7 +11,7 @@ from uuid import uuid4
 
 from localspec.models.chat_template.tool_calls import ToolCallDelta
 from localspec.protocol.events import Alternative, Token
-from localspec.serve.completion import PING, AnswerText, Choice, Completion
+from localspec.serve.completion import AnswerText, Choice, Completion
 from localspec.serve.json_bodies import to_event
 
 _MIN_LOGPROB = -9999.0  # OpenAI's value for a token that is as good as impossible.
@@ -86,9 +87,8 @@ class ChatCompletion(Completion):
     async def _choice_lines(
         self, index: int, choice: Choice
     ) -> AsyncGenerator[bytes, None]:
-        first = self._first_part(index)
-        if first is not None:
-            yield self._chunk([_choice_item(index, first)])
+        # With `echo` it is as long as the prompt.
+        yield await asyncio.to_thread(self._first_chunk, index)
         offset = 0
         async for batch, text in self._deltas(choice):
             for progress in self._progress(batch):
@@ -99,8 +99,6 @@ class ChatCompletion(Completion):
                 offset += len(text.content)
                 part = _choice_item(index, self._part(text), logprobs)
                 yield self._chunk([part], **self._chunk_extras(choice, text))
-            elif not batch:
-                yield PING
         extras: dict[str, Any] = {}
         if choice is self._choices[-1] and not self.options.include_usage:
             extras = self._numbers()
@@ -108,6 +106,12 @@ class ChatCompletion(Completion):
             index, self._part(AnswerText()), reason=choice.finish_reason
         )
         yield self._chunk([last], **extras)
+
+    def _first_chunk(self, index: int) -> bytes:
+        first = self._first_part(index)
+        if first is None:
+            return b""
+        return self._chunk([_choice_item(index, first)])
 
     def _logprobs(
         self, tokens: Sequence[Token], *, offset: int
@@ -231,11 +235,9 @@ class InfillCompletion(Completion):
         return {name: _find_field(body, name) for name in requested}
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
-        async for batch, text in self._deltas(self._choices[0]):
+        async for _, text in self._deltas(self._choices[0]):
             if text is not None:
                 yield to_event(self._piece(text) | {"stop": False})
-            elif not batch:
-                yield PING
 
     def _last_line(self) -> bytes:
         return to_event(self._piece(AnswerText()) | self._end_fields(self._choices[0]))

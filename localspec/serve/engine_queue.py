@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ T = TypeVar("T")
 MAX_WAITING = 16
 """Default number of requests that wait behind the one that is answered."""
 _MAX_RETRY_SECONDS = 30
+_MAX_BATCH = 64  # Outputs of a job that the event loop handles at once.
 
 
 class AsyncJob(EngineJob[T]):
@@ -28,23 +30,35 @@ class AsyncJob(EngineJob[T]):
     def __init__(self, work: Callable[[Engine], T]) -> None:
         super().__init__(work)
         self.updated = self.make_update_event()
+        self._taken: deque[Any] = deque()
+
+    @property
+    def has_ended(self) -> bool:
+        return super().has_ended and not self._taken
 
     async def next_batch(self, timeout: float) -> list[Any]:
-        """The outputs since the last call; none after `timeout` seconds, or at the end.
+        """The next outputs; none after `timeout` seconds, or at the end.
 
-        Raises what the work raised.
+        At most _MAX_BATCH, whatever has gathered while a client was slow: what is made
+        of them holds up the others. Raises what the work raised.
         """
-        batch = self.take()
+        batch = self._take_some()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while not batch and not self.is_done:
                     await self.updated.wait()
                     self.updated.clear()
-                    batch = self.take()
+                    batch = self._take_some()
         if not batch and self.has_ended:
             self.result()
         # The job may have put out its last events and ended after the last `take`.
-        return batch or self.take()
+        return batch or self._take_some()
+
+    def _take_some(self) -> list[Any]:
+        if not self._taken:
+            self._taken.extend(self.take())
+        n_outputs = min(len(self._taken), _MAX_BATCH)
+        return [self._taken.popleft() for _ in range(n_outputs)]
 
 
 class EngineQueue:

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import time
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from contextlib import suppress
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.launch import Engine
 from localspec.protocol.events import EngineReady
-from localspec.protocol.wire import TokenizeCommand
+from localspec.protocol.wire import TokenizeCommand, TokenizeResult
 from localspec.serve import api_error, messages, request_options, responses
 from localspec.serve.access_rules import AccessMiddleware, AccessRules, client_name
 from localspec.serve.api_error import ApiError, ClientLeftError
-from localspec.serve.completion import Completion, count_prompt
+from localspec.serve.completion import PING, PING_SECONDS, Completion, count_prompt
 from localspec.serve.completion_formats import (
     ChatCompletion,
     InfillCompletion,
     TextCompletion,
 )
+from localspec.serve.connection import HALF_CLOSED, PROBE_PAUSES
 from localspec.serve.engine_queue import EngineQueue
 from localspec.serve.json_bodies import (
     JsonResponse,
     convert_request,
+    encode_json,
+    error_event,
     error_response,
     parse_body,
+    to_event,
     to_unicode,
 )
 from localspec.serve.messages import MessageCompletion
@@ -47,19 +60,24 @@ from localspec.serve.prompts import (
 from localspec.serve.request_metrics import ServerActivity
 from localspec.serve.requests import InfillRequest, TextRequest, TokenizeRequest
 from localspec.serve.responses import ResponseCompletion
-from localspec.serve.served_model import NOT_LOADED, ServedModel
+from localspec.serve.served_model import (
+    NOT_LOADED,
+    ServedModel,
+    model_status,
+    read_sizes,
+)
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 MakeCompletion = Callable[[ServedModel, EngineQueue, ServerActivity], Completion]
 ParsedRequest = tuple[MakeCompletion, list[PromptInput]]
 ParseRequest = Callable[[ServedModel, dict[str, Any]], ParsedRequest]
-_SEND_TIMEOUT = 60.0  # Seconds for a client to take some bytes of its answer.
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
 _PART_TIMEOUT = 10.0  # Seconds without a byte of a body.
 _BODY_TIMEOUT = 120.0  # Seconds for a whole body.
 _LARGE_BODY = 64 * 1024  # Bytes from which a body is parsed in a thread.
+_WATCH_SECONDS = 1.0  # Between two looks at which models are loaded.
 _CLOSE = {"Connection": "close"}
 _STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -78,7 +96,10 @@ class ApiServer:
         activity: ServerActivity,
         rules: AccessRules,
     ) -> None:
-        self._models = {model.name: model for model in models}
+        self._models: dict[str, ServedModel] = {}
+        for model in models:
+            sizes = read_sizes(model.pair.target)
+            self._models[model.name] = replace(model, sizes=sizes)
         self._first = models[0].name
         self._queue = queue
         self._activity = activity
@@ -88,11 +109,14 @@ class ApiServer:
     def _make_app(self) -> ASGIApp:
         endpoints: list[tuple[str, str, Endpoint]] = [
             ("GET", "/v1/models", self._list_models),
+            ("GET", "/v1/models/sse", self._watch_models),
             ("GET", "/v1/models/{name:path}", self._show_model),
             ("POST", "/v1/messages/count_tokens", self._count_tokens),
             ("GET", "/v1/health", self._show_health),
             ("GET", "/", self._greet),
             ("GET", "/metrics", self._show_metrics),
+            ("GET", "/props", self._show_props),
+            ("POST", "/v1/responses/input_tokens", self._count_input),
             ("POST", "/tokenize", self._tokenize),
         ]
         for route, parse in _APIS.items():
@@ -130,6 +154,10 @@ class ApiServer:
         if not self._queue.host.is_loaded(name):
             ready = await self._queue.run(lambda engine: engine.ready, name)
             self.set_ready(ready, name)
+            model = self._models[name]
+            if model.sizes.size is None:
+                sizes = await asyncio.to_thread(read_sizes, model.pair.target)
+                self._models[name] = replace(model, sizes=sizes)
         return self._models[name]
 
     async def _greet(self, _: Request) -> Response:
@@ -153,10 +181,48 @@ class ApiServer:
     async def _show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in self._models:
-            raise ApiError(
-                404, "There is no model of this name here.", name="model_not_found"
-            )
+            raise _no_such_model()
         return JsonResponse(self._describe(name))
+
+    async def _show_props(self, request: Request) -> Response:
+        """Editors ask for each loaded model, and offer it tools by the answer."""
+        self._loaded()
+        name = request.query_params.get("model", self._first)
+        if name not in self._models:
+            raise _no_such_model()
+        if not self._queue.host.is_loaded(name):
+            raise ApiError(400, "This model is not loaded.", name="model_not_loaded")
+        return JsonResponse(self._models[name].props())
+
+    async def _watch_models(self, _: Request) -> Response:
+        """A stream of the models that are loaded and unloaded, as llama-server's."""
+        self._loaded()
+        return StreamingResponse(self._model_events(), headers=_STREAM_HEADERS)
+
+    async def _model_events(self) -> AsyncGenerator[bytes, None]:
+        before = self._statuses()
+        sent_at = time.monotonic()
+        yield PING
+        while not self._queue.is_closing:
+            await asyncio.sleep(_WATCH_SECONDS)
+            now = self._statuses()
+            lines = b""
+            for name, status in now.items():
+                if status != before.get(name):
+                    event = {"model": name, "event": "model_status"}
+                    lines += to_event(event | {"data": {"status": status}})
+            before = now
+            if not lines and time.monotonic() - sent_at >= PING_SECONDS:
+                lines = PING
+            if lines:
+                sent_at = time.monotonic()
+                yield lines
+
+    def _statuses(self) -> dict[str, str]:
+        host = self._queue.host
+        return {
+            name: model_status(is_loaded=host.is_loaded(name)) for name in self._models
+        }
 
     def _describe(self, name: str) -> dict[str, Any]:
         self._loaded()
@@ -175,63 +241,102 @@ class ApiServer:
 
     def _complete(self, route: str, parse: ParseRequest) -> Endpoint:
         async def complete(request: Request) -> Response:
-            model, (make, given) = await self._parse(request, parse)
-            completion = make(model, self._queue, self._activity)
-            completion.client = client_name(request.headers, request.client)
-            try:
-                completion.submit(given, route)
-                if not completion.options.stream:
-                    whole = await _until_disconnect(request.receive, completion.run())
-                    return JsonResponse(whole)
-                await completion.wait_accepted()
-                return EventStream(completion)
-            except BaseException as error:
-                completion.close(error)
-                raise
+            body, is_large = await self._read_body(request)
+
+            async def begin() -> Completion:
+                model, (make, given) = await self._parse(body, parse, is_large=is_large)
+                completion = make(model, self._queue, self._activity)
+                completion.client = client_name(request.headers, request.client)
+                try:
+                    completion.submit(given, route)
+                    if completion.options.stream:
+                        await completion.wait_accepted()
+                    return completion
+                except BaseException as error:
+                    completion.close(error)
+                    raise
+
+            async def answer() -> bytes:
+                completion = await begin()
+                try:
+                    return await completion.run()
+                except BaseException as error:
+                    completion.close(error)
+                    raise
+
+            if body.get("stream") is True:
+                return EventStream(begin)
+            whole = await _until_disconnect(request.receive, answer())
+            return Response(whole, media_type=JsonResponse.media_type)
 
         return complete
 
-    async def _parse(
-        self, request: Request, parse: Callable[[ServedModel, dict[str, Any]], T]
-    ) -> tuple[ServedModel, T]:
-        """The request for a model.
+    async def _read_body(self, request: Request) -> tuple[dict[str, Any], bool]:
+        """The JSON of a request, and whether it is large.
 
         A large one is parsed in a thread, so that others are served meanwhile.
         """
         self._loaded()
         data = await self._bodies.read(request)
-        if len(data) > _LARGE_BODY:
-            body = await asyncio.to_thread(parse_body, data)
-            model = await self._find_model(body)
-            return model, await asyncio.to_thread(parse, model, body)
-        body = parse_body(data)
+        if len(data) <= _LARGE_BODY:
+            return parse_body(data), False
+        return await asyncio.to_thread(parse_body, data), True
+
+    async def _parse(
+        self,
+        body: dict[str, Any],
+        parse: Callable[[ServedModel, dict[str, Any]], T],
+        *,
+        is_large: bool,
+    ) -> tuple[ServedModel, T]:
+        """The request for a model, which is loaded if need be."""
         model = await self._find_model(body)
+        if is_large:
+            return model, await asyncio.to_thread(parse, model, body)
         return model, parse(model, body)
 
     async def _count_tokens(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/messages` would read."""
-        model, (make, (prompt,)) = await self._parse(request, _parse_counted)
-        options = make(model, self._queue, self._activity).options
-        model.check_prompt(prompt, options)
+        return await self._count(request, _parse_counted)
 
-        def count(engine: Engine) -> int:
-            command = model.build_command(engine, prompt, options, index=0)
-            return count_prompt(engine, command)
+    async def _count_input(self, request: Request) -> Response:
+        """The tokens of the prompt that `/v1/responses` would read."""
+        parse = _APIS["/v1/responses"]
+        return await self._count(request, parse, object="response.input_tokens")
 
-        work = self._queue.run(count, model.name)
-        n_tokens = await _until_disconnect(request.receive, work)
-        return JsonResponse({"input_tokens": n_tokens})
+    async def _count(
+        self, request: Request, parse: ParseRequest, **more: str
+    ) -> Response:
+        body, is_large = await self._read_body(request)
+
+        async def count_tokens() -> int:
+            model, (make, (prompt,)) = await self._parse(body, parse, is_large=is_large)
+            options = make(model, self._queue, self._activity).options
+            model.check_prompt(prompt, options)
+
+            def count(engine: Engine) -> int:
+                command = model.build_command(engine, prompt, options, index=0)
+                return count_prompt(engine, command)
+
+            return await self._queue.run(count, model.name)
+
+        n_tokens = await _until_disconnect(request.receive, count_tokens())
+        return JsonResponse({"input_tokens": n_tokens} | more)
 
     async def _tokenize(self, request: Request) -> Response:
-        model, command = await self._parse(request, _parse_tokenize)
-        work = self._queue.run(lambda engine: engine.tokenize(command), model.name)
-        result = await _until_disconnect(request.receive, work)
-        tokens: list[Any] = list(result.tokens)
-        if command.pieces:
-            tokens = []
-            for id_, piece in zip(result.tokens, result.pieces, strict=True):
-                tokens.append({"id": id_, "piece": _piece_to_json(piece)})
-        return JsonResponse({"tokens": tokens})
+        body, is_large = await self._read_body(request)
+
+        async def tokenize() -> bytes:
+            model, command = await self._parse(body, _parse_tokenize, is_large=is_large)
+            result = await self._queue.run(
+                lambda engine: engine.tokenize(command), model.name
+            )
+            return await asyncio.to_thread(
+                _encode_tokens, result, pieces=command.pieces
+            )
+
+        data = await _until_disconnect(request.receive, tokenize())
+        return Response(data, media_type=JsonResponse.media_type)
 
 
 # --- requests
@@ -308,6 +413,15 @@ def _parse_tokenize(_: ServedModel, body: dict[str, Any]) -> TokenizeCommand:
     )
 
 
+def _encode_tokens(result: TokenizeResult, *, pieces: bool) -> bytes:
+    tokens: list[Any] = list(result.tokens)
+    if pieces:
+        tokens = []
+        for id_, piece in zip(result.tokens, result.pieces, strict=True):
+            tokens.append({"id": id_, "piece": _piece_to_json(piece)})
+    return encode_json({"tokens": tokens}).encode()
+
+
 def _piece_to_json(piece: str) -> str | list[int]:
     """As llama-server: the text, or the bytes of a token that is no whole text."""
     data = piece.encode("latin-1")
@@ -315,6 +429,11 @@ def _piece_to_json(piece: str) -> str | list[int]:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return list(data)
+
+
+def _no_such_model() -> ApiError:
+    message = "There is no model of this name here."
+    return ApiError(404, message, name="model_not_found")
 
 
 async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -343,35 +462,101 @@ async def _until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T
 class EventStream(Response):
     """Sends a completion as server-sent events, and closes it however that ends.
 
-    A client may leave, or take no bytes, before the first event is made. A generator
-    that was not started has no `finally` to run, so what a completion holds is released
-    here.
+    Something is sent every PING_SECONDS, whatever the completion waits for: also while
+    its model is loaded, and while its text is held back.
     """
 
-    def __init__(self, completion: Completion) -> None:
-        headers = _STREAM_HEADERS | {"X-Queue-Position": str(completion.position)}
-        super().__init__(status_code=200, headers=headers)
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Completion]]) -> None:
+        """`begin` is called once. Its error has a status if it comes soon."""
+        super().__init__(status_code=200, headers=_STREAM_HEADERS)
         del self.headers["content-length"]
-        self._completion = completion
-        self._lines = completion.stream()
+        self._begin = begin
+        self._pauses: Iterator[float] = repeat(PING_SECONDS)
+        self._is_probing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientLeftError):
+            await _until_disconnect(receive, self._answer(scope, send))
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        half_closed: asyncio.Event = scope.get("state", {}).get(HALF_CLOSED)
+        end_of_input = asyncio.ensure_future((half_closed or asyncio.Event()).wait())
+        begun = asyncio.ensure_future(self._begin())
         try:
-            with suppress(ClientLeftError, TimeoutError):  # or it takes no bytes
-                await _until_disconnect(receive, self._pump(send))
+            await asyncio.wait({begun}, timeout=PING_SECONDS)
+            if begun.done():
+                position = begun.result().position
+                self.headers["X-Queue-Position"] = str(position)
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start"} | start)
+
+            async def send_lines(lines: bytes) -> None:
+                part = {"body": lines, "more_body": True}
+                await send({"type": "http.response.body"} | part)
+
+            try:
+                await self._ping_until(begun, end_of_input, lambda: send_lines(PING))
+                completion = begun.result()
+            except Exception as error:  # the client learns of it, whatever it is
+                await send_lines(error_event(api_error.from_engine(error), scope))
+            else:
+                await self._send_all(completion, end_of_input, send_lines)
+            await send({"type": "http.response.body", "body": b""})
         finally:
-            self._completion.close(ClientLeftError())
-            await self._lines.aclose()
+            end_of_input.cancel()
+            begun.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                completion = await begun
+                completion.close(ClientLeftError())
 
-    async def _pump(self, send: Send) -> None:
-        async def send_in_time(kind: str, **fields: Any) -> None:
-            async with asyncio.timeout(_SEND_TIMEOUT):
-                await send({"type": f"http.response.{kind}"} | fields)
+    async def _send_all(
+        self,
+        completion: Completion,
+        end_of_input: asyncio.Future[Any],
+        send_lines: Callable[[bytes], Coroutine[Any, Any, None]],
+    ) -> None:
+        stream = completion.stream()
+        line: asyncio.Future[bytes | None] | None = None
+        try:
+            while True:
+                line = asyncio.ensure_future(anext(stream, None))
+                await self._ping_until(
+                    line, end_of_input, lambda: send_lines(completion.ping())
+                )
+                lines = line.result()
+                if lines is None:
+                    return
+                await send_lines(lines)
+        finally:
+            if line is not None:
+                line.cancel()
+                await asyncio.gather(line, return_exceptions=True)
+            await stream.aclose()
 
-        await send_in_time("start", status=self.status_code, headers=self.raw_headers)
-        async for line in self._lines:
-            await send_in_time("body", body=line, more_body=True)
-        await send_in_time("body", body=b"")
+    async def _ping_until(
+        self,
+        done: asyncio.Future[Any],
+        end_of_input: asyncio.Future[Any],
+        ping: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Ping after each silence, and more often after the client's end of input.
+
+        It has left, or only ended its requests: what is sent then shows which.
+        """
+        while not done.done():
+            waiting = {done}
+            if not self._is_probing:
+                waiting.add(end_of_input)
+            await asyncio.wait(
+                waiting,
+                timeout=next(self._pauses),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if end_of_input.done() and not self._is_probing:
+                self._is_probing = True
+                self._pauses = chain(PROBE_PAUSES, repeat(PING_SECONDS))
+            if not done.done():
+                await ping()
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

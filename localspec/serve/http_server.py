@@ -14,22 +14,19 @@ from contextlib import suppress
 
 import uvicorn
 from msgspec import Struct, field
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UsageError
 from localspec.launch.engine_host import EngineHost
 from localspec.protocol.events import EngineReady
 from localspec.serve.access_rules import AccessRules
+from localspec.serve.connection import HEADER_SECONDS, ClientConnection
 from localspec.serve.engine_queue import MAX_WAITING, EngineQueue
 from localspec.serve.http_app import ApiServer
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.serve.served_model import ServedModel
 
 DEFAULT_PORT = 8080  # Where Zed's llama.cpp provider looks by itself.
-_HEADER_TIMEOUT = 10.0
-"""Seconds for the headers of a request, on a new connection or after an answer."""
 _END_TIMEOUT = 0.8  # Seconds for the running streams to end after Ctrl+C.
-_MAX_CONNECTIONS = 1000
 _BACKLOG = 512
 _LOOPBACK_OF_ALL = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 """Address that stands for all of this computer -> one that a client can use."""
@@ -40,41 +37,6 @@ class ServerOptions(Struct, frozen=True):
     rules: AccessRules = field(default_factory=AccessRules)
     port: int = DEFAULT_PORT
     max_waiting: int = MAX_WAITING
-
-
-class TimedProtocol(H11Protocol):
-    """Closes connections whose headers do not arrive; uvicorn would wait for ever."""
-
-    _header_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # asyncio sets it only where the listening socket names its protocol; without
-        # it, the second packet of an answer waits 40 ms for the client.
-        connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.connections) > _MAX_CONNECTIONS:
-            transport.close()
-            return
-        self._start_header_timer()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._start_header_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-        super().connection_lost(exc)
-
-    def _start_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-        self._header_timer = self.loop.call_later(_HEADER_TIMEOUT, self._check_headers)
-
-    def _check_headers(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
 
 
 class HttpServer:
@@ -101,14 +63,14 @@ class HttpServer:
         self.api = ApiServer(options.models, self._queue, self.activity, options.rules)
         config = uvicorn.Config(
             self.api.app,
-            http=TimedProtocol,
+            http=ClientConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_keep_alive=int(_HEADER_TIMEOUT),
+            timeout_keep_alive=int(HEADER_SECONDS),
             timeout_graceful_shutdown=1,
             backlog=_BACKLOG,
         )

@@ -115,7 +115,17 @@ def to_event(body: dict[str, Any], name: str = "") -> bytes:
 
 def error_response(error: ApiError, scope: Scope) -> JsonResponse:
     """In the form of the API that the request is for."""
-    has_version = b"anthropic-version" in dict(scope["headers"])
-    is_anthropic = has_version or "/messages" in scope["path"]
-    body = error.to_anthropic() if is_anthropic else error.to_json()
+    body = error.to_anthropic() if _is_for_anthropic(scope) else error.to_json()
     return JsonResponse(body, error.status, headers=error.headers)
+
+
+def error_event(error: ApiError, scope: Scope) -> bytes:
+    """As `error_response`, in a stream that has begun."""
+    if _is_for_anthropic(scope):
+        return to_event(error.to_anthropic(), "error")
+    return to_event(error.to_json())
+
+
+def _is_for_anthropic(scope: Scope) -> bool:
+    has_version = b"anthropic-version" in dict(scope["headers"])
+    return has_version or "/messages" in scope["path"]

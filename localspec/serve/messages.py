@@ -259,7 +259,7 @@ class MessageCompletion(ItemCompletion):
         for progress in self._progress(batch):
             yield {"type": "ping"} | progress
 
-    def _ping(self) -> bytes:
+    def ping(self) -> bytes:
         return self._line({"type": "ping"}) if self._has_begun else PING
 
     def _answer(self) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any, Literal
 
 from localspec.protocol.events import Event
-from localspec.serve.completion import PING, AnswerText, Completion
+from localspec.serve.completion import AnswerText, Completion
 from localspec.serve.completion_formats import chat_logprobs
 from localspec.serve.json_bodies import to_event
 
@@ -57,9 +58,6 @@ class ItemCompletion(Completion):
     @abstractmethod
     def _answer(self) -> dict[str, Any]: ...
 
-    def _ping(self) -> bytes:
-        return PING
-
     # --- the answer
 
     def _whole(self) -> dict[str, Any]:
@@ -79,12 +77,15 @@ class ItemCompletion(Completion):
             if text is not None:
                 for event in self._add(text):
                     yield self._line(event | self._chunk_extras(choice, text))
-            elif not batch:
-                yield self._ping()
-        for event in self._news([]):
-            yield self._line(event)
+        # The last events repeat the whole text, and its probabilities.
+        yield await asyncio.to_thread(self._end_lines)
+
+    def _end_lines(self) -> bytes:
+        lines = [self._line(event) for event in self._news([])]
+        # An event refers to its item, which the next one changes.
         for event in self._close_item(is_cut=self._is_cut):
-            yield self._line(event)
+            lines.append(self._line(event))
+        return b"".join(lines)
 
     def _add(self, text: AnswerText) -> Iterator[JsonEvent]:
         logprobs: list[Any] = []

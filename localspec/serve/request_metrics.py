@@ -11,7 +11,6 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from localspec.chat.answer import GeneratedAnswer
 from localspec.protocol.events import Event, GenerationFinished, Prefill, Round
 from localspec.protocol.round_totals import RoundTotals
 
@@ -32,7 +31,10 @@ class PromptProgress(Struct, frozen=True):
 
 
 class RequestActivity(Struct):
-    """One request that uses the engine. Times are of `time.monotonic`."""
+    """The figures of a request that uses the engine. Times are of `time.monotonic`.
+
+    It is kept for the board after the request has ended, so it holds no text.
+    """
 
     number: int
     route: str
@@ -46,8 +48,6 @@ class RequestActivity(Struct):
     open_prompt: PromptProgress | None = None
     """Of the current choice. Its last event has the final numbers, so None after it."""
     totals: RoundTotals = field(default_factory=RoundTotals)
-    answer: GeneratedAnswer = field(default_factory=GeneratedAnswer)
-    """Of the current choice."""
 
     def add(self, event: Event) -> None:
         now = time.monotonic()

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from localspec.protocol.events import Event
 from localspec.protocol.wire import ChatMessage
-from localspec.serve.api_error import ApiError, unsupported
+from localspec.serve.api_error import ApiError, invalid, unsupported
 from localspec.serve.completion import PING
 from localspec.serve.completion_formats import new_call_id
 from localspec.serve.content_parts import describe_unread
@@ -75,6 +75,12 @@ _NAMES = {
 }
 """The names that fields of chat completions have here."""
 
+_MAX_METADATA_PAIRS = 16
+_MAX_METADATA_NAME = 64
+_MAX_METADATA_TEXT = 512
+_MAX_ECHOED = 64 * 1024
+"""Characters of instructions that are repeated; most events repeat them."""
+
 # --- the request
 
 
@@ -84,6 +90,7 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
         if body.get(name):
             raise unsupported(name, problem)
     request = convert_request(ResponsesRequest, body)
+    _check_metadata(request.metadata)
     messages = _parse_input(request)
     return ChatFields(
         messages=messages,
@@ -153,6 +160,21 @@ def _parse_item(
         result = RequestMessage("tool", item.output, tool_call_id=item.call_id)
         return parse_message(result, param, is_asked=is_asked)
     return None
+
+
+def _check_metadata(metadata: Any) -> None:
+    """Raise ApiError for more than OpenAI accepts: most events repeat it."""
+    if not isinstance(metadata, dict):
+        return
+    texts = [value for value in metadata.values() if isinstance(value, str)]
+    has_long_name = any(len(name) > _MAX_METADATA_NAME for name in metadata)
+    has_long_text = any(len(text) > _MAX_METADATA_TEXT for text in texts)
+    if len(metadata) > _MAX_METADATA_PAIRS or has_long_name or has_long_text:
+        problem = (
+            f"at most {_MAX_METADATA_PAIRS} pairs of a name of {_MAX_METADATA_NAME} and "
+            f"a text of {_MAX_METADATA_TEXT} characters are possible"
+        )
+        raise invalid("metadata", problem)
 
 
 def _join_thinking(item: ResponseItem) -> str:
@@ -309,7 +331,7 @@ class ResponseCompletion(ItemCompletion):
         for progress in self._progress(batch):
             yield self._lifecycle("in_progress", progress)
 
-    def _ping(self) -> bytes:
+    def ping(self) -> bytes:
         if self.items:
             return PING
         # Some clients count comments as silence.
@@ -347,6 +369,9 @@ class ResponseCompletion(ItemCompletion):
     def _response(self, status: str) -> dict[str, Any]:
         self._write_text()
         request = self.options.echoed
+        instructions = request.instructions or None
+        if instructions is not None and len(instructions) > _MAX_ECHOED:
+            instructions = None
         reasoning = request.reasoning or ReasoningOptions()
         text = request.text or TextOptions()
         form = text.format or TextFormat()
@@ -357,7 +382,7 @@ class ResponseCompletion(ItemCompletion):
             "created_at": self._created,
             "status": status,
             "incomplete_details": None,
-            "instructions": request.instructions or None,
+            "instructions": instructions,
             "max_output_tokens": request.max_output_tokens,
             "metadata": _text_values(request.metadata),
             "model": self._model.name,

@@ -21,6 +21,7 @@ from localspec.launch import Engine, ResolvedPair
 from localspec.models.chat_template.tool_formats import GENERIC
 from localspec.models.gguf import reader
 from localspec.protocol.events import EngineReady, Token
+from localspec.protocol.json_values import to_plain
 from localspec.protocol.wire import ChatMessage, GenerateCommand, TokenizeCommand
 from localspec.serve.api_error import ApiError
 from localspec.serve.prompts import InfillInput, PromptInput
@@ -120,6 +121,34 @@ NOT_LOADED = EngineReady(
 )
 
 
+class ModelSizes(Struct, frozen=True):
+    """The sizes of a model; None while its file cannot be read."""
+
+    n_ctx_train: int | None = None
+    n_vocab: int | None = None
+    n_embd: int | None = None
+    n_params: int | None = None
+    size: int | None = None  # In bytes.
+
+
+def read_sizes(path: Path) -> ModelSizes:
+    try:
+        header = reader.read(path)
+    except (LocalspecError, OSError):
+        return ModelSizes()
+    return ModelSizes(
+        n_ctx_train=header.n_ctx_train,
+        n_vocab=header.tokenizer.n_tokens,
+        n_embd=header.n_embd,
+        n_params=header.parameters,
+        size=header.weight_bytes,
+    )
+
+
+def model_status(*, is_loaded: bool) -> str:
+    return "loaded" if is_loaded else "unloaded"
+
+
 class ServedModel(Struct, frozen=True):
     """What the server knows about a pair."""
 
@@ -130,6 +159,8 @@ class ServedModel(Struct, frozen=True):
     seed: int | None = None
     """Of every request without one; None: each has a random seed."""
     template: str | None = None
+    sizes: ModelSizes = field(default_factory=ModelSizes)
+    """Of the target. They are read once: its file may change while it is served."""
     created: int = field(default_factory=lambda: int(time.time()))
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
 
@@ -254,11 +285,7 @@ class ServedModel(Struct, frozen=True):
 
     def describe(self, *, is_loaded: bool) -> dict[str, Any]:
         """The object of /v1/models."""
-        n_ctx = None
-        status = "unloaded"
-        if is_loaded:
-            n_ctx = self.n_ctx
-            status = "loaded"
+        n_ctx = self.n_ctx if is_loaded else None
         created = datetime.fromtimestamp(self.created, UTC)
         return {
             "id": self.name,
@@ -270,28 +297,51 @@ class ServedModel(Struct, frozen=True):
             "created_at": f"{created:%Y-%m-%dT%H:%M:%SZ}",
             # llama-server's fields.
             "owned_by": "localspec",
-            "meta": {"n_ctx": n_ctx, **_read_sizes(self.pair.target)},
-            "status": {"value": status},
+            "meta": {"n_ctx": n_ctx} | to_plain(self.sizes),
+            "status": {"value": model_status(is_loaded=is_loaded)},
         }
 
-
-def _read_sizes(path: Path) -> dict[str, int | None]:
-    """The sizes of a model; None if its file is gone or damaged.
-
-    A loaded model answers without its file, so a list of models needs none either.
-    """
-    try:
-        header = reader.read(path)
-    except (LocalspecError, OSError):
-        names = ("n_ctx_train", "n_vocab", "n_embd", "n_params", "size")
-        return dict.fromkeys(names)
-    return {
-        "n_ctx_train": header.n_ctx_train,
-        "n_vocab": header.tokenizer.n_tokens,
-        "n_embd": header.n_embd,
-        "n_params": header.parameters,
-        "size": header.weight_bytes,
-    }
+    def props(self) -> dict[str, Any]:
+        """The object of llama-server's /props, without the template and the path."""
+        loaded = self.loaded()
+        sampling = self.settings.sampling
+        has_chat = loaded.has_chat_template
+        takes_tools = has_chat and self.tool_format is not None
+        params = {
+            "seed": self.seed,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "repeat_penalty": sampling.repeat_penalty,
+            "repeat_last_n": sampling.repeat_last_n,
+            "presence_penalty": sampling.presence_penalty,
+            "frequency_penalty": sampling.frequency_penalty,
+            "max_tokens": self.settings.max_tokens,
+            "stop": list(self.settings.stop),
+        }
+        return {
+            "default_generation_settings": {"params": params, "n_ctx": loaded.n_ctx},
+            "total_slots": 1,
+            "model_alias": self.name,
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "endpoint_slots": False,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
+            "chat_template_caps": {
+                "supports_string_content": has_chat,
+                "supports_typed_content": has_chat,
+                "supports_tools": takes_tools,
+                "supports_tool_calls": takes_tools,
+                "supports_parallel_tool_calls": takes_tools,
+                "supports_system_role": has_chat,
+                "supports_preserve_reasoning": False,
+                "supports_reasoning_effort": "levels" in loaded.thinking_controls,
+                "supports_object_arguments": takes_tools,
+            },
+            "build_info": f"localspec {__version__}",
+            "is_sleeping": False,
+        }
 
 
 def build_infill_tokens(

@@ -26,9 +26,12 @@ def guarded(zoo: Zoo) -> Iterator[Served]:
 
 HOSTS = (
     "localhost", "localhost:8080", "LOCALHOST.:1", "127.9.9.9", "[::1]:8080", "::1",
-    "box.lan:80",
+    "box.lan:80", "[::ffff:127.0.0.1]:80", "::ffff:127.0.0.1", "localhost:",
 )  # fmt: skip
 OTHER_HOSTS = (
+    "127.0.0.1:80, evil.example", "127.0.0.1:evil", "127.0.0.1:80:80", "localhost:80/",
+    "localhost: 80", "[::1]:80, evil.example", "[::1]:evil", "[::1", "::1]", "[[::1]]", "box.lan:x",
+    "127.0.0.1:-1", "evil@localhost", "[::ffff:10.0.0.1]",
     "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::1].evil.example",
     "192.168.1.5",
 )  # fmt: skip
@@ -37,7 +40,9 @@ ORIGINS = (
 )  # fmt: skip
 OTHER_ORIGINS = (
     "https://evil.example", "https://app.example.evil.example", "http://localhost.evil.example",
-    "null", "file://", "http://[",
+    "null", "file://", "http://[", "http://localhost:80, http://evil.example",
+    "http://localhost, http://evil.example", "http://localhost:evil", "http://localhost/",
+    "http://evil@localhost", "http://localhost:80:80",
 )  # fmt: skip
 
 

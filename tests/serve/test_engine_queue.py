@@ -6,9 +6,8 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import threading
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import openai
@@ -16,7 +15,6 @@ import pytest
 
 from localspec.errors import UsageError
 from localspec.launch.engine_host import EngineHost
-from localspec.serve import http_app
 from tests.serve.conftest import (
     ENDLESS,
     TIMEOUT,
@@ -130,38 +128,6 @@ def test_a_stream_that_was_not_begun_leaves_the_queue(
     assert not served.server.activity.running
     assert served.server._queue._admitted == 0
     assert [each.state for each in served.ended[n_before:]] == ["cancelled"]
-
-
-def test_a_connection_whose_answers_are_not_read_leaves_the_queue(
-    zoo: Zoo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stream waits for the answer before it on the same connection, and so cannot
-    begin.
-    """
-    monkeypatch.setattr(http_app, "_SEND_TIMEOUT", 0.05)
-    large = {"input": "a", "max_output_tokens": 1, "metadata": {"a": "m" * 8_000_000}}
-    stream = STREAMS["/v1/chat/completions"] | {"max_tokens": 2, "stream": True}
-
-    def encode(path: str, body: Any) -> bytes:
-        data = json.dumps(body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
-
-    with serving(zoo["chatty"], max_waiting=1) as served, ExitStack() as connections:
-        for _ in range(2):  # as many as have a place
-            n_before = len(served.ended)
-            connection = connections.enter_context(socket.socket())
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            connection.connect(("127.0.0.1", served.server.port))
-            connection.sendall(encode("/v1/responses", large))
-            connection.sendall(encode("/v1/chat/completions", stream))
-            wait_for(lambda n=n_before: len(served.ended) == n + 2)  # type: ignore[misc]
-            assert [each.state for each in served.ended[n_before:]] == [
-                "done",
-                "cancelled",
-            ]
-        assert served.post("/v1/completions", SHORT).status == 200
-        assert "llamacpp:requests_deferred 0" in served.get("/metrics").body.decode()
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])

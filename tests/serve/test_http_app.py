@@ -4,11 +4,12 @@ import copy
 import http.client
 import json
 import random
+import shutil
 import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,61 @@ def test_routes(chatty: Served) -> None:
         assert chatty.get(path).json["data"], path
     with_mark = b"\xef\xbb\xbf" + json.dumps(TEXT).encode()
     assert chatty.post("/v1/completions", with_mark).status == 200, "a byte order mark"
-    for path in ("/props", "/slots", "/v1/nothing"):
+    for path in ("/slots", "/v1/nothing"):
         assert chatty.get(path).error["type"] == "not_found_error"
+
+
+def test_props_say_what_an_editor_asks_for(caller: Served, target: Served) -> None:
+    props = caller.get("/props?model=caller").json
+    without_tools = target.get("/props").json
+
+    assert props["default_generation_settings"]["n_ctx"] == 1024
+    assert props["chat_template_caps"]["supports_tools"] is True
+    assert without_tools["chat_template_caps"]["supports_tools"] is False
+    assert caller.get("/props?model=other").error["code"] == "model_not_found"
+
+
+def test_the_tokens_of_an_input_are_counted(chatty: Served) -> None:
+    body = {"input": "Hi?", "instructions": "Be kind."}
+    counted = chatty.post("/v1/responses/input_tokens", body).json
+    usage = chatty.post("/v1/responses", body | {"max_output_tokens": 1}).json["usage"]
+
+    assert counted == {
+        "input_tokens": usage["input_tokens"],
+        "object": "response.input_tokens",
+    }
+
+
+def test_models_are_described_whatever_happens_to_their_files(
+    zoo: Zoo, tmp_path: Path
+) -> None:
+    """They are served from memory."""
+    model = tmp_path / "model.gguf"
+    other = tmp_path / "other.gguf"
+    for path in (model, other):
+        shutil.copy(zoo["chatty"], path)
+    with serving(model, others=(other,)) as served:
+        before = served.get("/v1/models").json["data"]
+        assert before[0]["meta"]["n_params"] > 0
+        for change in (
+            lambda: other.write_bytes(b"GGUF"),
+            other.unlink,
+            lambda: other.write_bytes(b"x" * 5000),
+            model.unlink,
+        ):
+            change()
+            assert served.get("/v1/models").json["data"] == before
+            assert served.get("/v1/models/other").json == before[1]
+            assert served.get("/health").status == 200
+            assert served.get("/props").status == 200
+
+
+def test_a_model_whose_file_is_missing_is_listed(zoo: Zoo, tmp_path: Path) -> None:
+    with serving(zoo["chatty"], others=(tmp_path / "gone.gguf",)) as served:
+        _, gone = served.get("/v1/models").json["data"]
+
+    assert (gone["id"], gone["status"]) == ("gone", {"value": "unloaded"})
+    assert set(gone["meta"].values()) == {None}
 
 
 def test_malformed_http(chatty: Served, capfd: pytest.CaptureFixture[str]) -> None:
@@ -267,7 +321,10 @@ def test_two_hundred_clients_at_once(chatty: Served) -> None:
 
 def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
     thought = THOUGHT_TEXT.partition("</think>")[2]
-    with serving(zoo["chatty"], others=(zoo["thinker"],)) as served:
+    with (
+        serving(zoo["chatty"], others=(zoo["thinker"],)) as served,
+        ExitStack() as clients,
+    ):
 
         def ask(model: Any) -> tuple[Any, str]:
             body = {"messages": [{"role": "user", "content": "Hi?"}], "model": model}
@@ -283,10 +340,19 @@ def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
         chatty = ("chatty", CHAT_TEXT)
         thinker = ("thinker", thought)
         assert statuses() == ["loaded", "unloaded"]
+        watching = clients.enter_context(closing(served.connect()))
+        watching.request("GET", "/models/sse")
+        events = watching.getresponse()
+        assert events.readline() == b":\n"
+        assert served.get("/props?model=thinker").status == 400
         effort = {
             "messages": [{"role": "user", "content": "Hi?"}],
             "reasoning_effort": "low",
         }
+        assert ask("thinker") == thinker
+        events.readline()
+        changes = [events.readline(), events.readline(), events.readline()]
+        assert b'"model_status"' in changes[0] + changes[2]
         for name, answer, states, status in (
             ("thinker", thinker, ["unloaded", "loaded"], 200),
             ("gpt-9", chatty, ["loaded", "unloaded"], 400),

@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from localspec.serve import http_app, http_server
+from localspec.serve import connection, http_app, http_server
 from localspec.serve.access_rules import AccessRules
 from localspec.serve.http_app import MAX_BODY_BYTES
 from tests.serve.conftest import Served, read_events, serving, streaming
@@ -59,11 +59,11 @@ def test_half_open_connections_are_closed(
     body = b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     for sent, reply in ((b"", b""), (head, b""), (head + body, b"HTTP/1.1 408 ")):
         header_timeout = 20 if reply else 0.05
-        monkeypatch.setattr(http_server, "_HEADER_TIMEOUT", header_timeout)
-        with socket.create_connection(("127.0.0.1", chatter.server.port)) as connection:
-            connection.settimeout(30)
-            connection.sendall(sent)
-            received = connection.recv(4096)
+        monkeypatch.setattr(connection, "HEADER_SECONDS", header_timeout)
+        with socket.create_connection(("127.0.0.1", chatter.server.port)) as client:
+            client.settimeout(30)
+            client.sendall(sent)
+            received = client.recv(4096)
             assert received.startswith(reply) and bool(received) == bool(reply)
 
 

@@ -219,3 +219,24 @@ def test_a_reasoning_item_belongs_to_the_answer_after_it() -> None:
         "thinking alone is no answer"
     )
     assert [content for content, _ in parse(text, THOUGHT, user)] == ["So.", "Why?"]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"a": "m" * 513},
+        {"a" * 65: "m"},
+        {f"key {i}": "m" for i in range(17)},
+        {"a": "m" * 8_000_000},
+    ],
+)
+def test_metadata_is_limited_as_openai_limits_it(chatty: Served, metadata: Any) -> None:
+    """Most events of a stream repeat it."""
+    body = {"input": "Hi?", "max_output_tokens": 1, "stream": True}
+    refused = chatty.post("/v1/responses", body | {"metadata": metadata})
+    largest = {"a" * 64: "m" * 512}
+    answered = chatty.post("/v1/responses", body | {"metadata": largest})
+
+    assert refused.status == 400
+    assert refused.error["param"] == "metadata"
+    assert json.dumps(largest, separators=(",", ":")).encode() in answered.body
