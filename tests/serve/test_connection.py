@@ -107,7 +107,7 @@ def test_a_client_that_ends_its_requests_and_leaves_is_noticed(
     chatter: Served, is_streamed: bool
 ) -> None:
     """Its system says first what it says of a client that only ends its requests."""
-    words = "one two three four five " * 1000  # It is read for a while.
+    words = "one two three four five " * 400  # It is read for a while.
     body = ENDLESS | {"prompt": words, "stream": is_streamed}
     wait_for(chatter.is_idle)
     with closing(connect(chatter)) as client:

@@ -163,25 +163,6 @@ def test_no_malformed_request_is_a_fault(
     print(f"{len(bodies)} requests: {found}")
 
 
-def test_a_file_that_is_gone_or_damaged_ends_no_list_of_models(
-    zoo: Zoo, tmp_path: Path
-) -> None:
-    path = tmp_path / "copy.gguf"
-    path.write_bytes(zoo["chatty"].read_bytes())
-    with serving(path) as served:
-        assert served.post("/completions", TEXT).status == 200
-        path.unlink()
-
-        (gone,) = served.get("/v1/models").json["data"]
-        path.write_bytes(b"GGUF")
-        (damaged,) = served.get("/v1/models").json["data"]
-
-        assert gone == damaged
-        assert gone["meta"]["n_params"] is None
-        assert gone["meta"]["n_ctx"]
-        assert gone["status"] == {"value": "loaded"}
-
-
 def test_routes(chatty: Served) -> None:
     tokens = chatty.post("/tokenize", {"content": "Hi?"}).json["tokens"]
     pieces = chatty.post("/tokenize", {"content": "Hi?", "with_pieces": True}).json[
