@@ -306,7 +306,7 @@ class ServedModel(Struct, frozen=True):
         loaded = self.loaded()
         sampling = self.settings.sampling
         has_chat = loaded.has_chat_template
-        takes_tools = has_chat and self.tool_format is not None
+        takes_tools = has_chat  # In the template's format, or in the generic one.
         params = {
             "seed": self.seed,
             "temperature": sampling.temperature,
