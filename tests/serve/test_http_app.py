@@ -222,13 +222,18 @@ def test_models_are_described_whatever_happens_to_their_files(
     for path in (model, other):
         shutil.copy(zoo["chatty"], path)
     with serving(model, others=(other,)) as served:
+        assert served.post("/completions", TEXT).status == 200
         before = served.get("/v1/models").json["data"]
         assert before[0]["meta"]["n_params"] > 0
+        assert before[0]["meta"]["n_ctx"] > 0
+        assert before[0]["status"] == {"value": "loaded"}
         for change in (
             lambda: other.write_bytes(b"GGUF"),
             other.unlink,
             lambda: other.write_bytes(b"x" * 5000),
-            model.unlink,
+            model.unlink,  # It is loaded, and goes on.
+            lambda: model.write_bytes(b"GGUF"),
+            lambda: model.write_bytes(b"x" * 5000),
         ):
             change()
             assert served.get("/v1/models").json["data"] == before
