@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from localspec.models.chat_template.thinking_tags import partial_length
 from localspec.protocol.events import (
+    MAX_REJECTED_CHARS,
     Alternative,
     Event,
     FinishReason,
@@ -98,7 +100,10 @@ class OutputProcessor:
     def _to_round(self, step: RoundResult) -> Round:
         drafted = len(step.draft.tokens)
         tokens: list[Token] = []
+        rejected: tuple[str, ...] = ()
         for i, token in enumerate(step.tokens):
+            if i == step.accepted < drafted:
+                rejected = self._rejected_texts(step.draft.tokens[i:])
             kind = _token_class(i, drafted, step.accepted)
             tokens.append(Token(token, self._push(token), kind))
             if self._detokenizer.found_stop:
@@ -116,7 +121,18 @@ class OutputProcessor:
             tokens=tuple(tokens),
             ms=step.ms,
             overlap=step.draft.overlap,
+            rejected=rejected,
         )
+
+    def _rejected_texts(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """The texts of draft tokens that follow the text so far, had they been accepted.
+
+        A token that completes a character has all of it, one that ends inside a
+        character has what is before it, as in `Token.text`.
+        """
+        decoder = self._detokenizer.fork_decoder()
+        texts = [decoder.decode(self._piece(token)) for token in tokens]
+        return tuple(text[:MAX_REJECTED_CHARS] for text in texts)
 
     def _default_reason(self, n: int, drafted: int) -> str:
         if drafted:
@@ -215,6 +231,9 @@ def _token_class(i: int, drafted: int, accepted: int) -> TokenClass:
     return "bonus" if accepted == drafted else "correction"
 
 
+_new_decoder = partial(codecs.getincrementaldecoder("utf-8"), "replace")
+
+
 class IncrementalDetokenizer:
     """Decodes token bytes to text that can be shown immediately.
 
@@ -223,7 +242,7 @@ class IncrementalDetokenizer:
     """
 
     def __init__(self, stops: tuple[str, ...] = ()) -> None:
-        self._undecoded = b""
+        self._decoder = _new_decoder()
         self._stops = tuple(filter(None, stops))
         self._held_back = ""
         self.found_stop = ""  # The stop string that was found.
@@ -235,7 +254,7 @@ class IncrementalDetokenizer:
         pieces "a #", "# b" and "###" give "a ", "## b" and "": what may be the start of
         the stop string waits for the piece that decides.
         """
-        decoded = self._decode(piece)
+        decoded = self._decoder.decode(piece)
         if not self._stops:
             return decoded
         self._held_back += decoded
@@ -261,12 +280,12 @@ class IncrementalDetokenizer:
         """The remaining text; an unfinished character becomes U+FFFD."""
         if self.found_stop:
             return ""
-        text = self._held_back + self._decode(b"", is_final=True)
+        text = self._held_back + self._decoder.decode(b"", final=True)
         self._held_back = ""
         return text
 
-    def _decode(self, piece: bytes, *, is_final: bool = False) -> str:
-        data = self._undecoded + piece
-        text, n_decoded = codecs.utf_8_decode(data, "replace", is_final)
-        self._undecoded = data[n_decoded:]
-        return text
+    def fork_decoder(self) -> codecs.IncrementalDecoder:
+        """A decoder that goes on from here, without stop strings."""
+        decoder = _new_decoder()
+        decoder.setstate(self._decoder.getstate())
+        return decoder

@@ -19,6 +19,9 @@ SCHEMA_VERSION = 1
 TokenCount = Annotated[int, Meta(ge=0)]
 DraftCount = Annotated[int, Meta(ge=0, le=100_000)]
 """Draft tokens of a round; a file with more of them is damaged."""
+MAX_REJECTED_CHARS = 64
+"""Of one rejected draft token: a token of 128 spaces need not be shown whole."""
+RejectedText = Annotated[str, Meta(max_length=MAX_REJECTED_CHARS)]
 
 TokenClass = Literal["accepted", "bonus", "correction", "plain"]
 FinishReason = Literal["eog", "stop", "length", "context", "cancelled", "error"]
@@ -155,6 +158,12 @@ class Round(Struct, frozen=True):
     tokens: tuple[Token, ...]
     ms: RoundTimes
     overlap: Overlap = ""
+    rejected: tuple[RejectedText, ...] = ()
+    """The texts of the draft tokens that were thrown away, in their order.
+
+    The first is the one that the target rejected; those after it continued a text that
+    was not written. Earlier versions did not record them.
+    """
 
 
 class GenerationFinished(Struct, frozen=True):
@@ -221,13 +230,16 @@ def _encode_round(event: Round) -> str:
     source = "null" if event.source is None else _quote(event.source)
     reason = _quote(event.reason)
     overlap = f',"overlap":"{event.overlap}"' if event.overlap else ""
+    rejected = ""
+    if event.rejected:
+        rejected = f',"rejected":[{",".join(map(_quote, event.rejected))}]'
     ms = event.ms
     times = f'{{"draft":{ms.draft!r},"verify":{ms.verify!r},"host":{ms.host!r}}}'
     head = f'"v":{SCHEMA_VERSION},"ev":"round","n":{event.n},"source":{source}'
     counts = f'"drafted":{event.drafted},"accepted":{event.accepted}'
     return (
         f'{{{head},"reason":{reason},{counts},"tokens":[{tokens}],"ms":{times}'
-        f"{overlap}}}"
+        f"{overlap}{rejected}}}"
     )
 
 

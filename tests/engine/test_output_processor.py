@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from localspec.engine.output_processor import IncrementalDetokenizer, OutputProcessor
 from localspec.protocol import events
 from localspec.protocol.events import (
+    MAX_REJECTED_CHARS,
     Alternative,
     Event,
     GenerationFinished,
@@ -28,8 +29,9 @@ from localspec.spec.token_probabilities import TokenProbabilities
 from tests.support.fake_models import job
 
 END = 5
-PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>", b""]
+PIECES = [b"a", b"\xc3", b"\xa9", b"bc", b" ", b"<end>", b"", b" " * 200]
 CONTROL = 6
+SPACES = 7
 """Token 1 and token 2 are an é together, and broken alone."""
 
 
@@ -116,6 +118,40 @@ def test_each_token_tells_how_it_came() -> None:
     assert [event.n for event in rounds(events)] == [0, 1, 2]
     assert [event.source for event in rounds(events)] == [None, "model", "model"]
     assert text(events) == "aabc bcbc"
+
+
+def test_draft_tokens_that_were_thrown_away_have_their_texts() -> None:
+    all_accepted = ([3, 3], 2, [3, 3, 4])
+    first_rejected = ([0, 3], 0, [4])
+    third_rejected = ([0, 3, 3, 0, END], 2, [0, 3, 4])
+
+    events = told(steps(([], 0, [0]), all_accepted, first_rejected, third_rejected))
+
+    assert [event.rejected for event in rounds(events)] == [
+        (),
+        (),
+        ("a", "bc"),
+        ("bc", "a", ""),
+    ]
+
+
+def test_a_rejected_token_may_end_the_character_of_an_accepted_one() -> None:
+    (event,) = rounds(told(steps(([1, 2, 1], 1, [1, 0]))))
+
+    assert event.rejected == ("é", "")
+    assert text([event]) == "�a"
+
+
+def test_behind_a_stop_string_nothing_was_rejected() -> None:
+    (event,) = rounds(told(steps(([0, 3, 4], 2, [0, 3, 0])), "bc"))
+
+    assert event.rejected == ()
+
+
+def test_the_text_of_a_rejected_token_is_bounded() -> None:
+    (event,) = rounds(told(steps(([SPACES], 0, [0]))))
+
+    assert event.rejected == (" " * MAX_REJECTED_CHARS,)
 
 
 def test_a_stop_string_cuts_inside_an_accepted_run() -> None:

@@ -52,6 +52,7 @@ SCORED_ROUND = Round(
     tokens=(SCORED,),
     ms=RoundTimes(draft=1.0, verify=2.0, host=3.0),
     overlap="hit",
+    rejected=('é\n"', ""),
 )
 SAMPLE: list[Event] = [
     EngineReady(
