@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from pathlib import Path
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """The errors of a damaged database.
@@ -18,13 +19,36 @@ _DAMAGE_CODES = (
 )
 _SHORT_READ_CODE = sqlite3.SQLITE_IOERR | (2 << 8)
 """A read beyond the end of a file that was truncated."""
+_WRITE_VERSION_OFFSET = 18
+"""Of the file's header: which SQLite may write it."""
+_LAST_WRITE_VERSION = 2
+"""With a write-ahead log; 1 is without."""
 
 
-def is_damage(error: Exception) -> bool:
+def is_damage(error: Exception, path: Path) -> bool:
+    """Whether SQLite's error with this file means that the file is damaged."""
     if isinstance(error, UnicodeDecodeError):
         return True
     code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_READONLY:
+        return has_unknown_write_version(path)
     return code & 0xFF in _DAMAGE_CODES or code == _SHORT_READ_CODE
+
+
+def has_unknown_write_version(path: Path) -> bool:
+    """Whether the file's header says that only a later SQLite may write the file.
+
+    SQLite opens such a file, and refuses to write it as if the file were read-only. No
+    SQLite writes such a header, so the byte is damaged.
+    """
+    try:
+        with path.open("rb") as file:
+            header = file.read(_WRITE_VERSION_OFFSET + 1)
+    except OSError:
+        return False
+    if len(header) <= _WRITE_VERSION_OFFSET:
+        return False
+    return header[_WRITE_VERSION_OFFSET] > _LAST_WRITE_VERSION
 
 
 def damage_error(message: str) -> sqlite3.DatabaseError:

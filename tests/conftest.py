@@ -113,6 +113,19 @@ def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path / "config.toml"))
 
 
+@pytest.fixture
+def memory_path() -> Iterator[Path]:
+    """A folder in memory, where systems have one.
+
+    There, thousands of transactions do not wait for a disk.
+    """
+    base = Path("/dev/shm")
+    is_usable = base.is_dir() and os.access(base, os.W_OK)
+    place = base if is_usable else None
+    with tempfile.TemporaryDirectory(prefix="localspec-tests-", dir=place) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(autouse=True)
 def quiet_computer(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -386,7 +386,7 @@ def check_chats() -> Iterator[Finding]:
     try:
         yield from _check_database(path)
     except sqlite_damage.DATABASE_ERRORS as error:
-        if not sqlite_damage.is_damage(error):
+        if not sqlite_damage.is_damage(error, path):
             raise
         fix = "localspec doctor --fix recovers what it can read and keeps the damaged file"
         yield problem("chats-damaged", f"the chat database is damaged: {path}", fix)
@@ -405,7 +405,7 @@ def _check_database(path: Path) -> Iterator[Finding]:
     with closing(schema.open_read_only(path)) as connection:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == schema.SCHEMA_VERSION and size <= _MAX_CHECKED_BYTES:
-            schema.check_integrity(connection)
+            schema.check_integrity(connection, path)
         (n_chats,) = connection.execute("SELECT count(*) FROM chats").fetchone()
     what = "no saved chats"
     if n_chats:

@@ -180,14 +180,17 @@ class MeasurementStore:
     def write_costs(
         self, key: str, measured: MeasuredCosts, reads: PairReads | None = None
     ) -> bool:
-        """Returns False if writing failed. Without `reads` the stored ones remain."""
+        """Return whether the costs can be read again.
+
+        Without `reads` the stored ones remain.
+        """
         rows = {"measured": to_builtins(measured)}
         if reads is not None:
             rows["about"] = to_builtins(reads)
         return self._write(key, rows)
 
     def write_memory(self, key: str, memory: MemoryMeasurement) -> bool:
-        """Returns False if writing failed."""
+        """Return whether the memory can be read again."""
         return self._write(key, {"memory": to_builtins(memory)})
 
     def _select(self, query: str, *values: str) -> list[tuple[Any, ...]]:
@@ -200,14 +203,28 @@ class MeasurementStore:
         return found
 
     def _write(self, key: str, rows: Mapping[str, Any]) -> bool:
+        texts = {
+            table: json.dumps(body, separators=(",", ":"))
+            for table, body in rows.items()
+        }
+
         def insert(db: sqlite3.Connection) -> None:
-            for table, body in rows.items():
-                text = json.dumps(body, separators=(",", ":"))
+            """Insert the rows, and raise sqlite3.DatabaseError if one is lost.
+
+            SQLite does not check where a table begins. If damage lets two tables begin
+            on one page, the row of one replaces the other's.
+            """
+            for table, text in texts.items():
                 db.execute(
                     f"INSERT INTO {table} VALUES (?, ?, ?) ON CONFLICT (key) "
                     "DO UPDATE SET said = excluded.said, at = excluded.at",
                     (key, text, time.time()),
                 )
+
+            for table, text in texts.items():
+                query = f"SELECT said FROM {table} WHERE key = ?"
+                if db.execute(query, (key,)).fetchone() != (text,):
+                    raise sqlite_damage.damage_error(f"{table} lost a row")
 
         return self._run(insert)
 
@@ -219,7 +236,8 @@ class MeasurementStore:
         try:
             self._run_once(work)
         except (OSError, *sqlite_damage.DATABASE_ERRORS) as error:
-            if not (sqlite_damage.is_damage(error) and self._set_aside()):
+            is_damage = sqlite_damage.is_damage(error, self._path)
+            if not (is_damage and self._set_aside()):
                 return False
         else:
             return True

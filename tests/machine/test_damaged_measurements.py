@@ -41,6 +41,7 @@ from localspec.spec.control.controller import SpeculationController
 from localspec.spec.control.pair_stats import PairStats
 from localspec.spec.control.pass_costs import MAX_WIDTH, PassCosts
 from tests.spec.control.worlds import World, steady
+from tests.support.flipped_bits import flip_database_bits
 from tests.support.long_cases import bulk
 from tests.support.zoo import Zoo
 
@@ -178,7 +179,6 @@ class Rows:
         assert self.store.write_costs(self.key, MeasuredCosts(**ROW), READS)
         assert self.store.write_memory(self.key, MEMORY)
         self._db = sqlite3.connect(folder / "measured.sqlite")
-        self._db.execute("PRAGMA synchronous = OFF")  # thousands of rows are written
 
     def write(self, table: str, text: bytes) -> None:
         """Store these bytes as text, which they need not be."""
@@ -195,8 +195,8 @@ class Rows:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> Iterator[Rows]:
-    with closing(Rows(tmp_path)) as rows:
+def rows(memory_path: Path) -> Iterator[Rows]:
+    with closing(Rows(memory_path)) as rows:
         yield rows
 
 
@@ -406,23 +406,82 @@ def test_a_model_with_a_damaged_row_answers_and_is_measured_again(zoo: Zoo) -> N
         assert answer() is not None
 
 
-@pytest.mark.parametrize("step", [53, pytest.param(1, marks=pytest.mark.long)])
+VERSION = range(60, 64)
+"""The bytes of the version of the tables. A file of a later version is left alone."""
+
+
+def check_saving(rows: Rows, place: str) -> None:
+    rows.store.read_all()
+
+    assert rows.store.write_costs(rows.key, MeasuredCosts(**ROW), READS), place
+    assert rows.store.read_costs(rows.key) == MeasuredCosts(**ROW), place
+
+
+@pytest.mark.parametrize("stride", [53, pytest.param(1, marks=pytest.mark.long)])
 def test_after_a_flipped_bit_anywhere_costs_are_saved_again(
-    step: int, tmp_path: Path
+    stride: int, rows: Rows, memory_path: Path
 ) -> None:
-    """That holds for names of columns, too, which SQLite does not check."""
-    rows = Rows(tmp_path)
     rows.close()
-    path = tmp_path / "measured.sqlite"
+    path = memory_path / "measured.sqlite"
     body = path.read_bytes()
-    names = [body.index(name) + 1 for name in (b"key TEXT", b"said TEXT", b"at REAL")]
-    newer = range(60, 64)  # A file of a later version is left alone.
-    for at in [*names, *range(0, len(body), step)]:
-        if at in newer:
-            continue
-        path.write_bytes(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+    for place, harmed in flip_database_bits(body, left_out=VERSION, stride=stride):
+        path.write_bytes(harmed)
+        check_saving(rows, place)
 
-        rows.store.read_all()
 
-        assert rows.store.write_costs(rows.key, MeasuredCosts(**ROW), READS), at
-        assert rows.store.read_costs(rows.key) == MeasuredCosts(**ROW), at
+@pytest.mark.parametrize("name", [b"key TEXT", b"said TEXT", b"at REAL"])
+def test_after_a_damaged_name_of_a_column_costs_are_saved_again(
+    name: bytes, rows: Rows, memory_path: Path
+) -> None:
+    """SQLite does not check names."""
+    rows.close()
+    path = memory_path / "measured.sqlite"
+    body = path.read_bytes()
+    at = body.index(name) + 1
+    path.write_bytes(body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+
+    check_saving(rows, name.decode())
+
+
+def test_after_two_tables_begin_on_one_page_costs_are_saved_again(
+    rows: Rows, memory_path: Path
+) -> None:
+    """SQLite does not check that either: the row of one replaces the other's."""
+    rows.close()
+    path = memory_path / "measured.sqlite"
+    body = path.read_bytes()
+    at = body.index(b"aboutabout") + len(b"aboutabout")
+    assert body[at] == 3
+    path.write_bytes(body[:at] + b"\2" + body[at + 1 :])
+
+    check_saving(rows, "the page of `about`")
+
+
+def test_after_a_write_version_of_a_later_sqlite_costs_are_saved_again(
+    rows: Rows, memory_path: Path
+) -> None:
+    """SQLite opens the file, and writes nothing: as if the file were read-only."""
+    rows.close()
+    path = memory_path / "measured.sqlite"
+    body = path.read_bytes()
+    path.write_bytes(body[:18] + b"\6" + body[19:])
+
+    check_saving(rows, "the write version")
+
+
+def test_a_file_that_may_not_be_written_is_kept(
+    rows: Rows, memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is whole; only this process may not write it."""
+    rows.close()
+    real = sqlite3.connect
+    path = memory_path / "measured.sqlite"
+
+    def connect(name: Path, *, timeout: float) -> sqlite3.Connection:
+        return real(f"{name.as_uri()}?mode=ro", uri=True, timeout=timeout)
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+
+    assert not rows.store.write_memory(rows.key, MEMORY)
+    assert rows.store.read_costs(rows.key) == MeasuredCosts(**ROW)
+    assert {file.name for file in memory_path.iterdir()} == {path.name, "a.gguf"}

@@ -75,7 +75,8 @@ class HistoryDatabase:
                 with _transaction(self._connection, begin) as connection:
                     return work(connection)
             except sqlite_damage.DATABASE_ERRORS as error:
-                if self.write_error is not None or not sqlite_damage.is_damage(error):
+                is_damage = sqlite_damage.is_damage(error, self.path)
+                if self.write_error is not None or not is_damage:
                     raise to_user_error(error, self.path) from error
             self._repair()
             try:
@@ -102,7 +103,7 @@ class HistoryDatabase:
         try:
             return schema.open_read_only(self.path)
         except sqlite_damage.DATABASE_ERRORS as error:
-            if sqlite_damage.is_damage(error):
+            if sqlite_damage.is_damage(error, self.path):
                 # It could not be repaired, or its tables could not be made: the disk
                 # is full, say.
                 raise self.write_error from error
@@ -113,7 +114,7 @@ class HistoryDatabase:
         try:
             connection = schema.open_for_writing(self.path)
         except sqlite_damage.DATABASE_ERRORS as error:
-            if not sqlite_damage.is_damage(error):
+            if not sqlite_damage.is_damage(error, self.path):
                 raise
             self._add_repair_notice(repair.repair_file(self.path))
             connection = schema.open_for_writing(self.path)

@@ -19,6 +19,7 @@ from localspec.chat.history import schema
 
 _LOCK_TIMEOUT = 20.0  # Seconds to wait for another process that repairs the same file.
 _PAGE_SIZE = 4096  # SQLite's default; no file of ours has another.
+_HEADER_SIZE = 100  # The first bytes of the first page.
 _FORMAT_BYTES = slice(18, 20)
 """Of SQLite's header: 2 and 2 if there may be a write-ahead log."""
 _VALID_FOR_BYTES = slice(92, 96)
@@ -58,7 +59,7 @@ def repair_file(path: Path) -> HistoryRepair | None:
 def _is_intact(path: Path) -> bool:
     try:
         with closing(schema.open_read_only(path)) as connection:
-            schema.check_integrity(connection)
+            schema.check_integrity(connection, path)
     except sqlite_damage.DATABASE_ERRORS:
         return False
     return True
@@ -117,10 +118,11 @@ def _copy_readable_rows(damaged: Path, new: Path) -> int:
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         schema.create_tables(connection)
         first_page = new.read_bytes()[:_PAGE_SIZE]
+        if _has_our_tables(damaged, connection):
+            first_page = first_page[:_HEADER_SIZE] + _read_after_header(damaged)
         connection.execute("BEGIN")
-        if not _has_our_tables(damaged, connection):
-            with _with_first_page(damaged, first_page) as mended:
-                _copy_tables(mended, connection)
+        with _with_first_page(damaged, first_page) as mended:
+            _copy_tables(mended, connection)
         _copy_tables(damaged, connection)
         _restore_references(connection)
         connection.execute("COMMIT")
@@ -129,21 +131,28 @@ def _copy_readable_rows(damaged: Path, new: Path) -> int:
 
 
 def _has_our_tables(damaged: Path, connection: sqlite3.Connection) -> bool:
-    """Whether the first page of the file, which names the tables, seems undamaged."""
+    """Whether the table of tables on the file's first page seems undamaged."""
     with (
         suppress(*sqlite_damage.DATABASE_ERRORS),
         closing(_open_damaged(damaged)) as source,
     ):
-        return schema.read_tables(source) == schema.read_tables(connection)
+        return schema.read_schema(source) == schema.read_schema(connection)
     return False
+
+
+def _read_after_header(damaged: Path) -> bytes:
+    """The first page of the file without the header. Raises OSError."""
+    with damaged.open("rb") as file:
+        return file.read(_PAGE_SIZE)[_HEADER_SIZE:]
 
 
 @contextmanager
 def _with_first_page(damaged: Path, first_page: bytes) -> Iterator[Path]:
-    """A copy of the damaged file with the first page of a new one, while this lasts.
+    """A copy of the damaged file with another first page, while this lasts.
 
     The first page holds the header, and where the rows of each table begin. In every
-    file of ours the tables were made in one order, so both are as in a new file.
+    file of ours the tables were made in one order, so both are as in a new file. The
+    header alone can hide rows: one that says 16 pages hides those on the last two of 18.
     """
     copy = damaged.with_name(f"{damaged.name}.first-page")
     copied_log = _add_suffix(copy, "-wal")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from localspec.errors import InUseError
-from localspec.sqlite_damage import damage_error
+from localspec.sqlite_damage import damage_error, has_unknown_write_version
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT = 2.0  # Seconds to wait for another writing process.
@@ -51,7 +56,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
             # Before anything is written to it.
             check_tables(connection)
             if path.stat().st_size <= MAX_CHECKED_BYTES:
-                check_integrity(connection)
+                check_integrity(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
@@ -97,30 +102,52 @@ def list_types(connection: sqlite3.Connection, table: str) -> list[str]:
     ]
 
 
-def read_tables(connection: sqlite3.Connection) -> dict[str, tuple[str, int]]:
-    """The statement that makes each table, and the page where its rows begin."""
-    found: dict[str, tuple[str, int]] = {}
-    query = "SELECT name, sql, rootpage FROM sqlite_schema WHERE type = 'table'"
-    for name, sql, root in connection.execute(query):
-        found[str(name)] = (" ".join(str(sql).split()), root)
+class SchemaEntry(Struct, frozen=True):
+    """A table or an index, as SQLite's own table of them describes it."""
+
+    kind: str
+    table: str
+    sql: str  # The statement that makes it, with single spaces.
+    first_page: int  # Where its rows begin.
+
+
+def read_schema(connection: sqlite3.Connection) -> dict[str, SchemaEntry]:
+    """The tables and indexes by name."""
+    found: dict[str, SchemaEntry] = {}
+    query = "SELECT name, type, tbl_name, sql, rootpage FROM sqlite_schema"
+    for name, kind, table, sql, page in connection.execute(query):
+        one_line = " ".join(str(sql).split())
+        found[str(name)] = SchemaEntry(str(kind), str(table), one_line, page)
     return found
 
 
 def check_tables(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if a table is not as `create_tables` makes it.
+    """Raise sqlite3.DatabaseError unless all is as `create_tables` makes it.
 
     SQLite's own check reads no names: to it, a table `chats` with a column `paiq` is
-    as good as any.
+    as good as any. Nor does it read the statements of its own tables. The pages where
+    rows begin may differ.
     """
-    found = read_tables(connection)
-    for name, columns in TABLES.items():
-        sql, _ = found.get(name, ("", 0))
-        if sql != " ".join(f"CREATE TABLE {name} ({columns})".split()):
-            raise damage_error(f"the table {name} is damaged")
+    found = read_schema(connection)
+    for name, entry in _read_new_schema().items():
+        if name not in found:
+            raise damage_error(f"{name} is missing")
+        as_found = replace(found[name], first_page=entry.first_page)
+        if as_found != entry:
+            raise damage_error(f"{name} is damaged")
 
 
-def check_integrity(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if the file is damaged."""
+@cache
+def _read_new_schema() -> dict[str, SchemaEntry]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        create_tables(connection)
+        return read_schema(connection)
+
+
+def check_integrity(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise sqlite3.DatabaseError if the file at `path`, which is open, is damaged."""
+    if has_unknown_write_version(path):
+        raise damage_error("the header is damaged")
     check_tables(connection)
     try:
         (result,) = connection.execute("PRAGMA integrity_check(1)").fetchone()

@@ -336,7 +336,7 @@ class SearchIndex:
             return None
         except sqlite_damage.DATABASE_ERRORS as error:
             # Otherwise it is in use. (Without FTS5 it is empty, and not missed.)
-            if sqlite_damage.is_damage(error):
+            if sqlite_damage.is_damage(error, self._path):
                 self.delete()
             return None
 

@@ -1,5 +1,6 @@
 """Damaged history files: the rest is recovered, and the damaged file is kept."""
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 from localspec.chat.history import ChatHistory, repair, schema
 from localspec.errors import LocalspecError, StorageError
 from tests.chat.saved_chats import put, said
+from tests.support.flipped_bits import flip_database_bits
 
 CHATS = 12
 STEPS = [5003, pytest.param(389, marks=pytest.mark.long)]
@@ -21,9 +23,19 @@ STEPS = [5003, pytest.param(389, marks=pytest.mark.long)]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, Any]]:
     """A history file's bytes, and its chats."""
-    path = tmp_path_factory.mktemp("whole") / "chats" / "chats.sqlite"
+    return write_history(tmp_path_factory.mktemp("whole"), CHATS)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, Any]]:
+    """As `whole`, for tests that repair a file a thousand times."""
+    return write_history(tmp_path_factory.mktemp("small"), 2)
+
+
+def write_history(folder: Path, n_chats: int) -> tuple[bytes, dict[int, Any]]:
+    path = folder / "chats" / "chats.sqlite"
     with closing(ChatHistory.open(path)) as known:
-        for n in range(CHATS):
+        for n in range(n_chats):
             put(
                 known,
                 *[(f"question {n}.{m}", f"answer {n}.{m} " * 20) for m in range(3)],
@@ -34,8 +46,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, dict[int, An
     return path.read_bytes(), chats
 
 
-def laid(tmp_path: Path, body: bytes) -> Path:
-    path = tmp_path / "chats" / "chats.sqlite"
+def laid(memory_path: Path, body: bytes) -> Path:
+    path = memory_path / "chats" / "chats.sqlite"
     path.parent.mkdir(exist_ok=True)
     for old in path.parent.iterdir():
         old.unlink()
@@ -64,12 +76,12 @@ def works(path: Path, body: bytes) -> dict[int, Any]:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_cut_anywhere(
-    step: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+    step: int, whole: tuple[bytes, dict[int, Any]], memory_path: Path
 ) -> None:
     body, chats = whole
     best = 0
     for cut in range(0, len(body), step):
-        found = works(laid(tmp_path, body[:cut]), body[:cut])
+        found = works(laid(memory_path, body[:cut]), body[:cut])
         wrong = [
             turn
             for id_, turns in found.items()
@@ -82,12 +94,12 @@ def test_cut_anywhere(
 
 
 def test_a_page_costs_its_own_chats(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+    whole: tuple[bytes, dict[int, Any]], memory_path: Path
 ) -> None:
     body, chats = whole
     for page in range(1, len(body) // 4096):
         harmed = body[: page * 4096] + b"\xff" * 4096 + body[(page + 1) * 4096 :]
-        found = works(laid(tmp_path, harmed), harmed)
+        found = works(laid(memory_path, harmed), harmed)
         read = {turn for turns in found.values() for turn in turns}
         every = {turn for turns in chats.values() for turn in turns}
         assert len(read & every) >= len(every) * 0.5 or page <= 4, page
@@ -105,7 +117,7 @@ def list_names() -> list[bytes]:
 
 
 def test_a_damaged_name_of_any_table_or_column_loses_no_chat(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+    whole: tuple[bytes, dict[int, Any]], memory_path: Path
 ) -> None:
     """SQLite's own check does not read names, and no row can be written any more."""
     body, chats = whole
@@ -115,7 +127,7 @@ def test_a_damaged_name_of_any_table_or_column_loses_no_chat(
         last = name.rindex(b" (") if name.endswith(b"(") else name.index(b" ")
         at = body.index(name) + last - 1
         harmed = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
-        path = laid(tmp_path, harmed)
+        path = laid(memory_path, harmed)
 
         found = works(path, harmed)
 
@@ -124,29 +136,86 @@ def test_a_damaged_name_of_any_table_or_column_loses_no_chat(
 
 
 STRIDES = [31, pytest.param(1, marks=pytest.mark.long)]
+VERSION = range(60, 64)
+"""The bytes of the version of the tables. A later one is a file of a newer localspec."""
 
 
 @pytest.mark.parametrize("stride", STRIDES)
 def test_a_flipped_bit_in_the_first_page_loses_no_chat(
-    stride: int, whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+    stride: int, small: tuple[bytes, dict[int, Any]], memory_path: Path
 ) -> None:
     """The first page names the tables and says where their rows are."""
-    body, chats = whole
-    version = range(60, 64)  # A later one is a file of a newer localspec.
-    for at in range(0, 4096, stride):
-        if at in version:
-            continue
-        flipped = body[at] ^ (1 << at % 8)
-        harmed = body[:at] + bytes([flipped]) + body[at + 1 :]
+    body, chats = small
+    first_page = body[:4096]
+    for place, harmed in flip_database_bits(
+        first_page, left_out=VERSION, stride=stride
+    ):
+        whole_file = harmed + body[4096:]
 
-        assert works(laid(tmp_path, harmed), harmed) == chats, at
+        assert works(laid(memory_path, whole_file), whole_file) == chats, place
+
+
+def test_a_write_version_of_a_later_sqlite_is_damage(
+    whole: tuple[bytes, dict[int, Any]], memory_path: Path
+) -> None:
+    """SQLite opens the file, and writes nothing: as if the file were read-only."""
+    body, chats = whole
+    harmed = body[:18] + b"\6" + body[19:]
+    path = laid(memory_path, harmed)
+
+    found = works(path, harmed)
+
+    assert found == chats
+    assert list(path.parent.glob("chats.sqlite.corrupt-*"))
+
+
+def test_a_write_version_of_a_later_sqlite_is_damage_in_a_large_file_too(
+    whole: tuple[bytes, dict[int, Any]],
+    memory_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large file is not checked when it is opened."""
+    body, chats = whole
+    harmed = body[:18] + b"\6" + body[19:]
+    path = laid(memory_path, harmed)
+    monkeypatch.setattr(schema, "MAX_CHECKED_BYTES", 0)
+
+    with closing(ChatHistory.open(path)) as known:
+        assert known.write_error is None
+        assert said(known) == chats
+
+
+def test_a_file_that_may_not_be_written_is_read_only_and_not_damaged(
+    whole: tuple[bytes, dict[int, Any]],
+    memory_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a medium that takes no writes, where a superuser may not write either."""
+    body, chats = whole
+    path = laid(memory_path, body)
+    real = os.open
+
+    def refuse_to_write(name: Any, flags: int, *more: Any, **names: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, "Read-only file system", str(name))
+        return real(name, flags, *more, **names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse_to_write)
+        with closing(ChatHistory.open(path)) as known:
+            assert said(known) == chats
+            assert "Read-only file system" in str(known.write_error)
+            assert known.take_notices() == []
+
+    assert path.read_bytes() == body
+    assert not list(path.parent.glob("chats.sqlite.corrupt-*"))
 
 
 def test_rows_that_a_damaged_page_number_leads_to_do_not_become_chats(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+    whole: tuple[bytes, dict[int, Any]], memory_path: Path
 ) -> None:
     body, chats = whole
-    path = laid(tmp_path, body)
+    path = laid(memory_path, body)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute(
@@ -157,18 +226,18 @@ def test_rows_that_a_damaged_page_number_leads_to_do_not_become_chats(
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     harmed = path.read_bytes()
 
-    assert works(laid(tmp_path, harmed), harmed) == chats
+    assert works(laid(memory_path, harmed), harmed) == chats
 
 
 @pytest.mark.parametrize("body", [b"", b"\0" * 4096, b"x", b"no database" * 1000])
-def test_a_file_that_is_none(body: bytes, tmp_path: Path) -> None:
-    assert works(laid(tmp_path, body), body) == {}
+def test_a_file_that_is_none(body: bytes, memory_path: Path) -> None:
+    assert works(laid(memory_path, body), body) == {}
 
 
 def test_a_file_damaged_while_open(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path
+    whole: tuple[bytes, dict[int, Any]], memory_path: Path
 ) -> None:
-    path = laid(tmp_path, whole[0])
+    path = laid(memory_path, whole[0])
     with closing(ChatHistory.open(path)) as known:
         known.list_chats()
         with path.open("r+b") as file:
@@ -187,12 +256,14 @@ CALLS = ("open", "link", "replace", "unlink")
 
 
 def test_whatever_call_fails_the_damaged_file_is_there(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[bytes, dict[int, Any]],
+    memory_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Fail the first call, then the second, … until no call fails."""
     body = whole[0][:-6000]
     for nth in range(1, 100):
-        path = laid(tmp_path, body)
+        path = laid(memory_path, body)
         with monkeypatch.context() as patch:
             counter = Failing(nth, patch)
             with suppress(OSError, LocalspecError):
@@ -231,10 +302,12 @@ class Failing:
 
 
 def test_what_cannot_be_mended_is_left_alone(
-    whole: tuple[bytes, dict[int, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[bytes, dict[int, Any]],
+    memory_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     body = b"no database" * 1000
-    path = laid(tmp_path, body)
+    path = laid(memory_path, body)
 
     def refused(*_: Any) -> None:
         raise OSError(28, "No space left on device")
