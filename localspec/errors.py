@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -178,3 +179,34 @@ def from_code(code: str, message: str, hint: str) -> LocalspecError:
     """Recreate an error that another process sent as its code, message and hint."""
     kinds = {kind.code: kind for kind in LocalspecError.__subclasses__()}
     return kinds.get(code, LocalspecError)(message, hint)
+
+
+_BUG_HINT = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
+
+
+def explain(error: Exception, *, bug_hint: str = _BUG_HINT) -> LocalspecError:
+    """What any exception means to the user.
+
+    Besides our own errors it is a missing package, an output or a file that cannot be
+    used, or else a bug.
+    """
+    if isinstance(error, LocalspecError):
+        return error
+    if isinstance(error, ImportError):
+        what = f"A package that localspec needs cannot be imported: {error}."
+        hint = "Install localspec again, as it was installed."
+        return LocalspecError(what, hint)
+    if not isinstance(error, OSError):
+        what = f"Internal error: {type(error).__name__}: {error}"
+        return LocalspecError(what, bug_hint)
+    reason = error.strerror or error
+    if error.errno == errno.EBADF:
+        what = "Standard output is closed."
+        hint = "Redirect it to a file, or to /dev/null."
+    elif error.filename is not None:
+        what = f"{error.filename} cannot be used: {reason}."
+        hint = "Check its permissions, and its disk."
+    else:
+        what = f"The output cannot be written: {reason}."
+        hint = "Free disk space, or write to another disk."
+    return StorageError(what, hint)

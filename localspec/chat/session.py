@@ -96,6 +96,11 @@ class ChatSession:
         # What is typed.
         self.pending_attachments: tuple[Attachment, ...] = ()
         """Files to send with the next question."""
+        # What `estimate_tokens` has measured, at each key that is typed only once.
+        self._measured_files: tuple[Attachment, ...] = ()
+        self._n_file_bytes = 0
+        self._measured_turn: Turn | None = None
+        self._measured_bytes_per_token = _BYTES_PER_TOKEN
         self.draft = ""  # Typed and not sent when the chat was left.
         self.typed_texts = [
             turn.question for turn in self.conversation.turns if turn.question
@@ -250,16 +255,29 @@ class ChatSession:
         A token is taken to have as many bytes as those of the last answer, if that has
         enough tokens to tell.
         """
-        bytes_per_token = _BYTES_PER_TOKEN
-        turns = self.conversation.turns
-        if turns:
-            n_bytes = _count_bytes(turns[-1].answer)
-            n_tokens = len(turns[-1].tokens)
-            if n_tokens >= _MIN_SAMPLE and n_bytes:
-                bytes_per_token = n_bytes / n_tokens
-        message = format_question(Turn(text, attachments=self.pending_attachments))
+        files = self.pending_attachments
+        if files is not self._measured_files:
+            self._measured_files = files
+            self._n_file_bytes = _count_bytes(
+                format_question(Turn("", attachments=files))
+            )
+        # The typed text is below the files, after a blank line.
+        n_bytes = self._n_file_bytes + _count_bytes(text)
+        if files and text:
+            n_bytes += len("\n\n")
         # Rounded up: one byte is a token, and nothing is none.
-        return ceil(_count_bytes(message) / bytes_per_token)
+        return ceil(n_bytes / self._bytes_per_token())
+
+    def _bytes_per_token(self) -> float:
+        last = self.conversation.turns[-1] if self.conversation.turns else None
+        if last is not self._measured_turn:
+            self._measured_turn = last
+            self._measured_bytes_per_token = _BYTES_PER_TOKEN
+            n_bytes = _count_bytes(last.answer) if last is not None else 0
+            n_tokens = len(last.tokens) if last is not None else 0
+            if n_tokens >= _MIN_SAMPLE and n_bytes:
+                self._measured_bytes_per_token = n_bytes / n_tokens
+        return self._measured_bytes_per_token
 
     @property
     def n_omitted_turns(self) -> int:
@@ -598,8 +616,12 @@ class ChatSession:
             raise UsageError(f"{name} is not a text file.", hint) from error
         text = text.replace("\r\n", "\n").rstrip("\n")
         attachment = Attachment(sanitize(path.name, multiline=False), text)
-        self.pending_attachments = (*self.pending_attachments, attachment)
+        self.add_attachment(attachment)
         return attachment, note
+
+    def add_attachment(self, attachment: Attachment) -> None:
+        """Add a file to the next question."""
+        self.pending_attachments = (*self.pending_attachments, attachment)
 
     def export(self, path_text: str) -> Path:
         """Write the chat to a file, whose suffix selects the format.

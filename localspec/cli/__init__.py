@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import os
 import sys
 import threading
@@ -162,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:  # one line, or a traceback with LOCALSPEC_DEBUG
         if os.environ.get("LOCALSPEC_DEBUG") and not isinstance(error, OSError):
             raise
-        code = _print_error(_explain(error), argv)
+        code = _print_error(errors.explain(error), argv)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -175,33 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _print_thread_error(failure: threading.ExceptHookArgs) -> None:
     """Print a bug in a thread as one line, too. The command goes on."""
     if isinstance(failure.exc_value, Exception):
-        _print_error(_explain(failure.exc_value), [])
-
-
-def _explain(error: Exception) -> errors.LocalspecError:
-    """What an exception of Python means to the user.
-
-    It is a missing package, an output or a file that cannot be used, or else a bug.
-    """
-    if isinstance(error, ImportError):
-        what = f"A package that localspec needs cannot be imported: {error}."
-        hint = "Install localspec again, as it was installed."
-        return errors.LocalspecError(what, hint)
-    if not isinstance(error, OSError):
-        what = f"Internal error: {type(error).__name__}: {error}"
-        hint = "This is a bug. Set LOCALSPEC_DEBUG=1 to see the traceback."
-        return errors.LocalspecError(what, hint)
-    reason = error.strerror or error
-    if error.errno == errno.EBADF:
-        what = "Standard output is closed."
-        hint = "Redirect it to a file, or to /dev/null."
-    elif error.filename is not None:
-        what = f"{error.filename} cannot be used: {reason}."
-        hint = "Check its permissions, and its disk."
-    else:
-        what = f"The output cannot be written: {reason}."
-        hint = "Free disk space, or write to another disk."
-    return errors.StorageError(what, hint)
+        _print_error(errors.explain(failure.exc_value), [])
 
 
 def _prepare_streams() -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +29,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
-from localspec import config, paths
+from localspec import config
 from localspec.config import EffectiveConfig, key_table
 from localspec.protocol.events import Event, Round
 from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
+from localspec.tui.crash_log import write_crash_log
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.key_parser import PlacedKey
@@ -70,6 +70,8 @@ from localspec.tui.terminal import (
 from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
+_MAX_LINE_CHARACTERS = 2_000
+"""Of a paste into a field of one line, such as a search; a path has no more."""
 _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit: writing to a closed terminal may block for ever."""
 _MAX_KEY_SECONDS = 0.5
@@ -222,7 +224,10 @@ class LocalspecApp(App[None]):
         With a Russian keyboard, ctrl and the key of c is ctrl+c. So is `и` the key b
         of Home, but not in a text field.
         """
-        if not isinstance(event, events.Key):
+        if isinstance(event, events.Paste):
+            # A field of one line draws all of its text at each key.
+            if isinstance(target, Input):
+                return events.Paste(event.text[:_MAX_LINE_CHARACTERS])
             return event
         key = event.key
         character = event.character
@@ -437,23 +442,13 @@ class LocalspecApp(App[None]):
         self.exit(return_code=code)
 
     def _fatal_error(self) -> None:
-        """Prints two lines and writes the traceback to crash.log.
-
-        Neither holds chat text: Textual's traceback shows local variables.
-        """
+        """Prints two lines and writes the traceback to crash.log."""
         if os.environ.get("LOCALSPEC_DEBUG"):
             super()._fatal_error()
             return
         error = self._exception
         summary = f"{type(error).__name__}: {error}" if error else "unknown"
-        log = paths.data_dir() / "crash.log"
-        try:
-            log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with log.open("w", encoding="utf-8") as file:
-                traceback.print_exception(error, file=file)
-            hint = f"Details: {log}"
-        except OSError:
-            hint = "Set LOCALSPEC_DEBUG=1 to see the traceback."
+        hint = write_crash_log(error)
         self._exit_renderables.append(
             Text(f"localspec: Internal error: {summary}\n  This is a bug. {hint}\n")
         )

@@ -23,6 +23,7 @@ from localspec.launch.engine_host import EngineHost, EngineJob
 from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
 from localspec.protocol.wire import InspectCommand
 from localspec.sanitize import sanitize
+from localspec.tui.scheduling import explain_failure
 
 if TYPE_CHECKING:
     from localspec.serve.http_server import HttpServer
@@ -61,9 +62,9 @@ class LoadJob(EngineJob[Engine]):
             # A file was removed between the check and the load.
             what = f"A file cannot be read: {error.strerror}."
             error = StorageError(what, "Check that it exists.")
-        if not isinstance(error, LocalspecError):
+        if not isinstance(error, Exception):
             raise error
-        self._post(EngineLoadFailed(error))
+        self._post(EngineLoadFailed(explain_failure(error)))
 
 
 class EngineRunner:
@@ -182,8 +183,8 @@ class EngineRunner:
         def work(engine: Engine) -> None:
             try:
                 scores = () if job.stop_requested else engine.inspect(inspect)
-            except LocalspecError as error:
-                post(AnswerInspected((), error))
+            except Exception as error:  # The screen waits for an end.
+                post(AnswerInspected((), explain_failure(error)))
             else:
                 post(AnswerInspected(scores))
 

@@ -1,4 +1,4 @@
-"""When work runs: a reliable one-shot timer, the pace of frames, a background worker.
+"""When work runs: a reliable one-shot timer, the pace of frames, work on threads.
 
 Textual 8 skips a tick that is late, also the only tick of a one-shot timer: if the
 event loop is busy between two lines of `Timer._run`, the callback never runs, and a
@@ -11,9 +11,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from textual.message_pump import MessagePump
+
+from localspec.errors import LocalspecError, explain
+from localspec.tui.crash_log import write_crash_log
 
 
 def set_reliable_timer(
@@ -71,21 +75,55 @@ class FramePacer:
         draw()
 
 
-class LatestOnlyWorker:
-    """Runs one job at a time; a newer job replaces a waiting one.
+Work = Callable[[], None]
+ShowFailure = Callable[[LocalspecError], object]
+"""Shows on the screen that work on a thread failed, so that nobody waits for it."""
 
-    The thread ends when idle.
+
+def run_on_thread(
+    pump: MessagePump, name: str, work: Work, *, failed: ShowFailure
+) -> None:
+    """Runs work for a screen or a widget on a thread; quitting does not wait for it.
+
+    The only way to do so: whatever the work raises, `failed` receives it between two
+    messages of `pump`, as an error to show. A bug is written to the crash log, too.
+    """
+    threading.Thread(
+        target=_run_guarded, args=(pump, work, failed), daemon=True, name=name
+    ).start()
+
+
+def _run_guarded(pump: MessagePump, work: Work, failed: ShowFailure) -> None:
+    try:
+        work()
+    except Exception as error:  # The screen would wait for ever.
+        with suppress(RuntimeError):  # The app has ended, and its event loop with it.
+            pump.call_later(failed, explain_failure(error))
+
+
+def explain_failure(error: Exception) -> LocalspecError:
+    """What a screen says of an exception; a bug is written to the crash log."""
+    is_bug = not isinstance(error, LocalspecError | OSError | ImportError)
+    where = write_crash_log(error) if is_bug else ""
+    return explain(error, bug_hint=f"This is a bug. {where}")
+
+
+class LatestOnlyWorker:
+    """Runs one job at a time for a screen; a newer job replaces a waiting one.
+
+    The thread ends when idle. What a job raises is passed to its `failed`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, pump: MessagePump, name: str) -> None:
+        self._pump = pump
         self._name = name
         self._lock = threading.Lock()
-        self._next_job: Callable[[], None] | None = None
+        self._next_job: tuple[Work, ShowFailure] | None = None
         self._busy = False
 
-    def submit(self, job: Callable[[], None]) -> None:
+    def submit(self, work: Work, *, failed: ShowFailure) -> None:
         with self._lock:
-            self._next_job = job
+            self._next_job = (work, failed)
             if self._busy:
                 return
             self._busy = True
@@ -99,9 +137,5 @@ class LatestOnlyWorker:
                 if job is None:
                     self._busy = False
                     return
-            try:
-                job()
-            except BaseException:
-                with self._lock:
-                    self._busy = False
-                raise
+            work, failed = job
+            _run_guarded(self._pump, work, failed)

@@ -15,6 +15,7 @@ from textual._styles_cache import StylesCache
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 from textual.css.types import CSSLocation
+from textual.message_pump import MessagePump
 from textual.widgets import Input
 
 from localspec.chat import copying
@@ -106,11 +107,11 @@ def nothing_kept_of_closed_apps() -> Iterator[None]:
 
 
 class ImmediateWorker:
-    def __init__(self, name: str) -> None:
+    def __init__(self, pump: MessagePump, name: str) -> None:
         pass
 
-    def submit(self, job: Callable[[], None]) -> None:
-        job()
+    def submit(self, work: Callable[[], None], *, failed: object) -> None:
+        work()
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from textual.events import Resize
 from textual.geometry import Size
 from textual.timer import Timer
 
+from localspec.errors import LocalspecError
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from tests.support import scenes
 from tests.support.scripted_engine import wait_until
@@ -49,8 +50,7 @@ async def test_a_resize_is_not_lost_with_the_only_tick_of_textuals_timer(
         await wait_until(pilot, lambda: app.screen._compositor.size == (100, 30))
 
 
-def test_a_worker_does_the_running_job_and_then_only_the_latest() -> None:
-    worker = LatestOnlyWorker("test")
+async def test_a_worker_does_the_running_job_and_then_only_the_latest() -> None:
     done: list[str] = []
     began = threading.Event()
     gate = threading.Event()
@@ -65,11 +65,15 @@ def test_a_worker_does_the_running_job_and_then_only_the_latest() -> None:
         done.append("last")
         ended.set()
 
-    worker.submit(first)
+    worker = LatestOnlyWorker(App[None](), "test")
+    failures: list[LocalspecError] = []
+    submit = partial(worker.submit, failed=failures.append)
+    submit(first)
     assert began.wait(60)
-    worker.submit(lambda: done.append("second"))
-    worker.submit(lambda: done.append("third"))
-    worker.submit(last)
+    submit(lambda: done.append("second"))
+    submit(lambda: done.append("third"))
+    submit(last)
     gate.set()
     assert ended.wait(60)
     assert done == ["first", "last"]
+    assert failures == []

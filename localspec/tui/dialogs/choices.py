@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from textual import on
@@ -17,8 +16,11 @@ from textual.widgets.option_list import Option
 from localspec.chat.context_window import ContextOverflow
 from localspec.chat.front_end import PickerChoices
 from localspec.chat.settings import OverflowPolicy
+from localspec.errors import LocalspecError
 from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
 from localspec.sanitize import sanitize
+from localspec.tui.notices import problem_text
+from localspec.tui.scheduling import run_on_thread
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -82,7 +84,11 @@ class PickerScreen(ModalScreen[str | None]):
             self._rows = self._choices.load()
             self.call_later(self._fill_list)
 
-        threading.Thread(target=work, daemon=True, name="picker").start()
+        run_on_thread(self, "picker", work, failed=self._show_failure)
+
+    def _show_failure(self, error: LocalspecError) -> None:
+        """Without a list a name can still be typed."""
+        self.notify(problem_text(error), severity="error", markup=False)
 
     @on(Input.Changed)
     def _fill_list(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -30,6 +29,7 @@ from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
 from localspec.tui.notices import problem_text
+from localspec.tui.scheduling import run_on_thread
 from localspec.units import gib
 
 
@@ -115,7 +115,10 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             text = describe_fit(target, draft, profile, self._options)
             self.call_later(self._show_fit, files, text)
 
-        threading.Thread(target=work, daemon=True, name="fit").start()
+        def failed(error: LocalspecError) -> None:
+            self._show_fit(files, problem_text(error))
+
+        run_on_thread(self, "fit", work, failed=failed)
 
     def _show_fit(self, files: tuple[str, str], text: str) -> None:
         """Dropped if the paths have changed since."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,10 +15,11 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.errors import IncompatiblePairError, LocalspecError, StorageError
+from localspec.errors import IncompatiblePairError, LocalspecError
 from localspec.models import model_lookup
 from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager
+from localspec.tui.scheduling import run_on_thread
 from localspec.units import gb
 
 if TYPE_CHECKING:
@@ -34,11 +34,6 @@ class PullScreen(ModalScreen[bool]):
         Binding("enter", "download", "Download"),
         Binding("escape,q", "leave", "Back"),
     ]
-
-    @dataclass(eq=False)
-    class DownloadPlanned(Message):
-        plan: PullPlan | None
-        error: LocalspecError | None = None
 
     @dataclass(eq=False)
     class WaitRequested(Message):
@@ -66,7 +61,7 @@ class PullScreen(ModalScreen[bool]):
             yield Static("esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        threading.Thread(target=self._make_plan, daemon=True, name="plan").start()
+        run_on_thread(self, "plan", self._make_plan, failed=self._planning_failed)
 
     def _make_plan(self) -> None:
         """On a thread, since the hub may be slow; esc cancels it."""
@@ -84,45 +79,31 @@ class PullScreen(ModalScreen[bool]):
             plan = pull_plan.build(hub, [request], self._stop)
         except OperationCancelledError:
             return
-        except LocalspecError as error:
-            self.post_message(self.DownloadPlanned(None, error))
-        except OSError as error:
-            refused = StorageError(f"{error}.", "Check its permissions, and its disk.")
-            self.post_message(self.DownloadPlanned(None, refused))
-        else:
-            self.post_message(self.DownloadPlanned(plan))
+        self.call_later(self._show_plan, plan)
 
     @on(WaitRequested)
     def _show_wait(self, message: WaitRequested) -> None:
         self.query_one("#plan", Static).update(message.text)
 
-    @on(DownloadPlanned)
-    def _show_plan(self, message: DownloadPlanned) -> None:
-        lines: list[Content] = []
-        error = message.error
-        if message.plan is not None:
-            lines += _plan_lines(message.plan)
-            try:
-                message.plan.check()
-            except LocalspecError as refusal:
-                error = refusal
-            else:
-                self._plan = message.plan
-        if error is not None:
-            # The lines of the pair have the message of an incompatible one.
-            if not isinstance(error, IncompatiblePairError):
-                message_text = sanitize(error.message, multiline=False)
-                lines.append(Content.styled(f"✗ {message_text}", "bold $error"))
-            lines.append(Content(sanitize(error.hint, multiline=False)))
-        self.query_one("#plan", Static).update(Content("\n").join(lines))
-        keys = "esc back"
-        if self._plan is not None:
-            verb = "download" if self._plan.missing_bytes else "verify"
-            keys = f"enter {verb}   {keys}"
-        self.query_one(".hint", Static).update(keys)
-        plan = self._plan
-        if self._start_at_once and plan is not None and not _has_warnings(plan):
+    def _planning_failed(self, error: LocalspecError) -> None:
+        self._show_lines(_error_lines(error))
+
+    def _show_plan(self, plan: PullPlan) -> None:
+        lines = list(_plan_lines(plan))
+        try:
+            plan.check()
+        except LocalspecError as error:
+            self._show_lines([*lines, *_error_lines(error)])
+            return
+        self._plan = plan
+        self._show_lines(lines)
+        verb = "download" if plan.missing_bytes else "verify"
+        self.query_one(".hint", Static).update(f"enter {verb}   esc back")
+        if self._start_at_once and not _has_warnings(plan):
             self._add_files(verify=False)
+
+    def _show_lines(self, lines: Iterable[Content]) -> None:
+        self.query_one("#plan", Static).update(Content("\n").join(lines))
 
     def action_download(self) -> None:
         """Where all is there, in the hub's cache: verify it again."""
@@ -143,6 +124,14 @@ class PullScreen(ModalScreen[bool]):
         if self._stop is not None:
             self._stop.cancel()
         self.dismiss(False)
+
+
+def _error_lines(error: LocalspecError) -> Iterator[Content]:
+    # The lines of the pair have the message of an incompatible one.
+    if not isinstance(error, IncompatiblePairError):
+        message = sanitize(error.message, multiline=False)
+        yield Content.styled(f"✗ {message}", "bold $error")
+    yield Content(sanitize(error.hint, multiline=False))
 
 
 def _has_warnings(plan: PullPlan) -> bool:

@@ -185,6 +185,10 @@ class ChatScreen(Screen[None]):
         elif regenerate:
             self.action_again()
 
+    @on(MessageComposer.TextAttached)
+    def _show_attached(self) -> None:
+        self.draw()
+
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
         if isinstance(message.event, Notice):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
@@ -16,13 +15,15 @@ from textual.widgets import OptionList
 from localspec.doctor import checks, findings
 from localspec.doctor.findings import Finding, RepairAction
 from localspec.doctor.repairs import RepairRunner
+from localspec.errors import LocalspecError
 from localspec.report.doctor import LEVELS, format_findings, summarize_problems
 from localspec.report.lines import plain_text
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for, format_footer, key_label
-from localspec.tui.notices import copy_text
+from localspec.tui.notices import copy_text, problem_text, screen_hint
+from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.report_content import role_style
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.log_view import LogView
@@ -105,7 +106,11 @@ class DoctorScreen(CenteredLayout, Screen[None]):
                 found_so_far += tuple(self._examine(area))
                 self.call_later(self._areas_examined, number, found_so_far, next_area)
 
-        threading.Thread(target=examine_all, daemon=True, name="doctor").start()
+        def failed(error: LocalspecError) -> None:
+            if number == self._run_number:
+                self._checks_failed(error)
+
+        run_on_thread(self, "doctor", examine_all, failed=failed)
 
     def _areas_examined(
         self, run_number: int, findings: tuple[Finding, ...], next_area: str
@@ -115,6 +120,17 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             self._findings = findings
             self._next_area = next_area
             self._fill_list()
+
+    def _checks_failed(self, error: LocalspecError) -> None:
+        """The areas after the one that failed are not checked."""
+        failure = Finding(
+            "check-failed",
+            self._next_area,
+            "error",
+            f"the check failed: {error.message}",
+            fix=screen_hint(error.hint),
+        )
+        self._areas_examined(self._run_number, (*self._findings, failure), "")
 
     def _fill_list(self) -> None:
         """Rebuilds the list.
@@ -230,7 +246,11 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         if action.commands:
             self._repair_runner = runner
             self._show_output(True)
-        threading.Thread(target=run, daemon=True, name="repair").start()
+
+        def failed(error: LocalspecError) -> None:
+            self._repair_ended(False, problem_text(error))
+
+        run_on_thread(self, "repair", run, failed=failed)
 
     def _repair_ended(self, succeeded: bool, text: str) -> None:
         if self._repair_runner is not None:

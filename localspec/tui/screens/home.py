@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -48,6 +47,7 @@ from localspec.tui.navigation import (
 )
 from localspec.tui.notices import problem_text
 from localspec.tui.saved_chats import ChatSessions
+from localspec.tui.scheduling import run_on_thread
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField
@@ -184,7 +184,13 @@ class HomeScreen(CenteredLayout, Screen[None]):
                 import_module(f"localspec.tui.{name}")
             self.call_later(self._survey_done, self._survey_devices(survey))
 
-        threading.Thread(target=work, daemon=True, name="survey").start()
+        run_on_thread(self, "survey", work, failed=self._survey_failed)
+
+    def _survey_failed(self, error: LocalspecError) -> None:
+        """Home goes on with what is known; the next survey looks again."""
+        self._show_error(error)
+        label = self._survey.machine_label or "not examined"
+        self._survey_done(replace(self._survey, machine_label=label))
 
     def _survey_done(self, survey: MachineSurvey) -> None:
         old_hint = self._survey.unused_gpu_hint

@@ -34,7 +34,7 @@ from localspec.tui.engine_runner import (
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.navigation import MeasurementCommand
 from localspec.tui.notices import copy_text, screen_hint, show_notice
-from localspec.tui.scheduling import FramePacer
+from localspec.tui.scheduling import FramePacer, explain_failure
 from localspec.tui.text.report_content import to_content
 from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
@@ -169,8 +169,8 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         try:
             for progress in self.measurement.run(engine, self._stop_event.is_set):
                 self.call_later(self._show_progress, progress.text)  # thread-safe
-        except LocalspecError as failure:
-            error = failure
+        except Exception as failure:  # The screen waits for an end.
+            error = explain_failure(failure)
         self.call_later(self._run_ended, error)
 
     def _show_progress(self, text: str) -> None:

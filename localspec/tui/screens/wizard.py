@@ -29,6 +29,7 @@ from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
+from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine
@@ -106,9 +107,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._listed_for: tuple[str, WhatIf] | None = None
         """Use case and dials of the shortlist that is shown."""
         self._settle_timer: asyncio.TimerHandle | None = None
-        self._shortlist_worker = LatestOnlyWorker("shortlist")
-        self._header_worker = LatestOnlyWorker("headers")
-        self._count_worker = LatestOnlyWorker("memory count")
+        self._shortlist_worker = LatestOnlyWorker(self, "shortlist")
+        self._header_worker = LatestOnlyWorker(self, "headers")
+        self._count_worker = LatestOnlyWorker(self, "memory count")
         self._previous_switch_interval = sys.getswitchinterval()
 
     def compose(self) -> ComposeResult:
@@ -128,8 +129,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     def on_mount(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
         # It takes a second, in which the user reads step 1.
-        self._shortlist_worker.submit(self._preload)
+        self._shortlist_worker.submit(self._preload, failed=self._show_failure)
         self._go_to_step(1)
+
+    def _show_failure(self, error: LocalspecError) -> None:
+        self.notify(problem_text(error), severity="error", markup=False)
 
     def _preload(self) -> None:
         self._profiles.load(None)
@@ -198,7 +202,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
                 candidates = self._services.suggest(profile, use_case, what_if)
             self.call_later(self._shortlist_ready, key, candidates)  # thread-safe
 
-        self._shortlist_worker.submit(work)
+        def failed(error: LocalspecError) -> None:
+            self._show_failure(error)
+            self._shortlist_ready(key, ())
+
+        self._shortlist_worker.submit(work, failed=failed)
 
     def _shortlist_ready(
         self, key: tuple[str, WhatIf], candidates: tuple[Candidate, ...]
@@ -317,7 +325,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             free_disk = self._services.free_disk()
             self.call_later(self._headers_read, pair, comparison, free_disk)
 
-        self._header_worker.submit(work)
+        def failed(error: LocalspecError) -> None:
+            self._show_failure(error)
+            self._headers_read(pair, None, None)
+
+        self._header_worker.submit(work, failed=failed)
 
     def _headers_read(
         self,
@@ -356,7 +368,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             )
             self.call_later(self._memory_counted, counted, use_case, dials)
 
-        self._count_worker.submit(work)
+        def failed(error: LocalspecError) -> None:
+            self._show_failure(error)
+            self._memory_counted(candidate, use_case, dials)  # the estimate stays
+
+        self._count_worker.submit(work, failed=failed)
 
     def _memory_counted(self, counted: Candidate, use_case: str, dials: WhatIf) -> None:
         self._estimates.store_counted(counted, use_case, dials)

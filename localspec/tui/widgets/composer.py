@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,14 +25,18 @@ from localspec.config.key_table import keys_for
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 from localspec.tui.notices import problem_text
+from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.turn_text import format_attachment
 from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
 _MAX_LISTED = 200
-# Longer text is not wrapped: wrapping a megabyte takes seconds.
-_MAX_WRAPPED_CHARACTERS = 50_000
+_MAX_FIELD_BYTES = 20_000
+"""Longer text is attached as a file: the field wraps all of its text at each key."""
+_MAX_FIELD_LINES = 400
+_SLICE_CHARACTERS = 50_000
+"""A thread cleans so much at once: meanwhile no key is read."""
 
 
 class CompletionList(OptionList, can_focus=False):
@@ -111,6 +115,9 @@ class MessageComposer(TextArea):
     class Submitted(Message):
         text: str
 
+    class TextAttached(Message):
+        """A text that was too long for the field is among the session's files."""
+
     def __init__(self, keymap: Mapping[str, str], session: ChatSession) -> None:
         """Up recalls the session's earlier texts; those that leave the field join them."""
         super().__init__(id="composer", compact=True, highlight_cursor_line=False)
@@ -119,10 +126,12 @@ class MessageComposer(TextArea):
         self.cursor_blink = False
         self.completions = CompletionList(self.replace_text)
         """Belongs above this field; the screen places it."""
+        session.typed_texts[:] = filter(fits_in_field, session.typed_texts)
         self._typed_texts = session.typed_texts  # To recall, the latest last.
         self._recall_index = len(session.typed_texts)
         """Position in `_typed_texts`; its length: the message being written."""
         self._loaded_text = ""  # An earlier question, put into the field to be edited.
+        self._n_attaching = 0  # Texts that a thread still prepares as files.
         # When something was typed last, as `time.monotonic`.
         self.typed_at = float("-inf")
 
@@ -133,18 +142,23 @@ class MessageComposer(TextArea):
         if self.completions.take_key(event.key, self._typed_line):
             pass
         elif event.key in keys_for("chat.send", self._keymap):
-            text = self.text
-            self._remember_text()
-            # at once: the next letters may follow before the screen reacts
-            self.text = ""
-            self.soft_wrap = True
-            self.post_message(self.Submitted(text))
+            self._submit()
         elif event.key in keys_for("chat.newline", self._keymap):
             self.insert("\n")
         else:
             return
         event.prevent_default()
         event.stop()
+
+    def _submit(self) -> None:
+        if self._n_attaching:
+            self.notify("Wait: the pasted text is still being attached.", markup=False)
+            return
+        text = self.text
+        self._remember_text()
+        # at once: the next letters may follow before the screen reacts
+        self.text = ""
+        self.post_message(self.Submitted(text))
 
     @property
     def _typed_line(self) -> str:
@@ -187,8 +201,13 @@ class MessageComposer(TextArea):
         self.replace_text(text)
 
     def replace_text(self, text: str) -> None:
-        """Replaces all text, which can be undone, and moves the cursor to the end."""
-        self._update_soft_wrap(len(text))
+        """Replaces all text, which can be undone, and moves the cursor to the end.
+
+        A text that is too long for the field is attached, and the field is empty.
+        """
+        if not fits_in_field(text):
+            self._attach_text(text, "message")
+            text = ""
         self.history.checkpoint()
         self.replace(text, self.document.start, self.document.end)
         self.history.checkpoint()
@@ -212,7 +231,7 @@ class MessageComposer(TextArea):
                 f"The message cannot be edited: {error.strerror}.", markup=False
             )
         else:
-            self.replace_text(_clean_typed(text.rstrip("\n")))
+            self.replace_text("".join(_clean_typed(text.rstrip("\n"))))
         finally:
             path.unlink(missing_ok=True)
 
@@ -247,25 +266,81 @@ class MessageComposer(TextArea):
         event.prevent_default()
         event.stop()
         self.typed_at = time.monotonic()
-        pasted = _clean_typed(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-        self._update_soft_wrap(len(self.text) + len(pasted))
-        result = self.replace(pasted, *self.selection)
+        self._paste(event.text)
+
+    def action_paste(self) -> None:
+        """Pastes what was copied within the app."""
+        self._paste(self.app.clipboard)
+
+    def _paste(self, text: str) -> None:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not fits_in_field(self.text + text):
+            self._attach_text(text, "pasted")
+            return
+        result = self.replace("".join(_clean_typed(text)), *self.selection)
         self.move_cursor(result.end_location)
 
-    def _update_soft_wrap(self, length: int) -> None:
-        """Called before the text reaches `length` characters."""
-        self.soft_wrap = length <= _MAX_WRAPPED_CHARACTERS
+    # --- texts that are too long
+    # ----------------------------------------------------------------------------
+
+    def _attach_text(self, text: str, name: str) -> None:
+        """Attaches a text as a file; a thread cleans it."""
+        self._n_attaching += 1
+
+        def work() -> None:
+            pieces = []
+            for piece in _clean_typed(text):
+                pieces.append(piece)
+                time.sleep(0)  # Others may run between two pieces.
+            self.call_later(self._add_file, "".join(pieces), name)
+
+        run_on_thread(self, "paste", work, failed=self._attaching_failed)
+
+    def _attaching_failed(self, error: LocalspecError) -> None:
+        self._n_attaching -= 1
+        self.notify(problem_text(error), severity="error", markup=False)
+
+    def _add_file(self, text: str, name: str) -> None:
+        self._n_attaching -= 1
+        names = {file.name for file in self._session.pending_attachments}
+        number = 1
+        while f"{name}-{number}.txt" in names:
+            number += 1
+        file = Attachment(f"{name}-{number}.txt", text)
+        self._session.add_attachment(file)
+        self.notify(
+            f"The text is long: attached as {file.name}. /read - removes it.",
+            markup=False,
+        )
+        self.show_size()
+        self.post_message(self.TextAttached())
 
 
-def _clean_typed(text: str) -> str:
-    """Without control characters.
+def fits_in_field(text: str) -> bool:
+    if len(text) > _MAX_FIELD_BYTES or text.count("\n") >= _MAX_FIELD_LINES:
+        return False
+    return len(text.encode("utf-8", "replace")) <= _MAX_FIELD_BYTES
 
-    Direction controls are sent as typed; the screen has none.
+
+def _clean_typed(text: str) -> Iterator[str]:
+    """The text in pieces, without control characters.
+
+    Direction controls are sent as typed; the screen has none. A piece ends with a line,
+    where it can: control sequences do not go on beyond it.
     """
-    pieces = _DIRECTION_CONTROLS.split(text)  # Every second one is a control.
-    for index in range(0, len(pieces), 2):
-        pieces[index] = sanitize(pieces[index])
-    return "".join(pieces)
+    start = 0
+    while start < len(text):
+        end = start + _SLICE_CHARACTERS
+        if end < len(text):
+            end = max(text.rfind("\n", start, end), start) + 1
+            if end == start + 1:  # The line is longer than a slice.
+                end = start + _SLICE_CHARACTERS
+        # Every second part is a direction control.
+        parts = _DIRECTION_CONTROLS.split(text[start:end])
+        for index in range(0, len(parts), 2):
+            parts[index] = sanitize(parts[index])
+        yield "".join(parts)
+        start = end
 
 
 class AttachedFiles(Static):

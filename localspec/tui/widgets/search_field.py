@@ -5,7 +5,6 @@ It searches the saved chats while one types, and the hub on request.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import datetime
@@ -22,7 +21,7 @@ from localspec.errors import LocalspecError
 from localspec.tui import saved_chats
 from localspec.tui.home_rows import HomeSection
 from localspec.tui.notices import problem_text
-from localspec.tui.scheduling import LatestOnlyWorker
+from localspec.tui.scheduling import LatestOnlyWorker, run_on_thread
 
 if TYPE_CHECKING:
     from localspec.models.hub.client import HubClient, HubSearchResult
@@ -47,7 +46,7 @@ class SearchField(Input):
         self.cursor_blink = False
         self._history = history
         self._hub = hub
-        self._worker = LatestOnlyWorker("chats")
+        self._worker = LatestOnlyWorker(self, "chats")
         self.chat_results = HomeSection("In your chats", ())
         self.hub_results: tuple[HubSearchResult, ...] = ()
 
@@ -79,7 +78,10 @@ class SearchField(Input):
                 section = saved_chats.search_section(connection, text, now)
             self.call_later(self._set_chat_results, text, section)  # thread-safe
 
-        self._worker.submit(work)
+        self._worker.submit(work, failed=self._show_failure)
+
+    def _show_failure(self, error: LocalspecError) -> None:
+        self.notify(problem_text(error), severity="error", markup=False)
 
     def _set_chat_results(self, text: str, section: HomeSection) -> None:
         if text == self.text:
@@ -90,21 +92,17 @@ class SearchField(Input):
         """On a thread; nothing else here uses the network."""
 
         def work() -> None:
-            try:
-                results = self._hub().search(text)
-            except LocalspecError as error:
-                self.call_later(self._set_hub_results, (), error)
-            else:
-                self.call_later(self._set_hub_results, results)
+            self.call_later(self._set_hub_results, self._hub().search(text))
 
-        threading.Thread(target=work, daemon=True, name="search").start()
+        run_on_thread(self, "search", work, failed=self._hub_failed)
 
-    def _set_hub_results(
-        self, results: tuple[HubSearchResult, ...], error: LocalspecError | None = None
-    ) -> None:
+    def _set_hub_results(self, results: tuple[HubSearchResult, ...]) -> None:
         self.hub_results = results
-        if error is not None:
-            self.notify(problem_text(error), severity="error", markup=False)
-        elif not results:
+        if not results:
             self.notify("No models with that name on the hub.", markup=False)
+        self.post_message(self.ResultsChanged())
+
+    def _hub_failed(self, error: LocalspecError) -> None:
+        self.hub_results = ()
+        self._show_failure(error)
         self.post_message(self.ResultsChanged())

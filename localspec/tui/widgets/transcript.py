@@ -28,7 +28,7 @@ from localspec.protocol.events import Round, Token, TokenScore
 from localspec.sanitize import sanitize
 from localspec.tui import themes
 from localspec.tui.key_bindings import bindings_for
-from localspec.tui.notices import screen_hint
+from localspec.tui.notices import problem_text, screen_hint
 from localspec.tui.scheduling import LatestOnlyWorker
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
 from localspec.tui.text.markdown import MarkdownText, SegmentLine, UncolouredBlock
@@ -70,7 +70,7 @@ class Transcript(TextView, can_focus=False):
         self.turns: list[TranscriptTurn] = []
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
-        self._colour_worker = LatestOnlyWorker("colours")
+        self._colour_worker = LatestOnlyWorker(self, "colours")
         self.show_marks = show_marks  # Besides the colours of token classes.
         self.token_view = False
         self.thinking_unfolded = False
@@ -104,7 +104,7 @@ class Transcript(TextView, can_focus=False):
             found = text.markdown.take_uncoloured()
             self._uncoloured += [(text.markdown, block) for block in found]
         if self._uncoloured:
-            self._colour_worker.submit(self._colour_code)
+            self._colour_worker.submit(self._colour_code, failed=self._colouring_failed)
 
     def _colour_code(self) -> None:
         """On a thread, the last block first: the view begins at the end."""
@@ -112,6 +112,10 @@ class Transcript(TextView, can_focus=False):
             while True:
                 markdown, block = self._uncoloured.pop()
                 self.call_later(self._show_colours, markdown, block, block.render())
+
+    def _colouring_failed(self, error: LocalspecError) -> None:
+        """The code stays without colours."""
+        self.notify(problem_text(error), severity="warning", markup=False)
 
     def _show_colours(
         self, markdown: MarkdownText, block: UncolouredBlock, lines: list[SegmentLine]

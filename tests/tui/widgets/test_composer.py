@@ -1,14 +1,19 @@
 """Completion of commands and paths in the message field, and the size of a message."""
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from textual.events import Paste
 
+from localspec.chat import session
+from localspec.chat.conversation import Turn
 from localspec.tui.app import LocalspecApp
+from localspec.tui.widgets import composer
 from localspec.tui.widgets.composer import CompletionList
-from tests.support.app_driver import Chat, long, said
+from tests.support.app_driver import Chat, home_app, long, said
 from tests.support.scripted_engine import ScriptedEngine
 
 
@@ -183,3 +188,126 @@ async def test_an_editor_that_cannot_be_started_leaves_the_message(
         await chat.press(*"draft", "ctrl+g")
         assert "cannot be started" in chat.shown
         assert chat.typed == "draft"
+
+
+# --- texts that are too long for the field
+# ---------------------------------------------------------------------------------
+
+LONG_TEXTS = {
+    "5 MB of lines": "word word\n" * 500_000,
+    "a line of 1 MB": "x" * 1_000_000,
+    "100,000 rows": "| a | b |\n" * 100_000,
+    "50,000 marks": "[" * 50_000,
+    "line feeds only": "\n" * 1_000,
+    "carriage returns only": "\r" * 1_000,
+    "Chinese of more bytes than the field has": "漢" * 7_000,
+}
+
+
+async def paste(chat: Chat, text: str) -> None:
+    chat.app.post_message(Paste(text))
+    await chat.pilot.pause()
+
+
+@pytest.mark.parametrize("name", LONG_TEXTS)
+async def test_a_long_paste_becomes_a_file(name: str) -> None:
+    text = LONG_TEXTS[name].replace("\r", "\n")
+    async with Chat() as chat:
+        await paste(chat, LONG_TEXTS[name])
+        await chat.wait(lambda: attached(chat))
+        assert attached(chat) == ["pasted-1.txt"]
+        assert chat.screen.session.pending_attachments[0].text == text
+        assert chat.typed == ""
+        await chat.sees("+ pasted-1.txt")
+
+
+async def test_a_paste_that_the_field_can_hold_stays_in_it() -> None:
+    text = "word word\n" * 300
+    async with Chat() as chat:
+        await paste(chat, text)
+        assert chat.typed == text
+        assert not attached(chat)
+
+
+async def test_pastes_that_are_long_together_become_a_file_from_then_on() -> None:
+    async with Chat() as chat:
+        await paste(chat, "a" * 15_000)
+        await paste(chat, "b" * 15_000)
+        await chat.wait(lambda: attached(chat))
+        assert chat.typed == "a" * 15_000
+        assert chat.screen.session.pending_attachments[0].text == "b" * 15_000
+
+
+async def test_each_long_paste_has_a_name_of_its_own() -> None:
+    async with Chat() as chat:
+        for number in (1, 2, 3):
+            await paste(chat, "x" * 30_000)
+            await chat.sees(f"pasted-{number}.txt")
+        assert attached(chat) == ["pasted-1.txt", "pasted-2.txt", "pasted-3.txt"]
+
+
+async def test_a_long_paste_has_no_control_characters() -> None:
+    async with Chat() as chat:
+        await paste(chat, "\x1b[31mred\x07 \u202eback\n" * 10_000)
+        await chat.wait(lambda: attached(chat))
+        # Direction controls are sent as typed.
+        text = "red \u202eback\n" * 10_000
+        assert chat.screen.session.pending_attachments[0].text == text
+
+
+async def test_enter_waits_for_a_paste_that_is_being_attached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(
+        composer, "run_on_thread", lambda _, __, work, **___: waiting.append(work)
+    )
+    async with Chat() as chat:
+        await paste(chat, "x" * 30_000)
+        await typed(chat, "what is it?")
+        await chat.press("enter")
+        assert chat.typed == "what is it?"
+        assert not chat.questions
+        waiting[0]()
+        await chat.wait(lambda: attached(chat))
+        await chat.press("enter")
+        await chat.until("ready")
+        assert len(chat.questions) == 1
+
+
+@pytest.mark.parametrize("how", ["edit", "restore", "draft"])
+async def test_a_long_text_from_elsewhere_becomes_a_file_too(how: str) -> None:
+    """Such as a question of a chat that an earlier version saved."""
+    async with Chat() as chat:
+        if how == "edit":
+            chat.screen.composer.edit_text("x" * 30_000)
+        elif how == "restore":
+            chat.screen.composer.restore_text("x" * 30_000)
+        else:
+            chat.screen.composer.replace_text("x" * 30_000)
+        await chat.wait(lambda: attached(chat))
+        assert attached(chat) == ["message-1.txt"]
+        assert chat.typed == ""
+
+
+async def test_a_long_paste_into_a_field_of_one_line_is_cut() -> None:
+    async with home_app() as home:
+        await home.press("slash")
+        home.app.post_message(Paste("x" * 1_000_000))
+        await home.pilot.pause()
+        assert len(home.home._search.value) == 2_000
+
+
+async def test_the_size_of_a_message_counts_its_files_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At each key only what is typed is counted again."""
+    async with Chat() as chat:
+        await paste(chat, "word " * 20_000)
+        await chat.wait(lambda: attached(chat))
+        formatted: list[Turn] = []
+        monkeypatch.setattr(session, "format_question", formatted.append)
+        await typed(chat, "abc")
+        assert not formatted
+        n_tokens = chat.screen.session.estimate_tokens("abc")
+    assert n_tokens >= 20_000
