@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from localspec.chat.session import ChatSession
+from localspec.launch import ResolvedPair
 
 
 class CommandResult(Struct, frozen=True):
@@ -25,6 +26,8 @@ class PickerChoices(Struct, frozen=True):
     placeholder: str
     load: Callable[[], Sequence[tuple[str, str]]] = tuple
     """Names and descriptions; called on a thread."""
+    find_current: Callable[[ResolvedPair], str] = lambda _: ""
+    """The name that means the chat's pair, or ""; called on a thread, after `load`."""
     takes_text: bool = True  # Whether a text that is no name can be chosen.
 
 

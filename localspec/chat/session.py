@@ -7,6 +7,7 @@ read, and call `stop`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -40,7 +41,8 @@ from localspec.chat.recorder import ChatRecorder, make_title
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
-from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
+from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
+from localspec.launch.pair import PairTitles
 from localspec.models.local_files import inventory
 from localspec.protocol.events import Event, GenerationFinished, Notice, Round
 from localspec.protocol.wire import GenerateCommand, InspectCommand
@@ -81,6 +83,7 @@ class ChatSession:
         self.loaded: LoadedModel | None = None  # None until the first load.
         self.settings_summary = ""  # What the pair was loaded with, and the reasons.
         self._copy_name = ""  # Of a converted copy that is loaded for the target.
+        self._titles = self._name_pair()
         # The conversation and its settings.
         self._initial_system = system
         self._initial_settings = settings or ChatSettings.from_catalog(
@@ -150,9 +153,17 @@ class ChatSession:
     # --- reading
     # --------------------------------------------------------------------------
 
+    def _name_pair(self) -> PairTitles:
+        """The pair's names, told apart from the pair before and from recent ones."""
+        others = recent_pairs.load()
+        if self.previous_pair is not None:
+            others.append(self.previous_pair)
+        files = itertools.chain.from_iterable(pair.files for pair in others)
+        return self.pair.titles(file for file in files if file is not None)
+
     @property
     def model_name(self) -> str:
-        return self._copy_name or self.pair.target_name
+        return self._copy_name or self._titles.target
 
     @property
     def example_beginning(self) -> str:
@@ -171,9 +182,8 @@ class ChatSession:
 
     @property
     def pair_name(self) -> str:
-        if not self.pair.draft_name:
-            return self.model_name
-        return f"{self.model_name} + {self.pair.draft_name}"
+        draft = self._titles.draft
+        return f"{self.model_name} + {draft}" if draft else self.model_name
 
     @property
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
@@ -300,8 +310,11 @@ class ChatSession:
             raw=raw,
             template=template,
         )
-        copy = inventory.converted_folder() / engine.ready.model
-        self._copy_name = copy.stem if copy.is_file() else ""
+        self._copy_name = ""
+        if engine.ready.model != self.pair.target.name:
+            copy = inventory.converted_folder() / engine.ready.model
+            if copy.is_file():
+                self._copy_name = sanitize(copy.stem, multiline=False)
         # Without markers, those of the model before stay: its answers may have some.
         markers = self.loaded.thinking_markers or self.thinking_markers
         self.recorder.pair = replace(
@@ -319,6 +332,8 @@ class ChatSession:
         self.require_idle()
         self.previous_pair = self.pair
         self.pair = pair
+        self._copy_name = ""
+        self._titles = self._name_pair()
         self.change_settings(spec=launch.preferred_drafter(pair, self.settings.spec))
         model, draft = pair.portable_refs
         self.recorder.pair = ChatPair(

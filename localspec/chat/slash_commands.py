@@ -440,10 +440,16 @@ def _rename(session: ChatSession, title: str) -> CommandResult:
 # --- the table
 # --------------------------------------------------------------------------------
 
+
+def _find_listed(pair: ResolvedPair) -> str:
+    return model_lookup.find_listed(pair.portable_refs[0], pair.target)
+
+
 MODEL_CHOICES = PickerChoices(
     "Answer with another model",
     "a name, or the path of a .gguf file",
     model_lookup.list_installed,
+    _find_listed,
 )
 PRESET_CHOICES = PickerChoices(
     "Use a preset: system prompt and settings",

@@ -119,8 +119,11 @@ class LinearFrontEnd:
 
     def pick(self, command: str, choices: PickerChoices) -> None:
         self.print_line(f"This chat: {self.session.pair_name}")
-        for name, description in choices.load():
-            self._print_row(name, description, _WIDE_NAME_WIDTH)
+        rows = choices.load()
+        current = choices.find_current(self.session.pair)
+        for name, description in rows:
+            mark = " (this chat)" if name == current else ""
+            self._print_row(name, description + mark, _WIDE_NAME_WIDTH)
         self.print_line(f"Type /{command} and {choices.placeholder}.")
 
     def regenerate(self) -> None:

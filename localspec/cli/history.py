@@ -14,7 +14,7 @@ import click
 
 from localspec.chat import events_file, export
 from localspec.chat.answer import GeneratedAnswer
-from localspec.chat.history import ChatHistory, ChatListEntry
+from localspec.chat.history import ChatHistory, ChatListEntry, name_models
 from localspec.cli import global_options, options, terminal
 from localspec.cli.global_options import flag
 from localspec.cli.report_printer import echo_columns, echo_line
@@ -89,13 +89,14 @@ def list_(most: int | None, as_json: bool) -> None:
         echo("No saved chats. To start one: localspec run", err=True)
         return
     heading = ("CHAT", "LAST USED", "TURNS", "MODEL", "TITLE")
-    echo_columns([heading, *map(_chat_row, chats)])
+    models = name_models(chats)
+    echo_columns([heading, *(_chat_row(chat, models[chat.id]) for chat in chats)])
     if sys.stdout.isatty():
         echo(err=True)
         echo("Continue a chat: localspec run --continue CHAT", err=True)
 
 
-def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
+def _chat_row(chat: ChatListEntry, model: str) -> tuple[str, ...]:
     try:
         updated = datetime.fromtimestamp(chat.updated).strftime("%Y-%m-%d %H:%M")
     except (ValueError, OverflowError, OSError):
@@ -103,7 +104,7 @@ def _chat_row(chat: ChatListEntry) -> tuple[str, ...]:
     title = chat.title
     if len(title) > _TITLE_WIDTH:
         title = f"{title[: _TITLE_WIDTH - 1]}…"
-    return str(chat.id), updated, str(chat.turn_count), chat.pair.name, title
+    return str(chat.id), updated, str(chat.turn_count), model, title
 
 
 @history_command.command("search")
@@ -175,7 +176,10 @@ def remove(chats: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -
             entries = [history.find_entry(id_) for id_ in ids]
         removed_ids = [entry.id for entry in entries]
         if entries and not yes:
-            rows = format_columns([_chat_row(chat) for chat in entries])
+            models = name_models(entries)
+            rows = format_columns(
+                [_chat_row(chat, models[chat.id]) for chat in entries]
+            )
             hint = "Use -y to remove without asking."
             if not terminal.confirm("Remove permanently?", rows, hint, as_json=as_json):
                 echo("Nothing was removed.", err=True)

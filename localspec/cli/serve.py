@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +22,7 @@ from localspec.cli.options import CommandArguments
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.launch import recent_pairs
 from localspec.launch.engine_host import EngineHost
-from localspec.models import model_lookup
+from localspec.models import model_lookup, short_names
 from localspec.protocol.events import EngineReady
 from localspec.sanitize import sanitize
 from localspec.serve import import_http_server
@@ -182,9 +183,7 @@ def _resolve_models(
             name = word
         served.append(_to_served(name, pair, arguments, requests))
     if arguments.installed:
-        for word, _ in model_lookup.list_installed():
-            # Clients get no paths.
-            name = Path(word).stem if Path(word).is_absolute() else word
+        for word, name in _name_installed():
             if name in requests:
                 continue
             try:
@@ -193,6 +192,18 @@ def _resolve_models(
             except LocalspecError as error:
                 terminal.notify(f"{word} is not served: {error.message}")
     return served, requests
+
+
+def _name_installed() -> Iterator[tuple[str, str]]:
+    """Each reference of `localspec list`, and the name for clients, who get no paths.
+
+    Files of one name are told apart by a folder.
+    """
+    words = [word for word, _ in model_lookup.list_installed()]
+    paths = [Path(word) for word in words if os.path.isabs(word)]
+    names = short_names.shorten(paths)
+    for word in words:
+        yield word, names.get(Path(word), word)
 
 
 def _to_served(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from localspec.models import (
     maker_sampling,
     model_lookup,
     pair_compatibility,
+    short_names,
 )
 from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.models.gguf import reader
@@ -25,6 +27,11 @@ from localspec.models.model_lookup import ModelRequest, NotDownloadedError
 from localspec.sanitize import sanitize
 
 _MAX_DOWNLOADS = 2  # A target and its draft.
+
+
+class PairTitles(NamedTuple):
+    target: str
+    draft: str  # Empty without a draft.
 
 
 class ResolvedPair(Struct, frozen=True):
@@ -64,24 +71,33 @@ class ResolvedPair(Struct, frozen=True):
         return make_portable_refs(str(self.target), draft)
 
     @property
-    def target_name(self) -> str:
+    def names_its_draft(self) -> bool:
+        """Whether a draft, or none, was asked for: then no other draft is looked for."""
+        if self.draft is not None:
+            return True
+        if self.requested_refs is None:
+            return False
+        model, draft = self.requested_refs
+        return draft != "auto" or model_lookup.is_lookup_pair(model)
+
+    def titles(self, others: Iterable[Path] = ()) -> PairTitles:
+        """The names to show, told apart from those of `others`, files shown beside it."""
+        files = [file for file in self.files if file is not None]
+        names = short_names.shorten([*files, *others])
+        target = names[self.target]
         is_ollama_blob = self.target.name.startswith("sha256-")
         if self.requested_refs is not None and is_ollama_blob:
-            return sanitize(Path(self.requested_refs[0]).name, multiline=False)
-        return _stem(self.target)
-
-    @property
-    def draft_name(self) -> str:
-        """The draft for a title."""
-        if self.draft is None:
-            return ""
+            target = sanitize(Path(self.requested_refs[0]).name, multiline=False)
+        draft = ""
+        if self.draft is not None:
+            draft = names[self.draft]
         if self._drafts_with_own_layer:
-            return "built-in MTP layer"
-        return _stem(self.draft)
+            draft = "built-in MTP layer"
+        return PairTitles(target, draft)
 
     @property
     def _drafts_with_own_layer(self) -> bool:
-        if self.draft != self.target:
+        if self.draft is None or self.draft != self.target:
             return False
         try:
             return draft_heads.has_own_mtp_layer(reader.read(self.target))
@@ -100,10 +116,6 @@ class ResolvedPair(Struct, frozen=True):
         if self.default_draft:
             return f"Drafting with {self.default_draft}."
         return ""
-
-
-def _stem(path: Path) -> str:
-    return sanitize(path.name.removesuffix(".gguf"), multiline=False)
 
 
 def resolve_pair(model: str | None, draft: str) -> ResolvedPair:
@@ -140,10 +152,11 @@ def _check_draft(target: Path, draft: Path) -> None:
         reader.read(target), reader.read(draft), draft
     )
     if not result.is_compatible:
+        names = short_names.shorten([target, draft], str)
         raise pair_compatibility.incompatible_pair_error(
             result,
-            target=target.name,
-            draft=draft.name,
+            target=names[target],
+            draft=names[draft],
             suggestion=" Compatible pairs: localspec pair suggest MODEL",
         )
 

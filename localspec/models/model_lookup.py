@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from localspec import paths
-from localspec.errors import NotFoundError
+from localspec.errors import LocalspecError, NotFoundError
 from localspec.models import catalog, reference
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import ORIGIN_TITLES, LocalModel
-from localspec.models.reference import HubReference, NameReference, RepoFile
+from localspec.models.reference import HubReference, NameReference
 from localspec.sanitize import sanitize
 from localspec.units import gb, join_first
 
@@ -127,6 +126,13 @@ def resolve(text: str) -> ModelRequest:
     return _from_source(text, parsed)
 
 
+def is_lookup_pair(reference_text: str) -> bool:
+    """Whether it is the id of a pair of the catalogue that drafts by prompt lookup."""
+    catalogue, _ = catalog.load_valid()
+    pair = catalogue.pairs.get(catalog.own_id(reference_text))
+    return pair is not None and pair.draft_kind == "lookup"
+
+
 def default_pair_id(catalogue: Catalog | None = None) -> str:
     """The first pair whose target is in an installed Python package, else the demo."""
     packaged = {(model.repo, model.file) for model in inventory.list_packaged()}
@@ -150,9 +156,9 @@ def from_catalog(model: CatalogModel) -> ResolvedModel:
 
 
 def portable_ref(text: str) -> str:
-    """A reference that works from any folder.
+    """A reference that means the same file later and from any folder.
 
-    That is an absolute path, or the id of a bundled file.
+    That is an absolute path, or an id: a name may fit another file tomorrow.
     """
     path = os.path.abspath(text)
     is_bundled = Path(path).is_relative_to(paths.package_data_dir())
@@ -162,11 +168,30 @@ def portable_ref(text: str) -> str:
     if text in catalogue.pairs or text in catalogue.models:
         return text
     if not os.path.isfile(text):
-        return text
+        return _identity_of_name(catalogue, text)
     for model in catalogue.models.values():
         if str(model.path) == path:
             return model.id
     return path
+
+
+def _identity_of_name(catalogue: Catalog, text: str) -> str:
+    """The path, or the id, of what a name means today; the text itself if nothing."""
+    if catalog.own_id(text) in catalogue.models or "/" in text:
+        return text
+    try:
+        request = resolve(text)
+    except LocalspecError:
+        return text
+    source = request.target.source
+    if request.pair is not None or request.target.catalog_model is not None:
+        return request.name
+    if isinstance(source, HubReference):
+        return text
+    for model in inventory.list_models():
+        if model.path == source and model.origin == "ollama":
+            return model.own_name
+    return str(source)
 
 
 def ready_pairs(
@@ -206,41 +231,80 @@ def list_installed() -> list[tuple[str, str]]:
     return listed
 
 
+def find_listed(opened_by: str, target: Path) -> str:
+    """The reference of `list_installed` that means an open pair; empty if none does.
+
+    `opened_by` is a reference, `target` the file.
+    """
+    models = inventory.list_models()
+    if any(pair.id == opened_by for pair in ready_pairs(models)):
+        return opened_by
+    for model in models:
+        if model.path == target:
+            return shortest_reference(model, models)
+    return ""
+
+
 def shortest_reference(
     local_model: LocalModel, local_models: Sequence[LocalModel]
 ) -> str:
-    """An id, `user/repo:QUANT`, an hf:// address, or else the file's name or path."""
+    """The shortest reference that resolves to this file, and to no other.
+
+    That is an id, `user/repo:QUANT`, an hf:// address, the file's name, or else its
+    path.
+    """
     catalogue = catalog.load()
-    for entry in catalogue.models.values():
-        for model in (entry, *entry.files):
-            if model.is_file(local_model.repo, local_model.file):
-                return model.id
-    if local_model.repo is None:
+    repo = local_model.repo
+    if repo is None:
         name = local_model.own_name
-        if _is_name(name):
-            named = _find_by_name(catalogue, name, local_models)
-            if named is local_model:
-                return name
+        if _resolves_as_name(catalogue, local_model, local_models):
+            return name
         return str(local_model.path)
 
-    tag = reference.parse_file_name(local_model.file).tag
+    candidates: list[tuple[str, HubReference]] = []
+    for entry in catalogue.models.values():
+        for model in (entry, *entry.files):
+            source = from_catalog(model).source
+            if model.is_file(repo, local_model.file) and not isinstance(source, Path):
+                candidates.append((model.id, source))
+    file = local_model.file
+    tag = reference.parse_file_name(file).tag
     if tag:
-        unsplit = []
-        for other in local_models:
-            is_split = reference.parse_file_name(other.file).count > 1
-            if other.repo == local_model.repo and not is_split:
-                unsplit.append(RepoFile(other.file, other.size))
-        with suppress(NotFoundError):
-            if reference.choose_files(unsplit, tag)[0].path == local_model.file:
-                return f"{local_model.repo}:{tag}"
-    return f"hf://{local_model.repo}/{local_model.file}"
+        candidates.append((f"{repo}:{tag}", HubReference(repo, tag=tag)))
+    candidates.append((f"hf://{repo}/{file}", HubReference(repo, file=file)))
+    revision = local_model.revision
+    if revision:
+        address = f"hf://{repo}@{revision}/{file}"
+        in_commit = HubReference(repo, file=file, revision=revision)
+        candidates.append((address, in_commit))
+    for text, source in candidates:
+        found = inventory.find_among(
+            local_models,
+            source.repo,
+            source.tag,
+            file=source.file,
+            revision=source.revision,
+        )
+        if found is local_model:
+            return text
+    return str(local_model.path)
 
 
-def _is_name(text: str) -> bool:
-    """Whether it has no folder, and would not be read as a repository."""
-    if os.path.dirname(text):
+def _resolves_as_name(
+    catalogue: Catalog, local_model: LocalModel, local_models: Sequence[LocalModel]
+) -> bool:
+    """Whether the name of a file without a repository is enough for `resolve`."""
+    name = local_model.own_name
+    if os.path.dirname(name) or name.startswith("-"):  # a path, an option
         return False
-    return not isinstance(reference.parse(text), HubReference)
+    parsed = reference.parse(name)
+    if isinstance(parsed, NameReference) and parsed.tag is not None:
+        is_ollama = local_model.origin == "ollama"
+        if not is_ollama or parsed.name in catalogue.models:
+            return False
+    elif isinstance(parsed, HubReference):
+        return False
+    return _find_by_name(catalogue, name, local_models) is local_model
 
 
 def _from_source(text: str, source: Path | HubReference) -> ModelRequest:

@@ -59,7 +59,8 @@ class ScreenFrontEnd:
             if name:
                 run_command(self._screen, CommandCall(command, name))
 
-        dialog = PickerScreen(choices, self.session.pair_name)
+        session = self.session
+        dialog = PickerScreen(choices, session.pair_name, pair=session.pair)
         self._screen.app.push_screen(dialog, on_dismiss)
 
     def regenerate(self) -> None:

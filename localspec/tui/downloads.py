@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 from textual.content import Content
 
 from localspec import data_files
+from localspec.models import short_names
 from localspec.protocol.json_values import from_json
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
@@ -121,14 +123,24 @@ class DownloadManager:
             self._queue.close()
 
 
-def format_download(state: DownloadState, width: int) -> Content:
+def name_downloads(states: Iterable[DownloadState]) -> dict[DownloadJob, str]:
+    """The name of each download: several repositories may have files of one name."""
+    paths = {state.job: _path_on_hub(state.job) for state in states}
+    names = short_names.shorten(paths.values())
+    return {job: names[path] for job, path in paths.items()}
+
+
+def _path_on_hub(job: DownloadJob) -> PurePosixPath:
+    return PurePosixPath(job.repo, job.file.path)
+
+
+def format_download(state: DownloadState, name: str, width: int) -> Content:
     """One line of `width` cells: name, bar, percentage, bytes, speed and time left.
 
     A failed download has its error instead.
     """
     name_width, bar_width = _download_columns(width)
-    file = state.job.file.path.rpartition("/")[2].removesuffix(".gguf")
-    name = f"{fit_to_width(sanitize(file, multiline=False), name_width)}  "
+    name = f"{fit_to_width(name, name_width)}  "
     size = state.job.file.size
     if state.phase == "done":
         verified = ("✓ verified", "$success")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from localspec.fit import machine_profile
 from localspec.fit.machine_profile import MachineProfile
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.machine import remote_devices
-from localspec.models import catalog, model_lookup, reference
+from localspec.models import catalog, model_lookup, reference, short_names
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.report import memory, pair_text
@@ -72,7 +71,7 @@ class HomeRow(Struct, frozen=True):
         if self.chat_id is not None:
             return ("chat", self.chat_id)
         if self.pair is not None:
-            return ("pair", self.name, *self.pair.files)
+            return ("pair", self.pair.requested_refs, *self.pair.files)
         if self.download is not None:
             job = self.download.job
             return ("download", job.repo, job.commit, job.file.path)
@@ -169,7 +168,7 @@ def build_sections(
     search_text: str,
     chats: HomeSection,
     hub_results: Sequence[HubSearchResult],
-    downloads: Sequence[DownloadState],
+    download_states: Sequence[DownloadState],
 ) -> list[HomeSection]:
     """The sections that have rows.
 
@@ -188,8 +187,9 @@ def build_sections(
         for row in _downloadable_rows(pair_catalog, survey, search_text)
         if catalog.own_id(row.name) not in ready_ids
     ]
-    running = [_download_row(state) for state in downloads if state.phase != "done"]
-    done = [_download_row(state) for state in downloads if state.phase == "done"]
+    rows = _download_rows(download_states)
+    running = [row for row in rows if not _is_done(row)]
+    done = [row for row in rows if _is_done(row)]
 
     def matching(heading: str, rows: Iterable[HomeRow]) -> HomeSection:
         return HomeSection(heading, _filter_rows(rows, search_text))
@@ -224,8 +224,13 @@ def build_sections(
     return [section for section in sections if section.rows]
 
 
-def _download_row(state: DownloadState) -> HomeRow:
-    return HomeRow(state.job.file.path, download=state)
+def _download_rows(states: Sequence[DownloadState]) -> list[HomeRow]:
+    names = downloads.name_downloads(states)
+    return [HomeRow(names[state.job], download=state) for state in states]
+
+
+def _is_done(row: HomeRow) -> bool:
+    return row.download is not None and row.download.phase == "done"
 
 
 def _preset_rows() -> list[HomeRow]:
@@ -368,20 +373,20 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
 
 
 def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
+    ollama_names = _ollama_names(survey)
+    files = _file_names(survey)
     rows = []
-    names = _ollama_names(survey)
     for opened in recent_pairs.load():
         pair = opened
-        name = names.get(opened.target)
+        name = ollama_names.get(opened.target)
         if name:
             _, draft_ref = opened.portable_refs
             pair = replace(opened, requested_refs=(name, draft_ref))
-        draft = "prompt lookup, no draft model"
-        if pair.draft is not None:
-            draft = f"+ {pair.draft_name}"
+        titles = pair.titles(files)
+        draft = f"+ {titles.draft}" if titles.draft else "prompt lookup, no draft model"
         rows.append(
             HomeRow(
-                name=pair.target_name,
+                name=titles.target,
                 description=draft,
                 size=_format_size(pair),
                 note=sanitize(str(pair.target.parent), multiline=False),
@@ -407,36 +412,42 @@ def _other_model_rows(
     listed_paths: set[Path | None] = set()
     for pair in listed:
         listed_paths |= {pair.target, pair.draft}
-    names = _ollama_names(survey)
+    ollama_names = _ollama_names(survey)
+    names = _file_names(survey)
     rows = []
     for model in survey.local_models:
         is_model = model.origin == "ollama" or reference.is_model(model.file)
         if not is_model or model.path in listed_paths:
             continue
-        refs = (names[model.path], "auto") if model.path in names else None
-        file_name = model.file.rpartition("/")[2]
+        name = names[model.path]
+        description = model.repo or ORIGIN_TITLES[model.origin]
+        folder = ""
+        if "/" in name and model.repo is None:
+            folder = sanitize(str(model.path.parent), multiline=False)
+            description = _last_cells(folder)
+        refs = None
+        if model.origin == "ollama":
+            name = sanitize(model.own_name.rpartition("/")[2], multiline=False)
+        if model.path in ollama_names:
+            refs = (ollama_names[model.path], "auto")
         rows.append(
             HomeRow(
-                name=reference.parse_file_name(file_name).stem,
-                description=model.repo or ORIGIN_TITLES[model.origin],
+                name=name,
+                description=description,
                 size=gib(model.size),
+                note=folder,
                 pair=ResolvedPair(model.path, None, requested_refs=refs),
             )
         )
-    return _tell_apart(rows)
+    return rows
 
 
-def _tell_apart(rows: Sequence[HomeRow]) -> list[HomeRow]:
-    """Rows of files that have one name and one origin: with their folders."""
-    n_alike = Counter((row.name, row.description) for row in rows)
-    told_apart: list[HomeRow] = []
-    for row in rows:
-        if n_alike[row.name, row.description] == 1 or row.pair is None:
-            told_apart.append(row)
-            continue
-        folder = sanitize(str(row.pair.target.parent), multiline=False)
-        told_apart.append(replace(row, description=_last_cells(folder), note=folder))
-    return told_apart
+def _file_names(survey: MachineSurvey) -> dict[Path, str]:
+    """The name of each model file of this computer, told apart from all others."""
+    files = [model.path for model in survey.local_models]
+    for pair in recent_pairs.load():
+        files += [file for file in pair.files if file is not None]
+    return short_names.shorten(files, short_names.without_split)
 
 
 def _last_cells(folder: str) -> str:
@@ -534,7 +545,7 @@ def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
     width = min(width, MAX_WIDTH)
     pointer = "▸ " if pointed else "  "
     if row.download is not None:
-        line = downloads.format_download(row.download, width - 6)
+        line = downloads.format_download(row.download, row.name, width - 6)
         return Content.assemble((pointer, "$accent"), line)
     columns = _row_columns(row, width)
     size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""

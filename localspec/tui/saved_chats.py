@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from localspec import data_files, launch, paths
 from localspec.chat import export
-from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit
+from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit, name_models
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings
 from localspec.errors import LocalspecError, NotFoundError
@@ -241,8 +241,11 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
             pinned = _find_pinned(history)
             chats = history.list_chats(MAX_RECENT + len(pinned))
             others = [chat for chat in chats if chat not in pinned][:MAX_RECENT]
-            rows += [_chat_row(chat, now, is_pinned=True) for chat in pinned]
-            rows += [_chat_row(chat, now) for chat in others]
+            models = name_models([*pinned, *others])
+            for chat in pinned:
+                rows.append(_chat_row(chat, models[chat.id], now, is_pinned=True))
+            for chat in others:
+                rows.append(_chat_row(chat, models[chat.id], now))
     return HomeSection("Recent chats", tuple(rows))
 
 
@@ -284,21 +287,23 @@ def search_section(
             for hit in history.search(search_text, _MAX_MATCHES):
                 first_hits.setdefault(hit.list_entry.id, hit)
     rows = []
-    for hit in first_hits.values():
+    models = name_models(hit.list_entry for hit in first_hits.values())
+    for chat_id, hit in first_hits.items():
         is_in_title = hit.turn is None
         found = None if is_in_title else hit
-        rows.append(_chat_row(hit.list_entry, now, found))
+        rows.append(_chat_row(hit.list_entry, models[chat_id], now, found))
     return HomeSection("In your chats", tuple(rows))
 
 
 def _chat_row(
     chat: ChatListEntry,
+    model: str,
     now: datetime,
     found: SearchHit | None = None,
     *,
     is_pinned: bool = False,
 ) -> HomeRow:
-    description = chat.pair.name if found is None else found.excerpt
+    description = model if found is None else found.excerpt
     note = format_day(chat.updated, now)
     if is_pinned:
         note = f"pinned · {note}"

@@ -10,5 +10,6 @@ from localspec.chat.history.records import (
     ChatPair,
     SavedChat,
     SearchHit,
+    name_models,
 )
 from localspec.chat.history.store import ChatHistory

@@ -7,9 +7,11 @@ must not crash the program and shows as much of a chat as can be read.
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, TypeVar, get_args
 
 from msgspec import Struct
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
 from localspec.chat.settings import ChatSettings
+from localspec.models import short_names
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
 from localspec.protocol.json_values import JsonError, from_json, parse_object
@@ -69,6 +72,27 @@ class ChatListEntry(Struct, frozen=True):
     # Seconds since 1970. They do not sort chats: the system clock may jump.
     created: float
     updated: float
+
+
+def name_models(chats: Iterable[ChatListEntry]) -> dict[int, str]:
+    """The model of each chat, by the chat's id.
+
+    The saved name of a file may be that of another file, which another chat used: where
+    both are listed, they are told apart by what they were opened by.
+    """
+    shown: dict[int, str] = {}
+    paths: dict[int, PurePath] = {}
+    for chat in chats:
+        shown[chat.id] = chat.pair.name
+        if "/" in chat.pair.model and chat.pair.name:
+            folder = PurePath(chat.pair.model.partition(":")[0])
+            if os.path.isabs(chat.pair.model):
+                folder = PurePath(chat.pair.model).parent
+            paths[chat.id] = folder / PurePath(chat.pair.name).name
+    names = short_names.shorten(paths.values())
+    for chat_id, path in paths.items():
+        shown[chat_id] = names[path]
+    return shown
 
 
 class SavedChat(Struct, frozen=True):

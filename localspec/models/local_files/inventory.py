@@ -158,13 +158,25 @@ def find(
 
     `revision` restricts it to a commit, or to the commit of a branch or tag.
     """
+    return find_among(_iter_models(), repo, tag, file=file, revision=revision)
+
+
+def find_among(
+    local_models: Iterable[LocalModel],
+    repo: str,
+    tag: str | None = None,
+    *,
+    file: str | None = None,
+    revision: str | None = None,
+) -> LocalModel | None:
+    """As `find`, of these models; of several the first."""
     commit = revision
     if revision and not reference.COMMIT_HASH.fullmatch(revision):
         commit = _find_commit(repo, revision)
         if commit is None:
             return None
     models: dict[str, LocalModel] = {}
-    for model in _iter_models():
+    for model in local_models:
         if not _is_same_repo(model.repo or "", repo):
             continue
         if commit is None or commit == model.revision:

@@ -17,6 +17,7 @@ from localspec.chat.context_window import ContextOverflow
 from localspec.chat.front_end import PickerChoices
 from localspec.chat.settings import OverflowPolicy
 from localspec.errors import LocalspecError
+from localspec.launch import ResolvedPair
 from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
 from localspec.sanitize import sanitize
 from localspec.tui.notices import problem_text
@@ -57,14 +58,25 @@ class PickerScreen(ModalScreen[str | None]):
     ]
     AUTO_FOCUS = "#picked-name"
 
-    def __init__(self, choices: PickerChoices, current: str, initial: str = "") -> None:
-        """`current`: what is to be replaced; `initial`: text to edit."""
+    def __init__(
+        self,
+        choices: PickerChoices,
+        current: str,
+        initial: str = "",
+        pair: ResolvedPair | None = None,
+    ) -> None:
+        """`current`: what is to be replaced; `initial`: text to edit.
+
+        `pair`: that of the chat, whose row is marked.
+        """
         super().__init__()
         self._choices = choices
         self._current = current
+        self._pair = pair
         self._initial = initial
         self._rows: Sequence[tuple[str, str]] = ()
         self._names: list[str] = []  # Those listed now.
+        self._marked = ""  # The name of the chat's pair.
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
@@ -82,6 +94,8 @@ class PickerScreen(ModalScreen[str | None]):
 
         def work() -> None:
             self._rows = self._choices.load()
+            if self._pair is not None:
+                self._marked = self._choices.find_current(self._pair)
             self.call_later(self._fill_list)
 
         run_on_thread(self, "picker", work, failed=self._show_failure)
@@ -108,8 +122,9 @@ class PickerScreen(ModalScreen[str | None]):
         """The current choice, until something is typed; then the first match."""
         if not self._names:
             return None
-        if not is_searching and self._current in self._names:
-            return self._names.index(self._current)
+        for current in (self._marked, self._current):
+            if not is_searching and current in self._names:
+                return self._names.index(current)
         return 0
 
     def action_go(self, by: int) -> None:

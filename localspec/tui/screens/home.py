@@ -224,7 +224,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
             search_text=self._search.text,
             chats=self._chat_section(),
             hub_results=self._search.hub_results,
-            downloads=self._downloads.states(),
+            download_states=self._downloads.states(),
         )
         width = self.app.size.width
         keymap = self._options.keymap
@@ -449,8 +449,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _prepare_pair(self, pair: ResolvedPair) -> ResolvedPair:
         """Adds a detected head and checks the files.  Raises LocalspecError."""
-        if pair.draft is None and pair not in recent_pairs.load():
-            # A pair from the recent list was already opened as is, without a head.
+        # A pair from the recent list was already opened as is, without a head.
+        if not pair.names_its_draft and pair not in recent_pairs.load():
             pair = launch.with_default_draft(pair)
         _check_files(pair)
         return pair

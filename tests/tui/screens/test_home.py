@@ -174,7 +174,7 @@ def test_a_pair_whose_draft_nobody_named_is_another_one() -> None:
 
 
 async def test_a_preset_is_used_where_the_last_model_has_a_head(tmp_path: Path) -> None:
-    """The last run was without a draft; the chat gets the head and the preset."""
+    """The last run was without a draft; so is the chat, which gets the preset."""
     preset = '[presets.poet]\nsystem = "Answer in verse."\n'
     (tmp_path / "config.toml").write_text(preset)
     target = write_target_with_head(tmp_path)
@@ -185,7 +185,18 @@ async def test_a_preset_is_used_where_the_last_model_has_a_head(tmp_path: Path) 
         await one.open()
         session = one.screen.session
         assert session.pair.target == target
+        assert session.pair.draft is None
         assert session.conversation.system == "Answer in verse."
+
+
+async def test_a_row_without_a_draft_gets_no_head(tmp_path: Path) -> None:
+    """The pair X+lookup drafts by prompt lookup, also where X has a head."""
+    target = write_target_with_head(tmp_path)
+    row = ResolvedPair(target, None, requested_refs=("qwen3-8b+lookup", "auto"))
+    async with home_app() as one:
+        one.home._open_chat(row)
+        await one.reaches(ChatScreen)
+        assert one.screen.session.pair == row
 
 
 async def test_the_wizards_context_is_used_where_its_model_gets_a_head(
