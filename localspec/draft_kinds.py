@@ -275,10 +275,12 @@ class InstalledDrafter(NamedTuple):
 
 
 def _package_error(drafter: str, package: str, problem: str) -> DrafterPackageError:
-    name = package.partition(" ")[0]
+    from localspec import install_hints  # noqa: PLC0415  only for this error
+
+    remove = install_hints.uninstall_command(package.partition(" ")[0])
     return DrafterPackageError(
         f"The drafter {drafter!r} of the package {package} cannot be used: {problem}.",
-        f"Update the package, or remove it: pip uninstall {name}",
+        f"Update the package, or remove it: {remove}",
     )
 
 

@@ -1,13 +1,16 @@
 """The command in a hint installs into the environment that lacks the package."""
 
 import importlib.util
+import shlex
+import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from localspec import install_hints
+from localspec import install_hints, paths
 
 
 @pytest.fixture
@@ -47,21 +50,58 @@ def test_elsewhere_it_is_the_pip_of_this_python(
     assert command.endswith("-m pip install --no-cache-dir llguidance")
 
 
-def test_debians_python_is_told_that_the_user_wants_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.usefixtures("in_venv")
+def test_pipx_installs_a_package_again_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """`pipx inject` would leave it alone."""
+    monkeypatch.setattr(sys, "prefix", "/home/a/.local/share/pipx/venvs/localspec")
+    command = install_hints.reinstall_llama_cpp()
+    assert command.startswith("pipx runpip localspec install --force-reinstall ")
+
+
+@pytest.fixture
+def managed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Debian's Python: PEP 668."""
     (tmp_path / "EXTERNALLY-MANAGED").touch()
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    assert "--break-system-packages" in install_hints.install_command("llguidance")
 
 
-def test_no_hint_names_a_pip_without_its_python() -> None:
-    """Every command in a message comes from here, or names the Python that it is for."""
-    package = Path(install_hints.__file__).parent
-    for path in package.rglob("*.py"):
-        if path.name == "install_hints.py":
-            continue
-        for line in path.read_text("utf-8").splitlines():
-            assert "pip install '" not in line, path
-            assert "again: pip install" not in line, path
+@pytest.mark.usefixtures("managed")
+@pytest.mark.parametrize("tools", [(), ("pipx",), ("pipx", "uv"), ("uv",)])
+def test_the_system_s_python_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tools: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: name if name in tools else None)
+    command = install_hints.install_command("starlette", "uvicorn")
+    checkout = shlex.quote(str(paths.PACKAGE.parent))
+    expected = f"pipx install {checkout} && pipx inject localspec starlette uvicorn"
+    if tools == ("uv",):
+        expected = f"uv tool install {checkout} --with starlette --with uvicorn"
+    assert command == expected
+    assert "--break-system-packages" not in install_hints.reinstall_llama_cpp()
+
+
+def test_the_way_to_log_in_does_not_need_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    python, *arguments = shlex.split(install_hints.login_command())
+    assert python == sys.executable
+    done = subprocess.run(
+        [python, *arguments, "--help"], capture_output=True, check=False
+    )
+    assert done.returncode == 0
+    assert b"login" in done.stdout
+
+
+def test_a_drafter_s_package_is_removed_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "base"))
+    removed = install_hints.uninstall_command("echo-drafter")
+    assert removed.endswith("-m pip uninstall echo-drafter")
+    monkeypatch.setattr(sys, "prefix", "/home/a/.local/share/pipx/venvs/localspec")
+    removed = install_hints.uninstall_command("echo-drafter")
+    assert removed == "pipx uninject localspec echo-drafter"

@@ -46,6 +46,7 @@ from localspec.machine.memory_probe import LlamaCppInfo, ProbeError
 from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
+from localspec.models.hub import network_errors
 from localspec.models.local_files import hub_cache, inventory
 from localspec.models.local_files.local_model import LocalModel
 from localspec.units import count, gb, gib
@@ -487,21 +488,17 @@ def _check_offline(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _check_endpoint(value: str) -> Finding:
+    value = network_errors.trim_address(value)
     if not value:
         return ok("endpoint", "downloads from huggingface.co")
-    try:
-        parts = urlsplit(value)
-        host = parts.hostname
-        port = parts.port
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in ("http", "https"):
+    if not network_errors.is_web_address(value):
         fix = "unset HF_ENDPOINT, or set it to an address like https://hub.example"
         return problem("endpoint-wrong", "HF_ENDPOINT is not a URL", fix)
     # The address is shown without user and password.
-    address = f"{parts.scheme}://{host}"
-    if port:
-        address += f":{port}"
+    parts = urlsplit(value)
+    address = f"{parts.scheme}://{parts.hostname}"
+    if parts.port:
+        address += f":{parts.port}"
     what = f"HF_ENDPOINT: downloads from {address} instead of huggingface.co"
     return problem("endpoint", what)
 

@@ -13,7 +13,7 @@ import pytest
 from localspec import errors
 from localspec.models import reference
 from localspec.models.gguf import reader
-from localspec.models.hub import client
+from localspec.models.hub import client, network_errors
 from localspec.models.hub.client import HubClient, HubSearchResult
 from tests.models import gguffile
 from tests.support.downloads import DATA, FILE, MIB, QUICK, REPO, Downloader
@@ -366,7 +366,7 @@ def test_the_library_of_the_hub_can_be_imported_whatever_the_variable_is(
 @pytest.mark.parametrize("blank", ["", " ", "\r\n", '""'])
 def test_a_blank_address_is_none(blank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", blank)
-    assert HubClient().endpoint == client.DEFAULT_ENDPOINT
+    assert HubClient().endpoint == network_errors.DEFAULT_ENDPOINT
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,12 @@ from huggingface_hub.utils import httpx
 
 from localspec.errors import DownloadError, LocalspecError, OfflineError
 from localspec.models.hub.cancellation import RetryableError, RetryPolicy
-from localspec.models.hub.network_errors import error_for_status, network_error
+from localspec.models.hub.network_errors import (
+    DEFAULT_ENDPOINT,
+    error_for_status,
+    network_error,
+    not_a_hub_error,
+)
 
 HUB = "https://hub.example"
 UNVERIFIED = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate"
@@ -101,3 +106,43 @@ def test_the_hub_may_ask_for_a_longer_wait_but_not_for_any() -> None:
     assert policy.delay_before_retry(1, RetryableError("x", retry_after=20)) == 20
     with pytest.raises(RetryableError):
         policy.delay_before_retry(1, RetryableError("x", retry_after=2000))
+
+
+REFUSED = httpx.ConnectError("[Errno 111] Connection refused")
+WRONG_SETTINGS: list[Exception] = [
+    REFUSED,
+    httpx.ConnectTimeout("x"),
+    httpx.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED]"),
+]
+
+
+@pytest.mark.parametrize("failure", WRONG_SETTINGS)
+def test_a_failure_names_the_variable_that_chose_the_hub(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", f" {HUB}/\r\n")
+
+    error = network_error(failure, HUB)
+
+    assert isinstance(error, LocalspecError)
+    assert "HF_ENDPOINT" in f"{error.message} {error.hint}"
+
+
+@pytest.mark.parametrize("failure", WRONG_SETTINGS)
+def test_a_failure_names_the_option_that_chose_the_hub(failure: Exception) -> None:
+    error = network_error(failure, HUB)
+    assert isinstance(error, LocalspecError)
+    assert "--endpoint" in f"{error.message} {error.hint}"
+
+
+def test_a_failure_of_the_usual_hub_names_no_setting() -> None:
+    error = network_error(REFUSED, DEFAULT_ENDPOINT)
+    assert isinstance(error, OfflineError)
+    assert error.message == f"{DEFAULT_ENDPOINT} cannot be reached."
+
+
+def test_a_page_of_a_login_names_what_chose_the_hub(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", HUB)
+    assert "HF_ENDPOINT" in not_a_hub_error(HUB).hint

@@ -113,6 +113,8 @@ class HubHome(AppDriver):
         await self.press("enter")
 
     async def point_at(self, name: str) -> None:
+        """Marks a row; a row of a file has its name without the suffix."""
+        name = name.removesuffix(".gguf")
         pairs = self.top(HomeScreen).query_one(PointerList)
         for _ in range(len(pairs.rows) + 1):
             if pairs.highlighted_row is not None and name in pairs.highlighted_row.name:

@@ -6,12 +6,11 @@ import json
 import logging
 import os
 import re
-import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from msgspec import Struct, field
 
@@ -24,7 +23,13 @@ from localspec.models.hub.cancellation import (
     RetryPolicy,
     retry,
 )
-from localspec.models.hub.network_errors import OFFLINE_HINT, not_a_hub_error
+from localspec.models.hub.network_errors import (
+    DEFAULT_ENDPOINT,
+    OFFLINE_HINT,
+    is_web_address,
+    not_a_hub_error,
+    trim_address,
+)
 from localspec.models.hub.response_stream import RangeRequest, ResponseStream
 from localspec.models.reference import RepoFile
 from localspec.protocol.json_values import JsonError, from_json
@@ -35,7 +40,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-DEFAULT_ENDPOINT = "https://huggingface.co"
 _MAX_JSON_BYTES = 64_000_000
 """The largest known list of files has 5 MB."""
 _HEADER_REQUEST_BYTES = 20_000_000
@@ -299,10 +303,10 @@ def _find_endpoint(given: str | None) -> str:
     Raises UsageError, which names where the address is from.
     """
     source = "--endpoint"
-    endpoint = _trim(given or "")
-    from_environment = _trim(os.environ.get("HF_ENDPOINT", ""))
+    endpoint = trim_address(given or "")
+    from_environment = trim_address(os.environ.get("HF_ENDPOINT", ""))
     # The hub's library reads the variable when it is imported, and fails if it is wrong.
-    if _is_web_address(from_environment):
+    if is_web_address(from_environment):
         os.environ["HF_ENDPOINT"] = from_environment
     elif not from_environment or endpoint:
         os.environ.pop("HF_ENDPOINT", None)
@@ -311,27 +315,12 @@ def _find_endpoint(given: str | None) -> str:
         endpoint = from_environment
     if not endpoint:
         return DEFAULT_ENDPOINT
-    if not _is_web_address(endpoint):
+    if not is_web_address(endpoint):
         raise UsageError(
             f"{source} is {endpoint!r}, which is not a web address.",
             f"A valid one looks like {DEFAULT_ENDPOINT}.",
         )
     return endpoint
-
-
-def _trim(text: str) -> str:
-    return text.strip("\"'" + string.whitespace).rstrip("/")
-
-
-def _is_web_address(text: str) -> bool:
-    if not text.isprintable() or any(char.isspace() for char in text):
-        return False
-    try:
-        url = urlsplit(text)
-        _ = url.port  # Raises ValueError for what is no number.
-    except ValueError:
-        return False
-    return url.scheme in ("http", "https") and bool(url.hostname)
 
 
 # --- the hub's JSON

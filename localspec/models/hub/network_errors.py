@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import string
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -19,9 +20,11 @@ from localspec.errors import (
     NotFoundError,
     OfflineError,
 )
+from localspec.install_hints import login_command
 from localspec.models.hub.cancellation import RetryableError
 from localspec.sanitize import sanitize
 
+DEFAULT_ENDPOINT = "https://huggingface.co"
 OFFLINE_HINT = "Go online and try again. Downloaded models work offline."
 LOGIN_HINT = "The network may require a login: open any web page in a browser to see."
 
@@ -51,7 +54,7 @@ def network_error(error: Exception, endpoint: str) -> LocalspecError:
     if proxy is not None and isinstance(error, wrong_setting):
         return _invalid_proxy_error(proxy, error)
     if isinstance(error, unreachable):
-        return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
+        return _unreachable_error(endpoint)
 
     if isinstance(error, httpx.TimeoutException):
         return RetryableError("The hub does not respond.")
@@ -63,7 +66,45 @@ def network_error(error: Exception, endpoint: str) -> LocalspecError:
 
 def not_a_hub_error(endpoint: str) -> DownloadError:
     """For example a captive portal, which answers all requests with its login page."""
-    return DownloadError(f"The server at {endpoint} is not a model hub.", LOGIN_HINT)
+    hint = LOGIN_HINT
+    source = endpoint_source(endpoint)
+    if source:
+        hint = f"Check {source}. {LOGIN_HINT}"
+    return DownloadError(f"The server at {endpoint} is not a model hub.", hint)
+
+
+def endpoint_source(endpoint: str) -> str:
+    """What set the address of the hub; empty if it is the default."""
+    if endpoint == DEFAULT_ENDPOINT:
+        return ""
+    is_from_environment = trim_address(os.environ.get("HF_ENDPOINT", "")) == endpoint
+    return "HF_ENDPOINT" if is_from_environment else "--endpoint"
+
+
+def trim_address(text: str) -> str:
+    """Without white space and quotation marks around it, as a .env file leaves them."""
+    return text.strip("\"'" + string.whitespace).rstrip("/")
+
+
+def is_web_address(text: str) -> bool:
+    if not text.isprintable() or any(char.isspace() for char in text):
+        return False
+    try:
+        url = urlsplit(text)
+        _ = url.port  # Raises ValueError for what is no number.
+    except ValueError:
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname)
+
+
+def _unreachable_error(endpoint: str) -> OfflineError:
+    source = endpoint_source(endpoint)
+    if not source:
+        return OfflineError(f"{endpoint} cannot be reached.", OFFLINE_HINT)
+    return OfflineError(
+        f"{endpoint} of {source} cannot be reached.",
+        f"Check {source}, and whether you are online. Downloaded models work offline.",
+    )
 
 
 def _find_proxy(endpoint: str) -> ProxySetting | None:
@@ -106,10 +147,11 @@ def _certificate_error(message: str, endpoint: str) -> DownloadError:
     elif "has expired" in message:
         problem = "has expired"
     if problem is None:
-        return DownloadError(
-            f"The certificate of {endpoint} is not accepted.",
-            "Check this computer's date, and whether a proxy intercepts connections.",
-        )
+        hint = "Check this computer's date, and whether a proxy intercepts connections."
+        source = endpoint_source(endpoint)
+        if source:
+            hint = f"Check {source}, the certificates of this computer, and its date."
+        return DownloadError(f"The certificate of {endpoint} is not accepted.", hint)
     now = datetime.now().astimezone()
     today = f"{now.day} {now:%B %Y}"
     return DownloadError(
@@ -130,7 +172,7 @@ def error_for_status(
     if code == "GatedRepo":
         return AccessDeniedError(
             f"{repo} is gated: its owner requires you to accept terms first.",
-            f"Open {page}, accept them, then log in with `hf auth login` or set HF_TOKEN.",
+            f"Open {page}, accept them, then set HF_TOKEN or log in: {login_command()}",
         )
     if code == "RevisionNotFound":
         return NotFoundError(
@@ -142,12 +184,12 @@ def error_for_status(
     if code == "RepoNotFound" or status == 404:
         return NotFoundError(
             f"The hub has no {repo}, or it is private.",
-            "Check the name; for a private one, log in with `hf auth login` or set HF_TOKEN.",
+            f"Check the name; for a private one, set HF_TOKEN or log in: {login_command()}",
         )
     if status in (401, 403):
         return AccessDeniedError(
             f"The hub denies access to {repo} ({status}).",
-            "Log in again with `hf auth login`, or check HF_TOKEN.",
+            f"Check HF_TOKEN, or log in again: {login_command()}",
         )
     message = f"The hub returned status {status}."
     if status in (408, 425, 429) or status >= 500:
