@@ -52,6 +52,7 @@ class GeneratedAnswer:
     ) -> None:
         self.rounds: list[Round] = []
         self.totals = RoundTotals()
+        self.decode_ms = 0.0  # Of all rounds but the first, which reads the prompt.
         self.plan: SpeculationPlan | None = None
         # The last one: its `total` is the size of the prompt.
         self.prefill: Prefill | None = None
@@ -73,6 +74,8 @@ class GeneratedAnswer:
         self.is_reading_prompt = isinstance(event, Prefill) and event.done < event.total
         text = ""
         if isinstance(event, Round):
+            if self.rounds:
+                self.decode_ms += event.ms.total
             self.rounds.append(event)
             self.totals.add(event)
             text = "".join(token.text for token in event.tokens)

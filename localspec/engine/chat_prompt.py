@@ -30,6 +30,7 @@ from localspec.protocol.wire import (
     ChatMessage,
     CountCommand,
     GenerateCommand,
+    TemplateArgument,
     ToolCall,
 )
 from localspec.spec.thinking_budget import ThinkingBudget, make_byte_parser
@@ -372,7 +373,12 @@ class PromptBuilder:
         if command.tools:
             tools = self._guard.protect_json(command.tools)
         think, level, _ = self._thinking_params(command)
-        variables = dict(self._special_texts)
+        variables: dict[str, TemplateArgument] = {**self._special_texts}
+        if name == "own":
+            for argument, value in command.template_arguments.items():
+                if isinstance(value, str):
+                    value = self._guard.protect(value)  # noqa: PLW2901
+                variables.setdefault(argument, value)
         if level:
             variables["reasoning_effort"] = level
         protected = list(map(self._guard.protect_message, messages))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,14 @@ class OutputProcessor:
     """Makes the events of one answer."""
 
     def __init__(
-        self, answer: PreparedAnswer, drafting: Drafting, vocabulary: LlamaVocab
+        self,
+        answer: PreparedAnswer,
+        drafting: Drafting,
+        vocabulary: LlamaVocab,
+        count_known: Callable[[int], int] = lambda n_reused: n_reused,
     ) -> None:
+        """`count_known`: how many of the reused tokens are reported."""
+        self._count_known = count_known
         self._vocabulary = vocabulary
         self._drafting = drafting
         self._thinking = answer.thinking
@@ -55,7 +61,7 @@ class OutputProcessor:
         self._started_at = time.perf_counter()
         self._first_token_at: float | None = None
         self._prompt_tokens = 0
-        self._reused_tokens = 0
+        self._reused_tokens = 0  # Those that are reported.
         # Their text was sent already; an unfinished character comes with the next one.
         for token in answer.shown_tokens:
             self._push(token)
@@ -68,11 +74,7 @@ class OutputProcessor:
             return
         for step in loop:
             if isinstance(step, Prefill):
-                self._prompt_tokens = step.total
-                self._reused_tokens = step.reused
-                if self._starts_in_thinking:
-                    step = replace(step, thinking=True)  # noqa: PLW2901
-                yield step
+                yield self._to_prefill(step)
             elif isinstance(step, LoopEnd):
                 yield self._to_finished(step.reason)
             else:
@@ -80,6 +82,21 @@ class OutputProcessor:
                 if self._detokenizer.found_stop:
                     yield self._to_finished("stop")
                     return
+
+    def _to_prefill(self, step: Prefill) -> Prefill:
+        """Report what is reused as far as the client knows it.
+
+        Of 100 tokens, 60 are reused, and 20 of these are known: to the client, 40 more
+        are read than really are. So 70 that are in the cache are reported as 30.
+        """
+        known = min(step.reused, self._count_known(step.reused))
+        done = step.done
+        if done < step.total:
+            done -= step.reused - known
+        self._prompt_tokens = step.total
+        self._reused_tokens = known
+        thinking = self._starts_in_thinking
+        return Prefill(done, step.total, known, thinking=thinking)
 
     def _process_round(self, step: RoundResult) -> Iterator[Event]:
         event = self._to_round(step)

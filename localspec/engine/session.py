@@ -25,7 +25,11 @@ from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol import wire
 from localspec.protocol.events import Event, SpeculationPlan, TokenScore
 from localspec.spec import drafters
-from localspec.spec.prefix_cache import ConversationSnapshots, PrefixCache
+from localspec.spec.prefix_cache import (
+    ClientPrompts,
+    ConversationSnapshots,
+    PrefixCache,
+)
 from localspec.spec.protocols import DecodeInterrupted
 from localspec.spec.speculative_loop import speculative_decode
 
@@ -52,6 +56,8 @@ class Session:
         self._target_cache = PrefixCache(self._target, save_checkpoint)
         caches = [self._target_cache, *self._drafters.caches]
         self._snapshots = ConversationSnapshots(caches, load.snapshot_bytes)
+
+        self._client_prompts = ClientPrompts()
 
         self._max_width = load.draft_max + 1
         self._profiler = PairProfiler(
@@ -95,11 +101,20 @@ class Session:
         yield from answer.notices
 
         steps = speculative_decode(self._target_cache, answer, drafting)
-        output = OutputProcessor(answer, drafting, self._target.vocabulary)
+        clients = self._client_prompts
+
+        def count_known(n_reused: int) -> int:
+            text = [*answer.prompt, *answer.resumed_tokens]
+            return clients.count_known(request.client, text, n_reused)
+
+        output = OutputProcessor(answer, drafting, self._target.vocabulary, count_known)
         self._profiler.adapt_threads(between_answers=True)
-        for event in output.process(steps):
-            yield event
-            self._profiler.adapt_threads()
+        try:
+            for event in output.process(steps):
+                yield event
+                self._profiler.adapt_threads()
+        finally:
+            clients.remember(request.client, self._target_cache.cached_tokens)
         self._profiler.record_answer(self._drafters.costs.plain_ms)
 
     def count(self, command: wire.CountCommand) -> wire.CountResult:

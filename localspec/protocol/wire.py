@@ -30,6 +30,7 @@ KvType = Literal["f32", "bf16", "f16", "q8_0/f16", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
 SplitMode = Literal["none", "layer", "row"]
 OutputLayer = Literal["local", "remote"]
+TemplateArgument = bool | Number | str
 
 ALL_LAYERS = -1
 """A value of `n_gpu_layers` and `cpu_moe`."""
@@ -254,8 +255,14 @@ class GenerateCommand(Struct, frozen=True):
     """What the caller calls the text of each message. With it, a message that the
     template leaves out is an error; without, a notice.
     """
+    template_arguments: dict[str, TemplateArgument] = field(default_factory=dict)
+    """Variables for the model's own template, such as `preserve_thinking`."""
     prediction: str = ""
     """Text that the answer probably repeats: prompt lookup copies from it."""
+    client: str = ""
+    """Whose prompt it is. Of the tokens that are reused, only those that this client has
+    sent or received are reported. Empty for one that may know all prompts.
+    """
 
     def to_count(self) -> CountCommand:
         """The command that counts the tokens of the same prompt."""
@@ -268,6 +275,7 @@ class GenerateCommand(Struct, frozen=True):
             tools=self.tools,
             effort=self.effort,
             message_fields=self.message_fields,
+            template_arguments=self.template_arguments,
         )
 
 
@@ -303,6 +311,7 @@ class CountCommand(Struct, frozen=True):
     tools: str = ""
     effort: str = ""
     message_fields: tuple[str, ...] = ()
+    template_arguments: dict[str, TemplateArgument] = field(default_factory=dict)
 
 
 class TokenizeCommand(Struct, frozen=True):

@@ -287,8 +287,8 @@ class Completion(ABC):
     """Answers one request, in one or several choices.
 
     Each API is a subclass, for its JSON. From `submit` on it holds a place in the
-    queue. Its owner calls `close`, whatever happens: the route, until there is an
-    answer to return, and then the response that streams it.
+    queue. Who calls `submit` calls `close`, whatever happens. An answer that is complete
+    has closed itself before: its client may send the next request at once.
     """
 
     id_prefix: ClassVar[str] = ""
@@ -299,7 +299,10 @@ class Completion(ABC):
         model: ServedModel,
         queue: EngineQueue,
         activity: ServerActivity,
+        *,
+        client: str,
     ) -> None:
+        """`client`: whose request it is. Answers' tokens are kept for each alone."""
         self._model = model
         self._queue = queue
         self._activity = activity
@@ -310,9 +313,8 @@ class Completion(ABC):
         self._admission: Admission | None = None
         self._request: RequestActivity | None = None
         self._is_closed = False
-        self._prompt_param = "prompt"
-        self.client = ""
-        """Whose request it is: answers' tokens are kept for each client alone."""
+        self._client = client
+        self._prompts: Sequence[PromptInput] = ()
 
     # --- the JSON of an answer
 
@@ -336,7 +338,7 @@ class Completion(ABC):
 
         Raises ApiError if the queue is full or a prompt does not fit.
         """
-        self._prompt_param = prompts[0].param
+        self._prompts = prompts
         for prompt in prompts:
             self._model.check_prompt(prompt, self.options)
         self._admission = self._queue.admit()
@@ -346,7 +348,7 @@ class Completion(ABC):
             place = None
             if prompt.messages:
                 *_, place = self._model.answer_places(
-                    prompt.messages, self.options, self.client
+                    prompt.messages, self.options, self._client
                 )
             for index in range(self.options.n):
                 build = partial(
@@ -354,7 +356,7 @@ class Completion(ABC):
                     prompt=prompt,
                     options=self.options,
                     index=index,
-                    client=self.client,
+                    client=self._client,
                 )
                 choice = Choice(
                     build,
@@ -378,7 +380,10 @@ class Completion(ABC):
         Raises ApiError.
         """
         if self.position == 0:
-            await self._take_events(self._choices[0], _FIRST_EVENT_SECONDS)
+            try:
+                await self._choices[0].wait_for_output(_FIRST_EVENT_SECONDS)
+            except Exception as error:
+                raise self._record_failure(error) from None
 
     async def run(self) -> bytes:
         """The whole answer as JSON. Raises ApiError."""
@@ -449,7 +454,7 @@ class Completion(ABC):
         if failure.name == "invalid_grammar":
             failure.param = self.options.constraint.param
         elif failure.name == "context_length_exceeded":
-            failure.param = self._prompt_param
+            failure.param = self._prompts[0].param
         return failure
 
     def _check_end(self, choice: Choice) -> None:
@@ -609,7 +614,7 @@ def timings(answer: GeneratedAnswer) -> dict[str, Any]:
         prompt_ms = answer.rounds[0].ms.verify if answer.rounds else 0.0
     decode_ms = times.get("decode_ms")
     if decode_ms is None:
-        decode_ms = sum(event.ms.total for event in answer.rounds[1:])
+        decode_ms = answer.decode_ms
     values: dict[str, Any] = {
         "cache_n": n_reused,
         **_rates("prompt", n_read, n_timed=n_read, ms=prompt_ms),

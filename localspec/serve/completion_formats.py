@@ -154,13 +154,16 @@ def _call_delta(delta: ToolCallDelta) -> dict[str, Any]:
 
 def _whole_calls(deltas: Sequence[ToolCallDelta]) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
+    pieces: list[list[str]] = []  # Of the arguments of each call.
     for delta in deltas:
         if delta.name:
             call = _call_delta(delta)
             del call["index"]
             calls.append(call)
-        else:
-            calls[delta.index]["function"]["arguments"] += delta.arguments
+            pieces.append([])
+        pieces[delta.index].append(delta.arguments)
+    for call, arguments in zip(calls, pieces, strict=True):
+        call["function"]["arguments"] = "".join(arguments)
     return calls
 
 
@@ -175,22 +178,21 @@ class TextCompletion(ChatCompletion):
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, echoes: Sequence[str], *arguments: Any) -> None:
-        """`echoes`: by choice, the prompt to repeat before the answer; empty for none."""
-        super().__init__(*arguments)
-        self._echoes = echoes
+    def _echo(self, index: int) -> str:
+        """The prompt before a choice, if the request asks for it."""
+        if not self.options.echo:
+            return ""
+        return self._prompts[index // self.options.n].text
 
     def _first_part(self, index: int) -> dict[str, Any] | None:
-        if not self._echoes:
-            return None
-        return {"text": self._echoes[index]}
+        echo = self._echo(index)
+        return {"text": echo} if echo else None
 
     def _part(self, text: AnswerText) -> dict[str, Any]:
         return {"text": text.content}
 
     def _whole_part(self, index: int, text: AnswerText) -> dict[str, Any]:
-        echo = self._echoes[index] if self._echoes else ""
-        return {"text": echo + text.content}
+        return {"text": self._echo(index) + text.content}
 
     def _score(
         self, tokens: Sequence[Token], n_top: int, offset: int

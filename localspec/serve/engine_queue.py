@@ -36,29 +36,34 @@ class AsyncJob(EngineJob[T]):
     def has_ended(self) -> bool:
         return super().has_ended and not self._taken
 
-    async def next_batch(self, timeout: float) -> list[Any]:
-        """The next outputs; none after `timeout` seconds, or at the end.
+    async def wait_for_output(self, timeout: float) -> None:
+        """Return when there is an output to take, at the end, or after `timeout` seconds.
 
-        At most _MAX_BATCH, whatever has gathered while a client was slow: what is made
-        of them holds up the others. Raises what the work raised.
+        Raises what the work raised, if there is no output before that.
         """
-        batch = self._take_some()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while not batch and not self.is_done:
+                while not self._has_output() and not self.is_done:
                     await self.updated.wait()
                     self.updated.clear()
-                    batch = self._take_some()
-        if not batch and self.has_ended:
+        # The job may have put out its last events and ended after the last look.
+        if not self._has_output() and self.has_ended:
             self.result()
-        # The job may have put out its last events and ended after the last `take`.
-        return batch or self._take_some()
 
-    def _take_some(self) -> list[Any]:
-        if not self._taken:
-            self._taken.extend(self.take())
+    async def next_batch(self, timeout: float) -> list[Any]:
+        """As `wait_for_output`, and take the outputs; none if there are none.
+
+        At most _MAX_BATCH, whatever has gathered while a client was slow: what is made
+        of them holds up the others.
+        """
+        await self.wait_for_output(timeout)
         n_outputs = min(len(self._taken), _MAX_BATCH)
         return [self._taken.popleft() for _ in range(n_outputs)]
+
+    def _has_output(self) -> bool:
+        if not self._taken:
+            self._taken.extend(self.take())
+        return bool(self._taken)
 
 
 class EngineQueue:
@@ -70,14 +75,15 @@ class EngineQueue:
         self._admitted = 0  # Requests that have a place now.
         self._mean_seconds = 1.0  # Of one request, from its start to its end.
         self._failures = 0  # Consecutive failures of the engine.
-        self.ready: EngineReady | None = None
+        self._is_loaded = False
         self.is_closing = False
         self._jobs: WeakSet[EngineJob[Any]] = WeakSet()
 
     async def load(self) -> EngineReady:
-        """Load the pair. Raises the engine's error."""
-        self.ready = await self._run(lambda engine: engine.ready)
-        return self.ready
+        """Load the pair, and admit requests from then on. Raises the engine's error."""
+        settings = await self._run(lambda engine: engine.ready)
+        self._is_loaded = True
+        return settings
 
     def admit(self) -> Admission:
         """Take a place in the queue.
@@ -86,7 +92,7 @@ class EngineQueue:
         """
         if self.is_closing:
             raise api_error.shutting_down()
-        if self.ready is None:
+        if not self._is_loaded:
             raise api_error.loading()
         if self.host.is_lost:
             raise _host_closed()

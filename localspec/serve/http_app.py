@@ -12,11 +12,16 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import suppress
-from functools import partial
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -58,6 +63,7 @@ from localspec.serve.prompts import (
     parse_texts,
 )
 from localspec.serve.request_metrics import ServerActivity
+from localspec.serve.request_options import CompletionOptions
 from localspec.serve.requests import InfillRequest, TextRequest, TokenizeRequest
 from localspec.serve.responses import ResponseCompletion
 from localspec.serve.served_model import (
@@ -69,9 +75,6 @@ from localspec.serve.served_model import (
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
-MakeCompletion = Callable[[ServedModel, EngineQueue, ServerActivity], Completion]
-ParsedRequest = tuple[MakeCompletion, list[PromptInput]]
-ParseRequest = Callable[[ServedModel, dict[str, Any]], ParsedRequest]
 MAX_BODY_BYTES = 32 * 1024 * 1024
 _MAX_BYTES_IN_FLIGHT = 4 * MAX_BODY_BYTES  # Of all bodies that are being read.
 _PART_TIMEOUT = 10.0  # Seconds without a byte of a body.
@@ -84,6 +87,17 @@ _STREAM_HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
+
+
+class ParsedRequest(Struct, frozen=True):
+    """What a client asks for, whatever API it has used."""
+
+    form: type[Completion]  # It writes the answer.
+    options: CompletionOptions
+    prompts: list[PromptInput]
+
+
+ParseRequest = Callable[[ServedModel, dict[str, Any]], ParsedRequest]
 
 
 class ApiServer:
@@ -146,11 +160,19 @@ class ApiServer:
         return self.model
 
     async def _find_model(self, body: dict[str, Any]) -> ServedModel:
-        """The model that a request names, loaded; of an unknown name, the first."""
+        """The model that a request names, loaded.
+
+        Where one model is served, any name is its name: many clients have a name that
+        they always send. Raises ApiError for an unknown name where several are served.
+        """
         self._loaded()
-        name = body.get("model")
+        name = self._first
+        if len(self._models) > 1:
+            name = body.get("model") or self._first
         if not isinstance(name, str) or name not in self._models:
-            name = self._first
+            names = ", ".join(self._models)
+            message = f"There is no model of this name here. Models: {names}"
+            raise ApiError(404, message, param="model", name="model_not_found")
         if not self._queue.host.is_loaded(name):
             ready = await self._queue.run(lambda engine: engine.ready, name)
             self.set_ready(ready, name)
@@ -242,27 +264,28 @@ class ApiServer:
     def _complete(self, route: str, parse: ParseRequest) -> Endpoint:
         async def complete(request: Request) -> Response:
             body, is_large = await self._read_body(request)
+            client = client_name(request.headers, request.client)
 
-            async def begin() -> Completion:
-                model, (make, given) = await self._parse(body, parse, is_large=is_large)
-                completion = make(model, self._queue, self._activity)
-                completion.client = client_name(request.headers, request.client)
+            @asynccontextmanager
+            async def begin() -> AsyncGenerator[Completion, None]:
+                """A queued completion, which is closed however its use ends."""
+                model, given = await self._parse(body, parse, is_large=is_large)
+                completion = given.form(
+                    given.options, model, self._queue, self._activity, client=client
+                )
                 try:
-                    completion.submit(given, route)
-                    if completion.options.stream:
+                    completion.submit(given.prompts, route)
+                    if given.options.stream:
                         await completion.wait_accepted()
-                    return completion
+                    yield completion
                 except BaseException as error:
                     completion.close(error)
                     raise
+                completion.close()
 
             async def answer() -> bytes:
-                completion = await begin()
-                try:
+                async with begin() as completion:
                     return await completion.run()
-                except BaseException as error:
-                    completion.close(error)
-                    raise
 
             if body.get("stream") is True:
                 return EventStream(begin)
@@ -297,25 +320,30 @@ class ApiServer:
 
     async def _count_tokens(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/messages` would read."""
-        return await self._count(request, _parse_counted)
+        return await self._count(request, _COUNTED_MESSAGES.parse)
 
     async def _count_input(self, request: Request) -> Response:
         """The tokens of the prompt that `/v1/responses` would read."""
-        parse = _APIS["/v1/responses"]
-        return await self._count(request, parse, object="response.input_tokens")
+        return await self._count(
+            request, _RESPONSES.parse, object="response.input_tokens"
+        )
 
     async def _count(
         self, request: Request, parse: ParseRequest, **more: str
     ) -> Response:
         body, is_large = await self._read_body(request)
 
+        client = client_name(request.headers, request.client)
+
         async def count_tokens() -> int:
-            model, (make, (prompt,)) = await self._parse(body, parse, is_large=is_large)
-            options = make(model, self._queue, self._activity).options
-            model.check_prompt(prompt, options)
+            model, given = await self._parse(body, parse, is_large=is_large)
+            (prompt,) = given.prompts
+            model.check_prompt(prompt, given.options)
 
             def count(engine: Engine) -> int:
-                command = model.build_command(engine, prompt, options, index=0)
+                command = model.build_command(
+                    engine, prompt, given.options, index=0, client=client
+                )
                 return count_prompt(engine, command)
 
             return await self._queue.run(count, model.name)
@@ -342,28 +370,25 @@ class ApiServer:
 # --- requests
 
 
-def _parse_chat(
-    parse: Callable[[dict[str, Any]], ChatFields],
-    form: Callable[..., Completion],
-    model: ServedModel,
-    body: dict[str, Any],
-) -> ParsedRequest:
-    """The request of a chat.
+class _ChatApi(Struct, frozen=True):
+    """An API for chats: what its requests and its answers look like."""
 
-    `parse` knows the form of the request, and the class `form` that of the answer.
-    """
-    chat = parse(body)
-    options = request_options.parse_chat_options(
-        chat,
-        model.settings,
-        default_seed=model.seed,
-        tool_format=model.tool_format,
-        thinking_controls=model.loaded().thinking_controls,
-    )
-    prompt = PromptInput(
-        chat.messages, param=chat.param, message_fields=chat.message_fields
-    )
-    return partial(form, options), [prompt]
+    parse_fields: Callable[[dict[str, Any]], ChatFields]
+    form: type[Completion]
+
+    def parse(self, model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
+        chat = self.parse_fields(body)
+        options = request_options.parse_chat_options(
+            chat,
+            model.settings,
+            default_seed=model.seed,
+            tool_format=model.tool_format,
+            thinking_controls=model.loaded().thinking_controls,
+        )
+        prompt = PromptInput(
+            chat.messages, param=chat.param, message_fields=chat.message_fields
+        )
+        return ParsedRequest(self.form, options, [prompt])
 
 
 def _parse_text(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
@@ -371,14 +396,7 @@ def _parse_text(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
     options = request_options.parse_text_options(
         request, body, model.settings, default_seed=model.seed
     )
-    given = parse_texts(request)
-    echoes: list[str] = []
-    if request.echo:
-        if options.n_logprobs is not None:
-            raise api_error.unsupported("echo", "with it, logprobs are not available")
-        for prompt in given:
-            echoes += [prompt.text] * options.n
-    return partial(TextCompletion, echoes, options), given
+    return ParsedRequest(TextCompletion, options, parse_texts(request))
 
 
 def _parse_infill(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
@@ -386,19 +404,19 @@ def _parse_infill(model: ServedModel, body: dict[str, Any]) -> ParsedRequest:
     options = request_options.parse_infill_options(
         request, body, model.settings, default_seed=model.seed
     )
-    given = [PromptInput(infill=parse_infill(request))]
-    return partial(InfillCompletion, options), given
+    prompt = PromptInput(infill=parse_infill(request))
+    return ParsedRequest(InfillCompletion, options, [prompt])
 
 
-_parse_messages = partial(_parse_chat, messages.parse_chat, MessageCompletion)
-_parse_counted = partial(
-    _parse_chat, partial(messages.parse_chat, is_counted=True), MessageCompletion
-)
+_CHATS = _ChatApi(parse_chat, ChatCompletion)
+_RESPONSES = _ChatApi(responses.parse_chat, ResponseCompletion)
+_MESSAGES = _ChatApi(messages.parse_chat, MessageCompletion)
+_COUNTED_MESSAGES = _ChatApi(messages.parse_counted_chat, MessageCompletion)
 _APIS: dict[str, ParseRequest] = {
-    "/v1/chat/completions": partial(_parse_chat, parse_chat, ChatCompletion),
+    "/v1/chat/completions": _CHATS.parse,
     "/v1/completions": _parse_text,
-    "/v1/responses": partial(_parse_chat, responses.parse_chat, ResponseCompletion),
-    "/v1/messages": _parse_messages,
+    "/v1/responses": _RESPONSES.parse,
+    "/v1/messages": _MESSAGES.parse,
     "/infill": _parse_infill,
 }
 
@@ -466,7 +484,9 @@ class EventStream(Response):
     its model is loaded, and while its text is held back.
     """
 
-    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Completion]]) -> None:
+    def __init__(
+        self, begin: Callable[[], AbstractAsyncContextManager[Completion]]
+    ) -> None:
         """`begin` is called once. Its error has a status if it comes soon."""
         super().__init__(status_code=200, headers=_STREAM_HEADERS)
         del self.headers["content-length"]
@@ -481,33 +501,41 @@ class EventStream(Response):
     async def _answer(self, scope: Scope, send: Send) -> None:
         half_closed: asyncio.Event = scope.get("state", {}).get(HALF_CLOSED)
         end_of_input = asyncio.ensure_future((half_closed or asyncio.Event()).wait())
-        begun = asyncio.ensure_future(self._begin())
-        try:
-            await asyncio.wait({begun}, timeout=PING_SECONDS)
-            if begun.done():
-                position = begun.result().position
-                self.headers["X-Queue-Position"] = str(position)
-            start = {"status": self.status_code, "headers": self.raw_headers}
-            await send({"type": "http.response.start"} | start)
-
-            async def send_lines(lines: bytes) -> None:
-                part = {"body": lines, "more_body": True}
-                await send({"type": "http.response.body"} | part)
-
+        async with AsyncExitStack() as used:
+            begun = asyncio.ensure_future(used.enter_async_context(self._begin()))
             try:
-                await self._ping_until(begun, end_of_input, lambda: send_lines(PING))
-                completion = begun.result()
-            except Exception as error:  # the client learns of it, whatever it is
-                await send_lines(error_event(api_error.from_engine(error), scope))
-            else:
-                await self._send_all(completion, end_of_input, send_lines)
-            await send({"type": "http.response.body", "body": b""})
-        finally:
-            end_of_input.cancel()
-            begun.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                completion = await begun
-                completion.close(ClientLeftError())
+                await self._answer_when(begun, end_of_input, scope, send)
+            finally:
+                end_of_input.cancel()
+                begun.cancel()
+                await asyncio.gather(begun, return_exceptions=True)
+
+    async def _answer_when(
+        self,
+        begun: asyncio.Future[Completion],
+        end_of_input: asyncio.Future[Any],
+        scope: Scope,
+        send: Send,
+    ) -> None:
+        await asyncio.wait({begun}, timeout=PING_SECONDS)
+        if begun.done():
+            position = begun.result().position
+            self.headers["X-Queue-Position"] = str(position)
+        start = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start"} | start)
+
+        async def send_lines(lines: bytes) -> None:
+            part = {"body": lines, "more_body": True}
+            await send({"type": "http.response.body"} | part)
+
+        try:
+            await self._ping_until(begun, end_of_input, lambda: send_lines(PING))
+            completion = begun.result()
+        except Exception as error:  # the client learns of it, whatever it is
+            await send_lines(error_event(api_error.from_engine(error), scope))
+        else:
+            await self._send_all(completion, end_of_input, send_lines)
+        await send({"type": "http.response.body", "body": b""})
 
     async def _send_all(
         self,

@@ -58,11 +58,20 @@ _STOP_REASONS = {"length": "max_tokens", "context": "model_context_window_exceed
 # --- the request
 
 
-def parse_chat(body: dict[str, Any], *, is_counted: bool = False) -> ChatFields:
-    """Raises ApiError.
+def parse_chat(body: dict[str, Any]) -> ChatFields:
+    """Raises ApiError."""
+    return _parse_chat(body, is_counted=False)
 
-    `is_counted`: only the tokens are counted, and pictures count as the text in their place.
+
+def parse_counted_chat(body: dict[str, Any]) -> ChatFields:
+    """As `parse_chat`, where only the tokens are counted.
+
+    Pictures count as the text in their place.
     """
+    return _parse_chat(body, is_counted=True)
+
+
+def _parse_chat(body: dict[str, Any], *, is_counted: bool) -> ChatFields:
     request = convert_request(MessagesRequest, body)
     messages = _parse_messages(request, is_counted=is_counted)
     return ChatFields(
@@ -70,7 +79,7 @@ def parse_chat(body: dict[str, Any], *, is_counted: bool = False) -> ChatFields:
         param="messages",
         # Blocks are joined and split, so a message has no index of its own here.
         message_fields=("messages",) * len(messages),
-        body=body | _rename_fields(request),
+        body=body | _rename_fields(request, body),
         names=_NAMES,
     )
 
@@ -144,16 +153,16 @@ def _parse_block(
     return ChatMessage(role, text)
 
 
-def _rename_fields(request: MessagesRequest) -> dict[str, Any]:
+def _rename_fields(request: MessagesRequest, body: dict[str, Any]) -> dict[str, Any]:
     """The fields that chat completions have under another name or in another form."""
     output = request.output_config or OutputConfig()
     thinking = request.thinking or ThinkingOptions()
     effort = None
     if thinking.type == "disabled":
         effort = "none"
-    enable_thinking = None
-    if thinking.type == "enabled":
-        enable_thinking = True
+    arguments = body.get("chat_template_kwargs")
+    if thinking.type == "enabled" and isinstance(arguments, dict | None):
+        arguments = {**(arguments or {}), "enable_thinking": True}
     choice = request.tool_choice or MessageToolChoice()
     tool_choice: Any = None
     if choice.type == "tool":
@@ -169,7 +178,7 @@ def _rename_fields(request: MessagesRequest) -> dict[str, Any]:
         "response_format": nest_format(output.format),
         "effort_hint": output.effort,
         "reasoning_effort": effort,
-        "chat_template_kwargs": {"enable_thinking": enable_thinking},
+        "chat_template_kwargs": arguments,
         "thinking_budget_tokens": thinking.budget_tokens,
     }
 

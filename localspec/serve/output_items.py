@@ -28,8 +28,8 @@ class ItemCompletion(Completion):
         _begin("call", "weather"), _grow, …, _end
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         self.items: list[dict[str, Any]] = []
         self.kind: ItemKind | None = None  # Of the last item, while it grows.
         self._pieces: list[str] = []

@@ -148,11 +148,17 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
 
 
 def count_answered(roles: Sequence[str | None]) -> int:
-    """How many messages are up to the last answer; the question is after them."""
-    for i in range(len(roles) - 1, -1, -1):
-        if roles[i] == "assistant":
-            return i + 1
-    return 0
+    """How many messages are up to the last whole answer; the question is after them.
+
+    Messages of the assistant at the end are the beginning of the answer to come: of
+    `user, assistant, user, assistant`, two messages are answered.
+    """
+    end = len(roles)
+    while end and roles[end - 1] == "assistant":
+        end -= 1
+    while end and roles[end - 1] != "assistant":
+        end -= 1
+    return end
 
 
 def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
@@ -176,7 +182,7 @@ def parse_message(
     `is_asked`: whether it is after the last answer. Then a user's picture is refused.
     """
     if message.role == "function":
-        raise unsupported(param, "use the role tool")
+        raise unsupported(f"{param}.role", "use the role tool")
     if message.role == "assistant":
         return _parse_assistant(message, param)
     if message.role == "tool":
@@ -283,19 +289,12 @@ def parse_tools(request: ChatRequest, form: str) -> OfferedTools | None:
         parameters,
         is_single=request.parallel_tool_calls is False,
     )
-    mode = choice
-    names = list(parameters)
-    if isinstance(choice, dict):
-        names, mode = _parse_choice(choice)
-    if not names or not parameters.keys() >= set(names):
-        raise invalid("tool_choice", "it names none of the tools")
-    chosen = {name: parameters[name] for name in names}
-    if mode is None or mode == "auto":
-        return replace(tools, parameters=chosen)
-    if mode != "required":
-        raise invalid("tool_choice", _WRONG_CHOICE)
+    chosen = _parse_choice(choice, parameters)
+    parameters = {name: parameters[name] for name in chosen.names}
+    if not chosen.is_required:
+        return replace(tools, parameters=parameters)
     try:
-        forced = force_call(form, chosen)
+        forced = force_call(form, parameters)
     except UsageError as error:
         raise unsupported("tool_choice", f"{error.message} Name one") from None
     return replace(tools, forced=forced)
@@ -327,16 +326,33 @@ class _ToolChoice(Struct, frozen=True):
     allowed_tools: _AllowedTools | None = None
 
 
-def _parse_choice(choice: dict[str, Any]) -> tuple[list[str], str]:
-    """The tools among which the model chooses, and whether it has to."""
+class _ChosenTools(Struct, frozen=True):
+    names: Sequence[str]  # Those among which the model chooses.
+    is_required: bool  # Whether it has to call one.
+
+
+def _parse_choice(
+    choice: str | dict[str, Any] | None, offered: Mapping[str, Any]
+) -> _ChosenTools:
+    """What `tool_choice` makes of the tools that are offered. Raises ApiError."""
+    if choice is None or choice == "auto":
+        return _ChosenTools(list(offered), is_required=False)
+    if choice == "required":
+        return _ChosenTools(list(offered), is_required=True)
+    if isinstance(choice, str):
+        raise invalid("tool_choice", _WRONG_CHOICE)
     given = convert_request(_ToolChoice, choice, "tool_choice")
     functions = [given.function]
-    mode = "required"
+    is_required = True
     if given.type == "allowed_tools":
         allowed = given.allowed_tools or _AllowedTools()
         functions = [tool.function for tool in allowed.tools]
-        mode = allowed.mode
-    names = [function.name for function in functions if function is not None]
-    if len(names) < len(functions) or None in names:
-        raise invalid("tool_choice", _WRONG_CHOICE)
-    return [str(name) for name in names], mode
+        is_required = allowed.mode == "required"
+    names = []
+    for function in functions:
+        if function is None or function.name is None:
+            raise invalid("tool_choice", _WRONG_CHOICE)
+        names.append(function.name)
+    if not names or not offered.keys() >= set(names):
+        raise invalid("tool_choice", "it names none of the tools")
+    return _ChosenTools(names, is_required=is_required)

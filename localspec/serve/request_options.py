@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec.chat.settings import ChatSettings
 from localspec.config.option_types import MAX_INT, Option
 from localspec.config.options import RETIRED
+from localspec.protocol.wire import TemplateArgument
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.content_parts import join_parts
 from localspec.serve.json_bodies import (
@@ -40,6 +41,9 @@ from localspec.serve.requests import (
 )
 
 _MAX_BIASES = 5000
+_MAX_ARGUMENT_CHARS = 1024
+_THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Arguments of templates that mean the same, whichever the template reads."""
 _TOKEN_ID = re.compile("[0-9]{1,11}")
 _REFUSED = {
     "audio": "audio is not supported",
@@ -75,6 +79,7 @@ class CompletionOptions(Struct, frozen=True):
     """The text that the answer probably repeats (OpenAI's predicted outputs)."""
     constraint: Constraint = Constraint()
     tools: OfferedTools | None = None
+    echo: bool = False  # Repeat the prompt before the answer.
     return_tokens: bool = False
     response_fields: tuple[str, ...] = ()
     """Of `/infill`: paths such as `timings/prompt_n`; empty for all."""
@@ -82,6 +87,7 @@ class CompletionOptions(Struct, frozen=True):
     """Only read the prompt, for the next request; the one token after it is dropped."""
     echoed: ResponsesRequest = ResponsesRequest()
     """Of `/v1/responses`, whose answers repeat parts of the request."""
+    template_arguments: dict[str, TemplateArgument] = field(default_factory=dict)
 
     def choice_settings(self, index: int) -> ChatSettings:
         seed = (self.seed + index) % 2**63
@@ -106,7 +112,8 @@ def parse_chat_options(
     options = _parse_options(
         request, chat.body, defaults, default_seed=default_seed, names=names
     )
-    options = replace(options, echoed=chat.echoed)
+    arguments = _parse_template_arguments(request, names)
+    options = replace(options, echoed=chat.echoed, template_arguments=arguments)
     if request.logprobs:
         options = replace(options, n_logprobs=request.top_logprobs or 0)
     elif request.top_logprobs:
@@ -137,8 +144,10 @@ def parse_text_options(
         raise unsupported("suffix", problem)
     if request.best_of is not None and request.best_of > 1:
         raise unsupported("best_of", "only 1 is supported")
+    if request.echo and request.logprobs is not None:
+        raise unsupported("echo", "with it, logprobs are not available")
     options = _parse_options(request, body, defaults, default_seed=default_seed)
-    return replace(options, n_logprobs=request.logprobs)
+    return replace(options, n_logprobs=request.logprobs, echo=bool(request.echo))
 
 
 def parse_infill_options(
@@ -358,7 +367,35 @@ def _parse_thinking(
         settings = replace(settings, effort=effort, think=None)
     if budget is not None:
         settings = replace(settings, think_budget=budget)
-    arguments = request.chat_template_kwargs
-    if arguments is not None and arguments.enable_thinking is not None:
-        settings = replace(settings, think=arguments.enable_thinking)
+    for name in _THINKING_SWITCHES:
+        switch = (request.chat_template_kwargs or {}).get(name)
+        if isinstance(switch, bool):
+            settings = replace(settings, think=switch)
     return settings
+
+
+def _parse_template_arguments(
+    request: ChatRequest, names: Mapping[str, str]
+) -> dict[str, TemplateArgument]:
+    """Further variables for the model's template. Raises ApiError.
+
+    A template may read lists and objects, too, but none of those that are known does.
+    """
+    arguments: dict[str, TemplateArgument] = {}
+    for name, value in (request.chat_template_kwargs or {}).items():
+        param = rename_param(f"chat_template_kwargs.{name}", names)
+        if value is None:
+            continue
+        if name in _THINKING_SWITCHES and not isinstance(value, bool):
+            raise invalid(param, "it is neither true nor false")
+        if not isinstance(value, bool | int | float | str):
+            raise unsupported(
+                param, "only true, false, numbers and texts are supported"
+            )
+        if isinstance(value, str):
+            value = to_unicode(value)  # noqa: PLW2901
+        if len(name) + len(str(value)) > _MAX_ARGUMENT_CHARS:
+            problem = f"it is longer than {_MAX_ARGUMENT_CHARS:,} characters"
+            raise invalid("chat_template_kwargs", problem)
+        arguments[to_unicode(name)] = value
+    return arguments

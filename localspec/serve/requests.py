@@ -115,10 +115,6 @@ class ResponseFormat(Struct, frozen=True):
     json_schema: NamedSchema | None = None
 
 
-class TemplateArguments(Struct, frozen=True):
-    enable_thinking: bool | None = None
-
-
 class CompletionRequest(Struct, kw_only=True, frozen=True):
     """What chats, texts and infills have in common."""
 
@@ -153,7 +149,7 @@ class ChatRequest(CompletionRequest, kw_only=True, frozen=True):
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    chat_template_kwargs: TemplateArguments | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=64)] | None = None
     reasoning_effort: Effort | None = None
     thinking_budget_tokens: TokenBudget | None = None
     effort_hint: Effort | None = None

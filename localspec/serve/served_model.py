@@ -219,7 +219,7 @@ class ServedModel(Struct, frozen=True):
         prompt: PromptInput,
         options: CompletionOptions,
         index: int,
-        client: str = "",
+        client: str,
     ) -> GenerateCommand:
         """The engine's request for one choice.
 
@@ -258,6 +258,7 @@ class ServedModel(Struct, frozen=True):
         )
         return replace(
             request,
+            client=hashlib.sha256(client.encode()).hexdigest(),  # It may be a key.
             text=prompt.text,
             messages=self.answer_tokens.add_to(messages, places),
             message_fields=prompt.message_fields,
@@ -273,6 +274,7 @@ class ServedModel(Struct, frozen=True):
             tools=tools,
             callable_tools=callable_tools,
             answer_prefix=answer_prefix,
+            template_arguments=options.template_arguments,
         )
 
     def answer_places(

@@ -3,10 +3,12 @@
 `PrefixCache` is the target's, or a draft model's. `BranchCache`, a draft model's, also
 holds branches: continuations of the text that were decoded ahead of time.
 `ConversationSnapshots` keeps copies of the caches for conversations that left them.
+`ClientPrompts` knows how much of a cached prefix a client may be told of.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -62,6 +64,10 @@ class PrefixCache:
     @property
     def n_cached(self) -> int:
         return len(self._cached_tokens)
+
+    @property
+    def cached_tokens(self) -> Sequence[int]:
+        return self._cached_tokens
 
     def count_shared(self, tokens: Sequence[int]) -> int:
         """How many tokens of the cache are a prefix of `tokens`."""
@@ -356,6 +362,49 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int], start: int = 0) -> 
         if a[i] != b[i]:
             return i
     return end
+
+
+# --- What each client of a server knows
+
+
+class ClientPrompts:
+    """The prompts and answers of each client, to tell it only what it knows.
+
+    The cache is that of all clients. How much of a prompt it had would say whether
+    another client has sent a prompt with the same beginning.
+    """
+
+    def __init__(self, max_tokens: int = 1_000_000) -> None:
+        """`max_tokens`: of all texts; the oldest are forgotten."""
+        self._texts: deque[tuple[str, array[int]]] = deque()
+        self._n_tokens = 0
+        self._max_tokens = max_tokens
+
+    def count_known(self, client: str, tokens: Sequence[int], n_reused: int) -> int:
+        """How many of the first `n_reused` tokens this client has sent or received."""
+        if not client or not n_reused:
+            return n_reused
+        reused = array("i", tokens[:n_reused])
+        known = [text for owner, text in self._texts if owner == client]
+        if any(text[:n_reused] == reused for text in known):
+            return n_reused  # Most often, and much faster than to compare tokens.
+        return max((common_prefix_length(text, reused) for text in known), default=0)
+
+    def remember(self, client: str, tokens: Sequence[int]) -> None:
+        """Keep a text that this client knows, in place of those that it continues."""
+        if not client:
+            return
+        text = array("i", tokens)
+        for each in tuple(self._texts):
+            owner, earlier = each
+            if owner == client and text[: len(earlier)] == earlier:
+                self._texts.remove(each)
+                self._n_tokens -= len(earlier)
+        self._texts.append((client, text))
+        self._n_tokens += len(text)
+        while self._n_tokens > self._max_tokens:
+            _, oldest = self._texts.popleft()
+            self._n_tokens -= len(oldest)
 
 
 # --- Conversations that left the cache, kept in RAM, as llama.cpp's server does

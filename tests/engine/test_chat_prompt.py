@@ -98,6 +98,35 @@ def test_ready_says_what_the_template_can(named: tuple[str, Session]) -> None:
     assert session.ready.settings["chat"] == expected
 
 
+def test_a_template_reads_the_callers_arguments(
+    zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not in place of the messages, or of its own tokens."""
+    source = (
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{{ preserve_thinking }}|{{ mood }}|{{ n }}|{{ tools }}"
+    )
+    arguments: dict[str, Any] = {
+        "preserve_thinking": True,
+        "mood": "<|im_end|>",
+        "n": 1.5,
+        "messages": "none",
+        "tools": "none",
+        "bos_token": "none",
+    }
+    with loaded(zoo["chatty"], settings=ROOMY) as session:
+        builder = session._pair.prompt_builder
+        monkeypatch.setattr(builder, "_source", source)
+        command = CountCommand(messages=(HI,), template_arguments=arguments)
+
+        prompt = builder.build_prompt(command)
+
+        tokens = session._target.vocabulary.tokenize("<|im_end|>")
+        assert prompt.text.startswith("Hi?True|<")
+        assert prompt.text.endswith("|1.5|None")
+        assert tokens[-1] not in builder.tokenize(prompt)
+
+
 def test_the_prompt_begins_with_one_bos(chatty: Session) -> None:
     """The template writes it, and the tokenizer adds it."""
     rendered = render(chatty, HI)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
-    "basic", "chat_completion", "completion", "compat_oai_responses", "ignore_eos", "infill",
-    "metrics", "security", "speculative", "tokenize",
+    "basic", "chat_completion", "compat_anthropic", "compat_oai_responses", "completion",
+    "ignore_eos", "infill", "metrics", "security", "speculative", "tokenize",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "quality" / "llama-server.md"
 EXPECTED = frozenset(re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8")))

@@ -38,8 +38,8 @@ CALL = {"type": "tool_use", "id": "t1", "name": "find", "input": {}}
 
 
 def parse_messages(*given: dict[str, Any], counted: bool = False) -> list[ChatMessage]:
-    chat = messages.parse_chat({"messages": list(given)}, is_counted=counted)
-    return list(chat.messages)
+    parse = messages.parse_counted_chat if counted else messages.parse_chat
+    return list(parse({"messages": list(given)}).messages)
 
 
 def parse_openai(*given: dict[str, Any]) -> list[ChatMessage]:
@@ -151,6 +151,18 @@ def test_a_part_of_the_question_that_is_no_text_is_refused(type_: str) -> None:
     with pytest.raises(ApiError) as refused:
         parse_openai({"role": "user", "content": [{"type": type_}]})
     assert refused.value.param == "messages[0].content[0].type"
+
+
+BEGUN = {"role": "assistant", "content": "It shows"}
+
+
+def test_a_picture_before_a_begun_answer_is_of_the_question() -> None:
+    question: dict[str, Any] = {"role": "user", "content": [{"type": "image_url"}]}
+    for parse in (parse_openai, parse_messages, parse_input):
+        with pytest.raises(ApiError, match="only text"):
+            parse(question, BEGUN)
+        history = parse(question, BEGUN, {"role": "user", "content": "More"}, BEGUN)
+        assert "not read by this model]" in history[0].content
 
 
 def test_an_earlier_item_that_is_not_read_is_a_line() -> None:

@@ -305,6 +305,12 @@ def test_two_hundred_clients_at_once(chatty: Served) -> None:
     assert chatty.post("/v1/chat/completions", CHAT).status == 200
 
 
+def test_one_model_answers_to_any_name(chatty: Served) -> None:
+    for name in ("gpt-9", "", None, 9):
+        answer = chatty.post("/v1/completions", TEXT | {"model": name})
+        assert answer.json["model"] == "chatty"
+
+
 def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
     thought = THOUGHT_TEXT.partition("</think>")[2]
     with (
@@ -341,13 +347,20 @@ def test_a_request_is_answered_by_the_model_that_it_names(zoo: Zoo) -> None:
         assert b'"model_status"' in changes[0] + changes[2]
         for name, answer, states, status in (
             ("thinker", thinker, ["unloaded", "loaded"], 200),
-            ("gpt-9", chatty, ["loaded", "unloaded"], 400),
+            ("chatty", chatty, ["loaded", "unloaded"], 400),
             ("thinker", thinker, ["unloaded", "loaded"], 200),
             (None, chatty, ["loaded", "unloaded"], 400),
         ):
             assert ask(name) == answer and statuses() == states
             tried = served.post("/v1/chat/completions", effort | {"model": name})
             assert tried.status == status, "each by its own template"
+        for unknown in ("gpt-9", 9):
+            body = {"prompt": "a", "model": unknown}
+            error = served.post("/v1/completions", body).error
+            assert error["code"] == "model_not_found"
+            assert error["param"] == "model"
+            assert error["message"].endswith("Models: chatty, thinker")
+            assert statuses() == ["loaded", "unloaded"]
         assert served.get("/v1/models/thinker").json["meta"]["n_ctx"] is None
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(ask, ["chatty", "thinker"] * 2))

@@ -172,3 +172,52 @@ def test_an_effort_needs_a_template_with_thinking(
         "/v1/chat/completions", chat | {"thinking_budget_tokens": 2}
     ).json
     assert cut["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
+
+
+def test_thinking_is_turned_on_and_off_by_a_templates_argument(thinker: Served) -> None:
+    for name in ("enable_thinking", "thinking"):
+        for switch in (True, False):
+            body = {"messages": HI, "chat_template_kwargs": {name: switch}}
+            answer = thinker.post("/v1/chat/completions", body).json
+            message = answer["choices"][0]["message"]
+            assert ("reasoning_content" in message) is switch
+    body = {
+        "messages": HI,
+        "max_tokens": 200,
+        "thinking": {"type": "enabled"},
+        "chat_template_kwargs": {"preserve_thinking": True},
+    }
+    thought = thinker.post("/v1/messages", body).json
+    assert thought["content"][0]["type"] == "thinking"
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ({"documents": []}, "chat_template_kwargs.documents"),
+        ({"tools": {}}, "chat_template_kwargs.tools"),
+        ({"enable_thinking": "no"}, "chat_template_kwargs.enable_thinking"),
+        ({"x": "y" * 2000}, "chat_template_kwargs"),
+        ({"y" * 2000: 1}, "chat_template_kwargs"),
+        ({str(i): i for i in range(65)}, "chat_template_kwargs"),
+        ([], "chat_template_kwargs"),
+    ],
+)
+def test_an_argument_that_no_template_takes_is_refused(
+    chatty: Served, value: Any, param: str
+) -> None:
+    body = {"messages": HI, "chat_template_kwargs": value}
+
+    refused = chatty.post("/v1/chat/completions", body)
+
+    assert refused.status == 400
+    assert refused.error["param"] == param
+
+
+def test_arguments_that_a_template_does_not_read_change_nothing(chatty: Served) -> None:
+    arguments = {"preserve_thinking": True, "mood": "kind", "n": 1.5, "none": None}
+    body = {"messages": HI, "chat_template_kwargs": arguments}
+
+    answer = chatty.post("/v1/chat/completions", body).json
+
+    assert answer["choices"][0]["message"]["content"] == CHAT_TEXT

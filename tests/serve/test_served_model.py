@@ -1,7 +1,10 @@
 """The loaded pair as its requests need it: infill prompts, and what is kept of answers."""
 
+import json
+from contextlib import closing
 from typing import Any
 
+import pytest
 from openai import OpenAI
 
 from tests.serve.conftest import Served, read_events, serving, streaming
@@ -131,3 +134,55 @@ def test_an_answer_that_has_begun_is_continued(client: OpenAI) -> None:
 
     begun = ask(6)
     assert begun + ask(6, begun) == ask(12)
+
+
+LONG = "the one and the other, " * 20
+CHAT_PATHS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}]},
+    "/v1/completions": {"prompt": LONG},
+    "/v1/responses": {"input": LONG},
+    "/v1/messages": {"messages": [{"role": "user", "content": LONG}]},
+}
+
+
+def find_cached(answer: Any) -> set[int]:
+    """All that an answer says of tokens that were reused."""
+    usage = answer["usage"]
+    found = {answer["timings"]["cache_n"], usage.get("cache_read_input_tokens", 0)}
+    for details in ("prompt_tokens_details", "input_tokens_details"):
+        found.add(usage.get(details, {}).get("cached_tokens", 0))
+    return found
+
+
+@pytest.mark.parametrize("path", CHAT_PATHS)
+def test_no_client_learns_what_another_one_has_asked(chatty: Served, path: str) -> None:
+    def ask(key: str) -> set[int]:
+        body = CHAT_PATHS[path] | {"max_tokens": 16, "max_output_tokens": 16}
+        headers = {"Authorization": f"Bearer {key} {path}"}
+        return find_cached(chatty.post(path, body, headers).json)
+
+    assert ask("first") == {0}
+    assert max(ask("first")) > 20, "its own prompt is cached"
+    assert ask("second") == {0}
+    assert max(ask("second")) > 20
+
+
+def test_a_stream_tells_no_client_what_another_one_has_asked(chatter: Served) -> None:
+    body = {"prompt": LONG * 10, "max_tokens": 1, "return_progress": True}
+
+    def stream(key: str) -> list[Any]:
+        connection = chatter.connect()
+        with closing(connection):
+            headers = {"Content-Type": "application/json", "X-Api-Key": key}
+            data = json.dumps(body | {"stream": True})
+            connection.request("POST", "/v1/completions", data, headers)
+            events = read_events(connection.getresponse())
+        return [each["prompt_progress"] for each in events if "prompt_progress" in each]
+
+    first = stream("progress of the first")
+    second = stream("progress of the second")
+
+    assert first[0]["processed"] == second[0]["processed"] == 0
+    assert {each["cache"] for each in second} == {0}
+    again = stream("progress of the second")
+    assert again[0]["cache"] == again[0]["processed"] > 1000

@@ -7,10 +7,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from localspec.chat.answer import GeneratedAnswer
 from localspec.models.chat_template.tool_calls import ToolCallParser
+from localspec.protocol.events import Round, RoundTimes, Token
 from localspec.serve import http_app
-from localspec.serve.completion import Choice
-from tests.serve.conftest import ENDLESS, Served, serving, streaming
+from localspec.serve.completion import Choice, timings
+from tests.serve.conftest import (
+    ENDLESS,
+    Served,
+    read_events,
+    serving,
+    streaming,
+)
 from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
 
@@ -123,6 +131,49 @@ def test_a_parser_that_stands_still_holds_up_nobody(
         wait_for(caller.is_idle)
 
     assert {thread.name for thread in threads} == {"localspec"}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_stream_reports_all_of_its_progress(chatter: Served, path: str) -> None:
+    """Also what was there before its headers were sent."""
+    text = f"Of {path}: tell me more. " * 300
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": text}],
+        "input": text,
+        "max_tokens": 1,
+        "max_output_tokens": 16,
+        "stream": True,
+        "return_progress": True,
+    }
+    with streaming(chatter, body, path) as response:
+        events = read_events(response)
+
+    shown = [event for event in events if "prompt_progress" in event]
+    progress = [event["prompt_progress"] for event in shown]
+    assert progress[0]["processed"] == progress[0]["cache"]
+    assert progress[-1]["processed"] >= progress[0]["processed"] + 512
+    assert progress[0]["total"] == progress[-1]["total"]
+
+
+class _Unread(list[Any]):
+    """Reading it for each of its items takes quadratic time."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("all rounds are read")
+
+
+def test_timings_before_the_end_do_not_read_all_rounds() -> None:
+    answer = GeneratedAnswer()
+    answer.rounds = _Unread()
+    for n in range(4):
+        tokens = (Token(1, "a", "plain"),)
+        answer.add(Round(n, None, "", 0, 0, tokens, RoundTimes(0.0, 2.5, 0.0)))
+
+    before_the_end = timings(answer)
+
+    assert before_the_end["predicted_n"] == 4
+    assert before_the_end["predicted_ms"] == 7.5
+    assert before_the_end["predicted_per_second"] == 400
 
 
 def test_a_finished_request_leaves_figures_and_no_text(target: Served) -> None:

@@ -26,6 +26,7 @@ from localspec.protocol.wire import (
 from localspec.spec import prefix_cache
 from localspec.spec.prefix_cache import (
     BranchCache,
+    ClientPrompts,
     ConversationSnapshots,
     PrefixCache,
 )
@@ -479,3 +480,42 @@ def test_two_conversations_by_turns(zoo: Zoo, kind: str) -> None:
                 assert unread(said) < 40 < unread(alone)
                 if method == "model":
                     assert said.speculation["drafted"] > 0
+
+
+SHORT_TEXT = st.lists(st.integers(0, 2), max_size=8)
+
+
+@given(
+    sent=st.lists(st.tuples(st.sampled_from("ab"), SHORT_TEXT), max_size=8),
+    text=SHORT_TEXT,
+    data=st.data(),
+)
+def test_a_client_knows_the_beginnings_of_its_own_texts(
+    sent: list[tuple[str, list[int]]], text: list[int], data: st.DataObject
+) -> None:
+    n_reused = data.draw(st.integers(0, len(text)))
+    prompts = ClientPrompts()
+    for client, tokens in sent:
+        prompts.remember(client, tokens)
+
+    known = prompts.count_known("a", text, n_reused)
+
+    own = [tokens for client, tokens in sent if client == "a"]
+    beginnings = [n for n in range(n_reused + 1) if any(t[:n] == text[:n] for t in own)]
+    assert known == max(beginnings, default=0)
+
+
+def test_of_the_texts_of_clients_the_oldest_are_forgotten() -> None:
+    prompts = ClientPrompts(max_tokens=5)
+    prompts.remember("a", [1, 2, 3])
+    prompts.remember("a", [1, 2, 3, 4])  # In place of the first.
+    assert prompts.count_known("a", [1, 2, 3, 4], 4) == 4
+
+    prompts.remember("b", [1, 2])
+
+    assert prompts.count_known("a", [1, 2, 3, 4], 4) == 0
+    assert prompts.count_known("b", [1, 2], 2) == 2
+
+
+def test_who_is_no_client_knows_all() -> None:
+    assert ClientPrompts().count_known("", [1, 2, 3], 2) == 2

@@ -39,7 +39,7 @@ from localspec.models.chat_template.role_changes import (
     parse_arguments,
 )
 from localspec.protocol.events import Notice
-from localspec.protocol.wire import ChatMessage, ToolCall
+from localspec.protocol.wire import ChatMessage, TemplateArgument, ToolCall
 from localspec.sanitize import sanitize
 
 _MAX_SOURCE_CHARS = 1024 * 1024
@@ -75,7 +75,7 @@ class TemplateRaisedError(jinja2.TemplateError):
 class _TemplateOptions(Struct, frozen=True):
     """What a template reads besides the messages."""
 
-    variables: tuple[tuple[str, str], ...]
+    variables: tuple[tuple[str, TemplateArgument], ...]
     enable_thinking: bool | None
     tools: str
     completes_tools: bool = False
@@ -104,7 +104,7 @@ class _RenderedChat(Struct, frozen=True):
 def render(  # noqa: PLR0913  all but two are named
     source: str,
     messages: Sequence[ChatMessage],
-    variables: Mapping[str, str],
+    variables: Mapping[str, TemplateArgument],
     enable_thinking: bool | None = None,
     tools: str = "",
     *,
@@ -113,7 +113,8 @@ def render(  # noqa: PLR0913  all but two are named
 ) -> RenderResult:
     """The prompt that a template makes of a chat.
 
-    `variables` are further ones: the texts of bos_token, eos_token, …; `tools` is a
+    `variables` are further ones: the texts of bos_token, eos_token, …, and what a caller
+    gives. Those that the renderer makes come before them. `tools` is a
     JSON array; `name` is `own` for the model's template, else that of a built-in one.
     With `may_change`, the roles of the chat are changed if the template rejects it or
     leaves messages out.
