@@ -17,6 +17,7 @@ from localspec.serve.json_bodies import convert_request, to_event, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
 from localspec.serve.prompts import (
     ChatFields,
+    PlacedMessage,
     check_chat,
     count_answered,
     join_messages,
@@ -73,12 +74,9 @@ def parse_counted_chat(body: dict[str, Any]) -> ChatFields:
 
 def _parse_chat(body: dict[str, Any], *, is_counted: bool) -> ChatFields:
     request = convert_request(MessagesRequest, body)
-    messages = _parse_messages(request, is_counted=is_counted)
     return ChatFields(
-        messages=messages,
+        placed=_parse_messages(request, is_counted=is_counted),
         param="messages",
-        # Blocks are joined and split, so a message has no index of its own here.
-        message_fields=("messages",) * len(messages),
         body=body | _rename_fields(request, body),
         names=_NAMES,
     )
@@ -86,12 +84,15 @@ def _parse_chat(body: dict[str, Any], *, is_counted: bool) -> ChatFields:
 
 def _parse_messages(
     request: MessagesRequest, *, is_counted: bool
-) -> tuple[ChatMessage, ...]:
+) -> tuple[PlacedMessage, ...]:
     """The chat of `system` and `messages`."""
     system = _parse_blocks(
         "system", request.system or [], "system", is_asked=not is_counted
     )
-    messages = [block for block in system if not block.content.startswith(_BILLING)]
+    messages = []
+    for block in system:
+        if not block.message.content.startswith(_BILLING):
+            messages.append(block)
     given = request.messages or []
     n_answered = count_answered([message.role for message in given])
     for i, message in enumerate(given):
@@ -109,13 +110,15 @@ def _parse_messages(
 
 def _parse_blocks(
     role: str, content: str | list[MessageBlock], param: str, *, is_asked: bool
-) -> list[ChatMessage]:
+) -> list[PlacedMessage]:
     """Each block as a message of its own."""
     if isinstance(content, str):
-        return [ChatMessage(role, to_unicode(content))]
+        return [PlacedMessage(ChatMessage(role, to_unicode(content)), param)]
     messages = []
     for i, block in enumerate(content):
-        messages.append(_parse_block(role, block, f"{param}[{i}]", is_asked=is_asked))
+        place = f"{param}[{i}]"
+        message = _parse_block(role, block, place, is_asked=is_asked)
+        messages.append(PlacedMessage(message, place))
     return messages
 
 

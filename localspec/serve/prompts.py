@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -23,6 +23,7 @@ from localspec.serve.json_bodies import convert_request, encode_schema, to_unico
 from localspec.serve.requests import (
     ChatMessages,
     ChatRequest,
+    CustomCall,
     FunctionTool,
     InfillRequest,
     RequestedFunction,
@@ -43,6 +44,8 @@ _ROLES = {
 _WRONG_CHOICE = (
     "it is none of none, auto, required, allowed_tools, and a function's name"
 )
+_FIELD_STEPS = re.compile(r"(?=[.\[])")
+"""Where the names in a field's path begin: `a[1].b` has `a`, `[1]` and `.b`."""
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -117,18 +120,32 @@ def _make_prompt(given: Any) -> PromptInput:
 # --- messages
 
 
+class PlacedMessage(Struct, frozen=True):
+    """A message, and the request's field that has its text."""
+
+    message: ChatMessage
+    field: str
+
+
 class ChatFields(Struct, frozen=True):
     """A request of any chat API, translated to OpenAI's chat completions."""
 
-    messages: tuple[ChatMessage, ...]
+    placed: tuple[PlacedMessage, ...]
     param: str  # The request's field that has the messages, for errors.
-    message_fields: tuple[str, ...]  # The field of each message's text.
     body: dict[str, Any]
     """The other fields, with the names and forms of chat completions, unchecked."""
     names: Mapping[str, str] = {}
     """Field of chat completions -> its name in the request, if it has another there."""
     echoed: ResponsesRequest = ResponsesRequest()
     """The request of `/v1/responses`, whose answers repeat parts of it."""
+
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        return tuple(each.message for each in self.placed)
+
+    @property
+    def message_fields(self) -> tuple[str, ...]:
+        return tuple(each.field for each in self.placed)
 
 
 def parse_chat(body: dict[str, Any]) -> ChatFields:
@@ -138,13 +155,11 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
     n_answered = count_answered([message.role for message in given])
     messages = []
     for i, message in enumerate(given):
-        is_asked = i >= n_answered
-        messages.append(parse_message(message, f"messages[{i}]", is_asked=is_asked))
+        place = f"messages[{i}]"
+        parsed = parse_message(message, place, is_asked=i >= n_answered)
+        messages.append(PlacedMessage(parsed, f"{place}.content"))
     check_chat(messages, "messages")
-    fields = tuple(f"messages[{i}].content" for i in range(len(messages)))
-    return ChatFields(
-        messages=tuple(messages), param="messages", message_fields=fields, body=body
-    )
+    return ChatFields(placed=tuple(messages), param="messages", body=body)
 
 
 def count_answered(roles: Sequence[str | None]) -> int:
@@ -161,16 +176,16 @@ def count_answered(roles: Sequence[str | None]) -> int:
     return end
 
 
-def check_chat(messages: Sequence[ChatMessage], param: str) -> None:
+def check_chat(messages: Sequence[PlacedMessage], param: str) -> None:
     """Raise ApiError for messages that no template can render."""
     if not messages:
         raise invalid(param, "it is empty")
-    roles = [message.role for message in messages]
+    roles = [placed.message.role for placed in messages]
     if set(roles) <= {"system"} or roles == ["assistant"]:
         raise invalid(param, "no message is of the user")
     if roles[-2:] == ["assistant", "assistant"]:
         raise invalid(param, "two messages of the assistant are at the end")
-    if messages[-1].tool_calls:
+    if messages[-1].message.tool_calls:
         raise invalid(param, "the last one calls tools, whose results must follow")
 
 
@@ -181,13 +196,12 @@ def parse_message(
 
     `is_asked`: whether it is after the last answer. Then a user's picture is refused.
     """
-    if message.role == "function":
-        raise unsupported(f"{param}.role", "use the role tool")
     if message.role == "assistant":
         return _parse_assistant(message, param)
-    if message.role == "tool":
+    if message.role in ("tool", "function"):
         content = join_parts(message.content, f"{param}.content", is_asked=False)
-        call_id = to_unicode(message.tool_call_id or "")
+        # Before there were ids of calls, a result had the name of the function.
+        call_id = to_unicode(message.tool_call_id or message.name or "")
         return ChatMessage("tool", content, tool_call_id=call_id)
     if message.role is None or message.role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
@@ -201,8 +215,14 @@ def _parse_assistant(message: RequestMessage, param: str) -> ChatMessage:
         content = to_unicode(message.refusal)
     calls = []
     for i, call in enumerate(message.tool_calls or ()):
-        place = f"{param}.tool_calls[{i}].function"
-        calls.append(make_call(call.function, call.id, place))
+        place = f"{param}.tool_calls[{i}]"
+        if call.custom is not None:
+            calls.append(make_custom_call(call.custom, call.id, f"{place}.custom"))
+        else:
+            calls.append(make_call(call.function, call.id, f"{place}.function"))
+    if message.function_call is not None:
+        function = message.function_call
+        calls.append(make_call(function, function.name, f"{param}.function_call"))
     reasoning = ""
     for given in (message.reasoning_content, message.reasoning, message.thinking):
         if isinstance(given, str):
@@ -214,20 +234,21 @@ def _parse_assistant(message: RequestMessage, param: str) -> ChatMessage:
 
 
 def join_messages(
-    messages: Sequence[ChatMessage], roles: tuple[str, ...]
-) -> list[ChatMessage]:
+    messages: Sequence[PlacedMessage], roles: tuple[str, ...]
+) -> list[PlacedMessage]:
     """Join messages in a row that have one of these roles.
 
     Some APIs have items of their own for thinking, text and calls, which a chat has in
     one message: `[system "a", system "b", user "c"]` becomes `[system "a\\n\\nb", user
     "c"]`.
     """
-    joined: list[ChatMessage] = []
-    for role, group in groupby(messages, lambda message: message.role):
-        parts = list(group)
+    joined: list[PlacedMessage] = []
+    for role, group in groupby(messages, lambda placed: placed.message.role):
+        placed = list(group)
         if role not in roles:
-            joined += parts
+            joined += placed
             continue
+        parts = [each.message for each in placed]
         separator = "" if role == "assistant" else "\n\n"
         content = separator.join(part.content for part in parts if part.content)
         reasoning = "\n\n".join(part.reasoning for part in parts if part.reasoning)
@@ -236,10 +257,25 @@ def join_messages(
             calls += part.tool_calls
         if role == "assistant" and not content and not calls:
             continue  # Thinking alone is no answer.
-        joined.append(
-            ChatMessage(role, content, tool_calls=tuple(calls), reasoning=reasoning)
+        message = ChatMessage(
+            role, content, tool_calls=tuple(calls), reasoning=reasoning
         )
+        field = _find_common_field([each.field for each in placed])
+        joined.append(PlacedMessage(message, field))
     return joined
+
+
+def _find_common_field(fields: Sequence[str]) -> str:
+    """The field that all of these are in; the first one if there is none.
+
+    `messages[1].content[0]` and `messages[1].content[2]` are in `messages[1].content`.
+    """
+    common = _FIELD_STEPS.split(fields[0])
+    for field in fields[1:]:
+        steps = _FIELD_STEPS.split(field)
+        pairs = zip(common, steps, strict=False)
+        common = [step for step, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return "".join(common) or fields[0]
 
 
 def make_call(function: RequestedFunction, id_: str | None, param: str) -> ToolCall:
@@ -252,6 +288,15 @@ def make_call(function: RequestedFunction, id_: str | None, param: str) -> ToolC
     return ToolCall(
         to_unicode(id_ or ""), to_unicode(function.name), to_unicode(arguments)
     )
+
+
+def make_custom_call(call: CustomCall, id_: str | None, param: str) -> ToolCall:
+    """A call with a text as the only argument of a function: templates know no other.
+
+    Raises ApiError for a call without a name.
+    """
+    function = RequestedFunction(call.name, {"input": call.input})
+    return make_call(function, id_, param)
 
 
 # --- tools

@@ -58,16 +58,27 @@ class RequestedFunction(Struct, frozen=True):
     """A JSON text; some clients send the object itself."""
 
 
+class CustomCall(Struct, frozen=True):
+    """A call whose input is a text, and no JSON."""
+
+    name: str | None = None
+    input: Any = None
+
+
 class RequestedCall(Struct, frozen=True):
     id: str | None = None
     function: RequestedFunction = RequestedFunction()
+    custom: CustomCall | None = None
 
 
 class RequestMessage(Struct, frozen=True):
     role: str | None = None
     content: Content | None = None
     refusal: Any = None
+    name: str | None = None
     tool_call_id: str | None = None
+    function_call: RequestedFunction | None = None
+    """The only call, as it was before `tool_calls`."""
     tool_calls: Annotated[list[RequestedCall], Meta(max_length=1024)] | None = None
     # Three names of one thing: clients send back what they show as thinking.
     reasoning_content: Any = None
@@ -205,6 +216,7 @@ class ResponseItem(Struct, frozen=True):
     name: str | None = None
     namespace: str | None = None
     arguments: Any = None
+    input: Any = None
     output: Content | None = None
 
 

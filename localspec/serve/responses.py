@@ -16,13 +16,16 @@ from localspec.serve.json_bodies import convert_request, to_unicode
 from localspec.serve.output_items import ItemCompletion, ItemKind, JsonEvent
 from localspec.serve.prompts import (
     ChatFields,
+    PlacedMessage,
     check_chat,
     count_answered,
     join_messages,
     make_call,
+    make_custom_call,
     parse_message,
 )
 from localspec.serve.requests import (
+    CustomCall,
     ReasoningOptions,
     RequestedFunction,
     RequestMessage,
@@ -91,43 +94,42 @@ def parse_chat(body: dict[str, Any]) -> ChatFields:
             raise unsupported(name, problem)
     request = convert_request(ResponsesRequest, body)
     _check_metadata(request.metadata)
-    messages = _parse_input(request)
     return ChatFields(
-        messages=messages,
+        placed=_parse_input(request),
         param="input",
-        # Items are joined, so a message has no index of its own here.
-        message_fields=("input",) * len(messages),
         body=body | _rename_fields(request, body),
         names=_NAMES,
         echoed=request,
     )
 
 
-def _parse_input(request: ResponsesRequest) -> tuple[ChatMessage, ...]:
+def _parse_input(request: ResponsesRequest) -> tuple[PlacedMessage, ...]:
     """The chat of `instructions` and `input`."""
-    messages = []
+    messages: list[PlacedMessage] = []
     if request.instructions:
-        messages.append(ChatMessage("system", to_unicode(request.instructions)))
+        system = ChatMessage("system", to_unicode(request.instructions))
+        messages.append(PlacedMessage(system, "instructions"))
     if isinstance(request.input, str):
-        messages.append(ChatMessage("user", to_unicode(request.input)))
+        question = ChatMessage("user", to_unicode(request.input))
+        messages.append(PlacedMessage(question, "input"))
     else:
         items = request.input or []
         n_answered = count_answered([_find_role(item) for item in items])
         for i, item in enumerate(items):
-            message = _parse_item(item, f"input[{i}]", is_asked=i >= n_answered)
-            if message is not None:
-                messages.append(message)
-            elif i == len(items) - 1 or item.type in _STORED:
-                raise unsupported(f"input[{i}].type", _UNSUPPORTED_ITEM)
-            else:
-                messages.append(_describe_item(item))
+            place = f"input[{i}]"
+            message = _parse_item(item, place, is_asked=i >= n_answered)
+            if message is None:
+                if i == len(items) - 1 or item.type in _STORED:
+                    raise unsupported(f"{place}.type", _UNSUPPORTED_ITEM)
+                message = _describe_item(item)
+            messages.append(PlacedMessage(message, place))
     messages = join_messages(messages, ("system", "assistant"))
     check_chat(messages, "input")
     return tuple(messages)
 
 
 def _find_role(item: ResponseItem) -> str | None:
-    if item.type in ("function_call", "reasoning"):
+    if item.type in ("function_call", "custom_tool_call", "reasoning"):
         return "assistant"
     return item.role
 
@@ -156,7 +158,11 @@ def _parse_item(
         function = RequestedFunction(name, item.arguments)
         call = make_call(function, item.call_id, param)
         return ChatMessage("assistant", "", tool_calls=(call,))
-    if item.type == "function_call_output":
+    if item.type == "custom_tool_call":
+        custom = CustomCall(item.name, item.input)
+        call = make_custom_call(custom, item.call_id, param)
+        return ChatMessage("assistant", "", tool_calls=(call,))
+    if item.type in ("function_call_output", "custom_tool_call_output"):
         result = RequestMessage("tool", item.output, tool_call_id=item.call_id)
         return parse_message(result, param, is_asked=is_asked)
     return None

@@ -1,10 +1,11 @@
 """Parts of messages that are no text: a line in a history, refused in a question."""
 
+import json
 from typing import Any
 
 import pytest
 
-from localspec.protocol.wire import ChatMessage
+from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve import messages, prompts, responses
 from localspec.serve.api_error import ApiError
 
@@ -185,3 +186,91 @@ def test_an_item_whose_text_only_another_server_has_is_refused(type_: str) -> No
     with pytest.raises(ApiError, match="nothing is stored") as refused:
         parse_input({"type": type_, "id": "x"}, {"role": "user", "content": "Hi"})
     assert refused.value.param == "input[0].type"
+
+
+def test_a_custom_call_of_a_history_is_a_call_with_a_text() -> None:
+    hi = {"role": "user", "content": "Hi"}
+    call = {"name": "patch", "input": '*** Begin\n"x"'}
+    custom = {"id": "c", "type": "custom", "custom": call}
+    chats = (
+        parse_openai(
+            hi,
+            {"role": "assistant", "tool_calls": [custom]},
+            {"role": "tool", "tool_call_id": "c", "content": "done"},
+        ),
+        parse_input(
+            hi,
+            {"type": "custom_tool_call", "call_id": "c", **call},
+            {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
+        ),
+    )
+    for chat in chats:
+        (made,) = chat[1].tool_calls
+        assert (made.id, made.name) == ("c", "patch")
+        assert json.loads(made.arguments) == {"input": call["input"]}
+        assert chat[2] == ChatMessage("tool", "done", tool_call_id="c")
+
+
+def test_a_call_and_its_result_may_be_of_the_time_before_ids() -> None:
+    call = {"name": "find", "arguments": "{}"}
+    chat = parse_openai(
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "function_call": call},
+        {"role": "function", "name": "find", "content": "found"},
+    )
+    assert chat[1].tool_calls == (ToolCall("find", "find", "{}"),)
+    assert chat[2] == ChatMessage("tool", "found", tool_call_id="find")
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        (
+            {
+                "system": "S",
+                "messages": [
+                    {"role": "user", "content": [{"type": "text", "text": "a"}]},
+                    {
+                        "role": "assistant",
+                        "content": [
+                            {"type": "thinking", "thinking": "hm"},
+                            {"type": "text", "text": "b"},
+                            CALL,
+                        ],
+                    },
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "tool_result", "tool_use_id": "t1"},
+                            {"type": "text", "text": "c"},
+                        ],
+                    },
+                ],
+            },
+            [
+                "system",
+                "messages[0].content[0]",
+                "messages[1].content",
+                "messages[2].content[0]",
+                "messages[2].content[1]",
+            ],
+        ),
+        (
+            {
+                "instructions": "S",
+                "input": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "b"},
+                    {"type": "function_call", "name": "f", "call_id": "c"},
+                    {"type": "function_call_output", "call_id": "c", "output": "d"},
+                ],
+            },
+            ["instructions", "input[0]", "input", "input[3]"],
+        ),
+    ],
+)
+def test_each_message_has_the_field_of_its_text(
+    body: dict[str, Any], fields: list[str]
+) -> None:
+    parse = messages.parse_chat if "messages" in body else responses.parse_chat
+    assert list(parse(body).message_fields) == fields

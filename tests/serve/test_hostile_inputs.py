@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from localspec.protocol.wire import ChatMessage
 from localspec.serve import responses
-from localspec.serve.prompts import check_chat
+from localspec.serve.prompts import PlacedMessage, check_chat
 from tests.serve.conftest import Served, read_events, streaming
 from tests.support.downloads import wait_for
 
@@ -145,7 +144,7 @@ def test_large_requests_hold_nobody_up(
 ) -> None:
     threads = []
 
-    def check_in_thread(messages: Sequence[ChatMessage], param: str) -> None:
+    def check_in_thread(messages: Sequence[PlacedMessage], param: str) -> None:
         threads.append(threading.current_thread())
         check_chat(messages, param)
 

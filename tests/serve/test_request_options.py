@@ -181,13 +181,13 @@ def test_thinking_is_turned_on_and_off_by_a_templates_argument(thinker: Served) 
             answer = thinker.post("/v1/chat/completions", body).json
             message = answer["choices"][0]["message"]
             assert ("reasoning_content" in message) is switch
-    body = {
+    thinking: dict[str, Any] = {
         "messages": HI,
         "max_tokens": 200,
         "thinking": {"type": "enabled"},
         "chat_template_kwargs": {"preserve_thinking": True},
     }
-    thought = thinker.post("/v1/messages", body).json
+    thought = thinker.post("/v1/messages", thinking).json
     assert thought["content"][0]["type"] == "thinking"
 
 
