@@ -312,6 +312,8 @@ class Completion(ABC):
         self._choices: list[Choice] = []
         self._admission: Admission | None = None
         self._request: RequestActivity | None = None
+        self._open_prompt: Prefill | None = None
+        """What was reported last of a prompt that is being read."""
         self._is_closed = False
         self._client = client
         self._prompts: Sequence[PromptInput] = ()
@@ -513,19 +515,32 @@ class Completion(ABC):
         return {"localspec": {"tokens": details}}
 
     def _progress(self, batch: Sequence[Event]) -> Iterator[dict[str, Any]]:
-        """llama.cpp's `prompt_progress`, if the request asks for it."""
-        assert self._request is not None
+        """llama.cpp's `prompt_progress`, if the request asks for it.
+
+        The engine reads the last batch together with the first token, and reports only
+        that; here it is the end of the prompt.
+        """
         if not self.options.return_progress:
             return
         for event in batch:
             if isinstance(event, Prefill):
-                progress = {
-                    "total": event.total,
-                    "cache": event.reused,
-                    "processed": event.done,
-                    "time_ms": round(self._request.seconds * 1e3),
-                }
-                yield {"prompt_progress": progress}
+                self._open_prompt = event
+                yield self._describe_progress(event)
+            elif isinstance(event, Round) and self._open_prompt is not None:
+                prompt = self._open_prompt
+                self._open_prompt = None
+                if prompt.done < prompt.total:
+                    yield self._describe_progress(replace(prompt, done=prompt.total))
+
+    def _describe_progress(self, prompt: Prefill) -> dict[str, Any]:
+        assert self._request is not None
+        progress = {
+            "total": prompt.total,
+            "cache": prompt.reused,
+            "processed": prompt.done,
+            "time_ms": round(self._request.seconds * 1e3),
+        }
+        return {"prompt_progress": progress}
 
     def _usage(self) -> dict[str, Any]:
         """OpenAI's `usage`; a prompt counts once, whatever the number of its choices."""
