@@ -21,7 +21,7 @@ from localspec.protocol.wire import GenerateCommand, LoadCommand, ProbeCommand
 from tests.spec.freshness import HOT, check_rows
 from tests.support import head_models, head_targets, heads_beside
 from tests.support.fake_models import GREEDY
-from tests.support.long_cases import often
+from tests.support.long_cases import bulk, often
 from tests.support.sessions import (
     SETTINGS,
     loaded,
@@ -331,7 +331,7 @@ HISTORIES = (
 def test_an_answer_after_any_history_is_that_of_a_fresh_session(
     zoo: Zoo, name: str, request: pytest.FixtureRequest
 ) -> None:
-    n_steps = 500 if request.config.getoption("--long") else 40
+    n_steps = bulk(200, 500) if request.config.getoption("--long") else 40
 
     check_histories(pair_of(zoo, name), n_steps)
 

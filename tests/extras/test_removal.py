@@ -1,11 +1,12 @@
 """The core works without any one of the extras' folders, and does not know them."""
 
 import ast
+import functools
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,14 +57,17 @@ def run_in(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def imported_modules(path: Path) -> Iterator[str]:
+@functools.cache
+def imported_modules(path: Path) -> frozenset[str]:
     """The modules that a file imports, and what it imports from them."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
 
 
 def imports_one_of(path: Path, packages: Sequence[str]) -> bool:

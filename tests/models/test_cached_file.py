@@ -27,7 +27,7 @@ from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase
 from tests.support.downloads import DATA, FILE, MIB, REPO, Downloader, wait_for
 from tests.support.fake_hub import BODY, COMMIT, Fault
-from tests.support.long_cases import often
+from tests.support.long_cases import bulk, often
 
 
 def fetch_by_library(
@@ -373,7 +373,9 @@ def first_byte(range_header: str | None) -> int:
     return int(range_header.strip("bytes=-")) if range_header else 0
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kills", [4, pytest.param(bulk(16, 40), marks=pytest.mark.long)]
+)
 @pytest.mark.timeout(900)
 def test_a_kill_at_any_moment_loses_nothing(kills: int, downloader: Downloader) -> None:
     chance = random.Random(kills)

@@ -20,6 +20,7 @@ from localspec.protocol.wire import (
     LoadCommand,
     SamplingParams,
 )
+from tests.support.long_cases import bulk
 from tests.support.zoo import Zoo
 
 OUTCOMES = ("well", "refused", "bug")
@@ -78,10 +79,10 @@ def end_in_a_fork(path: Path) -> str:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@pytest.mark.parametrize("count", [60, pytest.param(600, marks=pytest.mark.long)])
 def test_files_damaged_at_random_are_refused_or_die_in_the_fork(
-    count: int, zoo: Zoo, tmp_path: Path
+    zoo: Zoo, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    count = bulk(200, 600) if request.config.getoption("--long") else 60
     data = zoo["target"].read_bytes()
     rng = random.Random(20261121)
     path = tmp_path / "damaged.gguf"

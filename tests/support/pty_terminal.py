@@ -20,6 +20,8 @@ from tests.support.run_command import TIMEOUT, been_here, environment
 SEQUENCE = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\]22;[a-z-]*\x07|\x1b[@-_]")
 """Textual's only OSC is 22, the shape of the mouse pointer."""
 FRAME_END = b"\x1b[?2026l"
+_MAX_PHRASE_BYTES = 4096
+"""More than a phrase on the screen takes, with the sequences in it."""
 _DIES_WITH_TERMINAL = 'exec "$@" <"$TTY" >"$TTY" 2>"$TTY"'
 """A session leader without a controlling terminal gets one by opening a terminal."""
 
@@ -112,13 +114,15 @@ class Terminal:
     def wait_for(self, found: str | Callable[[], object], since: int = 0) -> int:
         """Waits for a text or a condition; returns the number of bytes written by then."""
         until = time.monotonic() + TIMEOUT
+        searched = since
         with self._came:
             while True:
                 end = self._whole()
                 if callable(found):
                     is_found = bool(found())
                 else:
-                    is_found = found in text(self.seen[since:end])
+                    is_found = found in self.new_text(searched, end, since=since)
+                    searched = end
                 if is_found:
                     return end
                 self._came.wait(0.05)
@@ -126,6 +130,17 @@ class Terminal:
                     raise AssertionError(
                         f"no {found}: {text(self.seen[since:])[-4000:]}"
                     )
+
+    def new_text(self, searched: int, end: int | None = None, *, since: int) -> str:
+        """The text from `searched` on, where all from `since` to there is known.
+
+        Searching everything again for each part that comes takes quadratic time.  The
+        text begins a little earlier, at a sequence, because a phrase may be painted in
+        two parts.
+        """
+        latest = max(since, searched - _MAX_PHRASE_BYTES)
+        start = self.seen.rfind(b"\x1b", since, latest)
+        return text(self.seen[max(since, start) : end])
 
     def _whole(self) -> int:
         """The end of the last whole frame; without synchronized output, of everything."""

@@ -570,8 +570,10 @@ def inspect(here: Terminal) -> None:
 def walk_to_the_first(here: Terminal) -> int:
     """Token by token: each is painted with its details."""
     begin = len(here.seen)
+    searched = begin
     before = begin
-    while "round 1 " not in text(here.seen[begin:]):
+    while "round 1 " not in here.new_text(searched, since=begin):
+        searched = before
         here.type(LEFT)
         n_seen = before
         before = here.wait_for(lambda: len(here.seen) > n_seen)  # noqa: B023  called at once

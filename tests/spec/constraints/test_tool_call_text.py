@@ -1,5 +1,6 @@
 """Text is free until a call is begun, and then it is a call of an offered tool."""
 
+import functools
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from localspec.llama.context import LlamaContext
 from localspec.llama.model import LlamaVocab
@@ -140,22 +142,26 @@ def test_any_walk_over_allowed_tokens_writes_only_whole_calls(
     dice = random.Random(12)
     mark = MARK.encode()
     pieces = [vocabulary.piece(token) for token in range(vocabulary.n_tokens)]
+
+    @functools.cache
+    def tokens_that_go_on(n_begun: int) -> NDArray[np.int64]:
+        """Tokens that write more of a mark of which this many bytes are written."""
+        rest = mark[n_begun:]
+        chosen: list[int] = []
+        for token, piece in enumerate(pieces):
+            if piece and (rest.startswith(piece) or piece.startswith(rest)):
+                chosen.append(token)
+        return np.array(chosen)
+
     n_called = 0
     for _ in range(40):
         state: GrammarState = TextBetweenCalls(calls, None)
         text = b""
         for _ in range(160):
-            begun = calls.tokens.n_begun(text)
-            rest = mark[begun:]
-            chosen = [
-                token
-                for token, piece in enumerate(pieces)
-                if piece and (rest.startswith(piece) or piece.startswith(rest))
-            ]
-            allowed = np.array(chosen)
             if isinstance(state, ToolCallText):
                 allowed = state.allowed_tokens()
             else:
+                allowed = tokens_that_go_on(calls.tokens.n_begun(text))
                 allowed = allowed[state.allows(allowed)]
             token = int(dice.choice(allowed))
             assert state.allows(np.array([token]))[0]
