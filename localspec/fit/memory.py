@@ -407,10 +407,10 @@ def replace_counted(
     error = 0
     if estimate.draft is not None and counted.draft is not None:
         draft = _replace_model(estimate.draft, counted.draft)
-        # llama.cpp reserves the hidden states when the engine adds the head.
-        states = params.hidden_state_bytes(target_shape)
-        target = _add_compute(target, states)
-        error += states
+        if not counted.has_hidden_states:
+            states = params.hidden_state_bytes(target_shape)
+            target = _add_compute(target, states)
+            error += states
     if len(estimate.devices - {HOST}) > 1:
         error += _ACTIVATION_COPIES * 4 * params.n_ubatch * target_shape.n_embd
     return replace(estimate, target=target, draft=draft, method="exact", error=error)

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from collections.abc import Sequence
+from ctypes import (
+    POINTER,
+    c_bool,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -182,15 +192,49 @@ By plain name, the symbol of GCC and Clang, and the one of Microsoft's compiler.
 """
 
 
+_RESERVE_GRAPH = (
+    "_ZN13llama_context13sched_reserveEv",
+    "?sched_reserve@llama_context@@QEAAXXZ",
+)
+"""llama_context::sched_reserve(), which sizes the compute buffers. Builds of Microsoft's
+compiler do not export it.
+"""
+
+
 def find_head_function(library: Any, name: str) -> Any | None:
     """`library` is the ctypes handle of libllama."""
     gnu, microsoft = HEAD_FUNCTIONS[name]
-    gnu_on_macos = f"_{gnu}"  # There dlsym adds one more underscore.
-    for symbol in (name, gnu, gnu_on_macos, microsoft):
-        function = getattr(library, symbol, None)
-        if function is not None:
-            return function
+    return _find_cpp_function(library, name, gnu, microsoft)
+
+
+def _find_cpp_function(library: Any, *symbols: str) -> Any | None:
+    for symbol in symbols:
+        on_macos = f"_{symbol}"  # There dlsym adds one more underscore.
+        for name in (symbol, on_macos):
+            function = getattr(library, name, None)
+            if function is not None:
+                return function
     return None
+
+
+def reserve_hidden_states(library: Any, context: Any, layers: Sequence[int]) -> bool:
+    """Makes a context output the inputs of these layers, and size its buffers anew.
+
+    The engine enables them in the same way, and llama.cpp sizes the buffers in the first
+    pass after that. Returns False if this build of llama.cpp cannot do it without a pass.
+    """
+    enable = find_head_function(library, "llama_set_embeddings_layer_inp")
+    reserve = _find_cpp_function(library, *_RESERVE_GRAPH)
+    if enable is None or reserve is None:
+        return False
+    enable.argtypes = [c_void_p, c_uint32, c_bool]
+    enable.restype = None
+    reserve.argtypes = [c_void_p]
+    reserve.restype = None
+    for layer in sorted(set(layers)):
+        enable(context, layer, True)
+    reserve(context)
+    return True
 
 
 def list_missing_head_functions(library: Any) -> list[str]:

@@ -66,11 +66,7 @@ class LlamaCppInfo(Struct, frozen=True):
 class ModelBuffers(Struct, frozen=True):
     """What llama.cpp counts of one model in a load without data, in bytes."""
 
-    compute: Mapping[str, int]
-    """Compute buffers by device.
-
-    Those of hidden states for a head are not counted: they are requested later.
-    """
+    compute: Mapping[str, int]  # Compute buffers by device.
     kv: int  # KV cache and recurrent states on all devices.
 
 
@@ -79,6 +75,11 @@ class PairBuffers(Struct, frozen=True):
 
     target: ModelBuffers
     draft: ModelBuffers | None
+    has_hidden_states: bool = True
+    """The target's compute buffers include the hidden states that a head reads.
+
+    They cannot with the builds of Microsoft's compiler.
+    """
 
 
 _Reply = TypeVar("_Reply", LlamaCppInfo, PairBuffers)
@@ -117,10 +118,13 @@ def count_buffers(
         raise ProbeError(verdict.detail)
     head = ""
     is_separate_file = False
+    target_layers: tuple[int, ...] = ()
     if draft is not None:
         kind = draft_heads.draft_kind_for_target(target, draft)
-        head = "" if kind == "model" else kind
         is_separate_file = not draft_heads.is_own_mtp_layer(target, draft)
+        if kind != "model":
+            head = kind
+            target_layers = draft_heads.target_layers(draft)
     used = used_by_target or {}
     gpus = [_describe_gpu(device, used_bytes=0) for device in simulated]
     draft_gpus = [
@@ -138,6 +142,7 @@ def count_buffers(
             "load": to_builtins(files),
             "head": head,
             "separate": is_separate_file,
+            "target_layers": target_layers,
             "gpus": gpus,
             "draft_gpus": draft_gpus,
         }

@@ -49,6 +49,8 @@ class CountRequest(Struct, frozen=True):
     """The kind of the draft if it is a head; else empty."""
     separate: bool
     """The head has a file of its own."""
+    target_layers: tuple[int, ...]
+    """Layers of the target whose inputs the head reads."""
     gpus: tuple[GpuDescription, ...]
     """GPUs that take the place of this computer's; empty: its own."""
     draft_gpus: tuple[GpuDescription, ...]
@@ -108,7 +110,16 @@ class ProbeServer:
         role = llama_params.target_role(load, load_mtp=has_mtp)
         target = _open_model(load.target, role, gpus, stack)
         context = _create_context(target, role, stack)
-        reply: dict[str, Any] = {"target": self._take_counts(), "draft": None}
+        has_hidden_states = True
+        if request.target_layers:
+            has_hidden_states = ggml.reserve_hidden_states(
+                C._lib, context, request.target_layers
+            )
+        reply: dict[str, Any] = {
+            "target": self._take_counts(),
+            "draft": None,
+            "has_hidden_states": has_hidden_states,
+        }
         if load.draft is None:
             return reply
         n_ctx = int(C.llama_n_ctx(context))

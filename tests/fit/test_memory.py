@@ -18,6 +18,7 @@ from localspec.llama.head_context import BlockHeadContext
 from localspec.llama.library import LOG
 from localspec.machine import llama_params, memory_probe
 from localspec.machine.device import HOST, Device, reserve_bytes
+from localspec.models import draft_heads
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import GGML_TYPES, TensorInfo
@@ -309,9 +310,29 @@ def test_the_estimate_of_published_heads_is_near_llama_cpps_count(
     assert abs(estimate.of(HOST).total - exact.of(HOST).total) <= estimate.error
 
 
+def test_hidden_states_that_llama_cpp_cannot_count_are_added(zoo: Zoo) -> None:
+    """With their whole size as the error: a layer may have kept its input anyway."""
+    paths = (zoo["deep"], zoo["eagle3"])
+    headers = (reader.read(paths[0]), reader.read(paths[1]))
+    load = head_load(paths)
+    estimate = shapes.estimate_pair(load, *headers, [])
+    buffers = memory_probe.count_buffers(load, *headers)
+
+    exact = shapes.replace_counted(estimate, load, headers, buffers)
+    without = replace(buffers, has_hidden_states=False)
+    guessed = shapes.replace_counted(estimate, load, headers, without)
+
+    layer_bytes = 4 * 64 * headers[0].n_embd
+    n_layers = len(draft_heads.target_layers(headers[1]))
+    added = guessed.target.of(HOST).compute - exact.target.of(HOST).compute
+    assert added == n_layers * layer_bytes
+    assert exact.error == 0
+    assert guessed.error == added
+
+
 @pytest.mark.parametrize("kind", [*PAIRS, "mtp-alone"])
 def test_real_passes_take_what_was_counted(zoo: Zoo, tmp_path: Path, kind: str) -> None:
-    """Within the error: a pass that outputs hidden states reserves the graph again."""
+    """A pass that outputs hidden states reserves the graph again."""
     if kind == "mtp-alone":
         target = head_targets.without_layers(head_models.mimo2())
         layer = head_targets.layer_alone(head_models.mimo2())
