@@ -115,7 +115,7 @@ def command(model: str, **given: Any) -> int:
 
 
 def _rank_faster_types(source: Source, progress: ProgressLine) -> Sequence[str]:
-    """The types with at least the source's bits, the fastest first.
+    """The types that are as precise as the source's, the fastest first.
 
     Raises UsageError if none is faster than the source's own.
     """
@@ -123,7 +123,7 @@ def _rank_faster_types(source: Source, progress: ProgressLine) -> Sequence[str]:
     if not kinds:
         quantization = source.header.quantization
         raise UsageError(
-            f"No type of at least its bits is faster on this CPU than {quantization}.",
+            f"No type that is as precise is faster on this CPU than {quantization}.",
             "Speeds by type: localspec doctor --cpu",
         )
     return kinds

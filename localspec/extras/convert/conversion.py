@@ -56,6 +56,12 @@ _EXPERTS_ONLY = "MXFP4"
 """llama.cpp's quantizer gives this type to experts only, and Q8_0 to other weights."""
 _FILE_TYPE_OF = {"Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 """The file type of these weight types; the others have the same name as their file type."""
+_AS_PRECISE = {"Q4_1": "Q4_K", "Q5_1": "Q5_K"}
+"""Types that keep what a source's type keeps, with fewer bits.
+
+Both have a scale and a minimum for 32 weights. Those of Q4_1 are in F16, those of Q4_K in
+6 bits. The copy of SmolLM2 differs by 0.05 nats, one in Q4_0 by 0.21 (docs/benchmarks.md).
+"""
 _NUMBERS = {name: number for number, name in FILE_TYPES.items() if name != "NVFP4"}
 """llama.cpp's numbers of the file types that its quantizer writes: it refuses NVFP4."""
 STARTER_TYPE = "Q4_K_M"
@@ -150,9 +156,9 @@ def check_type(source: Source, name: str) -> str:
 def rank_types(header: Header, speeds: Sequence[TypeSpeed]) -> list[str]:
     """File types that this CPU computes faster than the source's, the fastest first.
 
-    None has fewer bits than the source, counted in whole bits: for a source of Q4_1
-    (5.0 bits) Q5_K and Q8_0 are possible, Q4_K (4.5 bits) is not. Speeds are those of a
-    turn of a chat.
+    None has fewer bits than the source, counted in whole bits, but for `_AS_PRECISE`. For
+    a source of Q4_1 (5.0 bits) Q8_0 and Q4_K (4.5 bits) are possible, Q4_0 (4.5 bits) is
+    not. Speeds are those of a turn of a chat.
     """
     own_type = header.main_type
     own_bits = int(_bits(own_type))
@@ -161,7 +167,10 @@ def rank_types(header: Header, speeds: Sequence[TypeSpeed]) -> list[str]:
     for speed in speeds:
         is_writable = speed.name != _EXPERTS_ONLY or header.is_moe
         is_faster = speed.turn_ms < own_ms
-        if is_writable and is_faster and int(speed.bits) >= own_bits:
+        is_precise = (
+            int(speed.bits) >= own_bits or _AS_PRECISE.get(own_type) == speed.name
+        )
+        if is_writable and is_faster and is_precise:
             usable.append(speed)
     usable.sort(key=lambda speed: speed.turn_ms)
     return [_FILE_TYPE_OF.get(speed.name, speed.name) for speed in usable]

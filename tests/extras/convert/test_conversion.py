@@ -255,6 +255,22 @@ def test_auto_chooses_the_fastest_type_that_has_the_bits_of_the_source(
     assert conversion.rank_types(header, [*others, fast]) == []
 
 
+def test_auto_takes_q4_k_for_q4_1_which_has_more_bits_but_is_no_more_precise(
+    tmp_path: Path,
+) -> None:
+    source = conversion.open_source(DEMO)
+    header = reader.read(convert(source, "Q4_1", tmp_path / "copy.gguf").path)
+    assert header.main_type == "Q4_1"
+    speeds = [
+        speed("Q4_0", write_ms=1, read_ms=0.1),
+        speed("Q4_K", write_ms=2, read_ms=0.1),
+        speed("Q8_0", write_ms=3, read_ms=0.1),
+        speed("Q4_1", write_ms=4, read_ms=0.5),
+    ]
+
+    assert conversion.rank_types(header, speeds) == ["Q4_K_M", "Q8_0"]
+
+
 def test_a_gain_is_suggested_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
