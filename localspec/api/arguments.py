@@ -222,13 +222,12 @@ class AnswerRequest(Struct, frozen=True):
 
         Raises UsageError for messages without a chat template.
         """
-        spec = "auto"
-        reason = ""
-        if ready.draft is not None:
-            spec = self.pair.spec
-            reason = self.pair.spec_reason
         loaded = LoadedModel.from_ready(
-            ready, spec, reason, raw=bool(self.raw), template=self.template
+            ready,
+            self.pair.spec,
+            self.pair.spec_reason,
+            raw=bool(self.raw),
+            template=self.template,
         )
         if self.messages and not loaded.has_chat_template:
             names = ", ".join(builtin_templates.STOP_STRINGS)

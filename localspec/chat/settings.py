@@ -171,6 +171,14 @@ class LoadedModel(Struct, frozen=True):
         raw: bool = False,
         template: str | None = None,
     ) -> LoadedModel:
+        """`spec` and `spec_reason`: the catalogue's drafter for the pair, and why.
+
+        If that drafter needs the pair's draft, and the draft was left out because memory
+        is short, the drafter is `auto`.
+        """
+        if ready.draft is None and not draft_kinds.runs_with_every_pair(spec):
+            spec = "auto"
+            spec_reason = ""
         target = ready.settings.get("target") or {}
         draft_kind = ready.settings.get("draft_kind")
         if not draft_kind and ready.draft:

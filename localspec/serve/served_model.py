@@ -165,13 +165,12 @@ class ServedModel(Struct, frozen=True):
     answer_tokens: AnswerTokens = field(default_factory=AnswerTokens)
 
     def loaded(self, *, raw: bool = False) -> LoadedModel:
-        spec = "auto"
-        reason = ""
-        if self.ready.draft is not None:
-            spec = self.pair.spec
-            reason = self.pair.spec_reason
         return LoadedModel.from_ready(
-            self.ready, spec, reason, raw=raw, template=self.template
+            self.ready,
+            self.pair.spec,
+            self.pair.spec_reason,
+            raw=raw,
+            template=self.template,
         )
 
     @property

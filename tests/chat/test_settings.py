@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import (
@@ -73,13 +74,28 @@ def ready(**settings: Any) -> EngineReady:
     )
 
 
+def test_the_drafter_of_the_catalogue_needs_its_draft() -> None:
+    """A draft for which memory is short is not loaded."""
+    alone = ready()
+    with_draft = replace(alone, draft="d.gguf")
+
+    loaded = LoadedModel.from_ready(with_draft, "model", "the catalogue says so")
+    without = LoadedModel.from_ready(alone, "model", "the catalogue says so")
+    lookup = LoadedModel.from_ready(alone, "lookup", "the catalogue says so")
+
+    assert (loaded.spec, loaded.spec_reason) == ("model", "the catalogue says so")
+    assert (without.spec, without.spec_reason) == ("auto", "")
+    assert (lookup.spec, lookup.spec_reason) == ("lookup", "the catalogue says so")
+
+
 def test_a_completion_model_is_given_text() -> None:
     chat = Conversation(7, "# system")
     chat.ask("import os")
+    with_draft = replace(ready(), draft="d.gguf")
     asked = build_request(
         ChatSettings(think=True),
         chat,
-        LoadedModel.from_ready(ready(), "model", "for show"),
+        LoadedModel.from_ready(with_draft, "model", "for show"),
     )
     assert (asked.text, asked.messages) == ("# system\nimport os", ())
     assert (asked.spec, asked.why) == ("model", "for show")

@@ -112,7 +112,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
             return
 
         def work() -> None:
-            text = describe_fit(target, draft, profile, self._options)
+            text = describe_files(target, draft, profile, self._options)
             self.call_later(self._show_fit, files, text)
 
         def failed(error: LocalspecError) -> None:
@@ -215,18 +215,22 @@ def complete_path(value: str) -> str | None:
     return next(iter(argument_completion.complete_path(value, ".gguf")), None)
 
 
-def describe_fit(
+def describe_files(
     target: str, draft: str, machine_profile: MachineProfile, options: AppOptions
 ) -> str:
     """Lines of memory and speed; empty if the headers cannot be read.
 
     Takes some 100 ms.
     """
-    typed = ResolvedPair(Path(target), Path(draft) if draft else None)
+    draft_path = None
+    if draft:
+        draft_path = Path(draft)
     try:
-        choice = launch.with_default_draft(typed)
+        choice = launch.with_default_draft(ResolvedPair(Path(target), draft_path))
         target_header = reader.read_model(choice.target)
-        draft_header = reader.read_model(choice.draft) if choice.draft else None
+        draft_header = None
+        if choice.draft is not None:
+            draft_header = reader.read_model(choice.draft)
         pair = pair_shapes.from_headers(target_header, draft_header)
         request = options.build_load_request(choice)
         usable = with_settings(request.load, remote_hosts=machine_profile.remote_hosts)
