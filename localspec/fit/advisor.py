@@ -16,7 +16,6 @@ from localspec.fit import machine_profile, placement
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import (
-    DeviceFit,
     FitVerdict,
     Plan,
     confirm_plan,
@@ -26,9 +25,14 @@ from localspec.fit.shape import ModelShape
 from localspec.fit.speed import UseCase
 from localspec.machine import remote_devices
 from localspec.machine.device import HOST, reserve_bytes
-from localspec.machine.llama_params import CTX_STEP, DEFAULT_CTX, is_quantized
+from localspec.machine.llama_params import (
+    CTX_STEP,
+    DEFAULT_CTX,
+    is_quantized,
+    round_up_to_step,
+)
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
-from localspec.units import gib, token_rate
+from localspec.units import token_rate
 
 _RECURRENT_DRAFT_MAX = (6, 4, 2)
 """Draft lengths for a target with recurrent state, the longest first.
@@ -181,8 +185,12 @@ class SettingsAdvisor:
             load = self._make_attention_exact(request, best)
             best = self.estimate(load)
             note = _EXACT_NOTE.format(load.target_settings.kv_type)
-        explanation = _explain_choice(best, first, len(self.target.layers))
-        return replace(best, explanation=explanation, exact_note=note)
+        return replace(
+            best,
+            chosen=_describe_settings(best, first),
+            shortage=_describe_shortage(best, first),
+            exact_note=note,
+        )
 
     def advise_counted(
         self, request: SettingsRequest, pair: PairShapes, *, only_if_close: bool = False
@@ -209,7 +217,8 @@ class SettingsAdvisor:
             # It is judged by the memory that is really free.
             plan = replace(
                 self._for_devices_of(found).estimate(found.load),
-                explanation=found.explanation,
+                chosen=found.chosen,
+                shortage=found.shortage,
                 exact_note=found.exact_note,
                 skipped_draft=found.skipped_draft,
             )
@@ -247,7 +256,7 @@ class SettingsAdvisor:
         """The best of the settings that were left open; `first` has the default ones."""
         if first.verdict is FitVerdict.FITS:
             return self._extend_context(request, first)
-        if first.verdict is FitVerdict.UNKNOWN:
+        if first.has_room:  # The free memory of a GPU is unknown; the rest has room.
             return first
         candidates = [*self._candidates(request)]
         if first.verdict.can_load:
@@ -332,7 +341,7 @@ class SettingsAdvisor:
             return not self.estimate(load).has_room
 
         n_ctx = plan.load.target_settings.n_ctx or DEFAULT_CTX
-        most_steps = -(-n_ctx // CTX_STEP)
+        most_steps = round_up_to_step(n_ctx) // CTX_STEP
         # False sorts before True, so this counts the sizes that are not too long.
         steps = bisect(range(1, most_steps + 1), False, key=is_too_long)
         if not steps:
@@ -454,7 +463,7 @@ class SettingsAdvisor:
                 if plans:
                     last = plans[-1]
                     is_longest = _n_ctx(last.load) == sizes[0]
-                    if last.verdict is FitVerdict.FITS and is_longest:
+                    if last.has_room and is_longest:
                         # The longest context fits with this cache: the ones after it,
                         # which cost quality, would gain nothing for this draft.
                         break
@@ -470,10 +479,10 @@ class SettingsAdvisor:
         """
         for ctx in sizes:
             sized = with_both_settings(load, n_ctx=ctx)
-            verdict = self.estimate(sized, with_speed=False).verdict
-            if verdict.can_load:
+            plan = self.estimate(sized, with_speed=False)
+            if plan.verdict.can_load:
                 yield self.estimate(sized)
-            if verdict is FitVerdict.FITS:
+            if plan.has_room:
                 return
 
     def _draft_variants(
@@ -594,7 +603,7 @@ class SettingsAdvisor:
         score *= min(1.0, n_ctx / wanted_ctx) ** 0.25
         if n_ctx > wanted_ctx:
             score *= _LONG_CTX_SCORE
-        if plan.verdict is FitVerdict.TIGHT:
+        if not plan.has_room:
             score *= _TIGHT_SCORE
         if not settings.swa_full:
             score *= _SWA_CUT_SCORE
@@ -708,59 +717,42 @@ def _list_changes(load: LoadCommand, *, has_gpu: bool) -> Iterator[SettingsChang
     )
 
 
-def _explain_choice(plan: Plan, default_plan: Plan, n_layer: int) -> str:
-    """One line: the settings chosen and the reason.
-
-    `default_plan`: with default settings.
-    """
+def _describe_settings(plan: Plan, default_plan: Plan) -> str:
+    """The settings that a person may want to know; `default_plan` has the default ones."""
     settings = plan.load.target_settings
-    has_lost_draft = bool(default_plan.load.draft and not plan.load.draft)
     parts = [f"context {settings.n_ctx or 0:,} tokens"]
     if settings.kv_type != "f16":
         parts.append(f"KV cache in {settings.kv_type}")
-    if plan.device_fits and settings.n_gpu_layers != ALL_LAYERS:
-        parts.append(f"{settings.n_gpu_layers} of {n_layer + 1} layers on the GPU")
+    if plan.has_layers_in_ram:
+        n_layers = len(plan.memory.target.placement.layer_backends)
+        parts.append(f"{settings.n_gpu_layers} of {n_layers} layers on the GPU")
     if not settings.swa_full:
         parts.append("KV cache limited to the sliding window")
     if settings.cpu_moe == ALL_LAYERS:
         parts.append("experts in RAM")
     elif settings.cpu_moe > 0:
         parts.append(f"experts of {settings.cpu_moe} layers in RAM")
-    if has_lost_draft:
+    if _has_lost_draft(plan, default_plan):
         parts.append("no draft model")
     elif _moved_draft_to_cpu(plan, default_plan):
         parts.append("the draft on the CPU")
-    outcome = _describe_outcome(plan, default_plan, has_lost_draft=has_lost_draft)
-    return f"{', '.join(parts)}: {outcome}"
+    return ", ".join(parts)
+
+
+def _describe_shortage(plan: Plan, default_plan: Plan) -> str:
+    """What the default settings need, if they do not fit and others are taken."""
+    if plan is default_plan or default_plan.verdict is FitVerdict.FITS:
+        return ""
+    needed = default_plan.tightest.needed_text
+    if _has_lost_draft(plan, default_plan):
+        return f"with a draft model it needs {needed}, more than available"
+    return f"the default settings need {needed}, more than available"
+
+
+def _has_lost_draft(plan: Plan, default_plan: Plan) -> bool:
+    return bool(default_plan.load.draft and not plan.load.draft)
 
 
 def _moved_draft_to_cpu(plan: Plan, default_plan: Plan) -> bool:
     was_on_gpu = default_plan.load.draft_settings.n_gpu_layers != 0
     return was_on_gpu and plan.load.draft_settings.n_gpu_layers == 0
-
-
-def _describe_outcome(plan: Plan, default_plan: Plan, *, has_lost_draft: bool) -> str:
-    for each in plan.device_fits:
-        if each.verdict is FitVerdict.UNKNOWN:
-            return f"free memory of {_describe_device(each)} is unknown"
-    tightest = plan.tightest
-    device = _describe_device(tightest)
-    if not plan.verdict.can_load:
-        free = gib(tightest.device.free or 0)
-        return f"needs {gib(tightest.needed)} of {device}, which has {free} free"
-    if plan is default_plan or default_plan.verdict is FitVerdict.FITS:
-        spare = tightest.headroom or 0
-        if spare > 0:
-            return f"{gib(spare)} of {device} stay free"
-        return f"fills {device}"
-    default = default_plan.tightest
-    needed = f"{gib(default.needed)} of {_describe_device(default)}"
-    if has_lost_draft:
-        return f"with a draft model it needs {needed}, more than available"
-    return f"the default settings need {needed}, more than available"
-
-
-def _describe_device(device_fit: DeviceFit) -> str:
-    if device_fit.device.kind == "cpu":
-        return "this computer's memory"
-    return device_fit.device.description or device_fit.device.name

@@ -1,9 +1,10 @@
 """Memory of a pair on each device before it is loaded.
 
 Two sources.  Weights, KV caches and recurrent states follow from the shape of a model, by
-layer, and are exact if the shape was read from a header.  Compute buffers are counted by
-llama.cpp where a header is at hand (`replace_counted`); else they follow from one rule,
-and every text says "about":
+layer, and are exact if the shape was read from a header; without data llama.cpp does not
+say how they are shared between devices.  Compute buffers are counted by llama.cpp where a
+header is at hand (`replace_counted`).  Else, and while settings are searched, they follow
+from one rule, and every text says "about":
 
     A device's compute buffer holds the attention mask of a full batch, and beside it the
     larger of two: the logits, or the activations of the widest layer that the device

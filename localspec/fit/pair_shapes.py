@@ -335,15 +335,16 @@ def _spread(
 ) -> tuple[tuple[LayerShape, ...], bool]:
     """The layers, and whether a token reads less of experts than of the rest.
 
-    `dense_weight`: bits of what is no expert, relative to experts.  Example: 100 bytes
-    for two layers with 20 and 10 parameters of attention and 10 and 10 of experts, with
-    a `dense_weight` of 1: a parameter has 2 bytes, so each layer gets the mean of 30
-    bytes of attention, and 20 of experts.
+    `dense_weight`: bits of what is no expert, relative to experts.  Every layer gets the
+    mean of what is no expert: the count of a single layer is rough, and files give some
+    layers more bits.  Example: 100 bytes for two layers with 20 and 10 parameters of
+    attention and 10 and 10 of experts, with a `dense_weight` of 1: a parameter has 2
+    bytes, so each layer gets 30 bytes of attention, and 20 of experts.
     """
     layers = [_count_layer(shape, il) for il in range(shape.layers + shape.mtp_layers)]
     dense = dense_weight * sum(layer.weights for layer in layers)
     experts = sum(layer.experts for layer in layers)
-    scale = n_bytes / (dense + experts)
+    scale = n_bytes / (dense + experts)  # Bytes of a parameter.
     peak = scale
     if dense_weight <= 1:
         peak = scale * _PEAK
@@ -379,25 +380,27 @@ def _count_layer(shape: CatalogShape, il: int) -> LayerShape:
     n_head = 0
     if shape.has_attention(il):
         n_head = shape.heads
-    n_head_kv = shape.n_head_kv(il)
-    key_width = shape.key_dim
+    query_width = shape.key_dim
     if is_swa and shape.sliding_head_dim:
-        key_width = shape.sliding_head_dim
-    value_width = shape.value_dim or key_width
-    query_width = shape.heads * key_width
+        query_width = shape.sliding_head_dim
+    all_queries_width = shape.heads * query_width
     if traits.has_gated_attention:
-        query_width *= 2
+        all_queries_width *= 2
+    # Keys and values as they are cached.
+    n_head_kv = shape.n_head_kv(il)
+    key_width = query_width
+    value_width = shape.value_dim or key_width
     compressed_query = 0
-    if shape.kv_rank:  # `head_dim` and `value_dim` are those of the uncompressed heads.
-        compressed_query = key_width + shape.kv_rank
+    if shape.kv_rank:  # The catalogue's head widths are those before compression.
+        compressed_query = query_width + shape.kv_rank
+        n_head_kv = 1
         key_width = shape.kv_rank + shape.rope_dim
         value_width = shape.kv_rank
-        n_head_kv = 1
     mixer_width = 0
     if is_recurrent:
         mixer_width = sum(_recurrent_widths(shape)) or 3 * embd
     elif n_head:
-        mixer_width = query_width
+        mixer_width = all_queries_width
     first_shared = shape.layers - shape.shared_kv_layers
     shares_cache = first_shared <= il < shape.layers
 

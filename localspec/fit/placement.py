@@ -1,4 +1,10 @@
-"""How llama.cpp loads a model: context parameters, and the devices of its layers."""
+"""How llama.cpp loads a model: context parameters, and the devices of its layers.
+
+llama.cpp's count places the layers too, but in 25 to 50 ms a setting, and only if there is
+a header.  The search for settings tries hundreds of them, in a few milliseconds each
+(`advisor.py`), and the speed of a pair follows from the same placement (`speed.py`).  So
+its rules are repeated here, and `plan.py` refuses a count that uses other devices.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from msgspec.structs import replace
 from localspec.fit.shape import LayerShape, ModelShape
 from localspec.machine import llama_params
 from localspec.machine.device import HOST, Device
-from localspec.machine.llama_params import CTX_STEP, MIN_BATCH, ModelRole
+from localspec.machine.llama_params import ModelRole, round_up_to_step
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.protocol.wire import ALL_LAYERS, ContextSettings, LoadCommand
 
@@ -31,9 +37,7 @@ class ContextParams(Struct, frozen=True):
     flash_attn_auto: bool = False
     """Turn flash attention off if it would not run on the layer's device."""
     v_token_major: bool = True
-    """The V cache is stored token by token, as flash attention needs it; else
-    transposed.
-    """
+    """The V cache is stored token by token, as flash attention needs it, not transposed."""
     n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
     target_output_matrix: int = 0  # Of a head that borrows it: its bytes.
     n_hidden_states: int = 0
@@ -41,12 +45,19 @@ class ContextParams(Struct, frozen=True):
     load_mtp: bool = False
 
     def cells(self, layer: LayerShape) -> int:
-        return self.n_ctx_swa if layer.is_swa else self.n_ctx
+        if layer.is_swa:
+            return self.n_ctx_swa
+        return self.n_ctx
 
     def hidden_state_bytes(self, shape: ModelShape) -> int:
-        """Bytes of hidden states in the output buffer, beside the logits."""
-        states = 1 if shape.head_kind else self.n_hidden_states
-        return 4 * states * self.n_ubatch * shape.n_embd
+        """Bytes of hidden states in the output buffer, beside the logits.
+
+        A head returns its own, for the next token that it drafts.
+        """
+        n_states = self.n_hidden_states
+        if shape.head_kind:
+            n_states = 1
+        return 4 * n_states * self.n_ubatch * shape.n_embd
 
 
 def context_params(
@@ -65,11 +76,14 @@ def context_params(
             draft, llama_params.head_role(load, params.n_ctx), params.n_ctx
         )
         is_mtp = draft.head_kind == "mtp"
-        n_states = 1 if is_mtp else draft.n_target_layers
+        n_states = draft.n_target_layers
+        if is_mtp:
+            n_states = 1
         params = replace(params, n_hidden_states=n_states, load_mtp=is_mtp)
-        return params, replace(
+        head = replace(
             head, n_vocab=target.n_vocab, target_output_matrix=target.output_matrix
         )
+        return params, head
     role = llama_params.draft_role(load, params.n_ctx)
     n_ctx = min(role.settings.n_ctx or n_ctx_target, draft.n_ctx_train or n_ctx_target)
     return params, _resolve_params(draft, role, n_ctx)
@@ -79,13 +93,13 @@ def _resolve_params(
     shape: ModelShape, role: ModelRole, n_ctx_requested: int
 ) -> ContextParams:
     settings = role.settings
-    n_ctx = _round_up(n_ctx_requested)
-    n_ubatch = min(max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH), n_ctx)
+    n_ctx = round_up_to_step(n_ctx_requested)
+    n_ubatch = role.n_batch(n_ctx)
 
+    # A window's cache has room for the window and a full pass beside it.
     n_ctx_swa = n_ctx
-    keeps_all_tokens = settings.swa_full and role.n_outputs_max > 1
-    if not keeps_all_tokens:
-        n_ctx_swa = _round_up(min(n_ctx, shape.n_swa + n_ubatch))
+    if not role.keeps_all_tokens:
+        n_ctx_swa = round_up_to_step(min(n_ctx, shape.n_swa + n_ubatch))
 
     n_rs_seq = 0
     if shape.can_rollback:
@@ -109,10 +123,6 @@ def _resolve_params(
     )
 
 
-def _round_up(n: int) -> int:
-    return -(-n // CTX_STEP) * CTX_STEP
-
-
 # Copies of every input with pipeline parallelism (GGML_SCHED_MAX_COPIES).
 _MAX_COPIES = 4
 
@@ -133,9 +143,7 @@ class LayerPlacement(Struct, frozen=True):
     f16_copies: tuple[bool, ...]
     """For each backend: attention over a cache in another type keeps f16 copies of it."""
     repacks: bool
-    """llama.cpp repacks weights on the CPU, unless a GPU offers pinned host memory for
-    them.
-    """
+    """llama.cpp repacks weights on the CPU if no GPU offers pinned host memory for them."""
     n_copies: int
     """Of every input: several with pipeline parallelism."""
 
@@ -203,8 +211,8 @@ def place_layers(
     chosen = offload_devices(settings, devices)
     cpu = len(chosen)
     layers = _assign_layers(len(shape.layers), settings, chosen, used_bytes)
-    # Remote devices come first, so if the last one is remote, all are.
-    if chosen and chosen[-1].link and settings.output_layer == "local":
+    are_all_remote = bool(chosen) and all(device.link for device in chosen)
+    if are_all_remote and settings.output_layer == "local":
         layers = (*layers[:-1], cpu)
     experts = list(layers[:-1])
     for il in range(n_layers_with_experts_in_ram(settings, len(experts))):

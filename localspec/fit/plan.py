@@ -21,6 +21,7 @@ from localspec.machine import memory_probe
 from localspec.machine.device import HOST, Device, DeviceMemory, reserve_bytes
 from localspec.machine.memory_probe import ProbeError
 from localspec.protocol.wire import LoadCommand
+from localspec.units import gib
 
 
 class FitVerdict(StrEnum):
@@ -149,6 +150,19 @@ class DeviceFit(Struct, frozen=True):
     def verdict(self) -> FitVerdict:
         return judge(self.needed, self.device.free, self.reserve)
 
+    @property
+    def title(self) -> str:
+        """The device in a sentence."""
+        if self.device.kind == "cpu":
+            return "this computer's memory"
+        return self.device.description or self.device.name
+
+    @property
+    def needed_text(self) -> str:
+        """Such as "about 5.20 GiB of NVIDIA RTX 3090"."""
+        about = "about " if self.is_coarse else ""
+        return f"{about}{gib(self.needed)} of {self.title}"
+
 
 class Plan(Struct, frozen=True):
     """What loading a pair with these settings takes, and how fast it then is."""
@@ -159,7 +173,9 @@ class Plan(Struct, frozen=True):
     memory: MemoryEstimate
     speed: SpeedEstimate
     n_ctx_train: int = 0
-    explanation: str = ""  # The settings and the reason for them, in one line.
+    chosen: str = ""  # The settings, such as "context 8,192 tokens, experts in RAM".
+    shortage: str = ""
+    """Why they are not the default ones: what those need.  Empty if those fit."""
     exact_note: str = ""  # What exact mode does, if it was asked for.
     skipped_draft: str = ""  # Which draft, that nobody named, is left out, and why.
 
@@ -205,9 +221,13 @@ class Plan(Struct, frozen=True):
     def has_layers_in_ram(self) -> bool:
         """Whether whole layers are left in RAM beside a GPU, which is slow.
 
-        A number of layers was then chosen: ALL_LAYERS is negative.
+        More layers on the GPU than there are means all, as ALL_LAYERS does, which is
+        negative.
         """
-        return bool(self.device_fits) and self.load.target_settings.n_gpu_layers >= 0
+        if not self.device_fits:
+            return False
+        n_layers = len(self.memory.target.placement.layer_backends)  # With the output.
+        return 0 <= self.load.target_settings.n_gpu_layers < n_layers
 
     @property
     def is_full(self) -> bool:
@@ -254,6 +274,32 @@ class Plan(Struct, frozen=True):
             gpus = [each for each in decisive if each is not self.host or each.sharing]
             decisive = gpus or decisive
         return min(decisive, key=lambda each: each.headroom or 0, default=self.host)
+
+    @property
+    def explanation(self) -> str:
+        """One line: the settings and the reason for them.
+
+        Example: "context 4,096 tokens: the default settings need about 9.20 GiB of NVIDIA
+        RTX 3070, more than available".
+        """
+        return f"{self.chosen}: {self._reason}"
+
+    @property
+    def _reason(self) -> str:
+        for each in self.device_fits:
+            if each.verdict is FitVerdict.UNKNOWN:
+                return f"free memory of {each.title} is unknown"
+        tightest = self.tightest
+        if not self.verdict.can_load:
+            free = gib(tightest.device.free or 0)
+            return f"needs {tightest.needed_text}, which has {free} free"
+        if self.shortage:
+            return self.shortage
+        spare = tightest.headroom or 0
+        if spare <= 0:
+            return f"fills {tightest.title}"
+        about = "about " if tightest.is_coarse else ""
+        return f"{about}{gib(spare)} of {tightest.title} stay free"
 
     @property
     def missing_bytes(self) -> int:

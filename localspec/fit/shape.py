@@ -80,7 +80,7 @@ class LayerShape(Struct, frozen=True):
         return max(1.0, self.n_head / max(1, self.n_head_kv))
 
 
-class ModelShape(Struct, frozen=True, eq=False, dict=True):
+class ModelShape(Struct, frozen=True, dict=True):
     """Bytes of weights, and numbers per token or sequence."""
 
     architecture: str

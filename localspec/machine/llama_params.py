@@ -75,6 +75,24 @@ class ModelRole(Struct, frozen=True):
     load_mtp: bool = False
     n_branches: int = 0  # Sequences beside the text.
 
+    @property
+    def keeps_all_tokens(self) -> bool:
+        """Whether sliding-window layers keep the tokens outside their window.
+
+        A rollback needs them, and only a model that verifies or drafts several tokens in
+        a pass is rolled back.
+        """
+        return self.settings.swa_full and self.n_outputs_max > 1
+
+    def n_batch(self, n_ctx: int) -> int:
+        """Tokens of a full pass, in a context of `n_ctx`."""
+        return min(n_ctx, max(self.settings.n_ubatch, self.n_outputs_max, MIN_BATCH))
+
+
+def round_up_to_step(n_ctx: int) -> int:
+    """The next context size that llama.cpp allocates."""
+    return -(-n_ctx // CTX_STEP) * CTX_STEP
+
 
 def target_role(load: LoadCommand, *, load_mtp: bool = False) -> ModelRole:
     return ModelRole(
@@ -241,11 +259,9 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
     settings = role.settings
     params = c.llama_context_default_params()
     # llama.cpp rounds up too, but limits the batch to the size before rounding.
-    params.n_ctx = -(-n_ctx // CTX_STEP) * CTX_STEP
-    n_batch = max(settings.n_ubatch, role.n_outputs_max, MIN_BATCH)
-    n_batch = min(n_batch, params.n_ctx)
-    params.n_batch = n_batch
-    params.n_ubatch = n_batch
+    params.n_ctx = round_up_to_step(n_ctx)
+    params.n_batch = role.n_batch(params.n_ctx)
+    params.n_ubatch = params.n_batch
     params.n_seq_max = 1 + role.n_branches
     # Otherwise each sequence would get a share of the context.
     params.kv_unified = role.n_branches > 0
@@ -256,7 +272,7 @@ def context_params(c: Any, model: Any, role: ModelRole, n_ctx: int) -> Any:
         params.n_rs_seq = role.n_rs_seq
     params.type_k, params.type_v = KV_TYPES[settings.kv_type]
     params.flash_attn_type = FLASH_ATTN_TYPES[settings.flash_attn]
-    params.swa_full = settings.swa_full and role.n_outputs_max > 1
+    params.swa_full = role.keeps_all_tokens
     n_threads = choose_n_threads(settings.n_threads)
     params.n_threads = n_threads
     params.n_threads_batch = n_threads

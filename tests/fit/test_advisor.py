@@ -174,6 +174,33 @@ def test_an_unknown_amount_of_memory_is_said_to_be_unknown() -> None:
     assert "unknown" in found.explanation
 
 
+def test_beside_a_gpu_of_unknown_memory_the_rest_still_gets_room() -> None:
+    """The default settings would use half of what RAM has in reserve."""
+    card = Device("Vulkan0", "some card", backend="Vulkan", free=None, total=None)
+    pair = "qwen3-14b+qwen3-0.6b"
+    asked = request(draft=False, n_gpu_layers=1)
+    roomy = advisor(pair, shapes.machine(card))
+    default = roomy.estimate(roomy.default_settings(asked))
+    free = default.host.needed + default.host.reserve // 2
+    tight = advisor(pair, shapes.machine(card, cpu=replace(shapes.CPU, free=free)))
+    assert tight.estimate(default.load).host.verdict == "tight"
+
+    found = tight.advise(asked)
+
+    assert found.verdict == "unknown"
+    assert found.has_room
+
+
+def test_more_layers_on_the_gpu_than_there_are_means_all() -> None:
+    plan = advise("qwen3-8b+qwen3-0.6b", machine("RTX 4090"), n_gpu_layers=99)
+    assert not plan.has_layers_in_ram
+    assert not plan.is_partly_in_ram
+    assert "layers on the GPU" not in plan.explanation
+    some = advise("qwen3-8b+qwen3-0.6b", machine("RTX 4090"), n_gpu_layers=30)
+    assert some.has_layers_in_ram
+    assert "30 of 37 layers on the GPU" in some.explanation
+
+
 def test_options_save_what_they_say_and_what_fits_comes_first() -> None:
     settings_advisor = advisor("qwen3-14b+qwen3-0.6b", machine("RTX 4060"))
     default = settings_advisor.estimate(

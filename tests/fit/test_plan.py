@@ -17,6 +17,7 @@ from localspec.protocol.wire import ContextSettings, LoadCommand
 from localspec.report import fit as fit_report
 from localspec.report.fit import FitAnswer
 from localspec.report.lines import plain_text
+from localspec.units import gib
 from tests.support import families, shapes
 from tests.support.zoo import Zoo
 
@@ -215,6 +216,19 @@ def test_a_count_that_does_not_fit_starts_a_new_search(
     assert plan.memory.method == "exact"
     assert plan.load.target_settings != first.load.target_settings
     assert plan.host.device.free == free, "judged by what is really free"
+
+
+def test_the_reason_says_about_until_llama_cpp_has_counted() -> None:
+    free = 64 * GIB
+    pair = pair_shapes.from_headers(QWEN, None)
+    plan = SettingsAdvisor(*pair.shapes, machine(free)).advise(SettingsRequest(LOAD))
+
+    counted = count_plan(plan, pair, machine(free))
+
+    spare = gib(plan.host.headroom or 0)
+    assert f": about {spare} of this computer's memory" in plan.explanation
+    counted_spare = gib(counted.host.headroom or 0)
+    assert f": {counted_spare} of this computer's memory" in counted.explanation
 
 
 def test_a_pair_that_fits_with_no_settings_is_reported_as_counted(
