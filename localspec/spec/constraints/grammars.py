@@ -1,8 +1,12 @@
 """Grammars and JSON Schemas for one model's vocabulary, by the package llguidance.
 
-The package is optional. Every text that satisfies a schema has the separators of Python's json.dumps, and of an
-object with `properties` only these. What llguidance does not know is refused;
-annotations are ignored, and so are formats that it does not know.
+The package is optional. `Grammars` compiles a grammar, a schema or the calls of tools,
+and gives the state before the first token (`LlguidanceState`).
+
+A text that satisfies a schema has the separators of Python's json.dumps, and its objects
+have no other properties than those that `properties` names. A keyword that llguidance
+does not know is refused. Annotations are ignored, and so are formats that it does not
+know.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -45,32 +49,12 @@ _LIMITS = {
     "verbose_errors": False,
 }
 """Bound a step to about 0.1 s, the memory to 100 MB; JSON needs a tenth of both."""
-_ANNOTATIONS = frozenset(
-    {
-        "title",
-        "description",
-        "default",
-        "examples",
-        "$defs",
-        "definitions",
-        "$schema",
-        "$id",
-    }
-)
-_ENFORCED_FORMATS = frozenset(
-    {
-        "date",
-        "date-time",
-        "duration",
-        "email",
-        "hostname",
-        "ipv4",
-        "ipv6",
-        "time",
-        "uri",
-        "uuid",
-    }
-)
+_ANNOTATIONS = frozenset({
+    "title", "description", "default", "examples", "$defs", "definitions", "$schema", "$id",
+})  # fmt: skip
+_ENFORCED_FORMATS = frozenset({
+    "date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid",
+})  # fmt: skip
 """Values of `format` that llguidance knows. By the specification a format is an
 annotation, and any other, such as OpenAPI's `int64` and `password`, stays one.
 """
@@ -122,7 +106,11 @@ class Grammars:
 
         Raises GrammarError if it cannot be used.
         """
-        what, text = ("grammar", grammar) if grammar else ("JSON Schema", json_schema)
+        what = "JSON Schema"
+        text = json_schema
+        if grammar:
+            what = "grammar"
+            text = grammar
         if len(text) > MAX_CHARS:
             raise GrammarError(
                 f"The {what} has {len(text):,} characters.",
@@ -134,7 +122,7 @@ class Grammars:
             if grammar:
                 compiled = lark_to_grammar(gbnf_to_lark(grammar))
             else:
-                compiled = _compile_schema(json_schema)
+                compiled = schema_to_grammar(_checked_schema(json_schema))
             matcher = make_matcher(tokenizer, compiled)
             _check_state(matcher, what)
         return LlguidanceState(matcher)
@@ -154,13 +142,17 @@ class Grammars:
             usable[name] = self._inline_schema(schema)
         any_object = dict.fromkeys(schemas, _ANY_OBJECT)
         with _translate_errors(_TOOLS):
-            for rules in (usable, any_object):
-                compiled = lark_to_grammar(_write_calls(rules, before, after))
-                matcher = make_matcher(self._set_up(), compiled)
-                if not matcher.is_error():
-                    break
+            matcher = self._match_calls(usable, before, after)
+            if matcher.is_error():  # Together the schemas are too large.
+                matcher = self._match_calls(any_object, before, after)
             _check_state(matcher, _TOOLS)
         return LlguidanceState(matcher)
+
+    def _match_calls(
+        self, schemas: Mapping[str, str], before: str, after: str
+    ) -> llguidance.LLMatcher:
+        lark = _write_calls(schemas, before=before, after=after)
+        return make_matcher(self._set_up(), lark_to_grammar(lark))
 
     def _set_up(self) -> llguidance.LLTokenizer:
         if self._tokenizer is None:
@@ -186,14 +178,18 @@ _TOOLS = "grammar of the tools"
 _ANY_OBJECT = json.dumps({"type": "object", "x-guidance": _SCHEMA_OPTIONS})
 
 
-def _write_calls(rules: Mapping[str, str], before: str, after: str) -> str:
-    """In llguidance's Lark: a call of one of the tools whose schemas are `rules`.
+def _write_calls(schemas: Mapping[str, str], *, before: str, after: str) -> str:
+    """In llguidance's Lark: a call of one of the tools, between two texts.
 
-    Each schema is a rule of its own, so that its `$ref`s begin at its own root.
+    Each schema is a rule of its own, so that its `$ref`s begin at its own root. Example,
+    with one tool `get_time`:
+
+        start: "<call>" ("{\"name\": \"get_time\", \"arguments\": " arguments0) "}" "</call>"
+        arguments0: %json {"type": "object", …}
     """
     calls: list[str] = []
     lines: list[str] = []
-    for i, (name, schema) in enumerate(rules.items()):
+    for i, (name, schema) in enumerate(schemas.items()):
         quoted = json.dumps(name, ensure_ascii=False)
         head = json.dumps(f'{{"name": {quoted}, "arguments": ', ensure_ascii=False)
         calls.append(f"{head} arguments{i}")
@@ -237,13 +233,12 @@ def make_matcher(
     return llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
+# --- JSON Schemas
+
+
 def check_outlines(outlines: Iterable[str]) -> None:
     """Raise GrammarError if alternatives of `oneOf` overlap, by their outlines."""
     one_of.check_outlines(outlines, _SCHEMA_OPTIONS)
-
-
-def _compile_schema(text: str) -> str:
-    return schema_to_grammar(_checked_schema(text))
 
 
 def _checked_schema(text: str) -> str:
@@ -254,7 +249,8 @@ def _checked_schema(text: str) -> str:
     schema = _read_schema(text)
     complete = json.dumps(schema)
     outlines = _outline_alternatives(schema)
-    has_long_outlines = sum(map(len, outlines)) > _MAX_OUTLINE_CHARS
+    n_chars = sum(len(outline) for outline in outlines)
+    has_long_outlines = n_chars > _MAX_OUTLINE_CHARS
     if not has_long_outlines:
         check_outlines(outlines)
     if has_long_outlines or _has_merged_parts(schema):
@@ -287,19 +283,12 @@ def _check_in_child(schema: str, *, compares_alternatives: bool) -> None:
     outlines: list[str] = []
     if compares_alternatives:
         outlines = _outline_alternatives(json.loads(schema))
+    module = "localspec.spec.constraints.schema_check"
     parent = str(child_process.parent_pid_for_child())
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "localspec.spec.constraints.schema_check",
-        parent,
-    ]
-    process = child_process.start(command)
+    process = child_process.start([sys.executable, "-P", "-m", module, parent])
+    request = json.dumps([schema, *outlines]).encode()
     try:
-        process.communicate(
-            json.dumps([schema, *outlines]).encode(), timeout=_CHECK_SECONDS
-        )
+        process.communicate(request, timeout=_CHECK_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
@@ -307,6 +296,9 @@ def _check_in_child(schema: str, *, compares_alternatives: bool) -> None:
         raise one_of.overlap_error()
     if process.returncode:
         raise _cost_error()
+
+
+# --- Errors of llguidance
 
 
 @contextmanager
@@ -331,6 +323,9 @@ def _check_state(matcher: llguidance.LLMatcher, what: str = "grammar") -> None:
         raise _refusal(what, matcher.get_error())
 
 
+# --- Schemas as llguidance reads them
+
+
 def _read_schema(text: str) -> Any:
     schema = json.loads(text)
     if schema is True:
@@ -338,22 +333,24 @@ def _read_schema(text: str) -> Any:
     if not isinstance(schema, dict):
         raise GrammarError(f"{text[:40]} is not a JSON Schema that a text satisfies.")
     schema = _change_schemas(schema, _drop_always_true)
-    # llguidance merges the parts of `allOf`: closed, they would exclude each other's
-    # properties.
-    return schema if '"allOf"' in text else _change_schemas(schema, _close_object)
+    if '"allOf"' in text:
+        # llguidance merges the parts: closed, they would exclude each other's properties.
+        return schema
+    return _change_schemas(schema, _close_object)
 
 
 def _has_merged_parts(schema: Any) -> bool:
     """Whether llguidance's time and memory may be exponential in the schema's size."""
     if isinstance(schema, list):
-        return any(map(_has_merged_parts, schema))
+        return any(_has_merged_parts(part) for part in schema)
     if not isinstance(schema, dict):
         return False
     keywords = schema.keys() - _ANNOTATIONS
-    is_combined = len(keywords) > 1 and not keywords.isdisjoint(_COMBINED_KEYWORDS)
-    if is_combined or not keywords.isdisjoint(_MERGING_KEYWORDS):
+    if keywords & _MERGING_KEYWORDS:
         return True
-    return any(map(_has_merged_parts, schema.values()))
+    if keywords & _COMBINED_KEYWORDS and len(keywords) > 1:
+        return True
+    return any(_has_merged_parts(part) for part in schema.values())
 
 
 def _change_schemas(
@@ -364,14 +361,17 @@ def _change_schemas(
         return [_change_schemas(part, change) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    changed = dict(schema)
+    changed: dict[str, Any] = {}
     for key, value in schema.items():
         if key in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+            by_name = value.items()
             changed[key] = {
-                name: _change_schemas(part, change) for name, part in value.items()
+                name: _change_schemas(part, change) for name, part in by_name
             }
         elif key in _INNER_SCHEMAS:
             changed[key] = _change_schemas(value, change)
+        else:
+            changed[key] = value
     return change(changed)
 
 
@@ -393,11 +393,11 @@ def _drop_always_true(schema: dict[str, Any]) -> dict[str, Any]:
     """Leave out what allows and forbids nothing."""
     kept: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in _HINTS or value in _ALWAYS_TRUE.get(key, ()):
-            continue
-        if key == "format" and not _is_enforced_format(value):
-            continue
-        kept[key] = value
+        is_hint = key in _HINTS
+        is_always_true = value in _ALWAYS_TRUE.get(key, ())
+        is_unknown_format = key == "format" and not _is_enforced_format(value)
+        if not (is_hint or is_always_true or is_unknown_format):
+            kept[key] = value
     return kept
 
 
@@ -419,6 +419,9 @@ def _close_object(schema: dict[str, Any]) -> dict[str, Any]:
     return {"additionalProperties": False} | schema
 
 
+# --- The vocabulary, and the state of a text
+
+
 def _make_tokenizer(vocabulary: Vocabulary) -> llguidance.LLTokenizer:
     import llguidance  # noqa: PLC0415  optional
 
@@ -437,30 +440,35 @@ class _TokenizerInterface:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        pieces = [vocabulary.text_piece(token) for token in range(vocabulary.n_tokens)]
-        self.special_token_ids = [
-            token for token, piece in enumerate(pieces) if not piece
-        ]
         self.eos_token_id = vocabulary.eos
-        self._ids = {piece: token for token, piece in enumerate(pieces) if piece}
-        self._max_length = max(map(len, pieces), default=0)
-        self.tokens = [
-            piece or _SPECIAL + vocabulary.token_text(token)
-            for token, piece in enumerate(pieces)
-        ]
+        self.tokens: list[bytes] = []
+        self.special_token_ids: list[int] = []
+        self._ids: dict[bytes, int] = {}
+        for token in range(vocabulary.n_tokens):
+            piece = vocabulary.text_piece(token)
+            if piece:
+                self._ids[piece] = token
+                self.tokens.append(piece)
+            else:
+                self.special_token_ids.append(token)
+                self.tokens.append(_SPECIAL + vocabulary.token_text(token))
+        self._max_length = max(map(len, self._ids), default=0)
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Tokens of a text that is forced; each call is for the rest of it."""
-        data = text.encode() if isinstance(text, str) else bytes(text)
-        data = data[:_MAX_FORCED_BYTES]
+        if isinstance(text, str):
+            text = text.encode()
+        data = text[:_MAX_FORCED_BYTES]
         whole_characters = data.decode("utf-8", "ignore").encode()
         tokens = self._vocabulary.tokenize_plain(whole_characters)
-        if data.startswith(b"".join(self.tokens[token] for token in tokens)):
+        tokenized = b"".join(self.tokens[token] for token in tokens)
+        if data.startswith(tokenized):
             return tokens
         # This tokenizer puts a space in front of a text.
         return self._longest_matches(data)
 
     def _longest_matches(self, data: bytes) -> list[int]:
+        """The longest token at each place: of `ab`, `a`, `b` and `c`, `abc` is `ab`, `c`."""
         tokens: list[int] = []
         while data:
             lengths = range(min(len(data), self._max_length), 0, -1)
@@ -480,17 +488,20 @@ class LlguidanceState:
         self._mask: NDArray[np.bool_] | None = None
 
     def allows(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
-        # Behind a complete text a token that is tested alone is refused, also the end.
+        # After a complete text llguidance refuses to test a token alone, even the end.
         is_tested_alone = len(tokens) <= _MAX_LAZY and not self._matcher.is_stopped()
         if self._mask is None and is_tested_alone:
-            with _translate_errors("grammar"):
-                counts = [
-                    self._matcher.validate_tokens([token]) for token in tokens.tolist()
-                ]
-                _check_state(self._matcher)
-            return np.array(counts, bool)
+            return self._test_each(tokens.tolist())
         allowed: NDArray[np.bool_] = self._computed_mask()[tokens]
         return allowed
+
+    def _test_each(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        counts: list[int] = []
+        with _translate_errors("grammar"):
+            for token in tokens:
+                counts.append(self._matcher.validate_tokens([token]))
+            _check_state(self._matcher)
+        return np.array(counts, bool)
 
     def allowed_tokens(self) -> NDArray[np.int64]:
         return self._computed_mask().nonzero()[0]

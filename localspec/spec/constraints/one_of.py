@@ -4,7 +4,13 @@ llguidance compiles `oneOf` as `anyOf`, which is the same if no value satisfies 
 alternatives. It can tell that they differ in type or in a required property, but it
 follows no `$ref` for that. So it gets an outline of each alternative: a schema without
 references that all values of the alternative satisfy. If the outlines exclude each
-other, the alternatives do.
+other, the alternatives do. Example: with the alternative {"$ref": "#/$defs/Cat"} and
+
+    Cat: {"type": "object", "title": "A cat", "required": ["kind"],
+          "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}}
+
+the outline is {"type": "object", "required": ["kind"], "properties": {"kind": {"const":
+"cat"}}}. It excludes that of a Dog by the constant.
 
 Outlines repeat what references name. A schema of 5 KB can have 100 alternatives, each
 an object of 8 properties that are objects of 8 properties, which all name one list of
@@ -40,13 +46,15 @@ _OUTLINED = ("type", "const", "enum", "required")  # What tells alternatives apa
 def outline_alternatives(one_ofs: list[list[Any]], root: Any) -> list[str]:
     """The outline of each `oneOf` of the schema `root`, as a JSON Schema.
 
-    Equal ones are outlined once. A `oneOf` of constants that differ needs none. Raises BudgetExceededError if the
-    outlines are too long, and GrammarError for a `oneOf` with too many alternatives.
+    Equal ones are outlined once. A `oneOf` of constants that differ needs none. Raises
+    BudgetExceededError if the outlines are too long, and GrammarError for a `oneOf` with
+    too many alternatives.
     """
     writer = _OutlineWriter(root, WorkBudget(_MAX_CHARS))
     different = {json.dumps(one_of): one_of for one_of in one_ofs}
     outlines: list[str] = []
     for one_of in different.values():
+        # The alternative `false` allows no value, so it overlaps with none.
         alternatives = [part for part in one_of if part is not False]
         if len(alternatives) > _MAX_ALTERNATIVES:
             raise overlap_error()
@@ -63,6 +71,7 @@ def check_outlines(outlines: Iterable[str], options: Mapping[str, Any]) -> None:
     """
     import llguidance  # noqa: PLC0415  optional
 
+    # Then llguidance refuses a `oneOf` whose alternatives it cannot tell apart.
     strict = {**options, "coerce_one_of": False}
     for outline in outlines:
         grammar = llguidance.LLMatcher.grammar_from_json_schema(
@@ -82,14 +91,16 @@ def overlap_error() -> GrammarError:
 class _OutlineWriter:
     """Writes outlines of parts of one schema.
 
-    It spends an outline's length from its budget before it repeats a part.
+    The length of what it writes is spent from the budget first.
     """
 
     def __init__(self, root: Any, budget: WorkBudget) -> None:
         self._references = SchemaReferences(root)
         self._budget = budget
         self._n_chars: dict[int, int] = {}
-        """By a part's id: the length of what it adds to an outline."""
+        """By a part's id: the length of what it adds to an outline, as a part that many
+        references name is written many times.
+        """
 
     def write(self, schema: Any, depth: int = 0) -> dict[str, Any]:
         """Raises BudgetExceededError."""
