@@ -473,9 +473,9 @@ class ChatSession:
             engine,
             self.conversation,
             RequestOptions(self.settings, self.loaded, probabilities),
-            choose_policy,
-            lambda: self._stop_requested,
-            self.stats,
+            choose_policy=choose_policy,
+            is_stopped=lambda: self._stop_requested,
+            stats=self.stats,
         )
         try:
             for delta in generator.stream():

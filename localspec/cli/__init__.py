@@ -146,7 +146,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     _prepare_streams()
     if not os.environ.get("LOCALSPEC_DEBUG"):
         threading.excepthook = _print_thread_error
-    argv = list(sys.argv[1:] if arguments is None else arguments)
+    argv = sys.argv[1:]
+    if arguments is not None:
+        argv = list(arguments)
     try:
         code = localspec.main(argv, "localspec", standalone_mode=False, obj=argv) or 0
         sys.stdout.flush()

@@ -170,7 +170,9 @@ def _load_subject(
         if is_draft_open:
             default_draft = draft_heads.describe_found_head("mtp", "")
             subject = subject.add_own_head()
-    return subject, "" if request.pair else default_draft
+    if request.pair:  # The reference names the draft: it is no default.
+        default_draft = ""
+    return subject, default_draft
 
 
 def _find_default_draft(request: ModelRequest) -> tuple[ModelRequest, str]:

@@ -80,8 +80,11 @@ def history_command() -> None:
 @global_options.JSON
 def list_(most: int | None, as_json: bool) -> None:
     """List the chats, most recently used first."""
+    limit = -1  # SQLite's word for all.
+    if most is not None:
+        limit = most
     with open_history() as history:
-        chats = history.list_chats(-1 if most is None else most)
+        chats = history.list_chats(limit)
     if as_json:
         echo_json({"chats": [export.list_entry_json(chat) for chat in chats]})
         return

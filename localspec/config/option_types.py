@@ -64,8 +64,10 @@ class ValueType(Struct, frozen=True):
         late_words = self.late_words()
         if word in late_words:
             return late_words[word]
+        if not self.is_text:
+            text = word
         try:
-            return self.check(self.read(text if self.is_text else word))
+            return self.check(self.read(text))
         except (OverflowError, RecursionError, OSError) as error:
             raise ValueError from error
 
@@ -192,7 +194,12 @@ def choice(
         raise ValueError
 
     return ValueType(
-        ", ".join(values), read, check, values, synonyms, late_words=late_words
+        hint=", ".join(values),
+        read=read,
+        check=check,
+        words=values,
+        synonyms=synonyms,
+        late_words=late_words,
     )
 
 

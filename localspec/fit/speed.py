@@ -493,12 +493,15 @@ def estimate_speed(
     draft_reads = None
     known = [*speeds.items()]
     if draft is not None and draft_placement is not None:
+        target_of_head = None
+        if draft.head_kind:
+            target_of_head = target
         draft_reads = count_reads(
             draft,
             load.draft_settings,
             draft_placement,
             context=use.context,
-            target=target if draft.head_kind else None,
+            target=target_of_head,
         )
         known += find_speeds(draft_reads, hardware).items()
     for name, speed in known:

@@ -93,7 +93,9 @@ class PairSuggestion(Struct, frozen=True):
         """
         if self.plan is None:
             return self.reasons
-        about = "about " if self.plan.memory.is_coarse else ""
+        about = ""
+        if self.plan.memory.is_coarse:
+            about = "about "
         return (_memory_reason(self.plan, about=about), *self.reasons[1:])
 
     @property
@@ -641,6 +643,9 @@ def _rank(
     plan = suggestion.plan
     rate = _tokens_per_second(suggestion, machine)
     is_slow = rate < _COMFORTABLE_TOKENS_PER_SECOND
+    merit = _effective_size(pair.target)
+    if is_slow:
+        merit = rate
     is_full = False
     is_short = False
     is_reduced = False
@@ -660,14 +665,17 @@ def _rank(
         tier=TIERS.index(pair.target.tier),
         is_short=is_short,
         is_reduced=is_reduced and not is_slow,
-        merit=-rate if is_slow else -_effective_size(pair.target),
+        merit=-merit,
         bytes=-suggestion.bytes,
     )
 
 
 def _effective_size(model: CatalogModel) -> float:
     """Parameters of a dense model, without quantisation, that is about as good."""
-    total = model.parameters or (_model_size(model) or 0) * 8 / _BITS_PER_PARAMETER
+    total: float | None = model.parameters
+    if not total:
+        size = _model_size(model) or 0
+        total = size * 8 / _BITS_PER_PARAMETER
     active = model.active or total
     log_size = (1 - _ACTIVE_WEIGHT) * math.log(total or 1)
     log_size += _ACTIVE_WEIGHT * math.log(active or 1)

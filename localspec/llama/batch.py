@@ -43,12 +43,17 @@ class LlamaBatch:
         self._last_outputs = (0, 0)
         self._position_pointer = self._positions.ctypes.data_as(_INTS)
         self._token_pointer = self._tokens.ctypes.data_as(_INTS)
-        state_pointer = self._states.ctypes.data_as(_FLOATS)
+        token_pointer = None
+        if tokens:
+            token_pointer = self._token_pointer
+        state_pointer = None
+        if width:
+            state_pointer = self._states.ctypes.data_as(_FLOATS)
         flag_pointer = self._output_flags.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self.struct = C.llama_batch(
             n_tokens=0,
-            token=self._token_pointer if tokens else None,
-            embd=state_pointer if width else None,
+            token=token_pointer,
+            embd=state_pointer,
             pos=self._position_pointer,
             n_seq_id=self._counts.ctypes.data_as(_INTS),
             seq_id=ctypes.cast(self._sequences, ctypes.POINTER(_INTS)),

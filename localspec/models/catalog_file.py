@@ -339,7 +339,9 @@ def _is_hide_entry(entry: dict[str, Any]) -> bool:
 
 def _quote(text: str) -> str:
     shown = sanitize(text, multiline=False)
-    return repr(shown if len(shown) <= 60 else shown[:59] + "…")
+    if len(shown) > 60:
+        shown = shown[:59] + "…"
+    return repr(shown)
 
 
 # --- short forms of values
@@ -378,7 +380,9 @@ def _expand_size(file: Any) -> Any:
     """`8.7 GiB` or `9341763232` in place of a table."""
     if not isinstance(file, str):
         return file
-    return {"bytes" if file.isdecimal() else "about": file}
+    if file.isdecimal():
+        return {"bytes": file}
+    return {"about": file}
 
 
 def _expand_file(file: Any) -> Any:
@@ -392,10 +396,15 @@ def _expand_file(file: Any) -> Any:
 
 def _expand_count(value: Any) -> Any:
     """8190000000 of `8.19B`."""
-    count = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return value
+    count = _COUNT.fullmatch(value)
     if count is None:
         return value
-    return round(float(count[1]) * (10**9 if count[2] == "B" else 10**6))
+    unit = 10**6
+    if count[2] == "B":
+        unit = 10**9
+    return round(float(count[1]) * unit)
 
 
 def _expand_rounded_size(value: Any) -> Any:

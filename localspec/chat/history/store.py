@@ -202,7 +202,8 @@ class ChatHistory:
 
         def work(db: sqlite3.Connection) -> None:
             chat = _resolve_chat_id(db, location)
-            _append_to_answer(db, chat, turn, events, schema.advance_clock(db))
+            clock = schema.advance_clock(db)
+            _append_to_answer(db, chat, turn, events=events, clock=clock)
 
         self._database.run_write(work)
 

@@ -87,6 +87,6 @@ def _decode_gpt2(texts: Sequence[bytes]) -> list[bytes]:
     decoded = joined.translate(_GPT2_BYTES).split(_SEPARATOR)
     pieces: list[bytes] = []
     for text, raw in zip(decoded, texts, strict=True):
-        largest = max(text, default="")
-        pieces.append(text.encode("latin-1") if largest <= "\xff" else raw)
+        is_of_bytes = max(text, default="") <= "\xff"
+        pieces.append(text.encode("latin-1") if is_of_bytes else raw)
     return pieces

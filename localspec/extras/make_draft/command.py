@@ -61,8 +61,7 @@ def command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Copy MODEL to a smaller file that drafts: some of its layers, or a trimmed
-    vocabulary.
+    """Copy MODEL to a smaller file that drafts: some layers, or a trimmed vocabulary.
 
     With --keep it drafts for MODEL itself (early exit). Without training for that
     (LayerSkip) such a draft is rarely worth its time. With --vocab it drafts for every

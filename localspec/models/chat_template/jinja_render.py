@@ -560,7 +560,9 @@ class _LimitedEnvironment(ImmutableSandboxedEnvironment):
 
     def _count_passes(self, items: Iterable[Any] | None) -> Iterator[Any]:
         """The items of a loop; none of None, as which absent tools are given."""
-        for item in () if items is None else items:
+        if items is None:
+            return
+        for item in items:
             self._count_steps(1)
             yield item
 

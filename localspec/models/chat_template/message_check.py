@@ -139,15 +139,16 @@ def make_marked_chat(shape: Shape) -> Chat:
         if message.answers is not None:
             distance, k = message.answers
             call_id = _call_id(i - distance, k)
-        chat.append(
-            ChatMessage(
-                message.role,
-                _mark(i) if message.has_text else "",
-                tool_calls=tuple(calls),
-                tool_call_id=call_id,
-                reasoning="Hm." if message.has_reasoning else "",
-            )
+        text = _mark(i) if message.has_text else ""
+        reasoning = "Hm." if message.has_reasoning else ""
+        marked = ChatMessage(
+            message.role,
+            text,
+            tool_calls=tuple(calls),
+            tool_call_id=call_id,
+            reasoning=reasoning,
         )
+        chat.append(marked)
     return tuple(chat)
 
 

@@ -382,8 +382,10 @@ def _parse_repo(repo: str, info: Any) -> RepoInfo:
             continue
         if reference.is_safe_path(file.rfilename):
             files.append(RepoFile(file.rfilename, file.size, file.digest))
+    if reference.is_repo_id(listed.id):
+        repo = listed.id
     return RepoInfo(
-        repo=listed.id if reference.is_repo_id(listed.id) else repo,
+        repo=repo,
         revision=listed.sha,
         files=tuple(files),
         licence=_find_licence(listed.card or {}),

@@ -499,9 +499,8 @@ def _describe_ollama_layer(
     if layer.media_type != _OLLAMA_MODEL_TYPE or digest is None:
         return None
     blobs = folder / "blobs"
-    model = describe_file(
-        blobs / f"sha256-{digest[1]}", record, "ollama", folder, blobs
-    )
+    blob = blobs / f"sha256-{digest[1]}"
+    model = describe_file(blob, record, "ollama", folder, blobs)
     if model is None or model.size != layer.size:
         return None
     return model

@@ -70,7 +70,10 @@ class SpeculationController:
         self._costs = costs
         self._stats = pair_stats
         self._gain = ExpectedGain(costs, pair_stats)
-        pair_stats.start_answer(costs.plain_ms if costs.is_measured else 0.0)
+        plain_ms = 0.0
+        if costs.is_measured:
+            plain_ms = costs.plain_ms
+        pair_stats.start_answer(plain_ms)
         costs.start_answer()
         self._regret = RegretBudget()
         self._lookup_draft = Draft()

@@ -59,18 +59,30 @@ class PassCosts:
         before it is captured (2).
         """
         self.is_measured = measured is not None
-        t1 = measured.t1_ms if measured else 1.0
-        curve = measured.curve if measured else {}
-        known = {int(w): v * t1 for w, v in curve.items() if 0 < int(w) <= MAX_WIDTH}
-        self._ms_by_width = {1: t1} | known
-        c = measured.c if measured else None
+        t1 = 1.0
+        curve: Mapping[str, float] = {}
+        c = None
+        if measured is not None:
+            t1 = measured.t1_ms
+            curve = measured.curve
+            c = measured.c
+        self._ms_by_width = {1: t1}
+        for width, in_passes in curve.items():
+            if 0 < int(width) <= MAX_WIDTH:
+                self._ms_by_width[int(width)] = in_passes * t1
         self.is_draft_measured = c is not None
+        if c is None:
+            c = _DEFAULT_C
         self.drafts_blocks = drafts_blocks
-        self.first_draft_ms = t1 * (_DEFAULT_C if c is None else c)
+        self.first_draft_ms = t1 * c
         """The first draft pass of a round, which also catches up with the text."""
-        # After the first.
-        self.draft_ms = 0.0 if drafts_blocks else self.first_draft_ms
-        self.catch_up_share = _GPU_CATCH_UP_SHARE if drafts_on_gpu else _CATCH_UP_SHARE
+        self.draft_ms = self.first_draft_ms
+        """One after the first; a block needs none."""
+        if drafts_blocks:
+            self.draft_ms = 0.0
+        self.catch_up_share = _CATCH_UP_SHARE
+        if drafts_on_gpu:
+            self.catch_up_share = _GPU_CATCH_UP_SHARE
         self._rounds_since_plain = 0
         self._plain_interval = _MIN_PLAIN_INTERVAL
         self._settling = settling

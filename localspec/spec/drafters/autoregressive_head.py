@@ -160,7 +160,11 @@ class HeadDrafter:
             return runner.next_logits(token), None
 
         return self._sampler.sample_draft(
-            tokens, limit, stop_policy, next_logits, since
+            tokens,
+            limit,
+            stop_policy=stop_policy,
+            next_logits=next_logits,
+            since=since,
         )
 
 

@@ -140,7 +140,11 @@ class BlockDrafter:
 
         next_logits: NextLogits = next_of_lattice if k else next_row
         return self._sampler.sample_draft(
-            tokens, limit, stop_policy, next_logits, since
+            tokens,
+            limit,
+            stop_policy=stop_policy,
+            next_logits=next_logits,
+            since=since,
         )
 
 

@@ -66,7 +66,11 @@ class ModelDrafter:
             return draft_cache.decode([token], 1)[0], None
 
         return self._sampler.sample_draft(
-            tokens, limit, stop_policy, next_logits, since
+            tokens,
+            limit,
+            stop_policy=stop_policy,
+            next_logits=next_logits,
+            since=since,
         )
 
 

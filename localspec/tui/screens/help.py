@@ -103,9 +103,12 @@ class HelpScreen(ModalScreen[None]):
         self.query_one(Static).update(self._help_text())
 
     def _help_text(self) -> Content:
-        is_wide = self.size.width >= 90
-        key_width = 26 if is_wide else 16
-        key_lines = self._key_lines(key_width, max_keys=4 if is_wide else 1)
+        key_width = 16
+        max_keys = 1  # Of one action.
+        if self.size.width >= 90:
+            key_width = 26
+            max_keys = 4
+        key_lines = self._key_lines(key_width, max_keys=max_keys)
         command_lines = _command_lines(key_width)
         parts = [*key_lines, *command_lines]
         if self._first == "commands":

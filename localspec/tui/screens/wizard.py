@@ -364,7 +364,11 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
         def work() -> None:
             counted = self._services.count_memory(
-                candidate, shapes, profile, use_case, dials
+                candidate,
+                shapes,
+                machine_profile=profile,
+                use_case=use_case,
+                what_if=dials,
             )
             self.call_later(self._memory_counted, counted, use_case, dials)
 

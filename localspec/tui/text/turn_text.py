@@ -201,8 +201,9 @@ class TurnText:
 
     def set_note(self, text: str) -> None:
         """A muted line below the answer; an empty one hides it."""
-        note = sanitize(text, multiline=False)
-        self._note_block.set_text(f"\n{note}" if text else "")
+        if text:
+            text = f"\n{sanitize(text, multiline=False)}"
+        self._note_block.set_text(text)
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
         """Adds probabilities that were computed after the answer."""
@@ -245,11 +246,15 @@ class TurnText:
 
     def _update_thinking(self) -> None:
         thinking = self._thinking_text.strip()
-        glyph = "▾" if self._thinking_unfolded else "▸"
+        if not thinking:
+            self._thinking_block.set_text("")
+            return
         label = "thinking" if self._in_thinking else "thought"
-        head = f"{glyph} {label}, {count(len(thinking.split()), 'word')}\n"
-        shown = f"{head}{thinking}\n" if self._thinking_unfolded else head
-        self._thinking_block.set_text(shown if thinking else "")
+        title = f"{label}, {count(len(thinking.split()), 'word')}"
+        shown = f"▸ {title}\n"
+        if self._thinking_unfolded:
+            shown = f"▾ {title}\n{thinking}\n"
+        self._thinking_block.set_text(shown)
 
     def height(self, width: int) -> int:
         return self._stack.height(width)

@@ -149,8 +149,10 @@ class TextView(FollowingView, can_focus=False):
             unwrapped = blocks.find_unwrapped(top, top + n_rows)
             if not unwrapped:
                 return top
-            is_below_window = position is None or position.row > 0
-            blocks.wrap(unwrapped[-1 if is_below_window else 0])
+            nearest = unwrapped[0]
+            if position is None or position.row > 0:  # It is below the window's top.
+                nearest = unwrapped[-1]
+            blocks.wrap(nearest)
 
     def _first_line(self, position: ReadingPosition) -> int:
         """The line at the top of a window that shows the position."""
@@ -167,23 +169,20 @@ class TextView(FollowingView, can_focus=False):
         if tops is old_tops or len(tops) != len(old_tops):
             return
 
-        def moved(offset: Offset) -> Offset:
+        def moved(offset: Offset | None) -> Offset | None:
+            if offset is None:
+                return None
             block = max(0, bisect_right(old_tops, offset.y) - 1)
             return Offset(offset.x, offset.y + tops[block] - old_tops[block])
 
         selecting = self.screen._select_state
         if selecting is not None and selecting.start.content_widget is self:
-            offset = selecting.start.content_offset
-            if offset is not None:
-                start = selecting.start._replace(content_offset=moved(offset))
-                self.screen._select_state = selecting._replace(start=start)
+            offset = moved(selecting.start.content_offset)
+            start = selecting.start._replace(content_offset=offset)
+            self.screen._select_state = selecting._replace(start=start)
         selection = self.text_selection
         if selection is not None:
-            start_offset, end_offset = selection
-            shown = Selection(
-                moved(start_offset) if start_offset is not None else None,
-                moved(end_offset) if end_offset is not None else None,
-            )
+            shown = Selection(moved(selection.start), moved(selection.end))
             self.screen.selections = {**self.screen.selections, self: shown}
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -335,18 +334,20 @@ class TextView(FollowingView, can_focus=False):
         while row < min(end.row + 1, height):
             source = self._blocks.source_map(row)
             next_row = source.first_row + source.n_rows
-            parts.append(
-                source.cut(
-                    start if start.row >= source.first_row else None,
-                    end if end.row < next_row else None,
-                )
+            begins_here = start.row >= source.first_row
+            ends_here = end.row < next_row
+            text = source.cut(
+                start if begins_here else None, end if ends_here else None
             )
+            parts.append(text)
             row = max(next_row, row + 1)
         text = "\n".join(parts)
         line = self._blocks.line(start.row, self.text_styles)
         before = "".join(segment.text for segment in line)[: start.column]
-        # The selection may begin within a line.
-        return (text if before.strip() else dedent(text)), "\n"
+        is_within_line = bool(before.strip())
+        if not is_within_line:
+            text = dedent(text)
+        return text, "\n"
 
     def _drawn_place(self, offset: Offset) -> DrawnPlace:
         """The place in the blocks of a character of the view, without the margin."""

@@ -182,7 +182,10 @@ class Transcript(TextView, can_focus=False):
             if turn.turn_id == found.turn:
                 self.wrap_block(index)
                 line = self._find_line(turn, found.terms)
-                self.show_line(index, line, row=2 if line else 0)
+                row = 0  # Of the window, where the line is shown.
+                if line:
+                    row = 2
+                self.show_line(index, line, row=row)
                 return
 
     def _find_line(self, turn: TranscriptTurn, terms: Sequence[str]) -> int:

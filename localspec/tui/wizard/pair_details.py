@@ -66,8 +66,9 @@ def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
     text_width = width - _LABEL_WIDTH
     has_space = height >= _SPACED_HEIGHT
+    max_lines = 4 if has_space else 2
     draft_label = "This draft" if page.candidate.pair.draft else "This pair"
-    reasons = _reason_lines(page.candidate, text_width, max_lines=4 if has_space else 2)
+    reasons = _reason_lines(page.candidate, text_width, max_lines=max_lines)
     blocks = [
         list(_title_lines(page, width)),
         _add_label("Memory", _memory_lines(page, text_width, height)),
