@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 from localspec.protocol.wire import DRAFT_MAX, NEW_TIME_WEIGHT, MeasuredCosts
