@@ -118,7 +118,8 @@ def from_headers(target: Header, draft: Header | None) -> PairShapes:
 def resolve_shapes(request: ModelRequest, planner: PullPlanner | None) -> PairShapes:
     """From local files, else from the hub, else from the catalogue.
 
-    Without a planner the hub is not asked.  Raises NotFoundError if none has the model, and hub errors.
+    Without a planner the hub is not asked.  Raises NotFoundError if none has the model,
+    and hub errors.
     """
     target = _resolve_member(request.target, planner)
     draft = None

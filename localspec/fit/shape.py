@@ -35,12 +35,8 @@ _TABLES = (
 )
 """llama.cpp keeps them on the CPU; a pass reads one row per token."""
 _FIRST_LAYER_TENSORS = ("per_layer_model_proj.weight", "per_layer_proj_norm.weight")
-# Of images and sounds: on the CPU, and not read for text.
-_ENCODER_TENSORS = (
-    "v.",
-    "mm.",
-    "a.",
-)
+_ENCODER_TENSORS = ("v.", "mm.", "a.")
+"""Those of images and sounds are on the CPU too, and are not read for text."""
 _ON_CPU = (*_TABLES, *_ENCODER_TENSORS)
 _X86_TYPES = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")
 _REPACKED_TYPES = {
@@ -102,7 +98,8 @@ class ModelShape(Struct, frozen=True, dict=True):
     n_expert: int = 0
     n_expert_used: int = 0
     mla_result: int = 0
-    """Of compressed keys and values (MLA): results of attention, compressed and full.
+    """Floats of attention's results with compressed keys and values (MLA): both the
+    compressed ones and the full ones.
     """
     n_shared_kv: int = 0  # Last layers, which read the KV cache of earlier ones.
     n_embd_per_layer: int = 0  # Width of embeddings for each layer (Gemma E).

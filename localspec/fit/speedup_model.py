@@ -86,7 +86,8 @@ NEVER_PAYS = 1.01  # A break-even rate that no draft reaches.
 def break_even_rate(measured: MeasuredCosts) -> float | None:
     """The acceptance rate from which drafting pays, to a hundredth.
 
-    NEVER_PAYS if none is enough, None if the costs are unknown.  Without a draft model, that of prompt lookup, whose drafts take no time.
+    NEVER_PAYS if none is enough, None if the costs are unknown.  Without a draft model it
+    is that of prompt lookup, whose drafts take no time.
     """
     curve = {int(width): v for width, v in measured.curve.items() if width.isdecimal()}
     if len(curve) < 2:
@@ -98,4 +99,6 @@ def break_even_rate(measured: MeasuredCosts) -> float | None:
         return best_draft_length(costs, probs).speedup > 1
 
     percent = bisect_left(range(101), True, key=pays)
-    return percent / 100 if percent <= 100 else NEVER_PAYS
+    if percent > 100:
+        return NEVER_PAYS
+    return percent / 100
