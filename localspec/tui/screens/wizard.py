@@ -364,11 +364,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
         def work() -> None:
             counted = self._services.count_memory(
-                candidate,
-                shapes,
-                machine_profile=profile,
-                use_case=use_case,
-                what_if=dials,
+                candidate, shapes, profile, use_case, dials
             )
             self.call_later(self._memory_counted, counted, use_case, dials)
 
