@@ -75,13 +75,17 @@ class DrafterFactory:
             self._cache = BranchCache(context, saves)
             if self._draft.kind == "model" and not context.needs_checkpoints:
                 branch_cache = self._cache
-        self._overlaps: list[OverlapSource] = []
-        for make_overlap in extras.load("DRAFT_OVERLAPS"):
-            overlap = make_overlap(
-                branch_cache, load.overlap, across_devices=pair.uses_two_devices
-            )
-            self._overlaps.append(overlap)
         self.set_costs(load.measured)
+        self._overlaps: list[OverlapSource] = []
+        try:
+            for make_overlap in extras.load("DRAFT_OVERLAPS"):
+                overlap = make_overlap(
+                    branch_cache, load.overlap, across_devices=pair.uses_two_devices
+                )
+                self._overlaps.append(overlap)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def caches(self) -> list[BranchCache]:

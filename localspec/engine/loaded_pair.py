@@ -196,9 +196,9 @@ class LoadedDraft:
         if self._scored is None:
             n_rows = draft_scoring.READ_WIDTH
             role = llama_params.draft_role(self._load, self._target.n_ctx, n_rows)
-            context = _load_draft_context(self.path, role, reader.read(self.path))
-            self._scored = PrefixCache(context)
-            self._scored_context = context
+            gguf = reader.read(self.path)
+            self._scored_context = _load_draft_context(self.path, role, gguf)
+            self._scored = PrefixCache(self._scored_context)
         return self._scored
 
     def prompt(self, request: GenerateCommand) -> list[int] | None:

@@ -118,10 +118,10 @@ class IndependentDecoder:
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
         self._memory = C.llama_get_memory(context.handle)
-        self._batch = C.llama_batch_init(context.n_batch, 0, 1)
         self._n_done = 0  # Tokens of the text in the memory.
         context.truncate(0)
         C.llama_memory_clear(self._memory, True)
+        self._batch = C.llama_batch_init(context.n_batch, 0, 1)
 
     def decode(
         self, text: list[int], padding: list[int], cancelled: Callable[[], bool]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from localspec.engine import draft_scoring
@@ -38,15 +39,24 @@ class Session:
     """Runs one command at a time on a loaded target and its draft."""
 
     def __init__(self, load: wire.LoadCommand) -> None:
+        """Raises LocalspecError, and then leaves nothing loaded."""
+        with ExitStack() as opened:
+            self._load(load, opened)
+            # What `close` closes, the last opened first.
+            self._opened = opened.pop_all()
+
+    def _load(self, load: wire.LoadCommand, opened: ExitStack) -> None:
         began = time.perf_counter()
         cpu_load = OtherCpuLoad(os.getpid(), os.getppid())
         cpu_load.start()
         self._stop_requested = False
         self._pair = LoadedPair(load, self._is_cancelled)
+        opened.callback(self._pair.close)
         self._target = self._pair.target
         self._draft = self._pair.draft
         self._preparer = AnswerPreparer(self._pair, self._is_cancelled)
         self._drafters = DrafterFactory(self._pair, load, self._is_cancelled)
+        opened.callback(self._drafters.close)
 
         if load.snapshot_bytes > 0 and self._target.model.n_swa > 0:
             self._target.saves_checkpoints = True
@@ -254,8 +264,7 @@ class Session:
         return self._stop_requested
 
     def close(self) -> None:
-        self._drafters.close()
-        self._pair.close()
+        self._opened.close()
         self._draft = None
 
 

@@ -228,8 +228,8 @@ def start_engine(
     inventory.verify_packaged(Path(load.target))
     store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
     engine = EngineClient(store, measurements.make_key(load))
-    on_worker(engine)
     try:
+        on_worker(engine)
         load = _with_measurements(load, engine.measured, store, plan, probe=probe)
         _load_pair(engine, load, plan)
         engine.add_notices(plan, request)

@@ -49,6 +49,13 @@ class LlamaModel:
         self.handle: Any = C.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise library.load_error(path)
+        try:
+            self._read_properties(with_mtp=with_mtp)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_properties(self, *, with_mtp: bool) -> None:
         self._buffers = LOG.buffers.by_device()
         self.vocabulary = LlamaVocab(
             C.llama_model_get_vocab(self.handle),
@@ -69,9 +76,9 @@ class LlamaModel:
         """Numbers in the position of a row without a token."""
         self.architecture = self._text_value("general.architecture")
         if self.vocabulary.kind == 0 and not self._text_value(tokenizer.TRIMMED_KEY):
-            self.close()
             raise ModelFileError(
-                f"{path.name} has no vocabulary.", "Use a file with the complete model."
+                f"{self.path.name} has no vocabulary.",
+                "Use a file with the complete model.",
             )
 
     def _text_value(self, key: str) -> str:
