@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from localspec.chat.conversation import Turn
 from localspec.models.chat_template.thinking_tags import (
@@ -159,6 +158,5 @@ def replay_turn(
     turn: Turn, thinking_markers: tuple[str, str] | None
 ) -> tuple[GeneratedAnswer, Sequence[AnswerDelta]]:
     """An answer that was generated earlier, and its deltas."""
-    question = replace(turn, answer="", finish_reason=None, events=())
-    answer = GeneratedAnswer(question, thinking_markers)
+    answer = GeneratedAnswer(turn.without_answer(), thinking_markers)
     return answer, [answer.add(event) for event in turn.events]

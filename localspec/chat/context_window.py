@@ -1,7 +1,11 @@
-"""What happens when a chat exceeds its context.
+"""Generating an answer, also in a chat that exceeds the context.
 
 Old turns are dropped or summarised, or the answer stops. This module has no user
 interface: its caller passes an `OverflowChooser` that picks the policy.
+
+Counting the tokens of a chat of 2,000 turns takes the engine seconds. So the whole chat
+is counted once at most, and the search for the turns that are still sent begins at the
+newest ones: its cost depends on the context, not on the length of the chat.
 """
 
 from __future__ import annotations
@@ -33,8 +37,8 @@ from localspec.protocol.wire import ChatMessage, CountCommand, GenerateCommand
 _MIN_ANSWER_TOKENS = 256
 """Tokens reserved for an answer, if the context has at least eight times as many."""
 _MAX_SUMMARY_TOKENS = 400
-# Upper bound of the tokens that the message around a summary adds.
 _SUMMARY_OVERHEAD_TOKENS = 64
+"""Upper bound of the tokens that the message around a summary adds."""
 _SUMMARY_PROMPT = (
     "Summarise our conversation so far in at most {words} words, for yourself: what was asked, "
     "what was found or decided, names, numbers, open questions. Write the summary only."
@@ -42,9 +46,10 @@ _SUMMARY_PROMPT = (
 
 
 def check_answer(engine: Engine, event: Event, is_stopped: Callable[[], bool]) -> None:
-    """To call after each event of an answer. Raises if the engine has exited.
+    """Handle what each event of an answer may mean: the engine has exited, or must stop.
 
-    Stops the engine again: the first stop may have come before the request.
+    If the answer is stopped, the engine is told at every event: the first time may have
+    been before the request.
     """
     if isinstance(event, EngineExit):
         raise exit_causes.exit_error(event)
@@ -65,8 +70,8 @@ def build_count(
 ) -> CountCommand:
     """Build the command that counts the prompt of the last turn.
 
-    `dropped` replaces the conversation's own dropped turns, to see the effect in
-    advance.
+    `dropped` replaces the conversation's own dropped turns, to see in advance how many
+    tokens that leaves.
     """
     messages = conversation.messages(dropped)
     if options.loaded.has_chat_template:
@@ -91,10 +96,25 @@ class ContextOverflow(Struct, frozen=True):
 
 
 OverflowChooser = Callable[[ContextOverflow], OverflowPolicy]
-"""Picks a policy.
+"""Picks a policy. It runs on the answer's thread, so it may wait for the user."""
 
-May block for user input: it runs on the thread that generates the answer.
-"""
+
+def find_largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits; 0 if not even 1 does.
+
+    Smaller numbers must fit, too. Numbers are doubled until one does not fit, and the
+    last step is bisected: if 50 of 2,000 turns fit, then 1, 2, 4, 8, 16, 32 and 64 are
+    tried, and five between 32 and 64. None is much larger than the result, because
+    trying a number of turns takes as long as their tokens take to be counted.
+    """
+    n_fitting = 0
+    n = 1
+    while n <= most and fits(n):
+        n_fitting = n
+        n *= 2
+    # Now `n` does not fit, or is above `most`.
+    between = range(n_fitting + 1, min(n, most + 1))
+    return n_fitting + bisect_left(between, True, key=lambda n: not fits(n))
 
 
 class AnswerGenerator:
@@ -135,8 +155,11 @@ class AnswerGenerator:
 
         Raises PromptTooLongError if the question does not fit, and as `check_answer`.
         """
-        if not self._is_stopped() and not self._has_room():
-            yield from self._make_room_for_question()
+        overflow = None
+        if not self._is_stopped():
+            overflow = self._find_overflow()
+        if overflow is not None:
+            yield from self._make_room_for_question(overflow)
         if self._is_stopped():
             yield self._stats.add(GenerationFinished("cancelled"))
             return
@@ -146,7 +169,8 @@ class AnswerGenerator:
                 return
             has_room = False
             if not self._is_stopped():
-                has_room = yield from self._make_room(self._describe_overflow())
+                overflow = self._describe_overflow(self._count_tokens())
+                has_room = yield from self._make_room(overflow)
             if not has_room:
                 if self._is_stopped():
                     end = replace(end, reason="cancelled")
@@ -185,38 +209,45 @@ class AnswerGenerator:
             check_answer(self._engine, event, self._is_stopped)
         return end
 
-    def _dropped_count(self) -> int:
-        dropped = self._conversation.dropped
-        return dropped.turns if dropped.is_prefix_of(self._older) else 0
+    @property
+    def _n_dropped(self) -> int:
+        """Turns that an earlier overflow dropped."""
+        return self._conversation.dropped_before_last.turns
 
     def _count_tokens(self, dropped: DroppedTurns | None = None) -> int:
         command = build_count(self._conversation, self._options, dropped)
         return self._engine.count(command) + self._answer.totals.tokens
 
+    def _count_without(self, n_oldest: int) -> int:
+        """Tokens of the chat without its oldest turns, and without a summary of them."""
+        return self._count_tokens(DroppedTurns(n_oldest))
+
     def _count_without_earlier_turns(self) -> int:
         """Tokens that no policy can free."""
-        return self._count_tokens(DroppedTurns.from_turns(self._older))
+        return self._count_without(len(self._older))
 
-    def _has_room(self) -> bool:
-        """Whether the question can be sent unchanged.
+    def _find_overflow(self) -> ContextOverflow | None:
+        """None if the question can be sent unchanged.
 
-        Also True if nothing could be dropped: then the engine reports the overflow.
+        Also None if nothing could be dropped: then the engine reports the overflow.
         """
         can_drop = self._options.settings.overflow != "stop"
-        if not can_drop or len(self._older) == self._dropped_count():
-            return True
+        if not can_drop or len(self._older) == self._n_dropped:
+            return None
         try:
             used = self._count_tokens()
         except LocalspecError:
             # An engine that has exited reports it as an event of the answer.
-            return True
-        return used + self._answer_reserve <= self._n_ctx
+            return None
+        if used + self._answer_reserve <= self._n_ctx:
+            return None
+        return self._describe_overflow(used)
 
-    def _describe_overflow(self) -> ContextOverflow:
+    def _describe_overflow(self, used: int) -> ContextOverflow:
         overflow = ContextOverflow(
-            used=self._count_tokens(),
+            used=used,
             n_ctx=self._n_ctx,
-            droppable_turns=len(self._older) - self._dropped_count(),
+            droppable_turns=len(self._older) - self._n_dropped,
             mid_answer=bool(self._answer.rounds),
         )
         if self._options.loaded.has_chat_template:
@@ -224,9 +255,10 @@ class AnswerGenerator:
         # A summary needs a chat model.
         return replace(overflow, choices=("drop", "stop"))
 
-    def _make_room_for_question(self) -> Iterator[AnswerDelta]:
+    def _make_room_for_question(
+        self, overflow: ContextOverflow
+    ) -> Iterator[AnswerDelta]:
         """Raises PromptTooLongError if there is no room, unless the user stopped."""
-        overflow = self._describe_overflow()
         has_room = yield from self._make_room(overflow)
         if has_room or self._is_stopped():
             return
@@ -277,9 +309,8 @@ class AnswerGenerator:
         enough. `spare`: tokens to keep free besides. Returns None if the question and
         the answer alone are too long.
         """
-        older = self._older
-        first = self._dropped_count() + 1
-        if first > len(older):
+        most_kept = len(self._older) - self._n_dropped - 1
+        if most_kept < 0:
             return None
         shortest = self._count_without_earlier_turns() + spare
         limits = (
@@ -291,13 +322,12 @@ class AnswerGenerator:
         if limit is None:
             return None
 
-        def fits_without(n: int) -> bool:
-            tokens = self._count_tokens(DroppedTurns.from_turns(older[:n]))
+        def fits(n_kept: int) -> bool:
+            tokens = self._count_without(len(self._older) - n_kept)
             return tokens + spare <= limit
 
-        counts = range(first, len(older))
-        n_dropped = first + bisect_left(counts, True, key=fits_without)
-        return DroppedTurns.from_turns(older[:n_dropped])
+        n_dropped = len(self._older) - find_largest(most_kept, fits)
+        return DroppedTurns.from_turns(self._older[:n_dropped])
 
     def _summarise(
         self, dropped: DroppedTurns
@@ -309,7 +339,7 @@ class AnswerGenerator:
         messages, skipped = self._build_summary_messages(dropped)
         if not messages:
             return None
-        n_turns = dropped.turns - self._dropped_count() - skipped
+        n_turns = dropped.turns - self._n_dropped - skipped
         message = f"Summarising {units.count(n_turns, 'turn')} …"
         if skipped:
             message += f" ({units.count(skipped, 'older turn')} skipped: too long)"
@@ -336,29 +366,44 @@ class AnswerGenerator:
     def _build_summary_messages(
         self, dropped: DroppedTurns
     ) -> tuple[tuple[ChatMessage, ...], int]:
-        """Return the request for a summary.
+        """Return the request for a summary, and how many turns it leaves out.
 
-        Also returns how many of the oldest turns do not fit in it.
+        The oldest turns are left out if not all fit; no message is returned if not even
+        the newest turn does.
         """
         conversation = self._conversation
-        first = self._dropped_count()
+        first = self._n_dropped
         question = _SUMMARY_PROMPT.format(words=self._summary_limit // 2)
-        previous = conversation.dropped.summary if first else ""
-        start = first
-        while start < dropped.turns:
+        previous = conversation.dropped_before_last.summary
+
+        def build(start: int) -> tuple[ChatMessage, ...]:
             turns = self._older[start : dropped.turns]
-            messages = build_messages(
-                conversation.system, previous, turns, Turn(question)
-            )
+            return build_messages(conversation.system, previous, turns, Turn(question))
+
+        def fits(start: int) -> bool:
             command = CountCommand(
-                messages=messages,
+                messages=build(start),
                 template=self._options.loaded.template_override,
                 think=False,
             )
-            if self._engine.count(command) + self._summary_limit <= self._n_ctx:
-                return messages, start - first
+            return self._engine.count(command) + self._summary_limit <= self._n_ctx
+
+        # Each start leaves out a quarter of the turns that the start before it has.
+        starts: list[int] = []
+        start = first
+        while start < dropped.turns:
+            starts.append(start)
             start += max(1, (dropped.turns - start) // 4)
-        return (), start - first
+        # The latest start has the fewest turns. The first that does not fit has at most
+        # a third more than the one before it.
+        earliest = dropped.turns
+        for start in reversed(starts):
+            if not fits(start):
+                break
+            earliest = start
+        if earliest == dropped.turns:
+            return (), earliest - first
+        return build(earliest), earliest - first
 
 
 def _overflow_notice(

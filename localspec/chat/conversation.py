@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from localspec.errors import UsageError
 from localspec.models.chat_template.thinking_tags import strip_thinking
 from localspec.protocol.events import (
     Event,
@@ -75,6 +76,10 @@ class Turn(Struct, frozen=True):
                     return True
         return False
 
+    def without_answer(self) -> Turn:
+        """The question alone, with its files and its place in the chat."""
+        return replace(self, answer="", finish_reason=None, events=(), model="")
+
     def visible_answer(self, thinking_tags: tuple[str, str] | None) -> str:
         return strip_thinking(self.answer, thinking_tags, self.starts_in_thinking)
 
@@ -119,6 +124,14 @@ def _checksum(turns: Sequence[Turn]) -> int:
     return seal
 
 
+class _CheckedDropped(Struct, frozen=True):
+    """Whether a path that begins with `beginning` begins with the dropped turns."""
+
+    dropped: DroppedTurns
+    beginning: tuple[Turn, ...]
+    is_prefix: bool
+
+
 ConversationSnapshot = tuple[Mapping[int, Turn], tuple[Turn, ...]]
 """All turns by id, and the selected path."""
 
@@ -143,9 +156,27 @@ class Conversation:
         self._system = system
         self.system_since = 0
         """The last turn that was asked before the system prompt was set; 0: none."""
-        self._turns = {turn.id: turn for turn in turns}
+        self._set_turns(turns)
         self._path = self._path_to(head)
         self.dropped = DroppedTurns()
+        """What an overflow of the context left out; see `active_dropped`."""
+        self._checked_dropped = _CheckedDropped(self.dropped, (), is_prefix=True)
+
+    def copy(self) -> Conversation:
+        """The conversation as it is now, for a thread that reads it."""
+        other = Conversation(self.seed, self._system, self._turns.values(), self.head)
+        other.system_since = self.system_since
+        other.dropped = self.dropped
+        return other
+
+    def _set_turns(self, turns: Iterable[Turn]) -> None:
+        by_id = sorted(turns, key=lambda turn: turn.id)
+        self._turns = {turn.id: turn for turn in by_id}
+        """By id, in ascending order."""
+        self._children: dict[int | None, list[int]] = {}
+        """The ids of the turns after each turn; those of first turns after None."""
+        for turn in by_id:
+            self._children.setdefault(turn.parent, []).append(turn.id)
 
     @property
     def system(self) -> str:
@@ -155,7 +186,7 @@ class Conversation:
     def system(self, text: str) -> None:
         if text != self._system:
             self._system = text
-            self.system_since = max(self._turns, default=0)
+            self.system_since = self._last_id
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -170,7 +201,11 @@ class Conversation:
     @property
     def all_turns(self) -> tuple[Turn, ...]:
         """The turns of all branches, in the order in which they were asked."""
-        return tuple(self._turns[id_] for id_ in sorted(self._turns))
+        return tuple(self._turns.values())
+
+    @property
+    def _last_id(self) -> int:
+        return next(reversed(self._turns), 0)
 
     def turn(self, turn_id: int) -> Turn:
         """Raises KeyError."""
@@ -189,6 +224,11 @@ class Conversation:
     def undone_turns(self) -> tuple[Turn, ...]:
         """The turns after the head, which `undo` removed from the path, in order."""
         return self._children_of(self.head)
+
+    def require_turns(self) -> None:
+        """Raises UsageError if the path is empty."""
+        if not self._path:
+            raise UsageError("The chat is empty.", "Type a message.")
 
     def ask(self, question: str, attachments: Sequence[Attachment] = ()) -> Turn:
         return self._append(
@@ -209,29 +249,22 @@ class Conversation:
 
         Raises IndexError if there is no turn.
         """
-        last = self._path[-1]
-        return self._append(
-            Turn(last.question, attachments=last.attachments, parent=last.parent)
-        )
+        return self._append(self._path[-1].without_answer())
 
     def restart_answer(self) -> Turn:
         """Clear the last answer, which keeps its seed: the same text is generated again.
 
         Raises IndexError if there is no turn.
         """
-        return self._replace_last(
-            replace(self._path[-1], answer="", finish_reason=None, events=())
-        )
+        return self._replace_last(self._path[-1].without_answer())
 
     def set_model(self, model: str) -> Turn:
         return self._replace_last(replace(self._path[-1], model=model))
 
     def edit_turn(self, turn_id: int, question: str) -> Turn:
         """Ask another question in place of a turn, with its files, as a new branch."""
-        turn = self._turns[turn_id]
-        return self._append(
-            Turn(question, attachments=turn.attachments, parent=turn.parent)
-        )
+        turn = self._turns[turn_id].without_answer()
+        return self._append(replace(turn, question=question))
 
     def undo(self) -> Turn:
         """Remove the last turn from the path and return it.
@@ -254,7 +287,7 @@ class Conversation:
     def switch_branch(self, turn_id: int) -> None:
         """Select the path through this turn that was extended last."""
         family = {turn_id}
-        for turn in self.all_turns:  # a turn's parent has a smaller id
+        for turn in self.all_turns:  # A turn's parent has a smaller id.
             if turn.parent in family:
                 family.add(turn.id)
         self._path = self._path_to(max(family))
@@ -265,21 +298,18 @@ class Conversation:
 
     def restore(self, snapshot: ConversationSnapshot) -> None:
         turns, path = snapshot
-        self._turns = dict(turns)
+        self._set_turns(turns.values())
         self._path = path
 
     def _children_of(self, parent: int | None) -> tuple[Turn, ...]:
-        return tuple(turn for turn in self.all_turns if turn.parent == parent)
+        return tuple(self._turns[id_] for id_ in self._children.get(parent, ()))
 
     def _append(self, turn: Turn) -> Turn:
         """Make it the head, with a new id and attempt number."""
         attempts = [sibling.attempt for sibling in self._children_of(turn.parent)]
-        new = replace(
-            turn,
-            id=max(self._turns, default=0) + 1,
-            attempt=max(attempts, default=-1) + 1,
-        )
+        new = replace(turn, id=self._last_id + 1, attempt=max(attempts, default=-1) + 1)
         self._turns[new.id] = new
+        self._children.setdefault(new.parent, []).append(new.id)
         self._path = self._path_to(new.id)
         return new
 
@@ -307,32 +337,55 @@ class Conversation:
         digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
+    @property
+    def active_dropped(self) -> DroppedTurns:
+        """The dropped turns if the path begins with them, else none.
+
+        The status bar asks at each frame, and a chat may have thousands of turns. So
+        the checksum is computed only if the beginning of the path has changed. Its
+        turns are mostly the same objects, which are compared in no time.
+        """
+        dropped = self.dropped
+        beginning = self._path[: dropped.turns]
+        checked = self._checked_dropped
+        if checked.dropped != dropped or checked.beginning != beginning:
+            is_prefix = dropped.is_prefix_of(beginning)
+            checked = _CheckedDropped(dropped, beginning, is_prefix=is_prefix)
+            self._checked_dropped = checked
+        return dropped if checked.is_prefix else DroppedTurns()
+
+    @property
+    def dropped_before_last(self) -> DroppedTurns:
+        """As `active_dropped`, but the last turn, which is answered, is never dropped."""
+        dropped = self.active_dropped
+        return dropped if dropped.turns < len(self._path) else DroppedTurns()
+
     def messages(self, dropped: DroppedTurns | None = None) -> tuple[ChatMessage, ...]:
         """The chat model's prompt: the sent turns and the last question.
 
-        `dropped` replaces the conversation's own dropped turns.
+        `dropped` replaces the conversation's own dropped turns; its checksum is not
+        compared.
         """
         summary, turns, last = self._select_turns(dropped)
         return build_messages(self.system, summary, turns, last)
 
     def prompt_text(self, dropped: DroppedTurns | None = None) -> str:
         """The completion model's prompt: the same turns as one text."""
-        text = self.system
+        parts = [self.system]
         _, turns, last = self._select_turns(dropped)
         for turn in turns:
-            text = _join_on_new_line(text, _plain_question(turn)) + turn.answer
-        return _join_on_new_line(text, _plain_question(last))
+            _append_on_new_line(parts, _plain_question(turn))
+            parts.append(turn.answer)
+        _append_on_new_line(parts, _plain_question(last))
+        return "".join(parts)
 
     def _select_turns(
         self, dropped: DroppedTurns | None
     ) -> tuple[str, Sequence[Turn], Turn]:
         """The summary of the dropped turns, the answered turns that are sent, the question."""
-        *before, last = self._path
         if dropped is None:
-            dropped = self.dropped
-        if not dropped.is_prefix_of(before):
-            dropped = DroppedTurns()
-        return dropped.summary, before[dropped.turns :], last
+            dropped = self.dropped_before_last
+        return dropped.summary, self._path[dropped.turns : -1], self._path[-1]
 
 
 def build_messages(
@@ -380,7 +433,8 @@ def _plain_question(turn: Turn) -> str:
     return "\n\n".join(parts)
 
 
-def _join_on_new_line(before: str, more: str) -> str:
-    if not before or not more or before.endswith("\n"):
-        return before + more
-    return f"{before}\n{more}"
+def _append_on_new_line(parts: list[str], text: str) -> None:
+    before = next((part for part in reversed(parts) if part), "")
+    if before and text and not before.endswith("\n"):
+        parts.append("\n")
+    parts.append(text)

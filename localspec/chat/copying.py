@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from localspec.chat import export
 from localspec.chat.conversation import Turn
+from localspec.chat.history import SavedChat
 from localspec.chat.markdown_parser import MARKDOWN_PARSER
-from localspec.chat.session import ChatSession
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
 from localspec.units import count
@@ -30,7 +30,7 @@ _MAX_OSC52_BYTES = 74_994
 _HINT = "Type: /copy, /copy N, /copy code N or /copy all"
 
 
-def select_text(session: ChatSession, argument: str = "") -> str:
+def select_text(chat: SavedChat, argument: str = "") -> str:
     """The sanitized text for `/copy ARGUMENT`. Raises UsageError.
 
     Empty: the last answer; `N`: that of turn N; `code` or `code N`: the last or the Nth
@@ -38,37 +38,36 @@ def select_text(session: ChatSession, argument: str = "") -> str:
     """
     word, _, number = argument.strip().partition(" ")
     if word == "all":
-        session.require_turns()
-        chat = export.snapshot_chat(
-            session.conversation, session.recorder.pair, session.recorder.settings
-        )
+        chat.conversation.require_turns()
         return sanitize(export.render(chat, ".md"))
     if word == "code":
-        return _select_code(session, number)
+        return _select_code(chat, number)
     if word:
-        return _select_answer(session, _parse_number(argument))
-    if not session.last_answer_text:
-        raise UsageError("No answer to copy yet.", "Type a message.")
-    return sanitize(session.last_answer_text)
+        return _select_answer(chat, _parse_number(argument))
+    for turn in reversed(chat.conversation.turns):
+        text = turn.visible_answer(chat.list_entry.pair.thinking)
+        if text:
+            return sanitize(text)
+    raise UsageError("No answer to copy yet.", "Type a message.")
 
 
-def _select_code(session: ChatSession, number_text: str) -> str:
+def _select_code(chat: SavedChat, number_text: str) -> str:
     number = 0
     if number_text.strip():
         number = _parse_number(number_text)
-    for turn in reversed(session.conversation.turns):
-        blocks = find_code_blocks(visible_answer(session, turn))
+    for turn in reversed(chat.conversation.turns):
+        blocks = find_code_blocks(_visible_answer(chat, turn))
         if blocks:
             return _code_of(blocks, number or len(blocks))
     raise UsageError("No answer has a code block.", "Type /copy for the whole answer.")
 
 
-def _select_answer(session: ChatSession, number: int) -> str:
-    turns = session.conversation.turns
+def _select_answer(chat: SavedChat, number: int) -> str:
+    turns = chat.conversation.turns
     hint = "Type /turns to list them."
     if not 1 <= number <= len(turns):
         raise UsageError(f"There is no turn {number}.", hint)
-    text = visible_answer(session, turns[number - 1])
+    text = _visible_answer(chat, turns[number - 1])
     if not text:
         raise UsageError(f"Turn {number} has no answer.", hint)
     return text
@@ -81,10 +80,10 @@ def _parse_number(text: str) -> int:
     return int(text)
 
 
-def code_block(session: ChatSession, turn_id: int, number: int) -> str:
+def code_block(chat: SavedChat, turn_id: int, number: int) -> str:
     """A code block of a turn's answer, from 1. Raises UsageError."""
-    turn = session.conversation.turn(turn_id)
-    return _code_of(find_code_blocks(visible_answer(session, turn)), number)
+    turn = chat.conversation.turn(turn_id)
+    return _code_of(find_code_blocks(_visible_answer(chat, turn)), number)
 
 
 def _code_of(blocks: list[str], number: int) -> str:
@@ -96,9 +95,9 @@ def _code_of(blocks: list[str], number: int) -> str:
     return blocks[number - 1]
 
 
-def visible_answer(session: ChatSession, turn: Turn) -> str:
+def _visible_answer(chat: SavedChat, turn: Turn) -> str:
     """Without thinking, sanitized as on the screen."""
-    return sanitize(turn.visible_answer(session.thinking_markers))
+    return sanitize(turn.visible_answer(chat.list_entry.pair.thinking))
 
 
 def find_code_blocks(text: str) -> list[str]:

@@ -66,7 +66,17 @@ class ChatFrontEnd(Protocol):
         """Ask `question` in place of the last one; if it is empty, let the user edit."""
         ...
 
-    def copy_text(self, text: str) -> None: ...
+    def copy_text(self, select: Callable[[], str]) -> None:
+        """Copy the text that `select` returns; the app calls it on a thread."""
+        ...
+
+    def run_long(self, work: Callable[[], str]) -> None:
+        """Do work that takes as long as the chat, and show the line that it returns.
+
+        The app does it on a thread, where the session may change meanwhile: the work
+        uses a snapshot. An error of it is shown.
+        """
+        ...
 
     def mark_tokens(self, *, marked: bool) -> None: ...
 

@@ -94,19 +94,6 @@ class ChatRecorder:
     def is_saving(self) -> bool:
         return self._history is not None
 
-    def start_new_chat(
-        self, conversation: Conversation, *, private: bool = False
-    ) -> ChatRecorder:
-        """Close this recorder and return one for a new chat.
-
-        `private`: it is not saved.
-        """
-        self.close()
-        history = None if private else self._history
-        new = ChatRecorder(conversation, history, self.pair, notify=self.notify)
-        new.settings = self.settings
-        return new
-
     def record_question(
         self, thinking_markers: tuple[str, str] | None = None
     ) -> GeneratedAnswer:

@@ -124,7 +124,9 @@ class ChatSession:
             saved_chat=saved_chat,
             notify=self._notices.append,
         )
-        self.saves_new_chats = True
+        self.history_for_new_chats = history
+        """Where the next chat is saved; None: nowhere. A private chat is not saved at
+        all, and the chat after it is again."""
         self._exported_paths: set[Path] = set()
         # The answer.
         self.stats = SpeculationStats(answer=self._replay_last_answer())
@@ -239,15 +241,6 @@ class ChatSession:
         return turns[-1].finish_reason is None
 
     @property
-    def last_answer_text(self) -> str:
-        """The last answer of the path that has visible text; empty if none has."""
-        for turn in reversed(self.conversation.turns):
-            answer = turn.visible_answer(self.thinking_markers)
-            if answer:
-                return answer
-        return ""
-
-    @property
     def completes_text(self) -> bool:
         """Whether the loaded model has no chat template, so it continues the question."""
         return self.loaded is not None and not self.loaded.has_chat_template
@@ -292,10 +285,7 @@ class ChatSession:
     @property
     def n_omitted_turns(self) -> int:
         """The oldest turns of the path that are not sent to the model."""
-        dropped = self.conversation.dropped
-        if not dropped.is_prefix_of(self.conversation.turns):
-            return 0
-        return dropped.turns
+        return self.conversation.active_dropped.turns
 
     # --- the engine
     # -----------------------------------------------------------------------
@@ -443,8 +433,7 @@ class ChatSession:
 
     def require_turns(self) -> None:
         """Raises UsageError if the chat is empty."""
-        if not self.conversation.turns:
-            raise UsageError("The chat is empty.", "Type a message.")
+        self.conversation.require_turns()
 
     def require_idle(self) -> None:
         """Raises UsageError while an answer is generated."""
@@ -581,25 +570,34 @@ class ChatSession:
         return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def clear(self) -> None:
-        self._start_chat(Conversation(self.conversation.seed, self.conversation.system))
+        """Start over with the same seed, system prompt and settings.
+
+        A private chat stays private.
+        """
+        conversation = Conversation(self.conversation.seed, self.conversation.system)
+        self._start_chat(conversation, private=not self.recorder.is_saving)
 
     def start_new_chat(self, *, private: bool = False) -> None:
         """Start a chat with default settings and a new seed.
 
-        `private`: it is not saved.
+        `private`: this chat is not saved; the next one is.
         """
         self.require_idle()
         self.settings = self._initial_settings
         conversation = Conversation(_random_seed(), self._initial_system)
         self._start_chat(conversation, private=private)
 
-    def _start_chat(self, conversation: Conversation, *, private: bool = False) -> None:
+    def _start_chat(self, conversation: Conversation, *, private: bool) -> None:
         self.require_idle()
+        self.recorder.close()
         self.conversation = conversation
-        self.recorder.settings = self.settings
-        self.recorder = self.recorder.start_new_chat(
-            conversation, private=private or not self.saves_new_chats
+        self.recorder = ChatRecorder(
+            conversation,
+            None if private else self.history_for_new_chats,
+            self.recorder.pair,
+            notify=self._notices.append,
         )
+        self.recorder.settings = self.settings
         self.pending_attachments = ()
         self.stats = self.stats.for_new_chat()
 
@@ -638,21 +636,30 @@ class ChatSession:
         """Add a file to the next question."""
         self.pending_attachments = (*self.pending_attachments, attachment)
 
-    def export(self, path_text: str) -> Path:
-        """Write the chat to a file, whose suffix selects the format.
+    def snapshot(self) -> SavedChat:
+        """The chat as it is now, for work on another thread."""
+        return export.snapshot_chat(
+            self.conversation, self.recorder.pair, self.settings
+        )
 
-        A file is overwritten only if this session has written it. Raises
-        LocalspecError.
+    def prepare_export(self, path_text: str) -> Callable[[], Path]:
+        """Return the work that writes the chat, as it is now, to a file.
+
+        The suffix of the file selects the format. A file is overwritten only if this
+        session has written it. Raises UsageError if the chat is empty; the work returns
+        the path of the file, or raises LocalspecError. It may run on another thread.
         """
         self.require_turns()
         path = Path(os.path.expanduser(path_text)).absolute()
-        chat = export.snapshot_chat(
-            self.conversation, self.recorder.pair, self.settings
-        )
-        text = export.render(chat, path.suffix)
-        export.save_file(path, text, overwrite=path in self._exported_paths)
-        self._exported_paths.add(path)
-        return path
+        chat = self.snapshot()
+
+        def work() -> Path:
+            text = export.render(chat, path.suffix)
+            export.save_file(path, text, overwrite=path in self._exported_paths)
+            self._exported_paths.add(path)
+            return path
+
+        return work
 
     def close(self) -> None:
         self.recorder.close()

@@ -413,7 +413,8 @@ def _tokens(front_end: ChatFrontEnd, argument: str) -> None:
 
 
 def _copy(front_end: ChatFrontEnd, argument: str) -> None:
-    front_end.copy_text(copying.select_text(front_end.session, argument))
+    chat = front_end.session.snapshot()
+    front_end.copy_text(lambda: copying.select_text(chat, argument))
 
 
 def _read(session: ChatSession, argument: str) -> CommandResult:
@@ -427,9 +428,13 @@ def _read(session: ChatSession, argument: str) -> CommandResult:
     return CommandResult(f"Attached to your next message: {file.name}, {lines}{how}.")
 
 
-def _save(session: ChatSession, argument: str) -> CommandResult:
-    path = session.export(paths.parse_typed_path(argument))
-    return CommandResult(f"Saved: {sanitize(str(path), multiline=False)}")
+def _save(front_end: ChatFrontEnd, argument: str) -> None:
+    export = front_end.session.prepare_export(paths.parse_typed_path(argument))
+
+    def work() -> str:
+        return f"Saved: {sanitize(str(export()), multiline=False)}"
+
+    front_end.run_long(work)
 
 
 def _rename(session: ChatSession, title: str) -> CommandResult:
@@ -619,7 +624,7 @@ COMMANDS = (
         aliases=("export",),
         complete=argument_completion.complete_path,
         new_name_after="",
-        change=_save,
+        show=_save,
     ),
     SlashCommand(
         name="rename",

@@ -137,14 +137,17 @@ class LinearFrontEnd:
             last = self.session.conversation.turns[-1].question
             self._initial_text = f"/edit {sanitize(last)}"
 
-    def copy_text(self, text: str) -> None:
+    def copy_text(self, select: Callable[[], str]) -> None:
         write = None
         if not self.style.plain:
             write = partial(terminal.echo_styled, newline=False)
-        message = copying.copy(text, write)
+        message = copying.copy(select(), write)
         if not message:
             raise StorageError("No clipboard is available.", "Type: /save answer.txt")
         self.print_line(message)
+
+    def run_long(self, work: Callable[[], str]) -> None:
+        self.print_line(work())
 
     def mark_tokens(self, *, marked: bool) -> None:
         self.tokens_marked = marked

@@ -398,7 +398,7 @@ class LocalspecApp(App[None]):
         if not selected:
             selected = self.screen.get_selected_text()
         if selected:
-            copy_text(self, selected)
+            copy_text(self, lambda: selected)
             self.screen.clear_selection()
             return
         if time.monotonic() - self._last_interrupt < _QUIT_WINDOW_SECONDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from localspec.chat import slash_commands
@@ -12,7 +13,7 @@ from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.navigation import ShowHelp, ShowLog, ShowMeasurement
-from localspec.tui.notices import copy_text
+from localspec.tui.notices import copy_text, run_in_background
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -75,8 +76,11 @@ class ScreenFrontEnd:
         if question:  # It cannot be sent yet.
             screen.composer.edit_text(question)
 
-    def copy_text(self, text: str) -> None:
-        copy_text(self._screen.app, text)
+    def copy_text(self, select: Callable[[], str]) -> None:
+        copy_text(self._screen.app, select)
+
+    def run_long(self, work: Callable[[], str]) -> None:
+        run_in_background(self._screen.app, work)
 
     def mark_tokens(self, *, marked: bool) -> None:
         if marked != self._screen.transcript.token_view:

@@ -1,4 +1,4 @@
-"""What a screen reports: errors, notices, and what has been copied.
+"""What a screen reports: errors, notices, what has been copied or written.
 
 An error's hint names an option. The command line shows it as `--ctx 4096`, the app as "a
 context of 4096": a user of the app does not type options.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from textual.app import App
@@ -18,6 +20,7 @@ from localspec.chat import copying
 from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
+from localspec.tui.scheduling import JobQueue
 
 _OPTION_WORDS: dict[str, tuple[str, str]] = {  # Without and with a value.
     "ctx": ("context", "a context of {}"),
@@ -66,17 +69,43 @@ def show_notice(screen: Screen[Any], notice: Notice) -> None:
     screen.notify(problem_text(notice), severity=severity, markup=False, timeout=8)
 
 
-def copy_text(app: App[Any], text: str) -> None:
-    """Copies sanitized text and notifies.
+BACKGROUND_JOBS = JobQueue("background")
+
+
+def run_in_background(app: App[Any], work: Callable[[], str]) -> None:
+    """Runs work on a thread, and notifies of the line that it returns, or of its error.
+
+    For work that takes as long as the chat, or that waits for another program: keys are
+    read meanwhile.
+    """
+
+    def job() -> None:
+        message = work()
+        app.call_later(app.notify, message, markup=False)
+
+    def show_failure(error: LocalspecError) -> None:
+        app.notify(problem_text(error), severity="warning", markup=False, timeout=8)
+
+    BACKGROUND_JOBS.submit(app, job, failed=show_failure)
+
+
+def copy_text(app: App[Any], select: Callable[[], str]) -> None:
+    """Copies the selected text, sanitized, and notifies; `select` runs on a thread.
 
     Without a clipboard the text goes to a file, which the notification names.
     """
-    text = sanitize(text)
-    write = app._driver.write if app._driver is not None else None
-    message = copying.copy(text, write)
-    if not message:
+    write: Callable[[str], object] | None = None
+    if app._driver is not None:
+        write = partial(app.call_later, app._driver.write)
+
+    def work() -> str:
+        text = sanitize(select())
+        message = copying.copy(text, write)
+        if message:
+            return message
         handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        message = f"No clipboard found. The text was saved to {name}"
-    app.notify(message, markup=False)
+        return f"No clipboard found. The text was saved to {name}"
+
+    run_in_background(app, work)

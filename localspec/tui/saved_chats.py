@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -270,10 +270,14 @@ def pin_or_unpin(chat_id: int) -> str:
 
 
 def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
-    """Writes a new file in the format of its name. Raises LocalspecError."""
+    """Writes a new file in the format of its name. Raises LocalspecError.
+
+    It takes as long as the chat, so it has a connection of its own, and a thread.
+    """
     path = Path(os.path.expanduser(paths.parse_typed_path(name))).absolute()
-    text = export.render(history.load_chat(chat_id, with_events=False), path.suffix)
-    export.save_file(path, text, overwrite=False)
+    with closing(history.open_again()) as connection:
+        chat = connection.load_chat(chat_id, with_events=False)
+    export.save_file(path, export.render(chat, path.suffix), overwrite=False)
     return path
 
 

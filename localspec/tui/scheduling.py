@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -85,7 +86,7 @@ def run_on_thread(
 ) -> None:
     """Runs work for a screen or a widget on a thread; quitting does not wait for it.
 
-    The only way to do so: whatever the work raises, `failed` receives it between two
+    Whatever the work raises, `failed` receives it between two
     messages of `pump`, as an error to show. A bug is written to the crash log, too.
     """
     threading.Thread(
@@ -106,6 +107,41 @@ def explain_failure(error: Exception) -> LocalspecError:
     is_bug = not isinstance(error, LocalspecError | OSError | ImportError)
     where = write_crash_log(error) if is_bug else ""
     return explain(error, bug_hint=f"This is a bug. {where}")
+
+
+class JobQueue:
+    """Runs jobs on a thread, one after another, as `run_on_thread` does.
+
+    The thread ends when idle. It is no daemon: a program that is left right after
+    `/save chat.md` exits when the file is written.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[MessagePump, Work, ShowFailure]] = deque()
+        self._is_running = False
+
+    def submit(self, pump: MessagePump, work: Work, *, failed: ShowFailure) -> None:
+        with self._lock:
+            self._waiting.append((pump, work, failed))
+            if self._is_running:
+                return
+            self._is_running = True
+        threading.Thread(target=self._run, daemon=False, name=self._name).start()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._is_running
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_running = False
+                    return
+                pump, work, failed = self._waiting.popleft()
+            _run_guarded(pump, work, failed)
 
 
 class LatestOnlyWorker:

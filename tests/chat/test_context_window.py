@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from localspec.chat import events_file
@@ -13,8 +15,14 @@ from localspec.chat.context_window import (
     OverflowChooser,
     RequestOptions,
     build_count,
+    find_largest,
 )
-from localspec.chat.conversation import SUMMARY_HEADING, Conversation, DroppedTurns
+from localspec.chat.conversation import (
+    SUMMARY_HEADING,
+    Conversation,
+    DroppedTurns,
+    Turn,
+)
 from localspec.chat.settings import ChatSettings, LoadedModel, OverflowPolicy
 from localspec.errors import PromptTooLongError
 from localspec.protocol import wire
@@ -22,6 +30,7 @@ from localspec.protocol.events import Event, GenerationFinished, Notice
 from tests.chat.saved_chats import add_events
 from tests.support import sessions
 from tests.support.long_cases import often
+from tests.support.scripted_engine import ScriptedEngine
 from tests.support.zoo import Zoo
 
 N_CTX = 512
@@ -300,6 +309,57 @@ def test_a_text_goes_on_without_its_beginning(zoo: Zoo) -> None:
         "stop",
     ) and conversation.dropped.turns in (1, 2)
     assert writer.request.text.count("the one ") == 7 - conversation.dropped.turns
+
+
+@given(st.integers(0, 2_000), st.integers(0, 2_000))
+def test_the_largest_number_that_fits_is_found_without_trying_much_larger_ones(
+    most: int, limit: int
+) -> None:
+    tried: list[int] = []
+
+    def fits(n: int) -> bool:
+        tried.append(n)
+        return n <= limit
+
+    found = find_largest(most, fits)
+
+    assert found == min(most, limit)
+    assert all(1 <= n <= min(most, max(1, 2 * limit)) for n in tried)
+    assert len(tried) == len(set(tried)) <= 2 * limit.bit_length() + 1
+
+
+class CountingEngine(ScriptedEngine):
+    """A token a message; remembers how many messages were counted."""
+
+    def __init__(self, n_ctx: int) -> None:
+        super().__init__(
+            lambda: [GenerationFinished("eog")], sizes=self._count_messages
+        )
+        self.n_ctx = n_ctx
+        self.counted: list[int] = []
+
+    def _count_messages(self, n_messages: int) -> int:
+        self.counted.append(n_messages)
+        return n_messages
+
+
+@pytest.mark.parametrize("overflow", ["drop", "summarise"])
+def test_a_chat_of_two_thousand_turns_is_counted_once_as_a_whole(
+    overflow: OverflowPolicy,
+) -> None:
+    engine = CountingEngine(n_ctx=400)
+    turns = [Turn("q", "a", "eog", id=1)]
+    turns += [Turn("q", "a", "eog", id=n, parent=n - 1) for n in range(2, 2_001)]
+    conversation = Conversation(1, "", turns, head=2_000)
+    conversation.ask("and now?")
+    loaded = LoadedModel(engine.n_ctx, "chatml", template_override="chatml")
+    options = RequestOptions(replace(DRAFTS, overflow=overflow), loaded)
+
+    list(AnswerGenerator(engine, conversation, options).stream())
+
+    assert conversation.dropped.turns == 2_000 - 149, "a quarter of the context is free"
+    assert engine.counted[0] == 4_001
+    assert max(engine.counted[1:]) <= 2 * engine.n_ctx
 
 
 def test_a_cut_counts_for_the_turns_it_was_made_of() -> None:

@@ -1,9 +1,19 @@
 """The turn tree of a chat, and the prompts it sends."""
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Attachment, Conversation, Turn, format_question
+from localspec.chat import conversation as conversation_module
+from localspec.chat.conversation import (
+    Attachment,
+    Conversation,
+    DroppedTurns,
+    Turn,
+    format_question,
+)
 from localspec.protocol.events import GenerationFinished, Prefill
 from localspec.protocol.wire import ChatMessage
 from tests.chat.saved_chats import add_events, chat
@@ -79,6 +89,74 @@ def test_a_retry_differs_and_a_replay_does_not() -> None:
     )
     same.ask("a")
     assert 0 <= same.derive_seed() < 2**63 and same.derive_seed() != first
+
+
+FILLED = Turn(
+    question="q",
+    answer="a",
+    finish_reason="eog",
+    attempt=2,
+    events=(GenerationFinished("eog"),),
+    attachments=(Attachment("a.py", "import os"),),
+    id=3,
+    parent=1,
+    model="Qwen3 8B",
+)
+ANSWER_FIELDS = {"answer", "finish_reason", "events", "model"}
+
+
+def test_a_turn_without_its_answer_keeps_every_other_field() -> None:
+    """Also a field that is added later: then this table says which kind it is."""
+    empty = Turn("")
+    for name in Turn.__struct_fields__:
+        assert getattr(FILLED, name) != getattr(empty, name), "the case is complete"
+
+    question = FILLED.without_answer()
+
+    for name in Turn.__struct_fields__:
+        source = empty if name in ANSWER_FIELDS else FILLED
+        assert getattr(question, name) == getattr(source, name), name
+
+
+def test_a_copy_does_not_change_with_the_conversation() -> None:
+    conversation = chat(("a", "b"), ("c", "d"))
+    conversation.dropped = DroppedTurns.from_turns(conversation.turns[:1])
+    copy = conversation.copy()
+    shown = copy.turns
+
+    conversation.undo()
+    conversation.ask("e")
+    conversation.system = "be loud"
+
+    assert copy.turns == copy.all_turns == shown
+    assert (copy.system, copy.system_since) == ("be brief", 0)
+    assert copy.active_dropped.turns == 1
+
+
+def test_what_is_left_out_is_checked_again_only_when_the_path_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The status bar asks 25 times a second, in a chat of thousands of turns."""
+    conversation = chat(*[("q", f"a{n}") for n in range(10)])
+    conversation.dropped = DroppedTurns.from_turns(conversation.turns[:5])
+    sums: list[int] = []
+    compute = conversation_module._checksum
+
+    def count(turns: Sequence[Turn]) -> int:
+        sums.append(len(turns))
+        return compute(turns)
+
+    monkeypatch.setattr(conversation_module, "_checksum", count)
+
+    for n in range(10):
+        assert conversation.active_dropped.turns == 5
+        conversation.ask(f"more {n}")
+    assert sums == [5]
+
+    conversation.undo_to(3)
+    assert conversation.active_dropped == DroppedTurns()
+    conversation.switch_branch(3)
+    assert conversation.active_dropped.turns == 5
 
 
 def test_a_branch_is_shown_as_far_as_it_was_last_written() -> None:

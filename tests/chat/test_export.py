@@ -112,8 +112,8 @@ def test_a_system_prompt_stands_where_it_was_set(tmp_path: Path, suffix: str) ->
     talk = Talk(history)
 
     def exported(name: str) -> str:
-        talk.type(f"/save {tmp_path / name}.{suffix}")
-        return (tmp_path / f"{name}.{suffix}").read_text(encoding="utf-8")
+        path = talk.save(tmp_path / f"{name}.{suffix}")
+        return path.read_text(encoding="utf-8")
 
     talk.ask("one")
     talk.type("/system Use rhymes.")

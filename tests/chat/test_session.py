@@ -55,6 +55,10 @@ class Talk:
         assert isinstance(call, CommandCall)
         return change_session(self.session, call).message
 
+    def save(self, path: Path | str) -> Path:
+        write = self.session.prepare_export(str(path))
+        return write()
+
     @property
     def path(self) -> list[tuple[str, str]]:
         return [
@@ -222,6 +226,36 @@ def test_a_text_completion_goes_on_with_nothing_typed(history: ChatHistory) -> N
     assert not talk.session.can_ask("")
 
 
+@pytest.mark.parametrize(("command", "is_saved"), [("/clear", False), ("/new", True)])
+def test_a_private_chat_stays_private_and_the_chat_after_it_is_saved(
+    command: str, is_saved: bool, history: ChatHistory
+) -> None:
+    talk = Talk(history)
+    talk.type("/private")
+    talk.ask("a secret")
+
+    talk.type(command)
+    talk.ask("the next message")
+
+    titles = [chat.title for chat in history.list_chats()]
+    assert titles == (["the next message"] if is_saved else [])
+
+
+def test_without_a_history_for_new_chats_no_later_chat_is_saved(
+    history: ChatHistory,
+) -> None:
+    """The preference is off, or the program was started with `--private`."""
+    talk = Talk(history)
+    talk.ask("saved")
+    talk.session.history_for_new_chats = None
+
+    for command in ("/new", "/clear", "/private", "/new"):
+        talk.type(command)
+        talk.ask(f"after {command}")
+
+    assert [chat.title for chat in history.list_chats()] == ["saved"]
+
+
 def test_only_its_own_export_is_overwritten(
     history: ChatHistory, tmp_path: Path
 ) -> None:
@@ -229,15 +263,15 @@ def test_only_its_own_export_is_overwritten(
     mine = tmp_path / "mine.md"
     other = tmp_path / "other.md"
     with pytest.raises(UsageError, match="The chat is empty"):
-        talk.type(f"/save {mine}")
+        talk.save(mine)
     talk.ask("one")
     other.write_text("precious")
     for _ in range(2):
-        assert str(mine) in talk.type(f"/save {mine}")
+        assert talk.save(mine) == mine
     with pytest.raises(LocalspecError, match="already exists"):
-        talk.type(f"/save {other}")
+        talk.save(other)
     with pytest.raises(LocalspecError, match="cannot be written"):
-        talk.type(f"/save {tmp_path / 'no' / 'chat.md'}")
+        talk.save(tmp_path / "no" / "chat.md")
     assert other.read_text() == "precious" and "yes" in mine.read_text()
 
 
@@ -248,26 +282,40 @@ def test_only_its_own_export_is_overwritten(
         ("none.txt", None, "There is no file"),
         ("binary", b"a\0b", "is not a text file"),
         ("large", b"a" * (4 * 1024 * 1024 + 1), "is too large"),
-        ("a" * 300 + "/a.md", None, r"a\.md"),  # as one that may not be looked at
-        ("~nobody-of-this-name/a.md", None, r"a\.md"),
     ],
+    ids=["folder", "missing", "binary", "large"],
 )
 def test_what_is_no_text_is_not_attached(
     name: str, data: bytes | None, error: str, history: ChatHistory, tmp_path: Path
 ) -> None:
-    path = name if name.startswith("~") else str(tmp_path / name)
+    path = tmp_path / name
     if data is not None:
-        Path(path).write_bytes(data)
+        path.write_bytes(data)
     talk = Talk(history)
+
     with pytest.raises(LocalspecError, match=error):
         talk.type(f"/read {path}")
+
     assert not talk.session.pending_attachments
-    if error == r"a\.md":
-        talk.ask("one")
-        for command in ("/save", "/export", "/set json_schema"):
-            with pytest.raises(LocalspecError):
-                talk.type(f"{command} {path}")
-        assert complete_path(path) == []
+
+
+@pytest.mark.parametrize(
+    "path", ["a" * 300 + "/a.md", "~nobody-of-this-name/a.md"], ids=["long", "no user"]
+)
+def test_a_path_that_the_system_refuses_is_an_error_of_every_command(
+    path: str, history: ChatHistory
+) -> None:
+    talk = Talk(history)
+    talk.ask("one")
+
+    with pytest.raises(LocalspecError, match=r"a\.md"):
+        talk.type(f"/read {path}")
+    with pytest.raises(LocalspecError):
+        talk.save(path)
+    with pytest.raises(LocalspecError):
+        talk.type(f"/set json_schema {path}")
+
+    assert complete_path(path) == []
 
 
 def test_a_file_that_is_not_utf8_is_said_to_be_so(

@@ -16,6 +16,7 @@ from localspec.launch import ResolvedPair
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
+from localspec.tui.notices import BACKGROUND_JOBS
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.home import HomeScreen
@@ -70,8 +71,10 @@ class AppDriver:
         return isinstance(self.app.screen, kind)
 
     async def press(self, *keys: str) -> None:
+        """Returns when the keys, and what they do in the background, are done."""
         await self.pilot.press(*keys)
         await self.pilot.pause()
+        await self.wait(lambda: BACKGROUND_JOBS.is_idle)
 
     async def sees(self, *words: str) -> None:
         await wait_until(self.pilot, lambda: all(word in self.shown for word in words))

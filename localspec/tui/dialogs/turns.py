@@ -140,7 +140,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if index < len(rows):
             answer = rows[index].visible_answer(self._markers)
         if answer:
-            copy_text(self.app, answer)
+            copy_text(self.app, lambda: answer)
         else:
             self.notify("No answer.", markup=False)
 

@@ -142,8 +142,8 @@ class ChatScreen(Screen[None]):
 
     @on(PreferencesChanged)
     def _apply_preferences(self) -> None:
-        chats = self.options.chats
-        self.session.saves_new_chats = chats is None or not chats.private
+        if self.options.chats is not None:
+            self.session.history_for_new_chats = self.options.chats.history
         if self.transcript.show_marks != self.options.show_token_marks:
             self.transcript.action_glyphs()
         self.draw()  # its keys may be others
@@ -638,16 +638,12 @@ class ChatScreen(Screen[None]):
 
     def action_copy(self, argument: str = "") -> None:
         """`argument`: as of `/copy`."""
-        self._copy(lambda: copying.select_text(self.session, argument))
+        chat = self.session.snapshot()
+        copy_text(self.app, lambda: copying.select_text(chat, argument))
 
     def action_copy_code(self, turn_id: int, number: int) -> None:
-        self._copy(lambda: copying.code_block(self.session, turn_id, number))
-
-    def _copy(self, select: Callable[[], str]) -> None:
-        try:
-            copy_text(self.app, select())
-        except LocalspecError as error:
-            self.show_warning(error)
+        chat = self.session.snapshot()
+        copy_text(self.app, lambda: copying.code_block(chat, turn_id, number))
 
     def action_page(self, by: int) -> None:
         if by > 0:

@@ -277,8 +277,8 @@ class DoctorScreen(CenteredLayout, Screen[None]):
     def action_copy(self) -> None:
         """The report contains no personal data and no paths."""
         if self.is_done:
-            lines = map(plain_text, format_findings(self._findings))
-            copy_text(self.app, "\n".join(lines))
+            lines = list(map(plain_text, format_findings(self._findings)))
+            copy_text(self.app, lambda: "\n".join(lines))
         else:
             self.notify("The checks are still running.", markup=False)
 

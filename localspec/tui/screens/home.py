@@ -45,7 +45,7 @@ from localspec.tui.navigation import (
     ShowWelcome,
     ShowWizard,
 )
-from localspec.tui.notices import problem_text
+from localspec.tui.notices import problem_text, run_in_background
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.widgets.pointer_list import PointerList
@@ -543,9 +543,14 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
     def _export_chat(self, chat_id: int, name: str) -> None:
         history = self.sessions.history
-        if history is not None:
+        if history is None:
+            return
+
+        def work() -> str:
             path = saved_chats.export_chat(history, chat_id, name)
-            self.notify(f"Saved: {sanitize(str(path), multiline=False)}", markup=False)
+            return f"Saved: {sanitize(str(path), multiline=False)}"
+
+        run_in_background(self.app, work)
 
     def action_measure(self, command: MeasurementCommand) -> None:
         row = self._list.highlighted_row

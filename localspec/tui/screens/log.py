@@ -145,7 +145,8 @@ class LogScreen(ModalScreen[None]):
 
     def action_copy(self) -> None:
         if self._tail.lines:
-            copy_text(self.app, "\n".join(self._tail.lines))
+            lines = tuple(self._tail.lines)
+            copy_text(self.app, lambda: "\n".join(lines))
         else:
             self.notify("Nothing to copy.", markup=False)
 

@@ -303,10 +303,11 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         if not self.measurement.has_results:
             self.notify("Nothing to copy yet.", markup=False)
         elif as_json:
-            copy_text(self.app, json.dumps(self.measurement.to_json(), indent=2))
+            text = json.dumps(self.measurement.to_json(), indent=2)
+            copy_text(self.app, lambda: text)
         else:
             lines = format_to_share(self.measurement)
-            copy_text(self.app, "\n".join(lines) + "\n")
+            copy_text(self.app, lambda: "\n".join(lines) + "\n")
 
     def action_copy_json(self) -> None:
         self.action_copy(as_json=True)

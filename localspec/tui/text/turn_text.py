@@ -51,7 +51,7 @@ class Speaker(Struct, frozen=True):
     """Who wrote the answer.
 
     `raw`: it is a completion model, whose text continues the question and is not
-    Markdown.
+    Markdown. Until a model is loaded, its turns are shown as those of a chat model.
     """
 
     name: str
@@ -278,13 +278,20 @@ class TranscriptTurn(DeferredBlock):
 
     _N_FRAME_LINES = 6  # Blank lines, the two speakers and the like.
 
-    def __init__(self, turn: Turn, make_text: Callable[[], TurnText]) -> None:
-        self.turn_id = turn.id
+    def __init__(
+        self, turn: Turn, speaker: Speaker, make_text: Callable[[], TurnText]
+    ) -> None:
+        self.turn = turn
+        self.speaker = speaker
         question = truncate_question(turn.question)
         self._n_characters = len(question) + len(turn.answer)
         self._n_line_feeds = question.count("\n") + turn.answer.count("\n")
         self._make_text = make_text
         self.made_text: TurnText | None = None
+
+    @property
+    def turn_id(self) -> int:
+        return self.turn.id
 
     @property
     def text(self) -> TurnText:

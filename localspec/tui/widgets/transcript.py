@@ -68,6 +68,7 @@ class Transcript(TextView, can_focus=False):
     def __init__(self, *, show_marks: bool) -> None:
         super().__init__()
         self.turns: list[TranscriptTurn] = []
+        self._thinking_markers: tuple[str, str] | None = None  # Of stored answers.
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
         self._colour_worker = LatestOnlyWorker(self, "colours")
@@ -127,33 +128,45 @@ class Transcript(TextView, can_focus=False):
     # ----------------------------------------------------------------------------
 
     def show_session(self, session: ChatSession) -> None:
-        self.clear_turns()
-        if not session.conversation.turns:
-            return
+        """Shows the selected path.
+
+        Turns that are shown already stay: to undo one of thousands costs that one.
+        """
         markers = session.thinking_markers
-
-        def make_text(
-            turn: Turn, speaker: Speaker, conversation: Conversation
-        ) -> TurnText:
-            text = self._make_text(turn, speaker, conversation)
-            text.show_stored(turn, markers)
-            text.finish(format_end_reason(turn, None))
-            return text
-
+        shown: dict[int, TranscriptTurn] = {}
+        if markers == self._thinking_markers:
+            shown = {turn.turn_id: turn for turn in self.turns}
+        self._thinking_markers = markers
+        self.deactivate_cursor()
+        self.turns.clear()
+        model_name = session.model_name
         for turn in session.conversation.turns:
-            speaker = _speaker(session, turn)
-            make = partial(make_text, turn, speaker, session.conversation)
-            self.turns.append(TranscriptTurn(turn, make))
-        self._rebuild_blocks()
-        self.follow_end()
+            speaker = Speaker(turn.model or model_name, session.completes_text)
+            old = shown.get(turn.id)
+            if old is not None and old.turn is turn and old.speaker == speaker:
+                self.turns.append(old)
+                continue
+            make = partial(self._make_stored_text, turn, speaker, session.conversation)
+            self.turns.append(TranscriptTurn(turn, speaker, make))
+        self.clear_error()
+        if self.turns:
+            self.follow_end()
 
     def add_turn(self, session: ChatSession, turn: Turn) -> None:
         """Appends a turn, and follows the end again."""
-        speaker = _speaker(session, turn)
+        speaker = Speaker(turn.model or session.model_name, session.completes_text)
         make = partial(self._make_text, turn, speaker, session.conversation)
-        self.turns.append(TranscriptTurn(turn, make))
+        self.turns.append(TranscriptTurn(turn, speaker, make))
         self._rebuild_blocks()
         self.follow_end()
+
+    def _make_stored_text(
+        self, turn: Turn, speaker: Speaker, conversation: Conversation
+    ) -> TurnText:
+        text = self._make_text(turn, speaker, conversation)
+        text.show_stored(turn, self._thinking_markers)
+        text.finish(format_end_reason(turn, None))
+        return text
 
     def _make_text(
         self, turn: Turn, speaker: Speaker, conversation: Conversation
@@ -207,11 +220,6 @@ class Transcript(TextView, can_focus=False):
             self._cursor_turn = None
             self.post_message(self.TokenSelected(None, None))
         self._rebuild_blocks()
-
-    def clear_turns(self) -> None:
-        self.deactivate_cursor()
-        self.turns.clear()
-        self.clear_error()
 
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Shows an error below the turns; `keys`: hints of what to do."""
@@ -383,11 +391,6 @@ class Transcript(TextView, can_focus=False):
     def action_leave(self) -> None:
         self.deactivate_cursor()
         self.post_message(self.TokenViewLeft())
-
-
-def _speaker(session: ChatSession, turn: Turn) -> Speaker:
-    """Until a model is loaded, a turn is formatted as a chat model's."""
-    return Speaker(turn.model or session.model_name, session.completes_text)
 
 
 def _address_at(line: str, column: int) -> str:

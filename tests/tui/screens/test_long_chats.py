@@ -1,25 +1,33 @@
-"""A chat of any length costs what is seen of it: turns are counted, not seconds."""
+"""A chat of any length costs what is seen of it: turns are counted, not seconds.
+
+What must read the whole chat runs on a thread.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit
+from localspec.chat import copying, export
+from localspec.chat.conversation import Turn
+from localspec.chat.history import ChatHistory, ChatListEntry, SavedChat, SearchHit
 from localspec.chat.session import ChatSession
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.text.turn_text import TurnText
+from localspec.tui.text.turn_text import TranscriptTurn, TurnText
 from tests.chat import saved_chats
 from tests.support.app_driver import AppDriver, said
 from tests.support.scenes import PAIR
-from tests.support.scripted_engine import Opening, ScriptedEngine
+from tests.support.scripted_engine import LIMIT, Opening, ScriptedEngine
 
 N_TURNS = 2_000
 # Turns in a window of 30 lines, each of which has at least six, and one cut at each edge.
@@ -68,7 +76,7 @@ async def open_long_chat(n_turns: int = N_TURNS) -> AsyncIterator[AppDriver]:
     runner = EngineRunner(Opening([ScriptedEngine(said)]))
     options = AppOptions(seed=1)
     app = LocalspecApp(options, runner, lambda: ChatScreen(session, runner, options))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with app.run_test(size=(100, 30), notifications=True) as pilot:
         driver = AppDriver(pilot)
         await driver.until("ready")
         yield driver
@@ -113,6 +121,119 @@ async def test_an_answer_in_a_long_chat_wraps_no_turn_above_the_window(
         made = [turn for turn in transcript.turns if turn.made_text]
         assert len(made) <= 2 * TURNS_IN_WINDOW
         assert "hello." in driver.shown
+
+
+@pytest.fixture
+def made_blocks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of the turns of which a block of the transcript was made."""
+    made: list[int] = []
+    create = TranscriptTurn.__init__
+
+    def counted(block: TranscriptTurn, turn: Turn, *args: Any) -> None:
+        made.append(turn.id)
+        create(block, turn, *args)
+
+    monkeypatch.setattr(TranscriptTurn, "__init__", counted)
+    return made
+
+
+@pytest.mark.parametrize("command", ["/undo", "/turns 2000", "/regen", "/edit other?"])
+async def test_a_command_on_the_last_turn_of_a_long_chat_leaves_the_others_as_they_are(
+    command: str, made_blocks: list[int]
+) -> None:
+    async with open_long_chat() as driver:
+        driver.screen.session.change_settings(overflow="drop")
+        made_blocks.clear()
+
+        await driver.send(command)
+
+        assert len(made_blocks) <= 1
+        ids = [turn.turn_id for turn in driver.screen.transcript.turns]
+        assert ids == [turn.id for turn in driver.screen.session.conversation.turns]
+
+
+async def test_another_model_shows_its_own_name_above_turns_that_have_none() -> None:
+    """A turn that stays in place is made again if its speaker has changed."""
+    async with open_long_chat(3) as driver:
+        await driver.sees("qwen3-8b")
+        driver.screen.session._copy_name = "qwen3-8b-Q2"
+
+        await driver.send("/undo")
+
+        speakers = {turn.speaker.name for turn in driver.screen.transcript.turns}
+        assert speakers == {"qwen3-8b-Q2"}
+        await driver.sees("qwen3-8b-Q2")
+
+
+@pytest.mark.parametrize(
+    "action", ["/copy", "/copy all", "/copy 1", "/copy code", "ctrl+o", "alt+1"]
+)
+async def test_copying_keeps_the_keyboard_free(
+    action: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rendering a chat of 2,000 turns takes seconds, and a clipboard tool may hang."""
+    threads: list[str] = []
+
+    def copy(*_: object) -> str:
+        threads.append(threading.current_thread().name)
+        return "Copied."
+
+    monkeypatch.setattr(copying, "copy", copy)
+    async with open_long_chat(6) as driver:
+        if action.startswith("/"):
+            await driver.send(action)
+        else:
+            await driver.press(action)
+        await driver.sees("Copied.")
+
+    assert threads == ["background"]
+
+
+@pytest.mark.parametrize("suffix", ["md", "html", "json", "txt"])
+async def test_saving_a_file_keeps_the_keyboard_free(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    render = export.render
+
+    def counted(chat: SavedChat, suffix: str) -> str:
+        threads.append(threading.current_thread().name)
+        return render(chat, suffix)
+
+    monkeypatch.setattr(export, "render", counted)
+    async with open_long_chat(6) as driver:
+        await driver.send(f"/save {tmp_path}/chat.{suffix}")
+        await driver.sees("Saved:")
+
+    assert threads == ["background"]
+    assert "question 5?" in (tmp_path / f"chat.{suffix}").read_text()
+
+
+async def test_a_file_has_the_chat_as_it_was_when_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_started = threading.Event()
+    may_render = threading.Event()
+    render = export.render
+
+    def wait_and_render(chat: SavedChat, suffix: str) -> str:
+        is_started.set()
+        assert may_render.wait(LIMIT)
+        return render(chat, suffix)
+
+    monkeypatch.setattr(export, "render", wait_and_render)
+    async with open_long_chat(3) as driver:
+        driver.screen.composer.replace_text(f"/save {tmp_path}/chat.txt")
+        await driver.pilot.press("enter")
+        await driver.wait(is_started.is_set)
+        driver.screen.session.undo()
+        driver.screen.session.conversation.ask("later")
+        may_render.set()
+        await driver.sees("Saved:")
+
+    text = (tmp_path / "chat.txt").read_text()
+    assert "question 2?" in text
+    assert "later" not in text
 
 
 async def test_paging_shows_every_line_once_whatever_the_estimates_were() -> None:
