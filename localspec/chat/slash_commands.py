@@ -271,7 +271,7 @@ def _change_pair(
         return CommandResult(f"{session.pair_name} answers already.")
     pair = replace(pair, requested_refs=launch.make_portable_refs(model, draft))
     session.change_pair(pair)
-    recent_pairs.add_if_path(pair)
+    recent_pairs.add_if_path(pair, model)
     return CommandResult(f"From now on {session.pair_name} answers.")
 
 

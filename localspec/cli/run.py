@@ -118,7 +118,7 @@ def command(model: str | None, **given: Any) -> int:
     pair_refs = launch.make_portable_refs(model, draft)
     recent_pairs.save_last(*pair_refs)
     pair = replace(pair, requested_refs=pair_refs)
-    recent_pairs.add_if_path(pair)
+    recent_pairs.add_if_path(pair, model)
     spec = options.resolve_drafter(pair, arguments.options["spec"])
     arguments = replace(arguments, options={**arguments.options, "spec": spec})
     with _open_events_file(arguments.events) as events_file:

@@ -26,12 +26,13 @@ def add(pair: ResolvedPair) -> None:
     inventory.add_opened((pair.target, pair.draft))
 
 
-def add_if_path(pair: ResolvedPair) -> None:
-    """Like `add`, for a pair that was opened by the path of its target.
+def add_if_path(pair: ResolvedPair, opened_by: str) -> None:
+    """Like `add`, for a pair whose target was opened by its path, not by a name.
 
     From then on it is listed, and its files can be opened by their names.
     """
-    if os.path.isabs(pair.portable_refs[0]):
+    is_path = os.path.isfile(os.path.expanduser(opened_by))
+    if is_path and os.path.isabs(pair.portable_refs[0]):
         add(pair)
 
 

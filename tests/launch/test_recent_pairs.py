@@ -93,7 +93,7 @@ def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(
     with pytest.raises(NotFoundError, match="no entry"):
         by_name("my-own-Q8_0")
     pair = replace(ResolvedPair(path, None), requested_refs=(str(path), "auto"))
-    recent_pairs.add_if_path(pair)
+    recent_pairs.add_if_path(pair, str(path))
     assert by_name("my-own-Q8_0") == by_name("my-own") == path
     assert ("my-own-Q8_0", "0.5 MB, opened by path") in model_lookup.list_installed()
     (tmp_path / "elsewhere").mkdir()

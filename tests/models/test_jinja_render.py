@@ -441,3 +441,31 @@ def test_a_tool_that_a_template_can_read_stays_as_it_came() -> None:
     tool = {"name": "f", "parameters": {"properties": {"a": {"type": ["string"]}}}}
     written = render_tools("{{ tools[0].function | tojson }}", tool)
     assert json.loads(written) == tool
+
+
+_NUMBERS_CALLS = """{% for m in messages %}[{{ m.role }}]
+{%- for call in m.tool_calls or [] -%}
+<{{ 'functions.' + call.function.name + ':' + loop.index0|string }}>
+{%- endfor -%}
+{%- if m.role == 'tool' %}Return of {{ m.tool_call_id }}: {% endif %}{{ m.content }}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize("id_", ["call_0123456789abcdef01234567", "functions.f:0", "x"])
+def test_a_result_belongs_to_its_call_where_the_template_numbers_calls(
+    id_: str,
+) -> None:
+    """As the first template of Kimi K2 does; whatever ids the client has."""
+    calls = (ToolCall(id_, "f", "{}"), ToolCall("another", "g", "{}"))
+    chat = [
+        ChatMessage("user", "Ask."),
+        ChatMessage("assistant", "", tool_calls=calls),
+        ChatMessage("tool", "of g", tool_call_id="another"),
+        ChatMessage("tool", "of f", tool_call_id=id_),
+    ]
+
+    text = render(_NUMBERS_CALLS, chat, {}).text
+
+    assert "<functions.f:0><functions.g:1>" in text
+    assert "Return of functions.g:1: of g" in text
+    assert "Return of functions.f:0: of f" in text

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from localspec.errors import UsageError
 from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.models.chat_template.tool_calls import (
     ToolCallDelta,
@@ -182,6 +183,7 @@ def write(format_name: str, arguments: dict[str, Any]) -> str:
         "cohere": '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", '
         f'"parameters": {given}}}\n]<|END_ACTION|>',
         "apertus": f'<|tools_prefix|>[{{"get_weather": {given}}}]<|tools_suffix|>',
+        "firefunction": f"functools[{call}]",
         "gigachat": f"<|function_call|>{call}",
         "llama3": call.replace('"arguments"', '"parameters"', 1),
     }
@@ -316,22 +318,41 @@ def test_marks_again_and_again_take_linear_time(format_name: str) -> None:
         read(format_name, list(call))
 
 
-FORCED = [
-    name
-    for name, form in TOOL_FORMATS.items()
-    if form.forced_prefix or form.begins_bare
-]
+def least_value(schema: dict[str, Any]) -> Any:
+    """The first value that a schema of `force_call` allows."""
+    if "const" in schema:
+        return schema["const"]
+    if "anyOf" in schema:
+        return least_value(schema["anyOf"][-1])
+    if schema.get("type") == "array":
+        return [least_value(schema["items"])]
+    parts = schema.get("properties", {})
+    return {name: least_value(parts[name]) for name in schema.get("required", ())}
 
 
-@pytest.mark.parametrize("format_name", FORCED)
-def test_a_forced_call_is_read_back(format_name: str) -> None:
-    form = TOOL_FORMATS[format_name]
+@pytest.mark.parametrize("format_name", TOOL_FORMATS)
+def test_a_forced_call_of_one_of_several_tools_is_read_back(format_name: str) -> None:
+    if format_name == "gpt-oss":  # Its headers name one tool.
+        with pytest.raises(UsageError, match="one of several"):
+            force_call(format_name, TOOLS)
+        return
     forced = force_call(format_name, TOOLS)
-    assert json.loads(forced.schema)
-    written = f'{{"name": "now", "{form.arguments_key}": {{}}}}'
-    if form.forces_list:
-        written = f"[{written}]"
-    assert read(format_name, [forced.prefix, written]) == ("", [("now", {})])
+    written = json.dumps(least_value(json.loads(forced.schema)))
+    for pieces in cuts(forced.prefix + written):
+        assert read(format_name, pieces) == ("", [("now", {})])
+
+
+@pytest.mark.parametrize(
+    "format_name", [name for name in TOOL_FORMATS if name != "gpt-oss"]
+)
+def test_a_forced_call_of_one_tool_is_read_back(format_name: str) -> None:
+    schema = TOOLS["get_weather"] | {"required": ["city"]}
+    schema["properties"] = {"city": {"const": "</function>"}}
+    forced = force_call(format_name, {"get_weather": schema})
+    written = json.dumps(least_value(json.loads(forced.schema)))
+    for pieces in cuts(forced.prefix + written):
+        expected = [("get_weather", {"city": "</function>"})]
+        assert read(format_name, pieces) == ("", expected)
 
 
 def test_a_type_that_is_glued_to_a_name_of_harmony_is_none() -> None:
@@ -383,7 +404,7 @@ UNKNOWN = {
     *("deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "google-gemma-2-2b-it"),
     *("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek-ai-DeepSeek-V3.1"),
     *("ibm-granite-granite-3.3-2B-Instruct", "llama-cpp-rwkv-world"),
-    *("meetkai-functionary-medium-v3.2", "fireworks-ai-llama-3-firefunction-v2"),
+    "meetkai-functionary-medium-v3.2",
     *("CohereForAI-c4ai-command-r-plus-tool_use", "microsoft-Phi-3.5-mini-instruct"),
 }
 

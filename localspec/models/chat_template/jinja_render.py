@@ -372,8 +372,11 @@ def _find_generation_prompt(
 def _render_text(
     source: str, messages: Sequence[ChatMessage], options: dict[str, Any]
 ) -> str:
-    bodies = list(map(_template_message, messages))
     has_calls = any(message.tool_calls for message in messages)
+    if has_calls and _numbers_calls(source):
+        bodies = _number_calls(messages)
+    else:
+        bodies = list(map(_template_message, messages))
     if has_calls and _takes_arguments_as_text(source):
         bodies = [_with_arguments_as_text(body) for body in bodies]
     if _takes_parts(source):
@@ -382,6 +385,41 @@ def _render_text(
     if not text.strip():
         raise ValueError("its output is empty")
     return text
+
+
+_PROBE_ID = "call00001"
+
+
+@lru_cache(maxsize=8)
+def _numbers_calls(source: str) -> bool:
+    """Whether a template numbers calls itself, and results have the ids of the messages.
+
+    The first template of Kimi K2 does: a result with another id would belong to no call.
+    """
+    call = ToolCall(_PROBE_ID, "probe", "{}")
+    messages = (
+        ChatMessage("user", "Probe."),
+        ChatMessage("assistant", "", tool_calls=(call,)),
+        ChatMessage("tool", "done", tool_call_id=_PROBE_ID),
+    )
+    text = _render_probe(source, list(map(_template_message, messages)))
+    return "functions.probe:0" in text and _PROBE_ID in text
+
+
+def _number_calls(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages for templates, whose calls have the ids that Kimi's template writes."""
+    bodies = []
+    ids: dict[str, str] = {}
+    for message in messages:
+        body = _template_message(message)
+        for index, call in enumerate(body.get("tool_calls", ())):
+            number = f"functions.{call['function']['name']}:{index}"
+            ids[call["id"]] = number
+            call["id"] = number
+        if "tool_call_id" in body:
+            body["tool_call_id"] = ids.get(body["tool_call_id"], body["tool_call_id"])
+        bodies.append(body)
+    return bodies
 
 
 def _generate(

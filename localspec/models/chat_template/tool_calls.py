@@ -57,30 +57,26 @@ class ForcedCall(Struct, frozen=True):
 def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
     """For one call of any of the tools: the JSON Schema of their arguments, by name.
 
-    Raises UsageError if the format cannot leave the choice among several to the model,
-    or has no form that a grammar can hold.
+    Raises UsageError if the format cannot leave the choice among several to the model.
     """
     form = TOOL_FORMATS[format_name]
-    if format_name == "gpt-oss":
-        if len(tools) != 1:
-            raise UsageError(
-                "This model cannot be forced to call one of several tools."
-            )
+    if form.forced_call and len(tools) == 1:
         ((name, arguments),) = tools.items()
-        prefix = (
-            f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
-        )
+        prefix = form.forced_call.replace("{name}", name)
         return ForcedCall(prefix, json.dumps(arguments))
     if not form.forced_prefix and not form.begins_bare:
-        raise UsageError("This model cannot be forced to call a tool.")
+        raise UsageError("This model cannot be forced to call one of several tools.")
     root = "#/items" if form.forces_list else "#"
     calls: list[dict[str, Any]] = []
     for i, (name, arguments) in enumerate(tools.items()):
-        place = f"{root}/anyOf/{i}/properties/{form.arguments_key}"
-        properties = {
-            "name": {"const": name},
-            form.arguments_key: move_references(arguments, place),
-        }
+        properties: dict[str, Any] = {}
+        key: str = form.arguments_key
+        if form.is_keyed:
+            key = name
+        else:
+            properties["name"] = {"const": name}
+        place = f"{root}/anyOf/{i}/properties/{key}"
+        properties[key] = move_references(arguments, place)
         call = {
             "type": "object",
             "properties": properties,
@@ -326,7 +322,7 @@ class ToolCallParser:
             self._parameters,
             "",
             "".join(self._held),
-            is_keyed=any(reader.is_keyed for reader in self._format.readers),
+            is_keyed=self._format.is_keyed,
         )
         self._held = []
         return self._read_object(deltas, self._call, text, start)

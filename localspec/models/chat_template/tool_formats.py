@@ -66,8 +66,17 @@ class ToolFormat(Struct, frozen=True):
     forced_prefix: str = ""
     """What a forced call begins with, before an object with name and arguments."""
     forces_list: bool = False
+    forced_call: str = ""
+    """What comes before the arguments of a forced call if only one tool is allowed:
+    `{name}` is its name. Without `forced_prefix` the format cannot leave a choice.
+    """
     glued_type: str = ""
     """The type of the arguments that a model may write right behind the name."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the only key of a call's object is the tool's name."""
+        return any(reader.is_keyed for reader in self.readers)
 
     @property
     def any_mark(self) -> re.Pattern[str]:
@@ -197,6 +206,9 @@ GPT_OSS = ToolFormat(
         ),
     ),
     closers=("<|call|>",),
+    forced_call=(
+        "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>"
+    ),
     glued_type="json",
 )
 
@@ -362,13 +374,22 @@ _ROWS = (
     ToolFormat(
         "minicpm",
         marks=('<function name="',),
-        readers=(_tagged(r'<function name="(?P<name>[^"<>]+)">', _MINICPM),),
+        readers=(
+            _named('<function name="', '">'),
+            _tagged(r'<function name="(?P<name>[^"<>]+)">(?=\s*+<)', _MINICPM),
+            _object('<function name="'),
+        ),
+        closers=("</function>",),
+        forced_prefix='<function name="',
+        forced_call='<function name="{name}">',
     ),
     ToolFormat(
         "functionary",
         marks=("<function=",),
-        readers=(_named("<function=", ">"),),
+        readers=(_named("<function=", ">"), _object("<function=")),
         closers=("</function>",),
+        forced_prefix="<function=",
+        forced_call="<function={name}>",
     ),
     ToolFormat(
         "solar",
@@ -415,6 +436,16 @@ _ROWS = (
         marks=("<|tools_prefix|>",),
         readers=(_object("<|tools_prefix|>", is_keyed=True),),
         closers=("<|tools_suffix|>",),
+        forced_prefix="<|tools_prefix|>",
+        forces_list=True,
+    ),
+    ToolFormat(
+        "firefunction",
+        marks=("functools[",),
+        readers=(CallReader(re.compile(r"functools\[\s*+(?=\{)")),),
+        closers=("]",),
+        forced_prefix="functools",
+        forces_list=True,
     ),
     ToolFormat(
         "gigachat",
