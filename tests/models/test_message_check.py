@@ -227,17 +227,31 @@ def test_a_user_who_interrupts_a_call_is_answered_after_a_short_answer() -> None
     assert rendered.text.endswith("[tool]zqx2text[assistant]Understood.[user]zqx3text")
 
 
-def test_the_next_turn_of_a_long_chat_is_of_a_known_shape(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shapes = set()
-    for n in range(60, 100, 2):
-        chat = make_chat(["system", *["user", "assistant"] * n, "user"])
-        shape = message_check.collapse(message_check.describe_shape(chat))
-        shapes.add(shape)
-        assert len(shape) < 32
-    assert len(shapes) == 1
+def make_turns(n: int) -> list[ChatMessage]:
+    return make_chat(["system", *["user", "assistant"] * n, "user"])
 
+
+def test_the_next_turn_of_a_long_chat_is_of_a_known_shape() -> None:
+    shapes = set()
+    for n in range(7, 100):
+        described = message_check.describe_shape(make_turns(n))
+        shapes.add(message_check.collapse(described))
+
+    (shape,) = shapes
+    assert len(shape) < 16
+
+
+SYSTEM_BEFORE_THE_QUESTION = (
+    "{% for m in messages[1:] %}{% if loop.last %}{{ messages[0].content }}{% endif %}"
+    + WRITE
+    + "{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [EACH, SYSTEM_BEFORE_THE_QUESTION])
+def test_a_chat_of_a_known_shape_is_rendered_once(
+    monkeypatch: pytest.MonkeyPatch, template: str
+) -> None:
     n_rendered = 0
     original = jinja_render._generate
 
@@ -246,10 +260,10 @@ def test_the_next_turn_of_a_long_chat_is_of_a_known_shape(
         n_rendered += 1
         return original(*arguments)  # type: ignore[arg-type]
 
-    source = EACH + "{# known shape #}"
-    render(source, make_chat(["system", *["user", "assistant"] * 60, "user"]), TOKENS)
+    source = template + "{# known shape #}"
+    render(source, make_turns(7), TOKENS)
     monkeypatch.setattr(jinja_render, "_generate", count)
-    render(source, make_chat(["system", *["user", "assistant"] * 70, "user"]), TOKENS)
+    render(source, make_turns(70), TOKENS)
     assert n_rendered == 1
 
 

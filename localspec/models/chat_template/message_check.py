@@ -42,7 +42,7 @@ _HOPELESS = (
     jinja2.TemplateSyntaxError,
 )
 
-_MIN_COLLAPSED = 32  # A chat of fewer messages is checked as it is.
+_MIN_COLLAPSED = 16  # A chat of fewer messages is checked as it is.
 _MAX_PERIOD = 6
 _MIN_REPEATS = 5
 
@@ -192,21 +192,24 @@ def _call_id(i: int, k: int) -> str:
 
 
 def has_every_text(text: str, messages: Sequence[ChatMessage]) -> bool:
-    """Whether the prompt has all texts in this order.
+    """Whether the prompt has all texts in this order; a system prompt may be anywhere.
 
-    That is not proof enough that a template wrote them, but for a chat of a shape that
+    Mistral's templates write it before the last question. That is not proof enough that a template wrote them, but for a chat of a shape that
     was checked it is.
     """
     at = 0
     for message in messages:
+        is_system = message.role == "system"
+        start = 0 if is_system else at
         content = message.content.strip()
-        place = text.find(content, at)
+        place = text.find(content, start)
         if place < 0:
             content = json.dumps(content, ensure_ascii=False)[1:-1]
-            place = text.find(content, at)
+            place = text.find(content, start)
         if place < 0:
             return False
-        at = place + len(content)
+        if not is_system:
+            at = place + len(content)
     return True
 
 
