@@ -72,7 +72,8 @@ def login_command() -> str:
 
 def _find_environment() -> _Environment:
     prefix = Path(sys.prefix)
-    if "pipx" in prefix.parts and "venvs" in prefix.parts:
+    # pipx's folder may have any name (PIPX_HOME); its file in an environment has one.
+    if (prefix / "pipx_metadata.json").is_file():
         return "pipx"
     is_venv = sys.prefix != sys.base_prefix
     if is_venv and importlib.util.find_spec("pip") is None:

@@ -18,11 +18,18 @@ def in_venv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "base"))
 
 
-@pytest.mark.usefixtures("in_venv")
-def test_in_an_environment_of_pipx_the_package_is_injected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "prefix", "/home/a/.local/share/pipx/venvs/localspec")
+@pytest.fixture
+def in_pipx(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its folder is where PIPX_HOME says."""
+    environment = tmp_path / "anywhere" / "localspec"
+    environment.mkdir(parents=True)
+    (environment / "pipx_metadata.json").touch()
+    monkeypatch.setattr(sys, "prefix", str(environment))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "base"))
+
+
+@pytest.mark.usefixtures("in_pipx")
+def test_in_an_environment_of_pipx_the_package_is_injected() -> None:
     command = install_hints.install_command("starlette", "uvicorn")
     assert command == "pipx inject localspec starlette uvicorn"
 
@@ -50,12 +57,9 @@ def test_elsewhere_it_is_the_pip_of_this_python(
     assert command.endswith("-m pip install --no-cache-dir llguidance")
 
 
-@pytest.mark.usefixtures("in_venv")
-def test_pipx_installs_a_package_again_that_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.usefixtures("in_pipx")
+def test_pipx_installs_a_package_again_that_is_there() -> None:
     """`pipx inject` would leave it alone."""
-    monkeypatch.setattr(sys, "prefix", "/home/a/.local/share/pipx/venvs/localspec")
     command = install_hints.reinstall_llama_cpp()
     assert command.startswith("pipx runpip localspec install --force-reinstall ")
 
@@ -102,6 +106,9 @@ def test_a_drafter_s_package_is_removed_where_it_is(
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "base"))
     removed = install_hints.uninstall_command("echo-drafter")
     assert removed.endswith("-m pip uninstall echo-drafter")
-    monkeypatch.setattr(sys, "prefix", "/home/a/.local/share/pipx/venvs/localspec")
+
+
+@pytest.mark.usefixtures("in_pipx")
+def test_pipx_removes_a_drafter_s_package() -> None:
     removed = install_hints.uninstall_command("echo-drafter")
     assert removed == "pipx uninject localspec echo-drafter"

@@ -469,3 +469,37 @@ def test_a_result_belongs_to_its_call_where_the_template_numbers_calls(
     assert "<functions.f:0><functions.g:1>" in text
     assert "Return of functions.g:1: of g" in text
     assert "Return of functions.f:0: of f" in text
+
+
+_NAMES_NO_CALLS = """{% for m in messages %}[{{ m.role }}]
+{%- for call in m.tool_calls or [] %}<{{ call.function.name }}>{% endfor -%}
+{{ m.content }}
+{%- endfor %}"""
+
+
+def test_results_come_in_the_order_of_their_calls() -> None:
+    """Most templates write no ids: the order is all that a model has."""
+    calls = tuple(ToolCall(f"id-{name}", name, "{}") for name in "fgh")
+    answer = ChatMessage("assistant", "", tool_calls=calls)
+    results = [
+        ChatMessage("tool", f" of {name}", tool_call_id=f"id-{name}") for name in "hfg"
+    ]
+    question = ChatMessage("user", "Ask.")
+    chat = [question, answer, *results, question, answer, *reversed(results)]
+
+    text = render(_NAMES_NO_CALLS, chat, {}).text
+
+    assert text.count("[tool] of f[tool] of g[tool] of h") == 2
+
+
+def test_a_result_of_no_call_stays_where_it_is() -> None:
+    call = ToolCall("id-f", "f", "{}")
+    chat = [
+        ChatMessage("user", "Ask."),
+        ChatMessage("assistant", "", tool_calls=(call,)),
+        ChatMessage("tool", " of f", tool_call_id="id-f"),
+        ChatMessage("tool", " of none", tool_call_id="unknown"),
+        ChatMessage("tool", " without", tool_call_id=""),
+    ]
+    text = render(_NAMES_NO_CALLS, chat, {}).text
+    assert text.endswith("[tool] of f[tool] of none[tool] without")

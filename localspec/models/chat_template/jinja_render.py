@@ -126,7 +126,8 @@ def render(  # noqa: PLR0913  all but two are named
         settings = _TemplateOptions(
             tuple(sorted(variables.items())), enable_thinking, tools
         )
-        separated = _separate_thinking(source, messages)
+        order = _order_results(messages)
+        separated = _separate_thinking(source, [messages[i] for i in order])
         try:
             chat = _render_chat(source, separated, settings, may_change=may_change)
         except _FAILURES_BY_TOOLS:
@@ -141,7 +142,7 @@ def render(  # noqa: PLR0913  all but two are named
             notices=chat.notices,
             template=name,
             generation_prompt=generation_prompt,
-            lost=chat.lost,
+            lost=tuple(order[i] for i in chat.lost),
         )
     except TemplateRaisedError as error:
         failure = f"rejects this chat: {error}"
@@ -214,6 +215,30 @@ def find_variables(source: str) -> frozenset[str]:
 
 
 # --- roles and the generation prompt
+
+
+def _order_results(messages: Sequence[ChatMessage]) -> list[int]:
+    """The indices of the messages, with results of tools in the order of their calls.
+
+    Clients may send them as they were ready, and most templates write no id by which a
+    model could tell whose result it reads. A result of no call stays behind the others.
+    """
+    order: list[int] = []
+    positions: dict[str, int] = {}
+    results: list[int] = []
+
+    def position(index: int) -> int:
+        return positions.get(messages[index].tool_call_id, len(positions))
+
+    for index, message in enumerate(messages):
+        if message.role == "tool":
+            results.append(index)
+            continue
+        order += [*sorted(results, key=position), index]
+        results = []
+        if message.tool_calls:
+            positions = {call.id: n for n, call in enumerate(message.tool_calls)}
+    return [*order, *sorted(results, key=position)]
 
 
 def _separate_thinking(
