@@ -8,7 +8,7 @@ from collections.abc import Callable
 from localspec import draft_kinds
 from localspec.engine.chat_prompt import Prompt
 from localspec.engine.loaded_pair import LoadedPair
-from localspec.errors import Hint, PromptTooLongError, UsageError
+from localspec.errors import GrammarError, Hint, PromptTooLongError, UsageError
 from localspec.models.chat_template import generic_tools
 from localspec.protocol.wire import CountCommand, GenerateCommand, SamplingParams
 from localspec.spec.constraints.answer_start import AnswerStart, HeaderTokens
@@ -155,7 +155,7 @@ class AnswerPreparer:
     ) -> OutputConstraint | None:
         start: GrammarState
         if request.grammar or request.json_schema:
-            start = self._grammars.start(request.grammar, request.json_schema)
+            start = self._start_grammar(request)
             parser = self._prompts.make_answer_parser(prompt, request)
             if parser is not None:
                 has_tools = bool(request.tools)
@@ -171,6 +171,14 @@ class AnswerPreparer:
         constraint = OutputConstraint(start, len(prompt_ids))
         constraint.commit([*prompt_ids, *resumed_tokens])
         return constraint
+
+    def _start_grammar(self, request: GenerateCommand) -> GrammarState:
+        try:
+            return self._grammars.start(request.grammar, request.json_schema)
+        except GrammarError:
+            if not request.fallback_schema:
+                raise
+            return self._grammars.start("", request.fallback_schema)
 
     def _call_grammar(self, request: GenerateCommand) -> CallGrammar:
         """The grammar of the request's tools; that of the last request is kept."""

@@ -237,6 +237,8 @@ class GenerateCommand(Struct, frozen=True):
     """A GBNF grammar that the answer follows; its thinking part is free."""
     json_schema: str = ""
     """A JSON Schema, as JSON, that the answer satisfies; not together with `grammar`."""
+    fallback_schema: str = ""
+    """The schema in its place if it cannot be compiled; without it, that is an error."""
     tools: str = ""  # The tools for the chat template: a JSON array, as OpenAI has it.
     callable_tools: tuple[str, ...] = ()
     """The names of the tools that may be called; empty for all."""

@@ -58,6 +58,8 @@ class Constraint(Struct, frozen=True):
 
     grammar: str = ""
     json_schema: str = ""
+    fallback_schema: str = ""
+    """In place of a `json_schema` that cannot be compiled."""
     param: str = ""
     """The request's field that gives it, for errors."""
 
@@ -125,7 +127,11 @@ def parse_chat_options(
         if options.constraint != Constraint():
             problem = "it cannot be used together with a response_format"
             raise invalid("tool_choice", problem)
-        constraint = Constraint(json_schema=tools.forced.schema, param="tools")
+        constraint = Constraint(
+            json_schema=tools.forced.schema,
+            fallback_schema=tools.forced.fallback_schema,
+            param="tools",
+        )
         options = replace(options, constraint=constraint)
     settings = _parse_thinking(request, options.settings, thinking_controls, names)
     return replace(options, settings=settings, tools=tools)

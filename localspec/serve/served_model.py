@@ -270,6 +270,7 @@ class ServedModel(Struct, frozen=True):
             prediction=options.prediction[: _MAX_PREDICTED_CHARS * self.n_ctx],
             grammar=options.constraint.grammar,
             json_schema=options.constraint.json_schema,
+            fallback_schema=options.constraint.fallback_schema,
             tools=tools,
             callable_tools=callable_tools,
             answer_prefix=answer_prefix,

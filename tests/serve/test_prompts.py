@@ -111,12 +111,44 @@ def test_at_most_one_call_and_only_of_allowed_tools(caller: Served) -> None:
         assert len(message["tool_calls"]) == n
 
 
+UNUSUAL_PARAMETERS: dict[str, Any] = {
+    "none": None,
+    "any value": True,
+    "no type": {"properties": {"a": {"type": "string"}}},
+    "alternatives without a type": {"anyOf": [{"required": ["a"]}, {}]},
+    # What follows are keywords that the grammars do not have, or have in part.
+    "not": {"not": {}},
+    "unique items": {"properties": {"a": {"type": "array", "uniqueItems": True}}},
+    "if and then": {"if": {"required": ["a"]}, "then": {"required": ["b"]}},
+    "dependencies": {"dependentRequired": {"a": ["b"]}},
+    "look-ahead": {"properties": {"a": {"type": "string", "pattern": "^(?!b)a$"}}},
+    "a reference to nothing": {"properties": {"a": {"$ref": "#/$defs/none"}}},
+    "a reference to a page": {"properties": {"a": {"$ref": "https://a.example/s"}}},
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL_PARAMETERS)
+def test_a_forced_call_has_an_object_whatever_schema_its_tool_has(
+    caller: Served, kind: str
+) -> None:
+    function = {"name": "odd", "parameters": UNUSUAL_PARAMETERS[kind]}
+    tools = [{"type": "function", "function": function}]
+    body = {"messages": HI, "tools": tools, "tool_choice": "required"}
+
+    response = caller.post("/v1/chat/completions", body | {"max_tokens": 200})
+
+    assert response.status == 200, response.body
+    message = response.json["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    assert call["function"]["name"] == "odd"
+    assert call["function"]["arguments"].startswith("{")
+    assert not message["content"]
+
+
 def test_wrong_tools_are_refused(tools: OpenAI) -> None:
     options: Any
     form = {"type": "json_object"}
-    odd = {"type": "function", "function": {"name": "odd", "parameters": {"not": {}}}}
     for options, param in [
-        ({"tools": [odd], "tool_choice": "required"}, "tools"),
         ({"tools": [{"type": "web"}]}, "tools[0].type"),
         (
             {"tools": [{"type": "function", "function": {"name": "a b"}}]},

@@ -21,6 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from localspec.models.chat_template.schema_references import require_object
 from localspec.protocol.wire import ChatMessage, ToolCall
 
 OPENING = "<tool_call>"
@@ -67,16 +68,10 @@ def write_as_text(messages: Sequence[ChatMessage], tools: str) -> list[ChatMessa
 
 def read_schemas(tools: str) -> dict[str, Any]:
     """The JSON Schema of each tool's arguments, by its name."""
-    schemas: dict[str, Any] = {}
-    for function in _functions(tools):
-        schema = function.get("parameters")
-        if not isinstance(schema, dict):
-            schema = {}
-        if "$ref" not in schema:
-            # Without a type it would also allow arguments that are no object.
-            schema = {**schema, "type": "object"}
-        schemas[function["name"]] = schema
-    return schemas
+    return {
+        function["name"]: require_object(function.get("parameters"))
+        for function in _functions(tools)
+    }
 
 
 def _functions(tools: str) -> list[Mapping[str, Any]]:

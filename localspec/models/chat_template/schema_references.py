@@ -13,6 +13,19 @@ _MAX_REFERENCE_CHARS = 4096
 """A longer reference is not followed; programs write some 50 characters."""
 
 
+def require_object(schema: Any) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments, which are an object.
+
+    Clients send none at all, `true`, or one without a type: `{"properties": {…}}` allows
+    3, too, and what would be written then is no call.
+    """
+    if not isinstance(schema, dict):
+        return {"type": "object"}
+    if "$ref" in schema:
+        return schema
+    return {**schema, "type": "object"}
+
+
 class BudgetExceededError(Exception):
     """A walk has used up its budget: what it has found so far is not the whole."""
 

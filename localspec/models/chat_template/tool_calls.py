@@ -26,6 +26,7 @@ from localspec.models.chat_template.json_repair import JsonRepairer
 from localspec.models.chat_template.schema_references import (
     WorkBudget,
     move_references,
+    require_object,
 )
 from localspec.models.chat_template.text_scanner import TextScanner
 from localspec.models.chat_template.thinking_tags import partial_length
@@ -33,6 +34,7 @@ from localspec.models.chat_template.tool_formats import (
     MAX_HEAD,
     TOOL_FORMATS,
     CallReader,
+    ToolFormat,
 )
 
 
@@ -52,6 +54,10 @@ class ForcedCall(Struct, frozen=True):
 
     prefix: str
     schema: str
+    fallback_schema: str
+    """The same, but with any object as arguments: for tools whose schema cannot be
+    compiled.
+    """
 
 
 def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
@@ -60,12 +66,31 @@ def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
     Raises UsageError if the format cannot leave the choice among several to the model.
     """
     form = TOOL_FORMATS[format_name]
-    if form.forced_call and len(tools) == 1:
-        ((name, arguments),) = tools.items()
+    has_form_of_one = bool(form.forced_call) and len(tools) == 1
+    prefix = form.forced_prefix
+    if has_form_of_one:
+        (name,) = tools
         prefix = form.forced_call.replace("{name}", name)
-        return ForcedCall(prefix, json.dumps(arguments))
-    if not form.forced_prefix and not form.begins_bare:
+    elif not prefix and not form.begins_bare:
         raise UsageError("This model cannot be forced to call one of several tools.")
+
+    def write(schemas: Mapping[str, Any]) -> str:
+        if has_form_of_one:
+            (arguments,) = schemas.values()
+            return json.dumps(arguments)
+        return _write_call_schema(form, schemas)
+
+    schemas = {name: require_object(schema) for name, schema in tools.items()}
+    any_object = {"type": "object"}
+    return ForcedCall(
+        prefix,
+        schema=write(schemas),
+        fallback_schema=write(dict.fromkeys(tools, any_object)),
+    )
+
+
+def _write_call_schema(form: ToolFormat, tools: Mapping[str, Any]) -> str:
+    """The JSON Schema, as JSON, of a call of one of the tools."""
     root = "#/items" if form.forces_list else "#"
     calls: list[dict[str, Any]] = []
     for i, (name, arguments) in enumerate(tools.items()):
@@ -87,7 +112,7 @@ def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
     schema: dict[str, Any] = {"anyOf": calls}
     if form.forces_list:
         schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": 1}
-    return ForcedCall(form.forced_prefix, json.dumps(schema))
+    return json.dumps(schema)
 
 
 _MAX_SCHEMA_STEPS = 20_000
