@@ -53,9 +53,6 @@ _REFUSED = {
 }
 _STORED = ("item_reference", "compaction")
 """Items whose text only the server that stored it knows."""
-_UNSUPPORTED_ITEM = (
-    "items of this type are not supported; nothing is stored (AI SDK: store: false)"
-)
 _ITEM_TYPES: dict[ItemKind, tuple[str, str]] = {
     "thinking": ("reasoning", "rs"),
     "text": ("message", "msg"),
@@ -78,6 +75,7 @@ _NAMES = {
 }
 """The names that fields of chat completions have here."""
 
+_MAX_SHOWN = 64  # Characters of a client's word in an error.
 _MAX_METADATA_PAIRS = 16
 _MAX_METADATA_NAME = 64
 _MAX_METADATA_TEXT = 512
@@ -120,12 +118,21 @@ def _parse_input(request: ResponsesRequest) -> tuple[PlacedMessage, ...]:
             message = _parse_item(item, place, is_asked=i >= n_answered)
             if message is None:
                 if i == len(items) - 1 or item.type in _STORED:
-                    raise unsupported(f"{place}.type", _UNSUPPORTED_ITEM)
+                    raise _refuse_item(item.type, place)
                 message = _describe_item(item)
             messages.append(PlacedMessage(message, place))
     messages = join_messages(messages, ("system", "assistant"))
     check_chat(messages, "input")
     return tuple(messages)
+
+
+def _refuse_item(type_: str | None, param: str) -> ApiError:
+    shown = to_unicode(type_ or "")[:_MAX_SHOWN]
+    problem = (
+        f"items of the type {shown!r} are not supported; nothing is stored "
+        "(AI SDK: store: false)"
+    )
+    return unsupported(f"{param}.type", problem)
 
 
 def _find_role(item: ResponseItem) -> str | None:

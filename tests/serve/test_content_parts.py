@@ -183,7 +183,7 @@ def test_an_earlier_item_that_is_not_read_is_a_line() -> None:
 
 @pytest.mark.parametrize("type_", ["item_reference", "compaction"])
 def test_an_item_whose_text_only_another_server_has_is_refused(type_: str) -> None:
-    with pytest.raises(ApiError, match="nothing is stored") as refused:
+    with pytest.raises(ApiError, match=f"'{type_}' are not .* stored") as refused:
         parse_input({"type": type_, "id": "x"}, {"role": "user", "content": "Hi"})
     assert refused.value.param == "input[0].type"
 
