@@ -13,7 +13,9 @@ from localspec.chat import slash_commands
 from localspec.chat.history import ChatHistory, ChatPair, name_models
 from localspec.chat.session import ChatSession
 from localspec.cli import serve
+from localspec.doctor import checks
 from localspec.errors import IncompatiblePairError
+from localspec.extras.convert import command as convert_command
 from localspec.launch import ResolvedPair, recent_pairs, resolve_pair
 from localspec.models import catalog
 from localspec.models.hub.cached_file import DownloadJob
@@ -117,6 +119,24 @@ def test_twins_that_cannot_be_paired_are_both_named(
         resolve_pair(str(twins[0]), str(other))
     assert f"z/{NAME}.gguf" in refused.value.message
     assert f"x/{NAME}.gguf" in refused.value.message
+
+
+def test_the_doctor_names_both_damaged_files(twins: tuple[Path, Path]) -> None:
+    for path in twins:
+        path.write_bytes(b"GGUF and no more")
+    texts = [finding.what for finding in checks.check_models()]
+    for folder in ("x", "y"):
+        named = [text for text in texts if text.startswith(f"{folder}/{NAME}.gguf: ")]
+        assert len(named) == 1
+
+
+def test_a_copy_is_named_by_its_path_where_its_name_means_two_files(
+    twins: tuple[Path, Path], tmp_path: Path
+) -> None:
+    short = "same:Q8_0"
+    assert convert_command._find_reference(short, twins[0]) == str(twins[0])
+    twins[1].unlink()
+    assert convert_command._find_reference(short, twins[0]) == short
 
 
 def test_clients_of_the_server_get_both(twins: tuple[Path, Path]) -> None:

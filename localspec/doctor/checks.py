@@ -43,7 +43,7 @@ from localspec.machine.device import Device
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
 from localspec.machine.measurements import MeasurementStore
 from localspec.machine.memory_probe import LlamaCppInfo, ProbeError
-from localspec.models import catalog
+from localspec.models import catalog, short_names
 from localspec.models.gguf import reader
 from localspec.models.gguf.header import Header
 from localspec.models.hub import network_errors
@@ -433,13 +433,14 @@ def check_models() -> Iterator[Finding]:
     yield ok("models", f"{len(models)} installed, {size}")
     deadline = time.monotonic() + _TIME_BUDGET_SECONDS
     checked: list[tuple[LocalModel, Header]] = []
+    names = short_names.shorten([model.path for model in models], str)
     for n_done, model in enumerate(models):
         if time.monotonic() > deadline:
             n_left = len(models) - n_done
             what = f"{n_left} of them were not checked: that would take too long"
             yield problem("not-looked-at", what)
             return
-        name = model.path.name
+        name = names[model.path]
         try:
             reader.check_loadable(model.path)
             header = reader.read(model.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from localspec.bench import workloads
 from localspec.cli import global_options, options, shell_completion, terminal
 from localspec.cli.options import QUIET, CommandArguments
 from localspec.cli.terminal import ProgressLine, echo
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.extras.convert import conversion
 from localspec.extras.convert.child_requests import Comparison
 from localspec.extras.convert.conversion import (
@@ -103,15 +103,21 @@ def command(model: str, **given: Any) -> int:
             differs = f"it differs by {converted.comparison.divergence:.3f} nats"
             terminal.notify(f"{kind} was not kept: {differs}.")
             continue
-        reference = f"{name}:{kind}"
-        if arguments.out is not None:
-            reference = str(arguments.out)
+        reference = _find_reference(f"{name}:{kind}", file)
         _report(reference, source, converted, as_json=arguments.as_json)
         return 0
     raise UsageError(
         f"No faster type differs by at most {conversion.MAX_DIVERGENCE} nats.",
         "Choose one yourself: --type TYPE",
     )
+
+
+def _find_reference(short: str, file: Path) -> str:
+    """What opens a file: a short reference, unless it means another file, else its path."""
+    with suppress(LocalspecError):
+        if model_lookup.resolve(short).target.find_path() == file:
+            return short
+    return str(file)
 
 
 def _rank_faster_types(source: Source, progress: ProgressLine) -> Sequence[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from localspec.doctor.findings import Finding, problem
 from localspec.extras.convert import conversion
 from localspec.machine import device_detection
+from localspec.models import short_names
 from localspec.models.gguf.header import Header
 from localspec.models.local_files.local_model import LocalModel
 
@@ -23,12 +24,13 @@ def check_weight_types(
     if device_detection.detect_devices().devices:
         return
     copied = {header.keys.get(conversion.ORIGIN_KEY) for _, header in models}
+    names = short_names.shorten([model.path for model, _ in models], str)
     for model, header in models:
-        name = model.path.name
-        if model.origin == "package" or name in copied:
+        if model.origin == "package" or model.path.name in copied:
             continue
         gain = conversion.suggest_conversion(header)
         if gain:
             fix = f"localspec convert {shlex.quote(str(model.path))}"
+            name = names[model.path]
             yield problem("slow-type", f"{name}: {gain}", fix)
             return
