@@ -19,14 +19,13 @@ from localspec.protocol.events import (
 from localspec.protocol.wire import MAX_LINE_BYTES
 from localspec.sanitize import sanitize
 
-_MAX_BYTES = 512 * 1024 * 1024
-_MAX_NAMED_LINES = 5  # Skipped lines that a message lists; more are only counted.
-OVERFLOW_CODES = ("context-dropped", "context-summarised")  # Notices inside an answer.
-# Codes of the notices that `read` adds.
-SKIPPED_LINE_CODES = (
-    "damaged-line",
-    "unknown-event",
-)
+_MAX_BYTES = 512 * 1024 * 1024  # What follows in a larger file is not read.
+_MAX_NAMED_LINES = 5
+"""Skipped lines whose numbers a message lists; further ones are only counted."""
+OVERFLOW_CODES = ("context-dropped", "context-summarised")
+"""Codes of notices in the middle of an answer, which goes on after them."""
+SKIPPED_LINE_CODES = ("damaged-line", "unknown-event")
+"""Codes of the notices that `read` adds."""
 _HINT = "Create one: localspec run … --events FILE"
 
 
@@ -46,14 +45,7 @@ def read(path: str | Path) -> list[Event]:
             f"{name} cannot be read: {error.strerror}.", _HINT
         ) from error
     if _last_round(events) < 0:
-        problem = f"{name} is empty."
-        if events:
-            problem = f"{name} contains no answer."
-        elif damaged:
-            lines = _describe_lines(damaged)
-            lines = lines[0].lower() + lines[1:]
-            problem = f"{name} is not an event file: {lines} damaged."
-        raise UsageError(problem, _HINT)
+        raise UsageError(_why_no_answer(name, events, damaged), _HINT)
     if unknown:
         message = (
             f"{_describe_lines(unknown)} of a type this version does not know: skipped."
@@ -63,6 +55,16 @@ def read(path: str | Path) -> list[Event]:
         message = f"{_describe_lines(damaged)} damaged: skipped."
         events.insert(0, Notice("warning", "damaged-line", message))
     return events
+
+
+def _why_no_answer(name: str, events: list[Event], damaged: list[int]) -> str:
+    if events:
+        return f"{name} contains no answer."
+    if damaged:
+        lines = _describe_lines(damaged)
+        lines = lines[0].lower() + lines[1:]
+        return f"{name} is not an event file: {lines} damaged."
+    return f"{name} is empty."
 
 
 def split_answers(events: list[Event]) -> list[tuple[Event, ...]]:

@@ -22,6 +22,8 @@ from localspec.sanitize import sanitize
 
 
 class Preset(Struct, frozen=True):
+    """What `/preset NAME` sets; what it does not name, a chat keeps."""
+
     name: str
     values: Mapping[str, Any]
     """As in the file: `system`, `ctx`, and the settings that `/set` knows."""
@@ -66,12 +68,17 @@ def _apply_value(settings: ChatSettings, key: str, value: object) -> ChatSetting
 
 
 def _format(value: object) -> str:
-    """A value of the file, as `/set` reads it."""
+    """A value of the file as one would type it after `/set NAME`.
+
+    `true` becomes `on`, 0.80 becomes `0.8`, and a list of stop strings becomes JSON.
+    """
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list):
         return json.dumps(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def load() -> dict[str, Preset]:

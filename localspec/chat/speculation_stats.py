@@ -13,13 +13,16 @@ from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 
-RECENT_ROUNDS = 32  # In the strip, a column each, and in the figures labelled `now`.
-MIN_DRAFTED = 10  # Below this number of draft tokens no acceptance rate is shown.
-# Rounds before a speed is compared, and plain rounds before they are the standard.
+RECENT_ROUNDS = 32
+"""The rounds of the panel's strip, a column each, and of the figures labelled `now`."""
+MIN_DRAFTED = 10
+"""Below this number of draft tokens no acceptance rate is shown."""
 _MIN_ROUNDS = 8
-_RANGE_ERRORS = 2.0  # Half the width of a range, in standard errors: about 95 %.
-# A speed-up whose range is narrower on both sides is shown without it.
+"""Rounds before a speed is compared, and plain rounds before they are the standard."""
+_RANGE_ERRORS = 2.0
+"""Half the width of a range, in standard errors: it covers about 95 %."""
 _KNOWN_WITHIN = 0.1
+"""A speed-up is shown as one number if its range is at most this wide on both sides."""
 
 
 class Speedup(Struct, frozen=True):
@@ -97,7 +100,8 @@ def known_rate(totals: DraftTotals) -> float | None:
 class SpeculationStats(Struct):
     """Statistics of a chat.
 
-    `totals` are those of all answers, the others those of the current or last one.
+    `totals` are those of all answers. Everything else is about the answer that is being
+    generated or, between two answers, about the last one.
     """
 
     # Pass costs of the pair; None until they are measured.
@@ -110,7 +114,10 @@ class SpeculationStats(Struct):
     """Tokens per second of the last answers, by whether speculation was off."""
 
     def start_answer(self, answer: GeneratedAnswer) -> None:
-        """Until it reports its own, the plan and prompt size of the last one hold."""
+        """Begin an answer. It shows the last one's plan and prompt size at first.
+
+        So the panel does not go blank until the engine reports those of this answer.
+        """
         previous_plan = self.plan
         previous_prefill = self._prefill
         self.show_answer(answer)
@@ -130,6 +137,7 @@ class SpeculationStats(Struct):
         return SpeculationStats(self.measured, _last_speeds=dict(self._last_speeds))
 
     def _keep_speed(self) -> None:
+        """Remember the speed of an answer before another one is shown."""
         speed = self.tokens_per_second
         if speed is not None:
             self._last_speeds[self.is_off] = speed
@@ -226,7 +234,10 @@ class SpeculationStats(Struct):
 
     @property
     def break_even_rate(self) -> float | None:
-        """The acceptance rate from which drafting pays here; above 1 if none does."""
+        """The acceptance rate from which drafting pays with this pair.
+
+        It is above 1 if no rate does.
+        """
         if self.measured is None:
             return None
         return speedup_model.break_even_rate(self.measured)

@@ -1,7 +1,8 @@
 """Another model, draft model or context in the same chat; Home's models on disk."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,78 +39,135 @@ def loaded_files(chat: Chat) -> list[str]:
 
 
 async def test_the_picker_lists_what_is_here_and_enter_loads_it(models: Path) -> None:
-    """A name that is not in the list is taken as typed."""
     async with Chat(ScriptedEngine(said), ScriptedEngine(other)) as chat:
         await chat.send("one")
-        await chat.press("f12")
-        await chat.sees("alpha-Q8_0 0.5 MB")
-        await chat.press(*"nowhere", "enter")
-        await chat.wait(lambda: chat.on_top and "nowhere" in chat.shown)
-        assert loaded_files(chat) == ["qwen3-8b.gguf"] and chat.screen.phase == "ready"
         await chat.press("d", "r", "a", "f", "t", "f12")
         await chat.reaches(PickerScreen)
         await chat.sees("alpha-Q8_0 0.5 MB")
         await chat.sees("now: qwen3-8b + qwen3-0.6b")
+
         await chat.press("b", "e", "t", "enter")
         await chat.until("ready")
-        assert chat.on_top and chat.typed == "draft" and chat.questions == ["one"]
+
+        assert chat.on_top
         assert loaded_files(chat) == ["qwen3-8b.gguf", "beta-Q8_0.gguf"]
+        assert chat.typed == "draft"
+        assert chat.questions == ["one"]
         await chat.sees("From now on beta-Q8_0 answers.")
+
+
+async def test_a_name_that_the_picker_does_not_list_is_taken_as_typed(
+    models: Path,
+) -> None:
+    async with Chat() as chat:
+        await chat.press("f12")
+        await chat.sees("alpha-Q8_0 0.5 MB")
+
+        await chat.press(*"nowhere", "enter")
+
+        await chat.wait(lambda: chat.on_top and "nowhere" in chat.shown)
+        assert loaded_files(chat) == ["qwen3-8b.gguf"]
+        assert chat.screen.phase == "ready"
 
 
 async def test_a_model_that_cannot_be_loaded_names_the_way_back(models: Path) -> None:
     broken = EngineError("The engine has exited.")
+    async with Chat(ScriptedEngine(said), broken) as chat:
+        await chat.send(f"/model {models / 'alpha-Q8_0.gguf'}")
+
+        assert chat.screen.phase == "failed"
+        assert "The engine has exited." in chat.shown
+        assert "/model - previous model" in chat.shown
+
+
+async def test_after_a_model_that_cannot_be_loaded_another_one_answers(
+    models: Path,
+) -> None:
+    broken = EngineError("The engine has exited.")
     async with Chat(ScriptedEngine(said), broken, ScriptedEngine(other)) as chat:
         await chat.send(f"/model {models / 'alpha-Q8_0.gguf'}")
-        assert chat.screen.phase == "failed" and "/model - previous model" in chat.shown
+
         await chat.send(f"/model {models / 'beta-Q8_0.gguf'}")
         assert "The engine has exited." not in chat.shown
         await chat.send("one")
+
         await chat.sees("Otherwise.")
 
 
-async def test_another_context_and_exact_mode_load_again() -> None:
+def with_4k_context() -> ScriptedEngine:
     settings = {"target": {"n_ctx": 4096}, "chat": {"template": "own"}}
-    smaller = ScriptedEngine(other, ready=replace(ready(), settings=settings))
-    async with Chat(ScriptedEngine(said), smaller, smaller, smaller) as chat:
+    return ScriptedEngine(other, ready=replace(ready(), settings=settings))
+
+
+async def test_another_context_loads_the_model_again() -> None:
+    async with Chat(ScriptedEngine(said), with_4k_context()) as chat:
         await chat.send("/ctx 4k")
+
         await chat.sees("ctx 0 / 4.1k")
         assert [wish.ctx for wish in chat.opening.wishes] == [None, 4096]
+
+
+async def test_a_context_that_is_no_number_loads_nothing() -> None:
+    async with Chat() as chat:
         await chat.send("/ctx many")
+
         await chat.sees("For example: /ctx 8192, or 16k.")
-        assert len(chat.opening.loads) == 2
+        assert len(chat.opening.loads) == 1
+
+
+async def test_only_a_change_of_exact_mode_loads_the_model_again() -> None:
+    engine = ScriptedEngine(said)
+    async with Chat(engine, engine, engine) as chat:
         for value in ("on", "on", "off"):
             await chat.send(f"/set exact {value}")
             await chat.until("ready")
-        assert [wish.exact for wish in chat.opening.wishes] == [
-            False,
-            False,
-            True,
-            False,
-        ]
+
+        assert [wish.exact for wish in chat.opening.wishes] == [False, True, False]
 
 
-async def test_home_lists_models_of_no_pair_and_opens_them(
-    models: Path, zoo: Zoo
-) -> None:
-    """As those of LM Studio; a recent one is listed once, a part of a model not at all.
-
-    A head that is named like a model is refused.
-    """
-    shutil.copy(zoo["eagle3"], models / "gamma-Q8_0.gguf")
-    tinygguf.llama(0).write(models / "mmproj-alpha-F16.gguf")
-    recent_pairs.add(ResolvedPair(models / "alpha-Q8_0.gguf", None))
+@asynccontextmanager
+async def home_of_disk() -> AsyncIterator[AppDriver]:
+    """Home, with the models that are on the disk."""
     app = scenes.home(survey=home_rows.survey_machine)
     async with app.run_test(size=(120, 40), notifications=True) as pilot:
-        shown = AppDriver(pilot)
-        await shown.sees("beta-Q8_0", "gamma-Q8_0")
-        assert shown.shown.count("alpha-Q8_0") == 1 and "mmproj" not in shown.shown
-        await shown.press("slash", *"gamma", "enter")
-        await shown.sees("is a draft head, not a")
-        assert not shown.is_on(ChatScreen)
-        await shown.press("escape", "slash", *"beta", "enter")
+        yield AppDriver(pilot)
+
+
+async def test_home_lists_models_of_no_pair_and_opens_them(models: Path) -> None:
+    """As those of LM Studio."""
+    async with home_of_disk() as shown:
+        await shown.sees("alpha-Q8_0", "beta-Q8_0")
+
+        await shown.press("slash", *"beta", "enter")
+
         await shown.reaches(ChatScreen)
         await shown.sees("beta-Q8_0")
+
+
+async def test_home_lists_a_recent_model_once_and_a_part_of_a_model_not_at_all(
+    models: Path,
+) -> None:
+    tinygguf.llama(0).write(models / "mmproj-alpha-F16.gguf")
+    recent_pairs.add(ResolvedPair(models / "alpha-Q8_0.gguf", None))
+
+    async with home_of_disk() as shown:
+        await shown.sees("beta-Q8_0")
+
+        assert shown.shown.count("alpha-Q8_0") == 1
+        assert "mmproj" not in shown.shown
+
+
+async def test_home_refuses_to_open_a_head_that_is_named_like_a_model(
+    models: Path, zoo: Zoo
+) -> None:
+    shutil.copy(zoo["eagle3"], models / "gamma-Q8_0.gguf")
+    async with home_of_disk() as shown:
+        await shown.sees("gamma-Q8_0")
+
+        await shown.press("slash", *"gamma", "enter")
+
+        await shown.sees("is a draft head, not a")
+        assert not shown.is_on(ChatScreen)
 
 
 async def test_a_model_of_ollama_has_its_name_there(tmp_path: Path) -> None:
@@ -137,8 +195,10 @@ async def test_a_preset_is_chosen_from_the_list() -> None:
         await chat.send("/preset")
         assert isinstance(chat.app.screen, PickerScreen)
         await chat.sees("poet temperature 1.2")
+
         await chat.press("enter")
         await chat.wait(lambda: chat.on_top)
+
         session = chat.screen.session
         assert session.conversation.system == "Answer in verse."
         assert session.settings.sampling.temperature == 1.2

@@ -423,6 +423,9 @@ def _excerpt(text: str, term: str) -> str:
 # --- writing rows; the caller holds a transaction
 # -----------------------------------------
 
+# A turn has two numbers. Its `id` counts within its chat: 1, 2, 3. Its `key` is unique in
+# the database, so events and the search index refer to it.
+
 
 def _chat_not_found(chat: int) -> NotFoundError:
     return NotFoundError(f"There is no chat {chat}.", "See: localspec history list")
@@ -499,31 +502,40 @@ def _write_turn(db: sqlite3.Connection, chat: int, turn: Turn, clock: int) -> No
 
 
 def _add_events(db: sqlite3.Connection, key: int, events: Sequence[Event]) -> None:
-    if events:
-        query = "SELECT 1 + coalesce(max(n), -1) FROM events WHERE turn = ?"
-        (n,) = db.execute(query, (key,)).fetchone()
-        values = (key, n, records.pack_events(events))
-        db.execute("INSERT INTO events (turn, n, body) VALUES (?, ?, ?)", values)
+    """Add a checkpoint after those that the turn with this key has."""
+    if not events:
+        return
+    query = "SELECT 1 + coalesce(max(n), -1) FROM events WHERE turn = ?"
+    (n,) = db.execute(query, (key,)).fetchone()
+    _insert(db, "events", {"turn": key, "n": n, "body": records.pack_events(events)})
 
 
 def _append_to_answer(
     db: sqlite3.Connection, chat: int, turn: int, events: Sequence[Event], clock: int
 ) -> None:
-    key = db.execute(
+    row = db.execute(
         "SELECT key FROM turns WHERE chat = ? AND id = ?", (chat, turn)
     ).fetchone()
-    if key is None:
+    if row is None:
         raise _chat_not_found(chat)
+    (key,) = row
+    _add_events(db, key, events)
     more = Turn("").with_events(events)
-    _add_events(db, key[0], events)
-    text = records.replace_surrogates(more.answer)
     db.execute(
-        "UPDATE turns SET answer = answer || ?, reason = ?, inside = max(inside, ?), "
-        "changed = ? WHERE key = ?",
-        (text, more.finish_reason, more.starts_in_thinking, clock, key[0]),
+        "UPDATE turns SET answer = answer || :text, reason = :reason, "
+        "inside = max(inside, :inside), changed = :clock WHERE key = :key",
+        {
+            "text": records.replace_surrogates(more.answer),
+            "reason": more.finish_reason,
+            "inside": more.starts_in_thinking,
+            "clock": clock,
+            "key": key,
+        },
     )
-    now = (time.time(), clock, chat)
-    db.execute("UPDATE chats SET updated = ?, touched = ? WHERE id = ?", now)
+    db.execute(
+        "UPDATE chats SET updated = :now, touched = :clock WHERE id = :chat",
+        {"now": time.time(), "clock": clock, "chat": chat},
+    )
 
 
 def _delete_turns(db: sqlite3.Connection, where: str, values: tuple[int, ...]) -> None:

@@ -1,6 +1,8 @@
 """The chat screen: keys, commands, reading, and what must not be lost."""
 
 import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +21,7 @@ from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.home import HomeScreen
 from localspec.tui.widgets.screen_frame import StatusBar
 from localspec.tui.widgets.transcript import Transcript
-from tests.support.app_driver import Chat, demo_chat, long, said
+from tests.support.app_driver import Chat, HomeDriver, demo_chat, long, said
 from tests.support.scenes import REFUSED, settled, thought, words
 from tests.support.scripted_engine import Gate, Script, ScriptedEngine, answer, ready
 
@@ -44,118 +46,191 @@ async def test_the_title_names_the_copy_that_answers() -> None:
         await chat.sees("starter-Q4_K_M + ")
 
 
-async def test_a_paste_of_a_megabyte_is_sent_whole_and_shown_cut() -> None:
+async def test_a_question_of_a_megabyte_is_sent_whole_and_shown_cut() -> None:
+    """It cannot be typed (a long paste becomes a file), but an editor may give it."""
+    question = ("some words of a line, " * 4 + "red\n") * 11_500
     async with Chat() as chat:
-        chat.app.post_message(
-            events.Paste(("some words of a line, " * 4 + "red\n") * 11_500)
-        )
-        await chat.wait(lambda: len(chat.typed) > 1_000_000)
-        await chat.press("x", "enter")
+        chat.screen.send(question)
         await chat.until("ready")
-        assert len(chat.questions[0]) > 1_000_000 and chat.questions[0].endswith("x")
-        assert (
-            "more characters" in chat.shown and HELLO in chat.shown and not chat.typed
-        )
+
+        assert chat.questions == [question]
+        await chat.sees("more characters", HELLO)
 
 
-@pytest.mark.parametrize("by", ["keys", "paste"])
-async def test_what_is_typed_is_stored_and_sent_and_what_is_pasted_is_clean(
-    by: str,
-) -> None:
-    text = "می\u200cروم 👩\u200d💻 \u200fשלום\u200e \u061c日本\u3000語 a\u00a0b \u202ea"
+TYPED = "می\u200cروم 👩\u200d💻 \u200fשלום\u200e \u061c日本\u3000語 a\u00a0b \u202ea"
+"""Joiners, direction marks and blanks of several languages, and a direction override."""
+
+
+async def test_what_is_typed_is_sent_as_it_is_and_shown_without_direction_overrides() -> (
+    None
+):
     engine = ScriptedEngine(said)
     async with Chat(engine) as chat:
-        if by == "paste":
-            chat.app.post_message(
-                events.Paste(f"def f():\r\n    pass\r\x1b[31m{text}\n")
-            )
-            text = f"def f():\n    pass\n{text}\n"
-        else:
-            for character in text:
-                chat.app.post_message(events.Key("any", character))
-        await chat.wait(lambda: chat.typed == text)
+        for character in TYPED:
+            chat.app.post_message(events.Key("any", character))
+        await chat.wait(lambda: chat.typed == TYPED)
         assert not chat.questions
+
         await chat.press("enter")
         await chat.until("ready")
-        assert chat.questions == [text] and engine.asked[0].messages[-1].content == text
+
+        assert chat.questions == [TYPED]
+        assert engine.asked[0].messages[-1].content == TYPED
         assert "\u202e" not in chat.shown
 
 
-async def test_a_lone_surrogate_is_sent_and_nothing_written_is_not() -> None:
-    """It cannot be pasted, but a script may insert it."""
-    async with Chat() as chat:
-        await chat.send("a\ud83db")
-        await chat.sees(HELLO)
-        for typed in ("", "  ", "\n\n"):
-            await chat.send(typed)
-            assert "Nothing to send yet." in chat.shown and len(chat.questions) == 1
-
-
-async def test_enter_in_an_empty_chat_writes_one_example_after_the_other_and_sends_none() -> (
-    None
-):
-    async with Chat() as chat:
-        for example in (*EXAMPLES, EXAMPLES[0]):
-            chat.screen.composer.replace_text("")
-            await chat.press("enter")
-            assert chat.typed == example and not chat.questions
-        await chat.press("enter")
-        await chat.until("ready")
-        assert chat.questions == [EXAMPLES[0]]
-
-
-async def test_up_brings_back_what_escape_and_editing_took_from_the_message_box() -> (
+async def test_what_is_pasted_loses_its_control_characters_and_is_not_sent_by_its_line_ends() -> (
     None
 ):
     engine = ScriptedEngine(said)
     async with Chat(engine) as chat:
+        pasted = f"def f():\r\n    pass\r\x1b[31m{TYPED}\n"
+        clean = f"def f():\n    pass\n{TYPED}\n"
+
+        chat.app.post_message(events.Paste(pasted))
+        await chat.wait(lambda: chat.typed == clean)
+        assert not chat.questions
+        await chat.press("enter")
+        await chat.until("ready")
+
+        assert chat.questions == [clean]
+        assert engine.asked[0].messages[-1].content == clean
+
+
+async def test_a_lone_surrogate_is_sent() -> None:
+    """It cannot be pasted, but a script may insert it."""
+    async with Chat() as chat:
+        await chat.send("a\ud83db")
+
+        await chat.sees(HELLO)
+        assert len(chat.questions) == 1
+
+
+async def test_a_message_without_text_is_not_sent() -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        for typed in ("", "  ", "\n\n"):
+            chat.app.clear_notifications()
+
+            await chat.send(typed)
+
+            await chat.sees("Nothing to send yet.")
+            assert chat.questions == ["hi"]
+
+
+async def test_enter_in_an_empty_chat_writes_one_example_after_the_other() -> None:
+    async with Chat() as chat:
+        for example in (*EXAMPLES, EXAMPLES[0]):
+            chat.screen.composer.replace_text("")
+
+            await chat.press("enter")
+
+            assert chat.typed == example
+            assert not chat.questions
+
+
+async def test_a_second_enter_sends_the_example() -> None:
+    async with Chat() as chat:
+        await chat.press("enter")
+
+        await chat.press("enter")
+        await chat.until("ready")
+
+        assert chat.questions == [EXAMPLES[0]]
+
+
+async def test_up_brings_back_what_escape_took_from_the_message_box() -> None:
+    async with Chat() as chat:
         chat.screen.composer.replace_text("a long thought\nof two lines")
         await chat.press("escape")
-        assert chat.typed == "" and "↑ brings the text back" in chat.shown
+        assert chat.typed == ""
+        assert "↑ brings the text back" in chat.shown
+
         await chat.press("up")
+
         assert chat.typed == "a long thought\nof two lines"
+
+
+async def test_up_brings_back_what_editing_took_from_the_message_box() -> None:
+    async with Chat() as chat:
         await chat.send("one")
-        await chat.press("f5")
-        await chat.until("ready")
-        first, again = engine.asked
-        assert (
-            first.messages == again.messages
-            and first.sampling.seed != again.sampling.seed
-        )
         chat.screen.composer.replace_text("half a thought")
         await chat.press("f6")
         assert chat.typed == "one"
+
         await chat.press("up")
+
         assert chat.typed == "half a thought"
+
+
+async def test_another_answer_is_asked_with_the_same_messages_and_another_seed() -> (
+    None
+):
+    engine = ScriptedEngine(said)
+    async with Chat(engine) as chat:
+        await chat.send("one")
+
+        await chat.press("f5")
+        await chat.until("ready")
+
+    first, again = engine.asked
+    assert first.messages == again.messages
+    assert first.sampling.seed != again.sampling.seed
 
 
 # --- leaving
 # ----------------------------------------------------------------------------------
 
 
-async def test_escape_leaves_at_once_only_where_it_is_meant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Not right after an answer, which it was to stop, nor once while one types."""
-    monkeypatch.setattr(chat_screen, "TYPING_SECONDS", 60.0)
-    monkeypatch.setattr(chat_screen, "SECOND_ESCAPE_SECONDS", 60.0)
+async def test_escape_leaves_a_chat_in_which_nothing_was_typed() -> None:
     async with demo_chat() as one:
         await one.press("escape")
-        assert one.is_on(HomeScreen), "nothing was typed"
-        await one.open()
-        monkeypatch.setattr(chat_screen, "LATE_ESCAPE_SECONDS", 60.0)
+
+        assert one.is_on(HomeScreen)
+
+
+async def test_an_escape_right_after_an_answer_was_to_stop_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_screen, "LATE_ESCAPE_SECONDS", 60.0)
+    async with demo_chat() as one:
         await one.send("hi")
         await one.press("escape")
-        assert one.is_on(ChatScreen), "the chat was left"
+        assert one.is_on(ChatScreen)
+
         one.screen.composer.replace_text("next")
         await one.press("escape")
+
         assert one.typed == "next"
-        one.screen.composer.replace_text("")
-        monkeypatch.setattr(chat_screen, "LATE_ESCAPE_SECONDS", 0.0)
+
+
+async def test_while_one_types_only_a_second_escape_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chat_screen, "TYPING_SECONDS", 60.0)
+    monkeypatch.setattr(chat_screen, "SECOND_ESCAPE_SECONDS", 60.0)
+    monkeypatch.setattr(chat_screen, "LATE_ESCAPE_SECONDS", 0.0)
+    async with demo_chat() as one:
+        await one.send("hi")
+
         await one.press("escape")
-        assert "Press esc again" in one.shown and one.is_on(ChatScreen)
+        assert one.is_on(ChatScreen)
+        assert "Press esc again" in one.shown
         await one.press("escape")
+
         assert one.is_on(HomeScreen)
+
+
+async def reopen(one: HomeDriver, title: str) -> str:
+    """Opens a chat from Home by its title; returns what is typed there, and leaves."""
+    await one.press("slash")
+    one.home.query_one(Input).value = title
+    await one.sees(f"▸ {title}")
+    await one.open()
+    typed = one.typed
+    await one.press("escape", "escape")
+    await one.press("escape")
+    return typed
 
 
 async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
@@ -164,20 +239,14 @@ async def test_a_draft_is_there_when_the_chat_is_opened_again() -> None:
         await one.send("the first chat")
         await one.send("/new")
         await one.send("the second chat")
-        one.screen.phase = "loading"  # Esc leaves at once
+        one.screen.phase = "loading"  # Esc leaves at once.
         one.screen.composer.replace_text("queued")
         await one.press("enter")
         one.screen.composer.replace_text("not sent yet")
         await one.press("escape")
-        for name in ("the first chat", "the second chat"):
-            await one.press("slash", *name.replace(" ", ""))
-            one.home.query_one(Input).value = name
-            await one.sees(f"▸ {name}")
-            await one.open()
-            draft = one.typed
-            await one.press("escape", "escape")
-            await one.press("escape")
-        assert draft == "queued\nnot sent yet"
+
+        assert await reopen(one, "the first chat") == ""
+        assert await reopen(one, "the second chat") == "queued\nnot sent yet"
 
 
 async def test_what_is_typed_survives_the_engine() -> None:
@@ -193,11 +262,15 @@ async def test_what_is_typed_survives_the_engine() -> None:
         chat.screen.composer.replace_text("two")
         gate.set()
         await chat.until("failed")
-        assert chat.typed == "two" and "f5 reload and finish the answer" in chat.shown
+        assert chat.typed == "two"
+        assert "f5 reload and finish the answer" in chat.shown
+
         await chat.press("f5")
         await chat.until("ready")
         await chat.wait(lambda: len(again.asked) == 1)
-        assert chat.typed == "two" and chat.questions == ["one"]
+
+        assert chat.typed == "two"
+        assert chat.questions == ["one"]
 
 
 # --- asking
@@ -209,19 +282,28 @@ async def test_what_is_sent_while_it_loads_goes_out_afterwards() -> None:
     async with Chat(gate=gate) as chat:
         await chat.press("h", "i", "enter")
         assert chat.screen.phase == "loading"
+
         gate.set()
         await chat.wait(lambda: chat.questions)
         await chat.until("ready")
-        assert chat.questions == ["hi"] and HELLO in chat.shown
+
+        assert chat.questions == ["hi"]
+        assert HELLO in chat.shown
+
+
+async def test_a_refused_pair_says_why_and_how_to_go_on() -> None:
+    async with Chat(REFUSED) as chat:
+        await chat.sees("token 151668", "enter reload ctrl+l engine log")
+
+        assert chat.screen.phase == "failed"
+        assert "finish the answer" not in chat.shown
 
 
 async def test_a_refused_pair_is_tried_again() -> None:
     async with Chat(REFUSED, ScriptedEngine(said)) as chat:
-        assert chat.screen.phase == "failed"
-        await chat.sees("token 151668", "enter reload ctrl+l engine log")
-        assert "finish the answer" not in chat.shown
         await chat.press("f5")
         await chat.until("ready")
+
         assert "token 151668" not in chat.shown
         await chat.send("hi")
         await chat.sees(HELLO)
@@ -233,28 +315,51 @@ TOO_LARGE = DoesNotFitError(
 )
 
 
+async def test_what_seems_not_to_fit_is_refused_in_the_words_of_the_app() -> None:
+    async with Chat(TOO_LARGE) as chat:
+        assert "This fits: a context of 4096" in chat.shown
+        assert "--anyway" not in chat.shown
+
+
 async def test_what_seems_not_to_fit_can_be_loaded_all_the_same() -> None:
     async with Chat(TOO_LARGE, ScriptedEngine(said)) as chat:
-        assert (
-            "This fits: a context of 4096" in chat.shown
-            and "--anyway" not in chat.shown
-        )
         await chat.send("/anyway")
         await chat.until("ready")
+
         assert [wish.skip_memory_check for wish in chat.opening.wishes] == [False, True]
 
 
-async def test_only_one_answer_at_a_time() -> None:
+@asynccontextmanager
+async def answering() -> AsyncIterator[Chat]:
+    """A chat with one answer, and another that is being written."""
     async with Chat(ScriptedEngine(said, lambda: [*said(), Gate(), *said()])) as chat:
         await chat.send("zero")
         await chat.begin("one")
+        yield chat
+
+
+async def test_only_one_answer_at_a_time() -> None:
+    async with answering() as chat:
         chat.screen.composer.replace_text("two")
+
         await chat.press("enter", "f5", "f6", "ctrl+n")
-        assert (chat.typed, chat.questions) == ("two", ["zero", "one"])
-        await chat.press("ctrl+o")  # the answer before
+
+        assert chat.typed == "two"
+        assert chat.questions == ["zero", "one"]
+
+
+async def test_while_an_answer_is_written_the_one_before_is_copied() -> None:
+    async with answering() as chat:
+        await chat.press("ctrl+o")
+
         await chat.sees("12 characters")
+
+
+async def test_escape_stops_an_answer_and_says_how_long_that_took() -> None:
+    async with answering() as chat:
         await chat.press("escape")
         await chat.until("ready")
+
         await chat.sees("stopped in")
 
 
@@ -262,26 +367,43 @@ async def test_only_one_answer_at_a_time() -> None:
 # ----------------------------------------------------------------------------------
 
 
-async def test_thinking_is_folded_until_it_is_asked_for_and_never_copied(
-    copied: list[str],
-) -> None:
-    """Command, settings sheet and key change the same setting of the chat."""
+async def test_thinking_is_folded_until_a_key_shows_it() -> None:
     async with thinking() as chat:
         await chat.send("hi")
-        assert THOUGHT not in chat.shown and "thought, 2" in chat.shown
+        assert THOUGHT not in chat.shown
+        assert "thought, 2" in chat.shown
+
         await chat.press("ctrl+t")
-        assert THOUGHT in chat.shown and "think>" not in chat.shown
+
+        assert THOUGHT in chat.shown
+        assert "think>" not in chat.shown
+
+
+async def test_key_and_commands_show_thinking_by_the_same_setting_of_the_chat() -> None:
+    async with thinking() as chat:
+        await chat.send("hi")
+
+        await chat.press("ctrl+t")
         assert chat.screen.session.settings.show_thinking
         await chat.send("/set show_thinking off")
         assert THOUGHT not in chat.shown
         await chat.send("/think show")
         await chat.send("again")
+
         assert chat.shown.count(THOUGHT) == 2
+
+
+async def test_thinking_that_is_shown_is_not_copied(copied: list[str]) -> None:
+    async with thinking() as chat:
+        await chat.send("hi")
+        await chat.press("ctrl+t")
+
         await chat.press("ctrl+o")
+
     assert copied == ["Use `append`."]
 
 
-async def test_what_is_odd_about_an_answer_is_said_once() -> None:
+async def test_an_answer_that_ended_in_its_thinking_says_so() -> None:
     def endless() -> Script:
         totals = {"timings": {}, "thinking": {"tokens": 3, "open": True}}
         return [
@@ -289,14 +411,20 @@ async def test_what_is_odd_about_an_answer_is_said_once() -> None:
             GenerationFinished("length", "", totals),
         ]
 
+    markers = ready(thinking=("<think>", "</think>"))
+    async with Chat(ScriptedEngine(endless, ready=markers)) as chat:
+        await chat.send("hi")
+
+        await chat.sees("before the thinking ended: /set think_budget N")
+
+
+async def test_an_answer_that_repeats_itself_is_told_once() -> None:
     def circle() -> Script:
         return answer(words("round and round we go. " * 40))
 
-    markers = ready(thinking=("<think>", "</think>"))
-    async with Chat(ScriptedEngine(endless, circle, ready=markers)) as chat:
-        await chat.send("hi")
-        await chat.sees("before the thinking ended: /set think_budget N")
+    async with Chat(ScriptedEngine(circle)) as chat:
         await chat.send("sing")
+
         assert chat.shown.count("It repeats itself") == 1
 
 
@@ -307,14 +435,25 @@ async def test_scrolling_away_stops_following_until_one_comes_back() -> None:
     ) as chat:
         await chat.begin("hi")
         await chat.sees("line 199")
+
         await chat.press("ctrl+home")
         await chat.sees("line 0")
         gate.set()
         await chat.until("ready")
         await chat.sees("line 0", "ctrl+end")
+
         await chat.press("ctrl+end")
-        assert "line 199" in chat.shown and "ctrl+end" not in chat.shown
+        assert "line 199" in chat.shown
+        assert "ctrl+end" not in chat.shown
+
+
+async def test_the_mouse_wheel_stops_following() -> None:
+    async with Chat(ScriptedEngine(long)) as chat:
+        await chat.send("hi")
+        assert chat.screen.transcript.following
+
         await chat.pilot._post_mouse_events([MouseScrollUp], Transcript, button=0)
+
         await chat.wait(lambda: not chat.screen.transcript.following)
 
 
@@ -332,20 +471,33 @@ async def test_the_speed_of_an_answer_is_in_the_status_bar_where_there_is_no_pan
             await chat.press("f3")
 
 
-async def test_tab_leads_to_the_tokens_and_back() -> None:
-    async with Chat(ScriptedEngine(said, ready=ready(chats=False))) as chat:
-        screen = chat.screen
+def text_completion() -> Chat:
+    return Chat(ScriptedEngine(said, ready=ready(chats=False)))
+
+
+async def test_tab_stays_in_the_message_box_while_no_tokens_are_shown() -> None:
+    async with text_completion() as chat:
         await chat.send("hi")
+
         await chat.press("tab")
-        # none is shown
-        assert screen.composer.has_focus and not screen.transcript.is_cursor_active
+
+        assert chat.screen.composer.has_focus
+        assert not chat.screen.transcript.is_cursor_active
+
+
+async def test_tab_leads_to_the_tokens_and_back() -> None:
+    async with text_completion() as chat:
+        await chat.send("hi")
         await chat.press("f2", "escape")
-        assert screen.composer.has_focus and "tab select token" in chat.shown
+        assert chat.screen.composer.has_focus
+        assert "tab select token" in chat.shown
+
         await chat.press("tab")
-        assert screen.transcript.is_cursor_active
+        assert chat.screen.transcript.is_cursor_active
         await chat.sees("round", "→ token")
+
         await chat.press("tab")
-        assert screen.composer.has_focus
+        assert chat.screen.composer.has_focus
 
 
 # --- commands
@@ -414,29 +566,56 @@ async def test_a_summary_stands_for_them() -> None:
         assert first.role == "system" and "They greeted." in first.content
 
 
-async def test_the_oldest_turns_are_left_out_once_or_always_but_not_against_ones_will() -> (
+async def test_a_question_that_does_not_fit_comes_back_if_nothing_may_be_left_out() -> (
     None
 ):
     engine = growing()
     async with Chat(engine) as chat:
         await full(chat)
         await chat.sees("2 older turns", "8,192 of 8,192")
+
         await chat.press("escape")
         await chat.until("ready")
-        assert len(engine.asked) == 2 and "exceeds the context" in chat.shown
-        assert (chat.typed, chat.questions) == ("three", ["one", "two"])
-        for key, question in (("enter", "three"), ("a", "four")):
-            chat.screen.composer.replace_text(question)
-            await chat.press("enter")
-            await chat.reaches(ContextFullScreen)
-            await chat.press(key)
-            await chat.until("ready")
-            kept = engine.asked[-1].messages
-            assert [m.content for m in kept][::2] == [chat.questions[-2], question]
-            await chat.sees("left out", "no longer sent to the model")
-        assert chat.questions == ["one", "two", "three", "four"]
+
+        assert len(engine.asked) == 2
+        assert "exceeds the context" in chat.shown
+        assert chat.typed == "three"
+        assert chat.questions == ["one", "two"]
+
+
+async def test_the_oldest_turn_is_left_out_of_the_prompt_and_stays_in_the_chat() -> (
+    None
+):
+    engine = growing()
+    async with Chat(engine) as chat:
+        await full(chat)
+
+        await chat.press("enter")
+        await chat.until("ready")
+
+        sent = [message.content for message in engine.asked[-1].messages]
+        assert sent[::2] == ["two", "three"]
+        await chat.sees("left out", "no longer sent to the model")
+        assert chat.questions == ["one", "two", "three"]
+
+
+async def test_one_is_asked_at_each_overflow_until_one_says_always() -> None:
+    engine = growing()
+    async with Chat(engine) as chat:
+        await full(chat)
+        await chat.press("enter")  # This time.
+        await chat.until("ready")
+        chat.screen.composer.replace_text("four")
+        await chat.press("enter")
+        await chat.reaches(ContextFullScreen)
+
+        await chat.press("a")  # Always.
+        await chat.until("ready")
         await chat.send("five")
-        assert len(engine.asked) == 5 and chat.on_top
+
+        sent = [message.content for message in engine.asked[-1].messages]
+        assert sent[::2] == ["four", "five"]
+        assert chat.on_top
 
 
 async def test_quitting_does_not_wait_for_the_choice() -> None:
@@ -474,76 +653,115 @@ def code() -> Script:
     return answer(words(CODE))
 
 
-async def test_code_blocks_have_a_key_and_a_number_to_click(copied: list[str]) -> None:
-    async with Chat(ScriptedEngine(code, said)) as chat:
+async def test_code_blocks_are_copied_by_keys_with_their_numbers(
+    copied: list[str],
+) -> None:
+    async with Chat(ScriptedEngine(code)) as chat:
         await chat.send("loop?")
         await chat.sees("1 python for x", "2 sh ls -l")
+
         await chat.press("alt+1", "alt+3", "alt+2")
-        assert copied == [BLOCKS[0], BLOCKS[2], BLOCKS[1]]
         await chat.press("alt+4")
+
+        assert copied == [BLOCKS[0], BLOCKS[2], BLOCKS[1]]
         await chat.sees("There is no code block 4: the answer has 3 code blocks.")
+
+
+async def test_a_click_on_the_number_of_a_code_block_copies_it(
+    copied: list[str],
+) -> None:
+    async with Chat(ScriptedEngine(code)) as chat:
+        await chat.send("loop?")
         await settled(chat.pilot)
-        lines = chat.screen.transcript.plain_text.split("\n")
-        top = chat.screen.transcript.region.y - round(chat.screen.transcript.scroll_y)
+        transcript = chat.screen.transcript
+        lines = transcript.plain_text.split("\n")
+        top = transcript.region.y - round(transcript.scroll_y)
         (row,) = [n for n, line in enumerate(lines) if line.strip() == "2 sh"]
+
         await chat.pilot.click(offset=(lines[row].index("sh"), top + row))
-        await chat.send("thanks")  # its answer has no code
+
+        await chat.wait(lambda: copied == [BLOCKS[1]])
+
+
+async def test_the_last_code_block_may_be_in_an_earlier_answer(
+    copied: list[str],
+) -> None:
+    async with Chat(ScriptedEngine(code, said)) as chat:
+        await chat.send("loop?")
+        await chat.send("thanks")
+
         await chat.send("/copy code")
-        assert copied[3:] == [BLOCKS[1], BLOCKS[2]]
+
+    assert copied == [BLOCKS[2]]
 
 
-async def test_any_answer_and_the_whole_chat_are_copied(copied: list[str]) -> None:
-    async with Chat(ScriptedEngine(said, code)) as chat:
+async def test_there_is_nothing_to_copy_before_the_first_answer(
+    copied: list[str],
+) -> None:
+    async with Chat() as chat:
         await chat.send("/copy")
+
         await chat.sees("No answer to copy yet.")
+    assert not copied
+
+
+async def test_any_answer_is_copied_by_command_and_in_the_list_of_turns(
+    copied: list[str],
+) -> None:
+    async with Chat(ScriptedEngine(said, code)) as chat:
         await chat.send("hi")
         await chat.send("loop?")
+
         await chat.send("/copy 1")
         await chat.press("f8", "up", "c", "escape")
-        assert copied == [HELLO] * 2
+        await chat.press("ctrl+o")
+
+    assert copied[:2] == [HELLO] * 2
+    assert copied[2].startswith("First:")
+
+
+async def test_the_whole_chat_is_copied_as_markdown(copied: list[str]) -> None:
+    async with Chat(ScriptedEngine(said, code)) as chat:
+        await chat.send("hi")
+        await chat.send("loop?")
+
         await chat.send("/copy all")
-        assert "## You\n\nhi" in copied[2] and "```python" in copied[2]
+
+    (text,) = copied
+    assert "## You\n\nhi" in text
+    assert "```python" in text
+
+
+async def test_what_cannot_be_copied_copies_nothing(copied: list[str]) -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+
         for wrong in ("/copy 3", "/copy code x", "/copy everything"):
             await chat.send(wrong)
-        assert len(copied) == 3
-        await chat.press("ctrl+o")
-        assert copied[3].startswith("First:")
+
+    assert not copied
 
 
-async def test_the_terminal_copies_and_marked_lines_have_no_margin(
+async def test_without_a_clipboard_tool_the_terminal_copies_and_does_not_confirm_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without a clipboard tool, for example over SSH: the terminal does not confirm it."""
+    """For example over SSH."""
     monkeypatch.setenv("SSH_CONNECTION", "somewhere")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("TMUX", raising=False)
     written: list[str] = []
-    spoken = answer(["```python\n", "def f(x):\n", "    return x\n", "```\n"])
-    async with Chat(ScriptedEngine(lambda: spoken)) as chat:
+    async with Chat() as chat:
         await chat.send("hi")
         assert chat.app._driver is not None
         monkeypatch.setattr(chat.app._driver, "write", written.append)
+
         await chat.press("ctrl+o")
         await chat.sees("to the terminal; it does not say whether")
-        lines = chat.screen.transcript.plain_text.splitlines()
-        top = next(n for n, line in enumerate(lines) if "def f(x)" in line)
-        start = (lines[top].index("def"), top)
-        end = (len(lines[top + 1].rstrip()), top + 1)
-        await chat.pilot.mouse_down(Transcript, offset=start)
-        await chat.pilot.hover(Transcript, offset=end)
-        await chat.pilot.mouse_up(Transcript, offset=end)
-        await chat.press("ctrl+c")
+
     prefix = "\x1b]52;c;"
-    whole, marked = (
-        base64.b64decode(text.removeprefix(prefix).removesuffix("\x07")).decode()
-        for text in written
-        if text.startswith(prefix)
-    )
-    assert whole.startswith("```python\ndef f(x):\n    return x\n")
-    assert [line.rstrip() for line in marked.splitlines()] == [
-        "def f(x):",
-        "    return x",
-    ]
+    (copied,) = [text for text in written if text.startswith(prefix)]
+    data = copied.removeprefix(prefix).removesuffix("\x07")
+    assert base64.b64decode(data).decode() == HELLO
 
 
 async def mark_and_copy(chat: Chat, first: str, last: str) -> None:
@@ -561,14 +779,38 @@ async def mark_and_copy(chat: Chat, first: str, last: str) -> None:
 
 
 async def test_marked_code_is_copied_as_it_was_written(copied: list[str]) -> None:
+    """Without the margin, and without the line ends of wrapping."""
     wrapped = "curl " + " ".join(f"--header 'X-{n}: {n}'" for n in range(12))
     source = f"{wrapped} > /tmp/out.txt\nfor i in 1 2; do\n\techo $i\ndone"
     spoken = [f"Run this:\n\n```sh\n{source}", "\n```\n\nThe end.\n"]
     async with Chat(ScriptedEngine(lambda: answer(spoken))) as chat:
         await chat.send("hi")
+
         await mark_and_copy(chat, "curl", "done")
         await mark_and_copy(chat, "Run this", "The end")
+
     assert copied == [source, f"Run this:\n\n```sh\n{source}\n```\n\nThe end."]
+
+
+async def test_code_that_is_marked_from_within_a_line_has_no_margin(
+    copied: list[str],
+) -> None:
+    spoken = answer(["```python\n", "def f(x):\n", "    return x\n", "```\n"])
+    async with Chat(ScriptedEngine(lambda: spoken)) as chat:
+        await chat.send("hi")
+        lines = chat.screen.transcript.plain_text.splitlines()
+        top = next(n for n, line in enumerate(lines) if "def f(x)" in line)
+        start = (lines[top].index("def"), top)
+        end = (len(lines[top + 1].rstrip()), top + 1)
+
+        await chat.pilot.mouse_down(Transcript, offset=start)
+        await chat.pilot.hover(Transcript, offset=end)
+        await chat.pilot.mouse_up(Transcript, offset=end)
+        await chat.press("ctrl+c")
+
+    (text,) = copied
+    marked = [line.rstrip() for line in text.splitlines()]
+    assert marked == ["def f(x):", "    return x"]
 
 
 async def test_a_click_opens_the_address_that_is_clicked(
@@ -597,37 +839,62 @@ async def test_a_click_opens_the_address_that_is_clicked(
     assert opened == addresses
 
 
-async def test_a_click_on_a_key_hint_is_the_key() -> None:
+async def test_a_click_on_a_key_hint_of_the_status_bar_is_the_key() -> None:
     async with Chat() as chat:
         chat.screen.composer.replace_text("hello")
         line = chat.screen.query_one(StatusBar)
-        await chat.pilot.click(
-            StatusBar, offset=(line.render_line(0).text.index("send"), 0)
-        )
+        column = line.render_line(0).text.index("send")
+
+        await chat.pilot.click(StatusBar, offset=(column, 0))
+
         await chat.wait(lambda: chat.questions == ["hello"])
-        await chat.until("ready")
+
+
+async def test_a_click_on_a_key_hint_of_a_sheet_is_the_key() -> None:
+    async with Chat() as chat:
         await chat.press("f4")
         await settled(chat.pilot)
         hint = chat.top(ChatSettingsScreen).query(".hint").last()
-        await chat.pilot.click(hint, offset=(hint.render_line(0).text.index("esc"), 0))
+        column = hint.render_line(0).text.index("esc")
+
+        await chat.pilot.click(hint, offset=(column, 0))
+
         await chat.wait(lambda: chat.on_top)
 
 
-async def test_a_click_on_an_address_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a click on its second line does; other words do nothing."""
-    address = "https://example.org/" + "a-long-path/" * 12
-    opened: list[str] = []
-    spoken = ["See ", address, " and ", "<https://example.org/b>", ".\n"]
+LONG_ADDRESS = "https://example.org/" + "a-long-path/" * 12
+
+
+@asynccontextmanager
+async def with_address(opened: list[str]) -> AsyncIterator[Chat]:
+    """A chat whose answer has an address of several lines."""
+    spoken = ["See ", LONG_ADDRESS, " and ", "<https://example.org/b>", ".\n"]
     async with Chat(ScriptedEngine(lambda: answer(spoken))) as chat:
-        monkeypatch.setattr(chat.app, "open_url", opened.append)
+        chat.app.open_url = opened.append  # type: ignore[assignment,method-assign]
         await chat.send("hi")
-        lines = chat.screen.transcript.plain_text.splitlines()
-        rows = [n for n, line in enumerate(lines) if "long-path" in line]
-        assert len(rows) > 1
-        for row in rows[:2]:
-            await chat.pilot.click(
-                Transcript, offset=(lines[row].index("long-path"), row)
-            )
-        row = next(n for n, line in enumerate(lines) if line.strip() == "hi")
-        await chat.pilot.click(Transcript, offset=(lines[row].index("hi"), row))
-        assert opened == [address] * 2
+        yield chat
+
+
+async def click_word(chat: Chat, word: str, number: int = 0) -> None:
+    """Clicks the word in one of the lines of the transcript that have it."""
+    lines = chat.screen.transcript.plain_text.splitlines()
+    rows = [n for n, line in enumerate(lines) if word in line]
+    row = rows[number]
+    await chat.pilot.click(Transcript, offset=(lines[row].index(word), row))
+
+
+@pytest.mark.parametrize("line", [0, 1])
+async def test_a_click_on_any_line_of_an_address_opens_it(line: int) -> None:
+    opened: list[str] = []
+    async with with_address(opened) as chat:
+        await click_word(chat, "long-path", line)
+
+    assert opened == [LONG_ADDRESS]
+
+
+async def test_a_click_on_another_word_opens_nothing() -> None:
+    opened: list[str] = []
+    async with with_address(opened) as chat:
+        await click_word(chat, "hi")
+
+    assert opened == []
