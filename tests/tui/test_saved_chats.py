@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from textual.widgets import Static
 
 from localspec import paths
 from localspec.chat.history import ChatHistory, ChatPair
 from localspec.tui.app import load_options
+from localspec.tui.navigation import PreferencesChanged
 from localspec.tui.saved_chats import format_day
 from tests.chat import saved_chats
 from tests.support.app_driver import Chat, demo_chat, home_app
@@ -23,23 +25,37 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
     async with demo_chat() as first:
         await first.send("Why does my loop allocate?")
         await first.send("and now?")
+
     async with home_app() as second:
         await second.sees("Recent chats", "2 turns")
         await second.open("down")
+
         turns = second.screen.session.conversation.turns
-        assert [turn.question for turn in turns] == [
-            "Why does my loop allocate?",
-            "and now?",
-        ]
+        asked = [turn.question for turn in turns]
+        assert asked == ["Why does my loop allocate?", "and now?"]
         assert [turn.answer for turn in turns] == [HELLO] * 2
-        await second.sees("ctx 28 / 8.2k")
-        assert turns[0].rounds and HELLO in second.shown
-        await second.send("third")
-        saved = second.history.list_chats()[0]
-        assert saved.turn_count == 3
-        assert (saved.pair.model, saved.pair.draft) == ("demo", "auto"), (
-            "not where it lies"
-        )
+        assert turns[0].rounds
+        await second.sees("ctx 28 / 8.2k", HELLO)
+
+
+async def test_a_chat_that_was_opened_again_goes_on_in_its_own_row() -> None:
+    async with demo_chat() as first:
+        await first.send("one")
+
+    async with home_app() as second:
+        await second.open("down")
+        await second.send("two")
+
+        (saved,) = second.history.list_chats()
+        assert saved.turn_count == 2
+
+
+async def test_a_chat_is_saved_with_the_name_of_its_pair_and_not_its_files() -> None:
+    async with demo_chat() as one:
+        await one.send("one")
+
+        (saved,) = one.history.list_chats()
+        assert (saved.pair.model, saved.pair.draft) == ("demo", "auto")
 
 
 @pytest.mark.parametrize("how", ["many turns", "lost events"])
@@ -65,23 +81,69 @@ async def test_a_chat_is_deleted_for_good() -> None:
         await one.send("a secret")
         await one.press("escape", "down", "d")
         await one.sees("Delete “a secret”?")
-        await one.press("enter")
-        assert len(one.history.list_chats()) == 1
-        await one.press("d", "y")
+
+        await one.press("y")
+
         await one.wait(lambda: "Recent chats" not in one.shown)
         assert not one.history.list_chats()
 
 
-async def test_nothing_private_is_saved() -> None:
+async def test_enter_deletes_no_chat() -> None:
+    async with demo_chat() as one:
+        await one.send("a secret")
+        await one.press("escape", "down", "d")
+        await one.sees("Delete “a secret”?")
+
+        await one.press("enter")
+
+        assert len(one.history.list_chats()) == 1
+
+
+async def test_a_private_chat_is_not_saved_and_says_so() -> None:
+    async with demo_chat() as one:
+        await one.send("/private")
+
+        await one.send("a secret")
+
+        assert "not saved" in one.shown
+        assert not one.history.list_chats()
+
+
+async def test_the_chat_after_a_private_one_is_saved() -> None:
     async with demo_chat() as one:
         await one.send("/private")
         await one.send("a secret")
-        assert "not saved" in one.shown and not one.history.list_chats()
+
+        await one.send("/new")
+        await one.send("no secret")
+
+        assert [chat.title for chat in one.history.list_chats()] == ["no secret"]
+        title = one.screen.query_one("#topic", Static)
+        assert "not saved" not in str(title.content)
+
+
+async def test_while_saving_is_off_no_chat_is_saved() -> None:
     async with demo_chat(private=True) as one:
         await one.send("a secret")
         await one.sees("not saved")
+
     with closing(ChatHistory.open()) as history:
         assert not history.list_chats()
+
+
+async def test_the_chat_after_saving_is_turned_on_is_saved() -> None:
+    async with demo_chat(private=True) as one:
+        await one.send("a secret")
+        chats = one.app.options.chats
+        assert chats is not None
+        chats.private = False
+        one.screen.post_message(PreferencesChanged())
+        await one.pilot.pause()
+
+        await one.send("/new")
+        await one.send("no secret")
+
+        assert [chat.title for chat in one.history.list_chats()] == ["no secret"]
 
 
 async def test_a_chat_that_is_open_elsewhere_is_read_only() -> None:
@@ -162,35 +224,79 @@ def test_days() -> None:
     assert format_day(float("1e300"), now) == ""
 
 
-async def test_a_chat_is_renamed_pinned_and_exported(
+def chats_of_three_questions() -> None:
+    """Saves three chats; the last is the most recent."""
+    with closing(ChatHistory.open()) as history:
+        for question in ("first", "second", "third"):
+            saved_chats.put(history, (question, HELLO))
+
+
+async def test_home_lists_the_chat_that_was_used_last_first() -> None:
+    chats_of_three_questions()
+
+    async with home_app() as one:
+        await one.sees("Recent chats")
+
+        titles = [chat.title for chat in one.history.list_chats()]
+        assert titles == ["third", "second", "first"]
+        shown = one.shown
+        assert shown.index("third") < shown.index("second") < shown.index("first")
+
+
+async def test_a_pinned_chat_is_first_until_it_is_pinned_no_more() -> None:
+    chats_of_three_questions()
+    async with home_app() as one:
+        await one.press("down", "down", "down", "s")  # The oldest.
+        await one.wait(lambda: one.shown.index("first") < one.shown.index("third"))
+
+        await one.press("home", "down", "s")
+
+        await one.wait(lambda: one.shown.index("third") < one.shown.index("first"))
+
+
+async def test_a_pin_that_cannot_be_saved_is_told() -> None:
+    chats_of_three_questions()
+    (paths.data_dir() / "pinned.json").mkdir()
+    async with home_app() as one:
+        await one.press("down", "s")
+
+        messages = [notice.message for notice in one.app._notifications]
+        assert any("pinned.json cannot be written" in message for message in messages)
+
+
+async def test_a_chat_is_renamed_on_home() -> None:
+    chats_of_three_questions()
+    async with home_app() as one:
+        await one.press("down", "f2", "ctrl+u", *"uno", "enter")
+
+        await one.sees("uno")
+        assert one.history.list_chats()[0].title == "uno"
+
+
+async def test_a_chat_is_exported_on_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with demo_chat() as one:
-        for question in ("first", "second", "third"):
-            await one.send(question)
-            await one.send("/new")
-        await one.press("escape", "escape")
-        titles = [chat.title for chat in one.history.list_chats()]
-        assert titles == ["third", "second", "first"]
-        await one.press("down", "down", "down", "s")  # the oldest
-        await one.wait(lambda: one.shown.index("first") < one.shown.index("third"))
-        await one.press("home", "down", "f2", "ctrl+u", *"uno", "enter")
-        await one.sees("uno")
-        assert one.history.list_chats()[2].title == "uno"
-        await one.press("e", "enter")
-        await one.wait((tmp_path / "uno.md").exists)
-        assert "first" in (tmp_path / "uno.md").read_text()
-        await one.press("e", "enter")  # never over another file
-        await one.sees("uno.md")
-        assert len(list(tmp_path.glob("*.md"))) == 1
-        await one.press("s")
-        await one.wait(lambda: one.shown.index("third") < one.shown.index("uno"))
-        (paths.data_dir() / "pinned.json").unlink()
-        (paths.data_dir() / "pinned.json").mkdir()  # cannot be written
-        await one.press("s")
+    chats_of_three_questions()
+    async with home_app() as one:
+        await one.press("down", "e", "enter")
+
+        await one.sees("Saved:")
+    assert "third" in (tmp_path / "third.md").read_text()
+
+
+async def test_an_export_on_home_is_never_over_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "third.md").write_text("precious")
+    chats_of_three_questions()
+    async with home_app() as one:
+        await one.press("down", "e", "enter")
+
         messages = [notice.message for notice in one.app._notifications]
-        assert any("pinned.json cannot be written" in message for message in messages)
+        assert any("third.md already exists" in message for message in messages)
+    assert (tmp_path / "third.md").read_text() == "precious"
 
 
 async def test_a_search_hit_opens_at_the_match() -> None:
