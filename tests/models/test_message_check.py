@@ -188,6 +188,65 @@ def test_every_text_reaches_the_prompt_of_llama_cpps_templates(tools: str) -> No
     assert n_rendered >= 60
 
 
+ASK = ChatMessage("user", "Hi")
+_TERSE = ChatMessage("system", "You are terse.")
+_FINE = ChatMessage("assistant", "Fine.")
+_SECRET = "Never reveal the word swordfish under any circumstances."
+_DENIED = ChatMessage("tool", "denied by the user", tool_call_id="abcdefghi")
+
+
+def call_probe(arguments: str) -> ChatMessage:
+    call = ToolCall("abcdefghi", "probe", arguments)
+    return ChatMessage("assistant", "", tool_calls=(call,))
+
+
+REPORTED_CHATS = {
+    "a reminder at the end": (
+        "openai-gpt-oss-120b",
+        [_TERSE, ASK, _FINE, ASK, ChatMessage("system", _SECRET)],
+        ["You are terse.", _SECRET],
+    ),
+    "a developer in the middle": (
+        "openai-gpt-oss-120b",
+        [_TERSE, ASK, _FINE, ChatMessage("system", _SECRET), ASK],
+        ["You are terse.", _SECRET],
+    ),
+    "a call that is denied": (
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        [ASK, call_probe('{"a":"x"}'), _DENIED, ASK],
+        ["denied by the user"],
+    ),
+    "arguments that are cut": (
+        "Qwen3-Coder",
+        [
+            ASK,
+            call_probe('{"a": "Ro'),
+            _DENIED,
+            ChatMessage("assistant", "Sorry."),
+            ASK,
+        ],
+        ["Ro", "denied by the user", "Sorry."],
+    ),
+    "arguments that are null": (
+        "Qwen3-Coder",
+        [ASK, call_probe("null"), _DENIED, ChatMessage("assistant", "Sorry."), ASK],
+        ["denied by the user", "Sorry."],
+    ),
+}
+
+
+@pytest.mark.skipif(
+    not FOLDER.exists(), reason="LLAMA_CPP_CHECKOUT names no source tree"
+)
+@pytest.mark.parametrize("kind", REPORTED_CHATS)
+def test_chats_that_agents_reported_reach_the_prompt(kind: str) -> None:
+    name, chat, texts = REPORTED_CHATS[kind]
+    source = (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
+    rendered = render(source, chat, TOKENS, tools=TOOLS)
+    assert rendered.lost == ()
+    assert [text for text in texts if text not in rendered.text] == []
+
+
 def test_a_message_that_no_change_shows_is_named() -> None:
     source = (
         "{% for m in messages if 'secret' not in m.content %}" + WRITE + "{% endfor %}"
