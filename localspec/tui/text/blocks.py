@@ -218,10 +218,11 @@ class ScrolledStack:
                 found.append(index)
         return found
 
-    def wrap(self, index: int) -> None:
-        block = self.blocks[index]
-        self._heights[block] = block.height(self._width)
-        self._wrapped.add(block)
+    def wrap(self, *indexes: int) -> None:
+        for index in indexes:
+            block = self.blocks[index]
+            self._heights[block] = block.height(self._width)
+            self._wrapped.add(block)
         self._add_up()
 
     def locate(self, y: int) -> tuple[int, int]:

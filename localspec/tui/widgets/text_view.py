@@ -219,10 +219,10 @@ class TextView(FollowingView, can_focus=False):
             row = min(max(0, y - round(self.scroll_y)), last_row)
         self._show(ReadingPosition(block, line, row))
 
-    def wrap_block(self, block: int) -> None:
-        """Wraps a block that need not be in the window."""
+    def wrap_blocks(self, *blocks: int) -> None:
+        """Wraps blocks that need not be in the window."""
         position = self._reading_position()
-        self._blocks.wrap(block)
+        self._blocks.wrap(*blocks)
         self._show(position)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -307,8 +307,7 @@ class TextView(FollowingView, can_focus=False):
     @property
     def plain_text(self) -> str:
         """The whole text, which is wrapped for this."""
-        for block in self._blocks.find_unwrapped(0, self._blocks.height):
-            self.wrap_block(block)
+        self.wrap_blocks(*self._blocks.find_unwrapped(0, self._blocks.height))
         return self._wrapped_text()
 
     def _wrapped_text(self) -> str:
@@ -361,8 +360,7 @@ class TextView(FollowingView, can_focus=False):
         if end is None:
             end = Offset(0, self._blocks.height)
         last, line_of_end = self._blocks.locate(end.y)
-        for block in self._blocks.find_unwrapped(start.y, end.y + 1):
-            self.wrap_block(block)
+        self.wrap_blocks(*self._blocks.find_unwrapped(start.y, end.y + 1))
         tops = self._blocks.tops
         moved_start = Offset(start.x, tops[first] + line_of_start)
         if selection.end is None:

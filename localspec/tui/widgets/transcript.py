@@ -193,7 +193,7 @@ class Transcript(TextView, can_focus=False):
         """Scrolls to the first line of the turn that has one of the words."""
         for index, turn in enumerate(self.turns):
             if turn.turn_id == found.turn:
-                self.wrap_block(index)
+                self.wrap_blocks(index)
                 line = self._find_line(turn, found.terms)
                 row = 0  # Of the window, where the line is shown.
                 if line:
@@ -322,7 +322,7 @@ class Transcript(TextView, can_focus=False):
         position = token_index % len(tokens)
         self._cursor_turn = turn_index
         turn.token_text.cursor = position
-        self.wrap_block(turn_index)
+        self.wrap_blocks(turn_index)
         self.show_line(turn_index, turn.line_of(position))
         self.post_message(self.TokenSelected(tokens[position], turn.round_of(position)))
 
