@@ -343,24 +343,49 @@ def test_a_template_for_tools_is_used_where_there_are_any(chatty: Session) -> No
         assert builder.render(command).text.startswith("<tools>")
 
 
+BEGUN = CHAT_TEXT[: CHAT_TEXT.index("\n")]
+"""The first line of what `chatty` answers."""
+
+
 def test_a_prefill_goes_on_with_its_answer(chatty: Session) -> None:
-    """Whatever stop strings say of it, and whatever was answered before."""
-    begun = CHAT_TEXT[: CHAT_TEXT.index("\n")]
-    rest, _ = ask(chatty, HI, prefill=begun)
-    assert begun + rest.text == CHAT_TEXT
-    stopped, _ = ask(chatty, HI, prefill=begun, stop=(begun[:4], "**"))
-    assert (stopped.text, stopped.reason) == (
-        rest.text[: rest.text.index("**")],
-        "stop",
-    )
+    rest, _ = ask(chatty, HI, prefill=BEGUN)
+
+    assert BEGUN + rest.text == CHAT_TEXT
+
+
+def test_stop_strings_are_looked_for_behind_a_prefill(chatty: Session) -> None:
+    rest = CHAT_TEXT.removeprefix(BEGUN)
+
+    said, _ = ask(chatty, HI, prefill=BEGUN, stop=(BEGUN[:4], "**"))
+
+    assert said.text == rest[: rest.index("**")]
+    assert said.reason == "stop"
+
+
+def test_tokens_of_another_text_than_the_prefill_are_ignored(chatty: Session) -> None:
     whole, _ = ask(chatty, HI)
-    for tokens in (tuple(whole.ids[:20]), (1, 2), (rest.ids[0],)):  # of another text
-        assert ask(chatty, HI, prefill=begun, resumed_tokens=tokens)[0].ids == rest.ids
+    rest, _ = ask(chatty, HI, prefill=BEGUN)
+
+    for tokens in (tuple(whole.ids[:20]), (1, 2), (rest.ids[0],)):
+        said, _ = ask(chatty, HI, prefill=BEGUN, resumed_tokens=tokens)
+        assert said.ids == rest.ids
+
+
+def test_tokens_of_a_prefill_are_used(chatty: Session) -> None:
+    whole, _ = ask(chatty, HI)
     own = tuple(whole.ids[:9])
     text = b"".join(map(chatty._target.vocabulary.piece, own)).decode()
-    assert ask(chatty, HI, prefill=text, resumed_tokens=own)[0].ids == whole.ids[9:]
-    short, _ = ask(chatty, HI, prefill=begun, max_tokens=3)
-    assert (len(short.ids), short.reason) == (3, "length")
+
+    said, _ = ask(chatty, HI, prefill=text, resumed_tokens=own)
+
+    assert said.ids == whole.ids[9:]
+
+
+def test_the_limit_of_tokens_does_not_count_a_prefill(chatty: Session) -> None:
+    short, _ = ask(chatty, HI, prefill=BEGUN, max_tokens=3)
+
+    assert len(short.ids) == 3
+    assert short.reason == "length"
 
 
 @pytest.mark.parametrize("think", [None, True, False])

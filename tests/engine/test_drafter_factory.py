@@ -118,8 +118,9 @@ MAIN = (
 
 @pytest.mark.parametrize("name", MAIN)
 def test_the_text_is_that_of_plain_decoding(zoo: Zoo, name: str) -> None:
-    """A longer draft may be asked for than a block has rows. The drafts are the same
-    after measuring, and after a turn that did not draft.
+    """A longer draft may be asked for than a block has rows.
+
+    The drafts are the same after measuring, and after a turn that did not draft.
     """
     pair = pair_of(zoo, name)
     max_length = 6 if pair.kind in BLOCKS else 8

@@ -77,13 +77,22 @@ def test_a_model_drafting_for_itself_is_always_right(zoo: Zoo, name: str) -> Non
             assert kinds == ["accepted"] * 5 + ["bonus"]
 
 
-def test_tokens_of_a_text_and_back(pair: Session) -> None:
+def test_the_pieces_of_a_text_are_the_text(pair: Session) -> None:
     tokenized = pair.tokenize(TokenizeCommand("the one é", pieces=True))
+
     text = " the one é"  # this vocabulary begins a text with a space
     assert "".join(tokenized.pieces).encode("latin-1").decode() == text
+
+
+def test_a_prompt_of_tokens_is_answered_like_its_text(pair: Session) -> None:
     prompt = pair.tokenize(TokenizeCommand(PROMPT, add_special=True)).tokens
+
     by_tokens = say(pair, "", prompt_tokens=prompt, max_tokens=20)
+
     assert by_tokens.ids == say(pair, PROMPT, max_tokens=20).ids
+
+
+def test_a_prompt_with_a_token_that_the_model_lacks_is_refused(pair: Session) -> None:
     with pytest.raises(UsageError, match="does not have"):
         say(pair, "", prompt_tokens=(10**6,))
 
@@ -97,15 +106,20 @@ def test_as_many_alternatives_as_asked_for(pair: Session) -> None:
             assert sorted(ranks)[:20] == list(range(1, 21))
 
 
-def test_a_prompt_longer_than_the_context(zoo: Zoo) -> None:
-    with loaded(zoo["target"]) as session:
-        with pytest.raises(
-            PromptTooLongError, match=r"The prompt has .* the context holds 512"
-        ):
-            say(session, "x " * 400)
-        assert say(session, PROMPT, max_tokens=3).reason == "length"
-        # one token of room is enough
-        last = say(session, "ж" * 254 + "x", max_tokens=9)
+def test_a_prompt_longer_than_the_context_is_refused_and_the_next_is_answered(
+    pair: Session,
+) -> None:
+    with pytest.raises(
+        PromptTooLongError, match=r"The prompt has .* the context holds 512"
+    ):
+        say(pair, "x " * 400)
+
+    assert say(pair, PROMPT, max_tokens=3).reason == "length"
+
+
+def test_one_token_of_room_is_enough_for_an_answer(pair: Session) -> None:
+    last = say(pair, "ж" * 254 + "x", max_tokens=9)
+
     assert last.totals["prompt_tokens"] == 511
     assert (last.reason, len(last.ids)) == ("context", 1)
 
@@ -130,6 +144,10 @@ def test_a_request_that_makes_no_sense(zoo: Zoo) -> None:
 DRAFTS_OF_NAN = pytest.mark.parametrize("draft", [None, "parrot", "nan-later"])
 
 
+def draft_file(zoo: Zoo, name: str | None) -> Path | None:
+    return zoo[name] if name else None
+
+
 @DRAFTS_OF_NAN
 def test_invalid_numbers_end_the_answer_after_what_was_said_before(
     zoo: Zoo, draft: str | None
@@ -137,7 +155,7 @@ def test_invalid_numbers_end_the_answer_after_what_was_said_before(
     events: list[Event] = []
     greedy = GenerateCommand("a", SamplingParams(temperature=0))
     with (
-        loaded(zoo["nan-later"], zoo[draft] if draft else None) as session,
+        loaded(zoo["nan-later"], draft_file(zoo, draft)) as session,
         pytest.raises(EngineError, match="invalid numbers"),
     ):
         for event in session.generate(greedy):
@@ -152,7 +170,7 @@ def test_invalid_numbers_end_the_answer_after_what_was_said_before(
 def test_invalid_numbers_are_an_error_with_every_sampling(
     zoo: Zoo, draft: str | None
 ) -> None:
-    with loaded(zoo["nan"], zoo[draft] if draft else None) as session:
+    with loaded(zoo["nan"], draft_file(zoo, draft)) as session:
         for top_k, top_p in ((40, 0.9), (0, 0.9), (0, 1)):
             sampling = SamplingParams(seed=1, top_k=top_k, top_p=top_p)
             with pytest.raises(EngineError, match="invalid numbers"):
@@ -190,16 +208,16 @@ def check_seams(session: Session, asked: GenerateCommand, step: int = 1) -> Said
 def test_an_answer_goes_on_in_this_process_and_in_another_one(
     zoo: Zoo, target: str, draft: str | None
 ) -> None:
-    """Where everything is read first."""
+    """Another process reads everything first."""
     require_same_logits_at_every_width(zoo[target])
-    draft_file = zoo[draft] if draft else None
+    draft_path = draft_file(zoo, draft)
     asked = GenerateCommand(PROMPT, WARM, max_tokens=24)
     specs = ("off", "model", "lookup", "auto") if draft else ("lookup",)
-    with loaded(zoo[target], draft_file) as session:
+    with loaded(zoo[target], draft_path) as session:
         for sampling, spec in product((GREEDY, WARM), specs):
             request = replace(asked, sampling=sampling, spec=spec)
             whole = check_seams(session, request, step=3)
-    with loaded(zoo[target], draft_file) as session:
+    with loaded(zoo[target], draft_path) as session:
         begun = tuple(whole.ids[:9])
         events = list(session.generate(replace(asked, resumed_tokens=begun)))
     rest = folded(events)
@@ -239,12 +257,22 @@ def test_a_stop_string_is_found_across_the_seam(stop: str, text: str, zoo: Zoo) 
 def test_an_answer_that_filled_its_context_stays_so(zoo: Zoo) -> None:
     with loaded(zoo["chatter"]) as session:
         begun = tuple(say(session, "a", max_tokens=5).ids) * 200
+
         rest = say(session, "a", max_tokens=999, resumed_tokens=begun)
+
         assert rest.ids == []
         assert rest.reason == "context"
+
+
+def test_an_answer_with_tokens_of_another_model_is_refused_and_the_next_is_given(
+    zoo: Zoo,
+) -> None:
+    with loaded(zoo["chatter"]) as session:
         with pytest.raises(UsageError, match="tokens that this model does not have"):
             say(session, PROMPT, resumed_tokens=(1, 99_999))
+
         next_answer = say(session, "a", max_tokens=len(CHATTER))
+
         assert next_answer.reason == "length"
 
 
@@ -292,33 +320,69 @@ def test_an_answer_is_resumed_within_its_grammar(demo: Session) -> None:
         say(demo, DATA, grammar='root ::= "x"', resumed_tokens=tuple(whole.ids[:5]))
 
 
-def test_an_unusable_grammar_leaves_the_session_usable_and_the_next_answer_is_free(
-    demo: Session,
+@pytest.mark.parametrize(
+    "request_", [{"grammar": "root ::= missing"}, {"json_schema": "{"}]
+)
+def test_an_unusable_grammar_leaves_the_session_usable(
+    demo: Session, request_: dict[str, str]
 ) -> None:
-    free = say(demo, DATA, max_tokens=20)
-    for request in ({"grammar": "root ::= missing"}, {"json_schema": "{"}):
-        with pytest.raises(GrammarError):
-            say(demo, DATA, **request)
+    with pytest.raises(GrammarError):
+        say(demo, DATA, **request_)
+
+    assert say(demo, DATA, grammar='root ::= "xyz"').text == "xyz"
+
+
+def test_a_grammar_and_a_schema_exclude_each_other(demo: Session) -> None:
     with pytest.raises(UsageError):
         say(demo, DATA, grammar='root ::= "x"', json_schema="{}")
-    assert say(demo, DATA, grammar='root ::= "xyz"').text == "xyz"
+
+
+def test_the_answer_after_one_with_a_grammar_is_free(demo: Session) -> None:
+    free = say(demo, DATA, max_tokens=20)
+    say(demo, DATA, grammar='root ::= "xyz"')
+
     assert say(demo, DATA, max_tokens=20).ids == free.ids
 
 
-@pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
-def test_thinking_is_free_and_the_answer_is_not(zoo: Zoo, spec: str) -> None:
+@pytest.fixture(scope="module")
+def thinker(zoo: Zoo) -> Iterator[Session]:
     with loaded(zoo["thinker"], zoo["thinker"]) as session:
-        asked = GenerateCommand(
-            messages=(ChatMessage("user", "Hi?"),),
-            sampling=GREEDY,
-            max_tokens=99,
-            think=True,
-            spec=spec,
-            grammar='root ::= " "? "there" "."',
-        )
-        thought = "They greet me; I greet back.</think>"
-        assert folded(session.generate(asked)).text == f"{thought} there."
-        cut = folded(session.generate(replace(asked, think_budget=2)))
-        assert cut.text.endswith("</think> there.")
-        direct = folded(session.generate(replace(asked, think=False)))
-        assert direct.text == " there."
+        yield session
+
+
+EVERY_SPEC = pytest.mark.parametrize("spec", ["off", "model", "lookup", "auto"])
+THERE = GenerateCommand(
+    messages=(ChatMessage("user", "Hi?"),),
+    sampling=GREEDY,
+    max_tokens=99,
+    think=True,
+    grammar='root ::= " "? "there" "."',
+)
+"""The answer must be "there.", with or without a space before it."""
+
+
+@EVERY_SPEC
+def test_thinking_is_free_and_the_answer_follows_the_grammar(
+    thinker: Session, spec: str
+) -> None:
+    said = folded(thinker.generate(replace(THERE, spec=spec)))
+
+    assert said.text == "They greet me; I greet back.</think> there."
+
+
+@EVERY_SPEC
+def test_the_answer_follows_the_grammar_after_thinking_that_was_cut(
+    thinker: Session, spec: str
+) -> None:
+    said = folded(thinker.generate(replace(THERE, spec=spec, think_budget=2)))
+
+    assert said.text.endswith("</think> there.")
+
+
+@EVERY_SPEC
+def test_an_answer_without_thinking_follows_the_grammar(
+    thinker: Session, spec: str
+) -> None:
+    said = folded(thinker.generate(replace(THERE, spec=spec, think=False)))
+
+    assert said.text == " there."

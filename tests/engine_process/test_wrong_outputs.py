@@ -15,8 +15,9 @@ from localspec.report.lines import plain_text
 from localspec.serve.completion import timings
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 
+OTHER_TOKEN = events.Alternative(6, "b", p=0.2, rank=2, p_draft=0.1)
 TOKEN = events.Token(
-    5, "a", "accepted", 0.5, 0.4, 1, (events.Alternative(6, "b", 0.2, 2, 0.1),)
+    5, "a", "accepted", p_target=0.5, p_draft=0.4, rank=1, alternatives=(OTHER_TOKEN,)
 )
 ROUND = events.Round(
     n=0,

@@ -88,22 +88,43 @@ def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
     assert less.missing_bytes == less.total - 18 * GIB, "nothing is missing twice"
 
 
-def test_what_is_said_of_shared_memory() -> None:
+@pytest.fixture(scope="module")
+def shared_answer() -> FitAnswer:
+    """About a GPU that shares 18 GiB with the CPU, which are too few."""
     pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
     plan = advisor.advise(SettingsRequest(load, 4096, n_gpu_layers=33))
+    return FitAnswer(pair, plan, advisor.list_memory_savings(plan), "chat")
+
+
+def test_a_lack_of_shared_memory_is_one_of_the_computers(
+    shared_answer: FitAnswer,
+) -> None:
+    plan = shared_answer.plan
+
     assert plan.verdict == "no"
     assert "of this computer's memory, which has 18.0 GiB" in plan.explanation
-    savings = advisor.list_memory_savings(plan)
-    assert "--draft-gpu-layers 0" not in {saving.flags for saving in savings}, (
-        "the same memory"
-    )
-    answer = FitAnswer(pair, plan, savings, "chat")
-    text = "\n".join(map(plain_text, fit_report.format_fit(answer, 80)))
+
+
+def test_moving_the_draft_to_the_cpu_saves_no_shared_memory(
+    shared_answer: FitAnswer,
+) -> None:
+    flags = {saving.flags for saving in shared_answer.savings}
+
+    assert "--draft-gpu-layers 0" not in flags
+
+
+def test_the_report_says_that_memory_is_shared(shared_answer: FitAnswer) -> None:
+    text = "\n".join(map(plain_text, fit_report.format_fit(shared_answer, 80)))
+
     assert "shared with this computer" in text
     assert "with the GPU's" in text
-    shown = fit_report.fit_to_json(answer)
+
+
+def test_the_document_has_what_memory_is_shared(shared_answer: FitAnswer) -> None:
+    shown = fit_report.fit_to_json(shared_answer)
+
     assert shown["host"]["shared"] == shown["devices"][0]["total"]
 
 

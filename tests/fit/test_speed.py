@@ -227,16 +227,25 @@ def test_a_head_costs_less_than_a_small_model_but_is_not_free(kind: str) -> None
         assert 0.03 < found.costs.c < 0.25
 
 
-def test_no_estimate_with_an_unknown_bandwidth() -> None:
+def test_no_estimate_with_an_unknown_bandwidth_of_the_card() -> None:
     found = estimate(LOAD, hardware_speed(gpu=None))
+
     assert found.plain is None
     assert found.speculative is None
     assert not found.calibrated
     assert "CUDA0" in found.explanation
+
+
+def test_no_estimate_of_a_split_model_with_an_unknown_bandwidth_of_the_cpu() -> None:
     half = replace(LOAD, target_settings=ContextSettings(n_gpu_layers=16))
+
     assert estimate(half, hardware_speed(cpu=None)).plain is None
-    assert estimate(LOAD, from_devices([])).plain is None
+
+
+def test_no_estimate_with_no_card_or_an_unknown_one() -> None:
     unknown_card = replace(CARD, description="Frobnicator 9")
+
+    assert estimate(LOAD, from_devices([])).plain is None
     assert estimate(LOAD, from_devices([unknown_card])).plain is None
 
 

@@ -20,21 +20,24 @@ def independent(alpha: float) -> list[float]:
 
 
 @given(
-    st.floats(0.01, 0.99),
-    st.floats(0, 1),
-    st.floats(0, 0.5),
-    st.floats(0, 0.5),
-    st.integers(1, DRAFT_MAX),
+    alpha=st.floats(0.01, 0.99),
+    c=st.floats(0, 1),
+    slope=st.floats(0, 0.5),
+    host=st.floats(0, 0.5),
+    gamma=st.integers(1, DRAFT_MAX),
 )
 def test_the_closed_formula(
     alpha: float, c: float, slope: float, host: float, gamma: int
 ) -> None:
+    """The names are those of Leviathan et al.: acceptance, cost, draft length."""
     curve = {w: 1 + slope * (w - 1) for w in (1, 2, 4, 8)}
+    costs = SpeculationCosts(c, curve, host)
     emitted = (1 - alpha ** (gamma + 1)) / (1 - alpha)
     expected = emitted / (gamma * c + 1 + slope * gamma + host)
-    assert expected_speedup(
-        SpeculationCosts(c, curve, host), independent(alpha), gamma
-    ) == pytest.approx(expected)
+
+    found = expected_speedup(costs, independent(alpha), gamma)
+
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -242,13 +242,15 @@ def typical_machine(name: str) -> MachineProfile:
     """With a typical CPU, and 32 GiB of RAM beside a card."""
     card, gib, n = MACHINES[name]
     if not card:
-        return computer(gib or 0)
+        assert gib is not None
+        return computer(gib)
     one = gpu_catalog.find(card).as_device(gib)
     devices = tuple(replace(one, name=f"{one.backend}{i}") for i in range(n))
     ram = 32 * GIB
     if one.unified:
-        # What the GPU may not use.
-        ram = (gib or 0) * GIB - (one.total or 0)
+        assert gib is not None
+        assert one.total is not None
+        ram = gib * GIB - one.total  # What the GPU may not use.
     return shapes.machine(*devices, cpu=replace(shapes.CPU, free=ram, total=ram))
 
 

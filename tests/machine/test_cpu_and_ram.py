@@ -94,16 +94,27 @@ def test_windows_efficiency_classes() -> None:
     assert cpu_and_ram._count_highest_class(b"") == 0
 
 
-def test_cpus_of_a_container_and_counts_worth_comparing(tmp_path: Path) -> None:
+def test_a_container_may_limit_its_cpus(tmp_path: Path) -> None:
     grow(tmp_path, {"limited": "150000 100000\n", "unlimited": "max 100000\n"})
+
     assert cpu_and_ram._cgroup_cpus(tmp_path / "limited") == 2
     assert cpu_and_ram._cgroup_cpus(tmp_path / "unlimited") > 1000
+
+
+def test_cores_that_may_not_be_used_do_not_count() -> None:
     unlimited = limit_cores(physical=8, logical=16, performance=0, usable=16)
-    assert unlimited == CpuCores(physical=8, logical=16, performance=8)
     limited = limit_cores(physical=8, logical=16, performance=4, usable=2)
+
+    assert unlimited == CpuCores(physical=8, logical=16, performance=8)
     assert limited == CpuCores(physical=2, logical=2, performance=2)
-    assert CpuCores(8, 16, 4).thread_counts() == (4, 8, 7, 16)
-    assert CpuCores(1, 1, 1).thread_counts() == (1,)
+
+
+def test_numbers_of_threads_that_are_worth_comparing() -> None:
+    hybrid = CpuCores(physical=8, logical=16, performance=4)
+    single = CpuCores(physical=1, logical=1, performance=1)
+
+    assert hybrid.thread_counts() == (4, 8, 7, 16)
+    assert single.thread_counts() == (1,)
 
 
 class Times(NamedTuple):

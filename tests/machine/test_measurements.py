@@ -149,35 +149,55 @@ def build(
     monkeypatch.setattr(device_detection, "detect_devices", lambda: found)
 
 
-def test_other_devices_and_builds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def cpu_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MeasurementStore:
+    """Holds what a build without GPUs measured of `a.gguf`."""
     store = MeasurementStore(tmp_path / "measured.sqlite")
     build(monkeypatch, ())
     key = make_pair_key(tmp_path, "a.gguf")
     store.write_costs(key, COSTS, READS)
     store.write_memory(key, MEMORY)
-    here = [
-        (("vulkan",), [CARD]),
-        (("vulkan",), [OTHER_CARD]),
-        (("vulkan",), []),
-        (("cuda",), []),
-    ]
-    for backends, devices in here:
-        build(monkeypatch, backends, *devices)
-        other = make_key(LoadCommand(str(tmp_path / "a.gguf")))
-        assert store.read_costs(other) is None and store.read_all() == ()
-        store.write_costs(other, replace(COSTS, t1_ms=0.5), READS)
-        assert [record.key for record in store.read_all()] == [other]
-        build(monkeypatch, backends, *devices, size=2)
-        assert store.read_all() == ()
-        run_sql(
-            tmp_path / "measured.sqlite", f"DELETE FROM measured WHERE key = '{other}'"
-        )
+    return store
+
+
+@pytest.mark.parametrize(
+    ("backends", "devices"),
+    [
+        (("vulkan",), (CARD,)),
+        (("vulkan",), (OTHER_CARD,)),
+        (("vulkan",), ()),
+        (("cuda",), ()),
+    ],
+)
+def test_each_device_and_build_has_its_own_measurements(
+    cpu_store: MeasurementStore,
+    backends: tuple[str, ...],
+    devices: tuple[Device, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    build(monkeypatch, backends, *devices)
+    other = make_key(LoadCommand(str(tmp_path / "a.gguf")))
+    assert cpu_store.read_costs(other) is None
+    assert cpu_store.read_all() == ()
+
+    cpu_store.write_costs(other, replace(COSTS, t1_ms=0.5), READS)
+
+    assert [record.key for record in cpu_store.read_all()] == [other]
+    build(monkeypatch, backends, *devices, size=2)
+    assert cpu_store.read_all() == ()
     build(monkeypatch, ())
-    assert [record.measured for record in store.read_all()] == [COSTS]
+    assert [record.measured for record in cpu_store.read_all()] == [COSTS]
+
+
+def test_measurements_of_another_computer_are_not_read(
+    cpu_store: MeasurementStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [record.measured for record in cpu_store.read_all()] == [COSTS]
+
     monkeypatch.setattr("platform.node", lambda: "elsewhere")
-    assert store.read_all() == ()
+
+    assert cpu_store.read_all() == ()
 
 
 def test_invalid_rows_are_ignored(tmp_path: Path) -> None:

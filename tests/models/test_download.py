@@ -137,7 +137,9 @@ def test_a_failure_that_passes_costs_only_the_bytes_that_were_lost(
     path = downloader.fetch()
 
     assert downloader.is_whole(path)
-    expected = [f"bytes={start}-" if start else None for start in failure.starts]
+    expected: list[str | None] = []
+    for start in failure.starts:
+        expected.append(f"bytes={start}-" if start else None)
     assert downloader.ranges() == expected
 
 

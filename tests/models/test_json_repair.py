@@ -22,7 +22,9 @@ def repair(pieces: list[str]) -> tuple[str, str]:
             valid, after = repairer.feed(piece)
             written = written + valid
             rest = rest + after
-    return written + ("" if repairer.is_complete else repairer.close()), rest
+    if not repairer.is_complete:
+        written += repairer.close()
+    return written, rest
 
 
 PARTS = [

@@ -235,11 +235,15 @@ def test_a_bos_that_is_to_be_added_and_is_not_there(tmp_path: Path) -> None:
     assert "has none" in failure_of(written(tmp_path, file.data())).message
 
 
-def test_what_writes_no_text(tmp_path: Path) -> None:
+def test_an_adapter_is_refused(tmp_path: Path) -> None:
     adapter = gguffile.model().add(b"general.type", STRING, b"adapter")
-    assert (
-        "is an adapter (LoRA)" in failure_of(written(tmp_path, adapter.data())).message
-    )
+
+    error = failure_of(written(tmp_path, adapter.data()))
+
+    assert "is an adapter (LoRA)" in error.message
+
+
+def test_a_model_whose_architecture_writes_no_text_is_refused(tmp_path: Path) -> None:
     for arch, words in [
         ("bert", "is an embedding or reranker model"),
         ("whisper", "is a speech model: whisper"),
@@ -250,16 +254,17 @@ def test_what_writes_no_text(tmp_path: Path) -> None:
         error = failure_of(written(tmp_path, gguffile.model(arch=arch.encode()).data()))
         assert isinstance(error, ModelFileError)
         assert words in error.message
+
+
+def test_a_model_that_embeds_texts_is_refused_by_its_keys(tmp_path: Path) -> None:
     for key, kind, embeds, writes in [
         (b"llama.pooling_type", U32, 1, 0),
         (b"llama.pooling_type", U32, 4, 0),
         (b"llama.attention.causal", BOOL, False, True),
     ]:
         file = gguffile.model().add(key, kind, embeds)
-        assert (
-            "embedding or reranker"
-            in failure_of(written(tmp_path, file.data())).message
-        )
+        error = failure_of(written(tmp_path, file.data()))
+        assert "embedding or reranker" in error.message
         reader.check_loadable(written(tmp_path, file.add(key, kind, writes).data()))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.models.chat_template.json_repair import JsonRepairer
 from localspec.models.chat_template.text_scanner import StepError, TextScanner
-from localspec.models.chat_template.thinking_tags import make_parser
+from localspec.models.chat_template.thinking_tags import AnswerPart, make_parser
 
 
 class WordReader:
@@ -105,8 +105,11 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 def read_answer(family: str, text: str, size: int) -> str:
     parser = make_parser(TAGS[family][0])
-    parts = [part for piece in cut(text, size) for part in parser.feed(piece)]
-    return "".join(part.text for part in [*parts, *parser.flush()])
+    parts: list[AnswerPart] = []
+    for piece in cut(text, size):
+        parts += parser.feed(piece)
+    parts += parser.flush()
+    return "".join(part.text for part in parts)
 
 
 def read_json(text: str, size: int) -> str:

@@ -64,8 +64,11 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
 
 def feed_all(parser: AnswerParser, chunks: Iterable[str]) -> tuple[AnswerPart, ...]:
-    parts = [part for chunk in chunks for part in parser.feed(chunk)]
-    return merge_parts([*parts, *parser.flush()])
+    parts: list[AnswerPart] = []
+    for chunk in chunks:
+        parts += parser.feed(chunk)
+    parts += parser.flush()
+    return merge_parts(parts)
 
 
 def shown_text(parts: Iterable[AnswerPart]) -> str:

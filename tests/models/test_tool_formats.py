@@ -15,6 +15,7 @@ from localspec.models.chat_template.thinking_tags import ThinkingTags
 from localspec.models.chat_template.tool_calls import (
     ToolCallDelta,
     ToolCallParser,
+    ToolDelta,
     force_call,
 )
 from localspec.models.chat_template.tool_detection import detect_format
@@ -127,11 +128,11 @@ def write_gemma(value: Any) -> str:
 
 def write_python(arguments: dict[str, Any]) -> str:
     """As LFM2.5's template does, which escapes nothing in a text."""
-    values = ", ".join(
-        f"{key}='{value}'" if isinstance(value, str) else f"{key}={value!r}"
-        for key, value in arguments.items()
-    )
-    return f"<|tool_call_start|>[get_weather({values})]<|tool_call_end|>"
+    values: list[str] = []
+    for key, value in arguments.items():
+        literal = f"'{value}'" if isinstance(value, str) else repr(value)
+        values.append(f"{key}={literal}")
+    return f"<|tool_call_start|>[get_weather({', '.join(values)})]<|tool_call_end|>"
 
 
 def write_tags(arguments: dict[str, Any], call: str, *, line_feed: str = "") -> str:
@@ -204,7 +205,9 @@ def write(format_name: str, arguments: dict[str, Any]) -> str:
 def read(format_name: str, pieces: Iterator[str] | list[str]) -> tuple[str, list[Any]]:
     """The text, and the name and arguments of each call."""
     parser = ToolCallParser(format_name, TOOLS)
-    deltas = [delta for piece in pieces for delta in parser.feed(piece)]
+    deltas: list[ToolDelta] = []
+    for piece in pieces:
+        deltas += parser.feed(piece)
     text = ""
     calls: list[list[str]] = []
     for delta in [*deltas, *parser.finish(is_cut=False)]:

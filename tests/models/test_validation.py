@@ -40,7 +40,8 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
         return bytes(out[: len(data)])
     for _ in range(rng.choice((1, 1, 2, 8))):
         is_in_header = kind < 4
-        place = rng.randrange(head if is_in_header else len(out))
+        end = head if is_in_header else len(out)
+        place = rng.randrange(end)
         if kind == 2:
             out[place] ^= 1 << rng.randrange(8)
         else:

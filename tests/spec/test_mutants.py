@@ -219,7 +219,7 @@ MUTANTS: dict[str, Mutant] = {
         law("rejection", test_output_constraint.unmasked())),
     "forced tokens of the text before the draft": Mutant(OutputConstraint.forced_after,
         "state_after(text, drafted)", "state_after(text)",
-        test_output_constraint.test_drafts_are_cut_where_the_grammar_ends_them),
+        test_output_constraint.test_a_draft_goes_on_with_what_the_grammar_forces),
     "a draft's own grammar a token late": Mutant(DraftSampler.distribution_after,
         "state_after(tokens, drafted)", "state_after(tokens, drafted[:-1])",
         test_output_constraint.test_no_draft_leaves_the_grammar),

@@ -275,7 +275,8 @@ def test_a_turn_reads_its_new_tokens_only(zoo: Zoo, chat: tuple[str, Chat]) -> N
         ("more", "off"),
     ):
         _, draft, _ = PAIRS[kind]
-        said = talk.ask(question, spec=spec if draft else "lookup")
+        method = spec if draft else "lookup"
+        said = talk.ask(question, spec=method)
         known = before.totals["prompt_tokens"] + len(before.ids) - 1
         assert said.totals["reused_tokens"] == known
         before = said

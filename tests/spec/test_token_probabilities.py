@@ -180,8 +180,9 @@ def test_each_verifier_with_a_draft_model(
 def test_drafts_that_no_model_made_and_an_end_inside_one(
     kind: type[HistoryModel],
 ) -> None:
-    """The second kind cannot be cut: after each rejection the text is read from its
-    start.
+    """The second kind cannot be cut.
+
+    After each rejection it reads the text from its start.
     """
     free = plain(HistoryModel(1), make_verifier("coupled", 0), job(PROMPT, 40)).tokens
     end = next(token for i, token in enumerate(free) if i > 2 and token not in free[:i])
@@ -230,7 +231,10 @@ WARM = SamplingParams(temperature=0.8, seed=5)
 
 
 def emitted(said: Said) -> list[Token]:
-    return [token for event in said.rounds for token in event.tokens]
+    tokens: list[Token] = []
+    for event in said.rounds:
+        tokens.extend(event.tokens)
+    return tokens
 
 
 def test_the_end_has_a_probability_and_no_text(zoo: Zoo) -> None:

@@ -148,4 +148,4 @@ def harmful(seen: bytes, *, colour: bool = False) -> list[str]:
     if colour:
         seen = _SGR.sub(b"", seen)
     text = seen.replace(b"\r\n", b"\n").decode()
-    return [repr(character) for character in text if _HARMFUL.match(character)]
+    return [repr(character) for character in _HARMFUL.findall(text)]

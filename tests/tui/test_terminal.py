@@ -492,7 +492,7 @@ def shapes(seen: bytes) -> set[bytes]:
     found = set()
     without_colours = COLOUR.sub(rb"\1", seen)
     without_places = PLACE.sub(b"\x1b[y;xH", without_colours)
-    for sequence in SEQUENCE.findall(without_places):
+    for sequence in set(SEQUENCE.findall(without_places)):
         if sequence.endswith(b"m") and sequence.startswith(b"\x1b["):
             parts = re.findall(rb"[34]8;2|\d+", sequence)
             found |= set(parts) - ATTRIBUTES

@@ -133,38 +133,63 @@ def test_no_draft_leaves_the_grammar() -> None:
         assert any(run(case.target(), drafter, judge, what).drafts)
 
 
-def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
+def constraint_after(text: list[int]) -> OutputConstraint:
     """After 0, the grammar allows 1 and 2; after 1 it forces 2."""
-    what = constrained(job([0, 1], 4, sampling=PLAIN), GRAMMAR)
-    assert what.constraint is not None
-    what.constraint.commit([0, 1, 0])
+    constraint = constrained(job([0, 1], 4, sampling=PLAIN), GRAMMAR).constraint
+    assert constraint is not None
+    constraint.commit(text)
+    return constraint
+
+
+def test_drafts_are_cut_where_the_grammar_ends_them() -> None:
+    constraint = constraint_after([0, 1, 0])
     for guess, limit, expected in (
         ([1, 2, 1, 0], 4, [1, 2, 1]),
         ([1, 1], 4, [1]),
         ([0, 1], 4, []),
         ([2, 0, 0, 0], 4, [2, 0, 0, 0]),
-        ([1], 4, [1, 2]),
         ([1], 1, [1]),
     ):
         proposed = Draft(guess[:limit], source="constant")
-        draft = what.constraint.fit_draft([0, 1, 0], proposed, limit)
+        draft = constraint.fit_draft([0, 1, 0], proposed, limit)
         assert draft.tokens == expected
-        is_continued = len(expected) > len(guess)
-        assert draft.source == ("constant+grammar" if is_continued else "constant")
-    what.constraint.commit([0, 1, 0, 1])
-    forced = what.constraint.fit_draft([0, 1, 0, 1], Draft(), 4)
-    assert (forced.tokens, forced.source) == ([2], "grammar")
+        assert draft.source == "constant"
 
 
-def test_an_end_token_ends_the_answer_and_where_no_token_fits_is_an_error() -> None:
+def test_a_draft_goes_on_with_what_the_grammar_forces() -> None:
+    constraint = constraint_after([0, 1, 0])
+
+    draft = constraint.fit_draft([0, 1, 0], Draft([1], source="constant"), 4)
+
+    assert draft.tokens == [1, 2]
+    assert draft.source == "constant+grammar"
+
+
+def test_what_the_grammar_forces_is_a_draft_by_itself() -> None:
+    constraint = constraint_after([0, 1, 0, 1])
+
+    forced = constraint.fit_draft([0, 1, 0, 1], Draft(), 4)
+
+    assert forced.tokens == [2]
+    assert forced.source == "grammar"
+
+
+def test_an_end_token_that_the_grammar_allows_ends_the_answer() -> None:
     what = job([0, 1], 9, sampling=PLAIN, draft_length=2, ends=[2])
     once = ToyGrammar({0: {0: 1}, 1: {1: 2}, 2: {2: 2}})
     judge = make_verifier("coupled", 0)
     for guess in np.ndindex(3, 3):
         drafter = ConstantDrafter(guess)
         got = run(TableModel(table(3, 3)), drafter, judge, constrained(what, once))
-        assert (got.tokens, got.end) == ([0, 1, 2], "eog")
+        assert got.tokens == [0, 1, 2]
+        assert got.end == "eog"
+
+
+def test_where_the_grammar_allows_no_token_is_an_error() -> None:
+    what = job([0, 1], 9, sampling=PLAIN, draft_length=2, ends=[2])
     dead = ToyGrammar({0: {1: 1}, 1: {}})
+    judge = make_verifier("coupled", 0)
+
     with pytest.raises(GrammarError, match="any token"):
         plain(HistoryModel(1), judge, constrained(what, dead))
 

@@ -52,9 +52,7 @@ def test_where_nothing_pays_it_costs_next_to_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("world", MISJUDGED.values(), ids=MISJUDGED)
 def test_wrong_measurements_cost_little(world: World) -> None:
-    """A plain pass is looked at now and then: nothing else shows that drafting is
-    slower.
-    """
+    """Plain passes are tried now and then: only they show that drafting is slower."""
     plain = 1 + world.host(1)
     assert mean(world.adaptive(400) * plain for _ in range(4)) >= 0.95
 
@@ -70,18 +68,33 @@ def test_it_comes_near_the_best_fixed_length(world: World) -> None:
         assert world.adaptive(4000) >= 0.95 * best
 
 
-def test_a_dear_draft_is_used_once_it_was_judged() -> None:
-    """Before, reading what it missed would cost more than the regret budget ever has."""
+def judge(world: World, n_accepted: int) -> None:
+    """Saves a score of the draft, as `localspec pair` does, and reads it back."""
+    stats = PairStats()
+    stats.record_score([n_accepted] * 100)
+    world.stats = PairStats.from_saved(stats.saved())
+
+
+def test_a_dear_draft_is_not_used_before_it_was_judged() -> None:
+    """Reading what it missed would cost more than the regret budget ever has."""
+    assert World(steady(0.9), c=0.35).adaptive(1000) < 1.05
+
+
+def test_a_dear_draft_is_used_once_it_was_judged_good() -> None:
     good = World(steady(0.9), c=0.35)
-    bad = World(steady(0.3), c=0.35)
-    assert good.adaptive(1000) < 1.05
-    for world, accepted in ((good, 6), (bad, 0)):
-        world.stats = PairStats()
-        world.stats.record_score([accepted] * 100)
-        world.stats = PairStats.from_saved(world.stats.saved())
+    judge(good, n_accepted=6)
     controller = good.controller()
-    assert 10.0 / good.run(controller, 4000, 16, controller) >= 0.9 * good.best_fixed()
+
+    speedup = 10.0 / good.run(controller, 4000, 16, controller)
+
+    assert speedup >= 0.9 * good.best_fixed()
+
+
+def test_a_dear_draft_costs_next_to_nothing_once_it_was_judged_bad() -> None:
+    bad = World(steady(0.3), c=0.35)
+    judge(bad, n_accepted=0)
     controller = bad.controller()
+
     assert 10.0 / bad.run(controller, 400, 16, controller) >= 0.97
 
 
@@ -96,8 +109,9 @@ def test_knowing_which_tokens_are_easy_beats_every_fixed_length() -> None:
 def test_a_width_is_held_where_changing_it_is_dear(
     sure: Callable[[np.random.Generator], float],
 ) -> None:
-    """On a worker: its graph is sent again, so ending a draft early costs more than a
-    long one.
+    """As on a worker, which is sent its graph again when the width changes.
+
+    There, ending a draft early costs more than a long draft.
     """
     priced, unpriced = (
         mean(
@@ -132,8 +146,9 @@ def test_a_draft_that_is_given_up_for_its_reading_is_not_said_to_be_measured() -
 
 
 def test_a_long_text_is_read_where_the_gain_covers_what_reading_costs() -> None:
-    """One rule for CPU and GPU: measured times decide, the device only until there are
-    any.
+    """One rule for CPU and GPU: measured times decide.
+
+    The device does only until there are any.
     """
     for on_gpu, accepted in itertools.product((False, True), (0, 1, 2)):
         world = World(steady(0.5), on_gpu=on_gpu)
@@ -195,8 +210,9 @@ def copying(
     n_prompt: int = 4,
     curve: dict[str, float] | None = None,
 ) -> tuple[SpeculationPlan, float]:
-    """The plan of a controller without a draft model over a text that is known; tokens
-    a round.
+    """The plan of a controller without a draft model, and its tokens a round.
+
+    The text is known.
     """
     costs = PassCosts(MeasuredCosts(10.0, curve or {"1": 1.0, "8": 1.3}))
     controller = SpeculationController(
@@ -212,28 +228,37 @@ def copying(
         width = len(draft.tokens) + 1
         tokens += new
         times = RoundTimes(0, costs.verify_ms[width], 0)
-        controller.record_round(RoundResult(draft, kept, new, times, width))
+        result = RoundResult(draft, kept, tokens=new, ms=times, width=width)
+        controller.record_round(result)
     return state(controller), (len(tokens) - n_prompt) / n
 
 
-def test_copies_are_used_where_a_text_repeats_itself_and_left_alone_where_it_does_not() -> (
-    None
-):
+def test_copies_are_used_where_a_text_repeats_itself() -> None:
     plan, rate = copying(200, [1, 2, 3, 4, 5, 6, 7, 8, 9] * 60)
+
     assert (plan.state, plan.why) == ("on", "prompt lookup finds repeated text")
     assert rate > 5
-    # Pairs of tokens return, what follows them never does.
-    plan, rate = copying(900, [t for i in range(300) for t in (1, 2, 1000 + i)])
+
+
+def test_copies_pause_where_pairs_of_tokens_return_but_not_what_follows_them() -> None:
+    text: list[int] = []
+    for i in range(300):
+        text += [1, 2, 1000 + i]
+
+    plan, rate = copying(900, text)
+
     assert plan == SpeculationPlan("paused", "not worth it for this text", 1.0)
     assert rate < 1.6
+
+
+def test_there_are_no_copies_of_a_text_that_repeats_nothing() -> None:
     plan, _ = copying(100, range(1000))
+
     assert plan.why == "no repeated text yet"
 
 
 def test_an_edit_is_copied_again_soon_behind_a_copy_that_was_rejected() -> None:
-    """With passes as dear as in the app on two cores, where the rejected copy takes the
-    budget.
-    """
+    """With passes as dear as on two cores, where the rejected copy takes the budget."""
     given = [*range(60), *range(100, 120)]
     edit = [*range(16), 200, 201, *range(18, 60)]
     dear = {"1": 1.0, "2": 1.85, "4": 2.9, "8": 4.85, "16": 6.3}

@@ -50,8 +50,9 @@ def test_a_first_copy_needs_a_long_match() -> None:
 
 
 def test_a_first_copy_of_the_prompt_needs_a_shorter_match() -> None:
-    """As in an edit of a given text; what is learned of one source says nothing of the
-    other.
+    """As in an edit of a given text.
+
+    What is learned of one source says nothing of the other.
     """
     costs = PassCosts(MeasuredCosts(10.0, {"1": 1.0, "4": 1.7, "8": 2.7}))
     stats = PairStats()

@@ -1,6 +1,4 @@
-"""What is learnt of a pair: acceptance, throughput, and how often a draft is tried
-again.
-"""
+"""What is learnt of a pair: acceptance, throughput, when a draft is tried again."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,4 @@
-"""Costs of passes: between the measured widths, and as they are learnt from what is
-run.
-"""
+"""Costs of passes: between the measured widths, and as they are learnt from runs."""
 
 import pytest
 

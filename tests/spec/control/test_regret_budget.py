@@ -4,7 +4,6 @@ import itertools
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from statistics import mean
 
 import pytest
@@ -21,6 +20,11 @@ WIDE_IS_DEAR = [1.0, *(1 + 0.5 * w for w in range(17))]
 FAIR = [1.0, *(0.7 + 0.3 * w for w in range(1, 19))]
 """BF16 on two cores."""
 
+
+def dearer_later(n_tokens: int) -> float:
+    return 3.0 if n_tokens > 100 else 1.0
+
+
 ADVERSARIAL: dict[str, Callable[[], World]] = {
     "turns bad": lambda: World(turning(0.95, 0.02, every=60)),
     "back and forth": lambda: World(turning(0.9, 0.05, every=7)),
@@ -29,9 +33,7 @@ ADVERSARIAL: dict[str, Callable[[], World]] = {
     ),
     "a confident liar": lambda: World(steady(0.02), curve=STEEP, honest=lambda _: 0.95),
     "never accepted": lambda: World(steady(0.0)),
-    "much dearer": lambda: World(
-        steady(0.7), curve=STEEP, truly=lambda n: 1.0 + 2 * (n > 100)
-    ),
+    "much dearer": lambda: World(steady(0.7), curve=STEEP, truly=dearer_later),
     "the host takes its time": lambda: World(
         steady(0.5), host=lambda width: 0.15 * width
     ),
@@ -93,23 +95,19 @@ SHORT_ANSWERS: dict[str, tuple[World, int, int]] = {
         12,
         1,
     ),
-    # As much, and what is accepted does not cover it in answers as short as these.
-    **{
-        f"reads, {accepted}": (
-            World(steady(accepted), c=0.1, curve=curve, prompt=40, reading=0.2),
-            14,
-            2,
-        )
-        for accepted, curve in ((0.3, FAIR), (0.6, WIDE_IS_DEAR), (0.75, FAIR))
-    },
 }
+# As much, and what is accepted does not cover it in answers as short as these.
+for _accepted, _curve in ((0.3, FAIR), (0.6, WIDE_IS_DEAR), (0.75, FAIR)):
+    _world = World(steady(_accepted), c=0.1, curve=_curve, prompt=40, reading=0.2)
+    SHORT_ANSWERS[f"reads, {_accepted}"] = (_world, 14, 2)
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["measured", "never measured"])
 @pytest.mark.parametrize("name", SHORT_ANSWERS)
 def test_short_answers_of_a_draft_that_does_not_pay(name: str, told: bool) -> None:
-    """Hardly ever is one slower by more than the budget: a trial is not repeated for a
-    guess.
+    """Hardly ever is one slower by more than the budget.
+
+    A trial is not repeated for a guess.
     """
     world, n, n_dear = SHORT_ANSWERS[name]
     for seed in range(4):
@@ -132,8 +130,9 @@ def test_an_answer_does_not_pay_for_what_others_won() -> None:
 
 
 def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
-    """Once the draft is proven and its reading measured; before, the budget covers an
-    estimate.
+    """So it is once the draft is proven and its reading measured.
+
+    Before, the budget covers an estimate.
     """
     for seed in range(4):
         world = World(
@@ -146,10 +145,9 @@ def test_a_long_prompt_is_read_only_for_a_draft_that_gains_more() -> None:
 
 
 def test_a_good_draft_behind_a_long_prompt_is_proven_by_the_second_answer() -> None:
-    """Reading the prompt costs 4.5 passes; a single lost draft does not end it for an
-    answer.
+    """Reading the prompt costs 4.5 passes.
 
-    One in ten good drafts loses its first trial; answers this short cannot afford
+    A single lost draft does not end the drafting for an answer. One in ten good drafts loses its first trial; answers this short cannot afford
     another.
     """
     later = []
@@ -186,17 +184,41 @@ def test_the_second_process_begins_where_the_first_ended() -> None:
     assert bad.regret[-1][1] == 0, "tried again in every process"
 
 
-def test_the_budget_covers_what_was_won_and_a_little_risk_for_what_should_gain() -> (
-    None
-):
+def after_plain_rounds(n: int) -> RegretBudget:
     budget = RegretBudget()
-    assert not budget.can_afford(0.1) and budget.can_afford(1.5, gains=True)
-    for _ in range(100):
+    for _ in range(n):
         budget.record_round(1, 1.0)
-    assert budget.can_afford(2.5) and not budget.can_afford(3.0)
-    budget.record_round(5, 2.0)
-    assert budget.can_afford(5.0) and not budget.can_afford(6.0)
+    return budget
+
+
+def test_a_new_budget_allows_a_little_risk_for_what_should_gain() -> None:
+    budget = RegretBudget()
+
+    assert not budget.can_afford(0.1)
+    assert budget.can_afford(1.5, gains=True)
+
+
+def test_the_budget_grows_with_the_tokens() -> None:
+    budget = after_plain_rounds(100)
+
+    assert budget.can_afford(2.5)
+    assert not budget.can_afford(3.0)
+
+
+def test_the_budget_has_what_was_won() -> None:
+    budget = after_plain_rounds(100)
+
+    budget.record_round(5, 2.0)  # Five tokens in the time of two: three are won.
+
+    assert budget.can_afford(5.0)
+    assert not budget.can_afford(6.0)
+
+
+def test_a_budget_that_was_lost_allows_no_risk() -> None:
+    budget = after_plain_rounds(100)
+
     budget.record_round(1, 50.0)
+
     assert not budget.can_afford(0.1, gains=True)
 
 
@@ -213,31 +235,59 @@ def test_a_suspended_machine_does_not_end_speculation() -> None:
 
 def test_what_copies_won_pays_for_no_trial_of_a_draft_model() -> None:
     budget = RegretBudget()
+
     budget.record_round(9, 2.0, is_copy=True)
+
     assert budget.can_afford(5.0)
     assert not budget.can_afford(1.0, is_trial=True)
-    for _ in range(40):
-        budget.record_round(1, 1.0)
-    assert budget.can_afford(1.0, is_trial=True), "the allowance does"
+
+
+def test_a_trial_is_paid_by_the_allowance_and_by_what_the_draft_itself_won() -> None:
+    budget = after_plain_rounds(40)
+    assert budget.can_afford(1.0, is_trial=True)
+    assert not budget.can_afford(3.0, is_trial=True)
+
     budget.record_round(4, 1.5)
-    assert budget.can_afford(3.0, is_trial=True), "and what the draft itself won"
+
+    assert budget.can_afford(3.0, is_trial=True)
+
+
+def test_what_copies_won_beyond_the_cap_counts_for_nothing() -> None:
+    budget = after_plain_rounds(40)
+    budget.record_round(4, 1.5)
+
     for _ in range(20):
         budget.record_round(9, 2.0, is_copy=True)
-    assert budget.can_afford(1.0, is_trial=True), (
-        "won beyond the cap counts for neither"
-    )
+
+    assert budget.can_afford(1.0, is_trial=True)
     assert not budget.can_afford(40.0)
 
 
-def test_copies_that_were_not_used_and_right_may_lose_more_until_one_is_wrong() -> None:
+@pytest.fixture
+def trusted_copies() -> RegretBudget:
+    """A copy was rejected whole; the twenty that followed, all unused, were right."""
     budget = RegretBudget()
-    budget.record_round(1, 3.5, is_copy=True)  # a copy that was rejected whole
-    afford = partial(budget.can_afford, 1.0, gains=True)
-    assert not afford(in_prompt=True)
+    budget.record_round(1, 3.5, is_copy=True)
+    assert not budget.can_afford(1.0, gains=True, in_prompt=True)
     for _ in range(20):
         budget.record_unused_copy(is_right=True)
-    assert afford(in_prompt=True) and not afford()
-    assert not budget.can_afford(5.0, gains=True, in_prompt=True), "there is a limit"
+    return budget
+
+
+def test_copies_of_the_prompt_that_were_right_may_lose_more(
+    trusted_copies: RegretBudget,
+) -> None:
+    assert trusted_copies.can_afford(1.0, gains=True, in_prompt=True)
+    assert not trusted_copies.can_afford(1.0, gains=True)
+    assert not trusted_copies.can_afford(5.0, gains=True, in_prompt=True), (
+        "there is a limit"
+    )
+
+
+def test_copies_of_the_prompt_may_lose_no_more_once_some_were_wrong(
+    trusted_copies: RegretBudget,
+) -> None:
     for _ in range(3):
-        budget.record_unused_copy(is_right=False)
-    assert not afford(in_prompt=True)
+        trusted_copies.record_unused_copy(is_right=False)
+
+    assert not trusted_copies.can_afford(1.0, gains=True, in_prompt=True)

@@ -1,6 +1,4 @@
-"""Simulations for the controller: a draft model of known acceptance, passes of known
-cost.
-"""
+"""Simulations for the controller: acceptance and costs of passes are known."""
 
 import itertools
 import sys
@@ -20,8 +18,9 @@ from localspec.spec.speculative_loop import RoundResult
 FLAT = [1.0, *(1 + 0.04 * w for w in range(18))]
 """Like a GPU's verify curve: one more row costs little."""
 H100 = [1.0, 1.0, 1.16, 1.33, 1.5, 1.69, 1.9, 2.1, *(2.3 + 0.15 * w for w in range(11))]
-"""A model of 7.5 B in Q4_K, its passes launched as graphs: without, each costs 0.26
-more.
+"""A model of 7.5 B in Q4_K, whose passes are launched as graphs.
+
+Without graphs each pass costs 0.26 more.
 """
 STEEP = [1.0, *(1 + 0.35 * w for w in range(18))]
 CLIFF = [
@@ -45,9 +44,7 @@ class World:
     """Consecutive answers, in units of one plain pass (10 ms)."""
 
     sure: Callable[[np.random.Generator], float]
-    """Draws the acceptance probability of the next draft token, which is also its
-    confidence.
-    """
+    """Draws the acceptance probability of the next draft token: its true confidence."""
     c: float = 0.1
     curve: Sequence[float] = field(default_factory=lambda: FLAT)
     told: bool = True
@@ -67,15 +64,13 @@ class World:
     prompt: int = 3
     """Tokens before an answer."""
     reading: float = 0.0
-    """Cost of the draft model reading a token of the text, in one-token target passes.
-    """
+    """What the draft model's reading of a token costs, in one-token target passes."""
     max_unread: int = sys.maxsize
     """The most tokens of a text that it reads."""
     change: float = 0.0
     """Extra cost of the first `settling` passes of another width than the last one."""
     settling: int = 1
-    """1 on a worker, to which a graph is sent again; 2 on a GPU that captures graphs.
-    """
+    """1 on a worker, which is sent a graph again; 2 on a GPU that captures graphs."""
     prices_changes: bool = True
     """Whether the controller knows that there may be such a cost."""
 
@@ -86,8 +81,9 @@ class World:
         self._read_to = 0
         self.stats = PairStats()
         self.regret: list[tuple[int, float]] = []
-        """After every round of the last run: tokens, and one-token passes lost by
-        drafting.
+        """After each round of the last run: tokens, and passes that drafting has lost.
+
+        Passes are those of one token.
         """
 
     def propose(
@@ -118,15 +114,18 @@ class World:
         return float(np.exp(self._rng.normal() * self.noise))
 
     def costs(self) -> PassCosts:
-        curve = {str(w): self.curve[w] / self.believed for w in (1, 2, 4, 8)} | {
-            "1": 1.0
-        }
-        t1 = 10.0 * self.believed
-        c = self.c / self.believed
-        return self.priced(MeasuredCosts(t1, curve, c) if self.told else None)
+        if not self.told:
+            return self.priced(None)
+        curve = {"1": 1.0}
+        for width in (2, 4, 8):
+            curve[str(width)] = self.curve[width] / self.believed
+        plain_ms = 10.0 * self.believed
+        return self.priced(MeasuredCosts(plain_ms, curve, self.c / self.believed))
 
     def priced(self, measured: MeasuredCosts | None) -> PassCosts:
-        settling = self.settling if self.prices_changes and self.change > 0 else 0
+        settling = 0
+        if self.prices_changes and self.change > 0:
+            settling = self.settling
         costs = PassCosts(measured, settling=settling, drafts_on_gpu=self.on_gpu)
         if settling > 1:  # what launching the kernels of a graph takes is known
             costs.change_ms = 10.0 * self.change
@@ -140,7 +139,8 @@ class World:
         kept = next((i for i, ok in enumerate(self.stands) if not ok), len(self.stands))
         kept = min(kept, len(draft.tokens))
         new = [7] * kept + [int(self._rng.integers(100, 10_000))]
-        return RoundResult(draft, kept, new, times, len(draft.tokens) + 1)
+        width = len(draft.tokens) + 1
+        return RoundResult(draft, kept, tokens=new, ms=times, width=width)
 
     def run(
         self,
@@ -160,11 +160,15 @@ class World:
             draft = drafter.propose(tokens, length)
             width = len(draft.tokens) + 1
             verify = 10.0 * self.curve[width] * self._noisy()
-            verify *= self.truly(len(tokens) - self.prompt) if width > 1 else 1.0
-            n_alike = n_alike * (width == last_width) + 1
+            if width > 1:
+                verify *= self.truly(len(tokens) - self.prompt)
+            if width != last_width:
+                n_alike = 0
+            n_alike += 1
             last_width = width
             is_dear = n_alike <= self.settling
-            verify += 10.0 * self.change * is_dear
+            if is_dear:
+                verify += 10.0 * self.change
             times = RoundTimes(
                 draft.decode_seconds * 1e3, verify, 10.0 * self.host(width)
             )
@@ -182,7 +186,9 @@ class World:
         return ms / (len(tokens) - self.prompt)
 
     def fixed(self, length: int, n: int = 8000) -> float:
-        return 10.0 / self.run(self, n, length, None) if length else 1.0
+        if not length:
+            return 1.0
+        return 10.0 / self.run(self, n, length, None)
 
     def best_fixed(self) -> float:
         return max(self.fixed(length) for length in range(9))
@@ -206,4 +212,9 @@ def turning(*chances: float, every: int) -> Callable[[np.random.Generator], floa
 def mixed(
     low: float, high: float, share: float
 ) -> Callable[[np.random.Generator], float]:
-    return lambda rng: high if rng.random() < share else low
+    def draw(rng: np.random.Generator) -> float:
+        if rng.random() < share:
+            return high
+        return low
+
+    return draw
