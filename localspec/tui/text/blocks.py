@@ -16,7 +16,8 @@ from localspec.report.lines import plain_text
 from localspec.report.token_classes import TOKEN_CLASSES, mark_token
 from localspec.sanitize import sanitize
 from localspec.tui.text.source_map import SourceMap
-from localspec.tui.text.wrapping import WrappedText
+from localspec.tui.text.wrapping import CharacterRows, WrappedText, shorten
+from localspec.units import short_count
 
 StyleMap = Mapping[str, Style]
 """Styles by the names of the widget's component classes: `muted`, `role`, …"""
@@ -34,40 +35,66 @@ class TextBlock(Protocol):
         """Of line `y` and those that belong to it, at the width of the last `height`."""
 
 
+_MAX_WORD_WRAPPED = 16_000
+"""Characters of a paragraph. A longer one is cut into rows, which costs much less."""
+_MAX_WRAPPED_TOKENS = 10_000
+_MAX_MAPPED_ROWS = 300
+_MAX_TAIL = 16_000  # Characters after the tokens.
+
+
 class Paragraph:
-    """Wrapped text in one style; the text must be sanitized."""
+    """Wrapped text in one style; the text must be sanitized.
+
+    A very long text is cut into rows, and its end is left out.
+    """
 
     def __init__(
         self, text: str = "", style: str = "text", line_prefix: str = ""
     ) -> None:
-        self._text = text
         self._style = style
         self._line_prefix = line_prefix
-        self._wrapped: WrappedText | None = None
         self._width = 0
+        self._rows: list[str] | None = None  # None: to be wrapped.
+        # Only of a text that is too long to be wrapped by words.
+        self._cut_rows: CharacterRows | None = None
+        self.set_text(text)
 
     def set_text(self, text: str) -> None:
-        self._text = text
-        self._wrapped = None
+        shown, n_hidden = shorten(text)
+        if n_hidden:
+            shown += f"\n… and {short_count(n_hidden)} more characters"
+        self._text = shown
+        self._rows = None
 
     def source_map(self, y: int) -> SourceMap:
-        assert self._wrapped is not None, "call height() first"
-        rows = [f"{self._line_prefix}{row}" for row in self._wrapped.rows]
+        assert self._rows is not None, "call height() first"
+        if self._cut_rows is not None and not self._line_prefix:
+            return self._cut_rows.source_map(y)
+        rows = [f"{self._line_prefix}{row}" for row in self._rows]
         return SourceMap(self._text, rows)
 
     def height(self, width: int) -> int:
         if not self._text:
             return 0
-        if self._wrapped is None or self._width != width:
+        if self._rows is None or self._width != width:
             self._width = width
-            self._wrapped = WrappedText(width - len(self._line_prefix))
-            self._wrapped.append(self._text, 0)
-        return len(self._wrapped.lines)
+            self._wrap(width - len(self._line_prefix))
+            assert self._rows is not None
+        return len(self._rows)
+
+    def _wrap(self, width: int) -> None:
+        self._cut_rows = None
+        if len(self._text) > _MAX_WORD_WRAPPED:
+            self._cut_rows = CharacterRows(self._text, width)
+            self._rows = self._cut_rows.rows
+            return
+        wrapped = WrappedText(width)
+        wrapped.append(self._text, 0)
+        self._rows = wrapped.rows
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
-        assert self._wrapped is not None, "call height() first"
-        text = "".join(run.text for run in self._wrapped.lines[y])
-        segments = [Segment(text, styles[self._style])]
+        assert self._rows is not None, "call height() first"
+        segments = [Segment(self._rows[y], styles[self._style])]
         if self._line_prefix:
             segments.insert(0, Segment(self._line_prefix, styles["error"]))
         return segments
@@ -269,6 +296,9 @@ class TokenText:
         self.show_classes = False
         self.show_marks = False  # Adds marks if `show_classes` is set.
         self.cursor: int | None = None
+        # Of very many tokens only some are wrapped: those around the cursor, or the last.
+        self._first_wrapped = 0
+        self._last_wrapped = 0
         self._tail = ""
         self._wrapped: WrappedText | None = None
         self._width = 0
@@ -280,19 +310,25 @@ class TokenText:
 
     def source_map(self, y: int) -> SourceMap:
         assert self._wrapped is not None, "call height() first"
-        return SourceMap(self._prefix + self.answer, self._wrapped.rows)
+        n_rows = len(self._wrapped.lines)
+        if n_rows <= _MAX_MAPPED_ROWS:
+            return SourceMap(self._prefix + self.answer, self._wrapped.rows)
+        # The map of a long text would take seconds: of this row only.
+        row = "".join(run.text for run in self._wrapped.lines[y])
+        return SourceMap(row, [row], y)
 
     def extend(self, tokens: Sequence[Token]) -> None:
         """Appends tokens; only the last line and the lines after it change."""
         first = len(self.tokens)
         self.tokens += tokens
-        if self._wrapped is not None:
+        if self._wrapped is not None and self._last_wrapped == first:
+            self._last_wrapped = len(self.tokens)
             for index, token in enumerate(tokens, first):
                 self._wrapped.append(self._token_label(token), index)
 
     def end(self, tail: str) -> None:
         """Appends the text that the engine held back; it belongs to no token."""
-        self._tail = sanitize(tail)
+        self._tail = sanitize(tail[-_MAX_TAIL:])
         self._wrapped = None
 
     def set_marking(self, *, show_classes: bool, show_marks: bool) -> None:
@@ -316,19 +352,42 @@ class TokenText:
         return sanitize(token.text)
 
     def height(self, width: int) -> int:
-        if self._wrapped is None or self._width != width:
+        if self._wrapped is None or self._width != width or self._is_cursor_outside:
             self._width = width
-            self._wrapped = WrappedText(width)
-            if self._prefix:
-                self._wrapped.append(self._prefix, PREFIX_OWNER)
-            for index, token in enumerate(self.tokens):
-                self._wrapped.append(self._token_label(token), index)
-            if self._tail:
-                self._wrapped.append(self._tail, len(self.tokens))
+            self._wrapped = self._wrap(width)
         lines = self._wrapped.lines
         if len(lines) > 1 and not lines[-1]:
             return len(lines) - 1  # The text ends with a line feed.
         return len(lines)
+
+    @property
+    def _is_cursor_outside(self) -> bool:
+        """Whether the token with the cursor is not among the wrapped ones."""
+        if self.cursor is None:
+            return False
+        return not self._first_wrapped <= self.cursor < self._last_wrapped
+
+    def _wrap(self, width: int) -> WrappedText:
+        n_tokens = len(self.tokens)
+        self._first_wrapped = max(0, n_tokens - _MAX_WRAPPED_TOKENS)
+        if self.cursor is not None and self.cursor < self._first_wrapped:
+            self._first_wrapped = max(0, self.cursor - _MAX_WRAPPED_TOKENS // 2)
+        end = self._first_wrapped + _MAX_WRAPPED_TOKENS
+        self._last_wrapped = min(n_tokens, end)
+        wrapped = WrappedText(width)
+        if self._first_wrapped:
+            hidden = f"… {short_count(self._first_wrapped)} tokens above\n"
+            wrapped.append(hidden, PREFIX_OWNER)
+        elif self._prefix:
+            wrapped.append(self._prefix, PREFIX_OWNER)
+        for index in range(self._first_wrapped, self._last_wrapped):
+            wrapped.append(self._token_label(self.tokens[index]), index)
+        if self._last_wrapped < n_tokens:
+            hidden = f"\n… {short_count(n_tokens - self._last_wrapped)} tokens below"
+            wrapped.append(hidden, PREFIX_OWNER)
+        elif self._tail:
+            wrapped.append(self._tail, n_tokens)
+        return wrapped
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"

@@ -2,6 +2,10 @@
 
 Rich renders the blocks. Every visible character is shown but the marks of Markdown: a
 block of which Rich would drop one is plain text. Links show their addresses as text.
+
+Rich takes a millisecond for six rows of a table. So a frame renders blocks up to a budget.
+Those beyond it are plain rows until a thread has rendered them, and a block that is too
+large even for that stays plain.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from rich.theme import Theme
 from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
 from localspec.tui.text.blocks import StyleMap
 from localspec.tui.text.source_map import SourceMap
+from localspec.tui.text.wrapping import CharacterRows
 from localspec.tui.themes import MarkdownStyle
 
 SegmentLine = list[Segment]
@@ -48,6 +53,26 @@ _MAX_COLOURED_CHARACTERS = 10_000
 _MAX_COLOURING_SECONDS = 0.25  # Of CPU time; a usual text takes a tenth.
 _MAX_REDRAWN_CHARACTERS = 4_000
 """Of a longer open block only the end is rendered again at each change."""
+# Costs of rendering are in characters of plain prose: about a microsecond each.
+_FRAME_BUDGET = 8_000  # Of what one frame renders.
+_MAX_REDRAWN_COST = 5_000  # Of the end of an open block.
+_MAX_PARSED_COST = 60_000  # Of an open block that is parsed to find its end.
+_MAX_RENDERED_COST = 600_000  # Of a block that a thread renders.
+_LINE_COST = 40
+_ITEM_COST = 160  # Besides that of its line.
+_MARK_COSTS = (("[", 90), ("*", 30), ("`", 30), ("~", 30))
+_ITEM = re.compile(r"^[ \t]*(?:[-*+|>]|\d{1,9}[.)])", re.MULTILINE)
+_MAX_WRITTEN_AT_ONCE = 8_000
+"""A longer text, such as a stored answer, is split at blank lines before it is parsed."""
+_MIN_SECTION = 2_000  # Characters.
+_MAX_MAPPED_CHARACTERS = 30_000
+"""Of a longer block only the row that is asked for is mapped to its source."""
+_SECTION_MARK = re.compile(
+    r"^(?P<indent> {0,3})(?P<fence>`{3,}|~{3,})(?P<info>.*)$"
+    r"|^[ \t]*\n(?=[^\s*+\-\d>|`~])",
+    re.MULTILINE,
+)
+"""A code fence, or a blank line before one that begins a block of the answer itself."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 # Punctuation may be the markup of blocks.
 _BLOCK_MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")
@@ -225,6 +250,50 @@ def _render_block(
     return lines[filled[0] : filled[-1] + 1], text.n_code_blocks
 
 
+def _render_section(
+    source: str,
+    width: int,
+    look: MarkdownStyle,
+    before: CodeBlocksBefore,
+    *,
+    coloured: bool = False,
+) -> tuple[list[SegmentLine], int]:
+    """As `_render_block`, of several blocks with a blank line between two of them.
+
+    What is too long for Rich is plain.
+    """
+    if _render_cost(source) > _MAX_RENDERED_COST:
+        rows = CharacterRows(source.strip("\n"), width).rows
+        n_code_blocks = before[1] + _count_fences(source)
+        return [[Segment(row)] for row in rows], n_code_blocks
+    lines: list[SegmentLine] = []
+    for block in _split_blocks(source):
+        block_lines, n_code_blocks = _render_block(
+            block, width, look, before, coloured=coloured
+        )
+        before = (before[0], n_code_blocks)
+        if lines and block_lines:
+            lines.append([])
+        lines += block_lines
+    return lines, before[1]
+
+
+def _split_blocks(source: str) -> list[str]:
+    if len(source) < _MIN_SECTION:  # A single block, except of a stored answer.
+        return [source]
+    lines = source.split("\n")
+    edges = [0, *sorted(set(_find_block_starts(lines)))[1:], len(lines)]
+    return ["\n".join(lines[start:end]) + "\n" for start, end in pairwise(edges)]
+
+
+def _count_fences(source: str) -> int:
+    """The code blocks of a text that is too long to be parsed."""
+    n_fences = sum(
+        match["fence"] is not None for match in _SECTION_MARK.finditer(source)
+    )
+    return (n_fences + 1) // 2
+
+
 def _line_text(line: SegmentLine) -> str:
     return "".join(segment.text for segment in line)
 
@@ -260,6 +329,96 @@ def _without_background(style: Style | None) -> Style | None:
     return style.without_color + Style(color=style.color)
 
 
+class RenderBudget:
+    """What may still be rendered in this frame, for all texts of a view together."""
+
+    def __init__(self) -> None:
+        self._left = _FRAME_BUDGET
+
+    def refill(self) -> None:
+        self._left = _FRAME_BUDGET
+
+    def spend(self, cost: int) -> bool:
+        """Whether there was enough; then it is spent."""
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+
+def _render_cost(source: str) -> int:
+    """About how many microseconds Rich takes for a text.
+
+    `- a` is 3 characters, a line and an item: 203. A paragraph of 200 characters costs
+    as much.
+    """
+    cost = len(source) + _LINE_COST * (source.count("\n") + 1)
+    for mark, mark_cost in _MARK_COSTS:
+        cost += mark_cost * source.count(mark)
+    is_code = _FENCE.match(source.lstrip("\n")) is not None
+    if not is_code:
+        cost += _ITEM_COST * len(_ITEM.findall(source))
+    return cost
+
+
+def _split_sections(text: str) -> list[str]:
+    """Parts of Markdown that look the same if each is rendered by itself.
+
+    The cuts are after blank lines outside of code, before a line that continues no list,
+    and before and after a code block. The last part may go on.
+    """
+    sections = []
+    start = 0
+    fence = ""
+    for match in _SECTION_MARK.finditer(text):
+        mark = match["fence"]
+        cut = start
+        if mark is None:
+            if not fence:
+                cut = match.end()
+        elif not fence:
+            is_inline_code = mark[0] == "`" and "`" in match["info"]
+            if not is_inline_code:
+                fence = mark
+                cut = match.start() if not match["indent"] else start
+        elif mark.startswith(fence) and not match["info"].strip():
+            fence = ""
+            cut = match.end() + 1 if not match["indent"] else start
+        if cut - start >= _MIN_SECTION:
+            sections.append(text[start:cut])
+            start = cut
+    return [*sections, text[start:]]
+
+
+class UnrenderedBlock(Struct, frozen=True):
+    """A finished block that is plain until another thread has rendered it."""
+
+    number: int  # Among the finished blocks of its text.
+    source: str
+    width: int
+    style: MarkdownStyle
+    blocks_before: CodeBlocksBefore
+
+    def render(self) -> RenderedBlock:
+        lines, n_code_blocks = _render_section(
+            self.source, self.width, self.style, self.blocks_before, coloured=True
+        )
+        return RenderedBlock(self, lines, n_code_blocks)
+
+
+class RenderedBlock(Struct, frozen=True):
+    block: UnrenderedBlock
+    lines: list[SegmentLine]
+    n_code_blocks: int  # Of the answer up to the end of this block.
+
+
+class MovedLines(Struct, frozen=True):
+    """The lines from `first` on are `by` lines further down."""
+
+    first: int
+    by: int
+
+
 class UncolouredBlock(Struct, frozen=True):
     """A finished block with code, which another thread may render in colours."""
 
@@ -278,12 +437,21 @@ class UncolouredBlock(Struct, frozen=True):
 
 
 class MarkdownText:
-    """Markdown that grows at the end; the text must be sanitized."""
+    """Markdown that grows at the end; the text must be sanitized.
 
-    def __init__(self, style: MarkdownStyle, turn_id: int = 0) -> None:
+    Its lines are those of the finished blocks that are rendered, then the plain rows of
+    those that wait to be, and then those of the open block.
+    """
+
+    def __init__(
+        self, style: MarkdownStyle, turn_id: int = 0, budget: RenderBudget | None = None
+    ) -> None:
+        """`budget` is shared by the texts of a view; without one all is rendered."""
         self._style = style
         self._turn_id = turn_id
+        self._budget = budget
         self._width = 0
+        self._n_skipped_code_blocks = 0
         # The finished blocks, and their lines at `_width`.
         self._finished_blocks: list[str] = []
         self._lines: list[SegmentLine] = []
@@ -291,6 +459,11 @@ class MarkdownText:
         self._n_rendered = 0  # Number of finished blocks in `_lines`.
         self._n_code_blocks = 0  # In `_lines`.
         self._uncoloured: list[UncolouredBlock] = []
+        # The rows of the finished blocks after them; None: to be made again.
+        self._waiting_lines: list[SegmentLine] | None = None
+        self._waiting_tops: list[int] = []
+        self._waiting_rows: list[CharacterRows] = []
+        self._block_in_work: UnrenderedBlock | None = None
         # The last block, which may still change, and its lines.
         self._tail = ""
         self._n_parsed = 0  # Characters of `_tail` that were parsed to find its end.
@@ -299,21 +472,48 @@ class MarkdownText:
         self._kept_lines: list[SegmentLine] = []
         self._n_kept = 0
 
+    def skip_code_blocks(self, number: int) -> None:
+        """The answer has so many code blocks before the text that is written."""
+        self._n_skipped_code_blocks = number
+        self._discard_rendered()
+
     def write(self, text: str) -> None:
         self._tail += text
         self._open_lines = None
         if "\n" not in text:
             return
+        has_grown = len(self._tail) - self._n_parsed > self._n_parsed // 4
+        if has_grown and (len(text) > _MAX_WRITTEN_AT_ONCE or self._is_tail_long):
+            self._finish_sections()
+        if self._is_tail_long:  # It takes too long to parse.
+            return
         is_short = self._n_parsed <= _MAX_REDRAWN_CHARACTERS
         end = self._tail[-len(text) - 3 :]
-        has_grown = len(self._tail) - self._n_parsed > self._n_parsed // 4
         if is_short or has_grown or "```" in end or "~~~" in end:
             self._finish_blocks()
+
+    @property
+    def _is_tail_long(self) -> bool:
+        if len(self._tail) > _MAX_PARSED_COST:
+            return True
+        return _render_cost(self._tail) > _MAX_PARSED_COST
+
+    def _finish_sections(self) -> None:
+        """As `_finish_blocks` without a parse, of a text of any length."""
+        *sections, self._tail = _split_sections(self._tail)
+        self._n_parsed = len(self._tail) if self._is_tail_long else 0
+        if sections:
+            self._finished_blocks += sections
+            self._waiting_lines = None
+            self._discard_open_lines()
 
     def finish(self) -> None:
         """The last block is complete, too."""
         if self._tail.strip():
+            if self._is_tail_long:
+                self._finish_sections()
             self._finished_blocks.append(self._tail)
+            self._waiting_lines = None
         self._tail = ""
         self._discard_open_lines()
 
@@ -328,6 +528,7 @@ class MarkdownText:
             edges = [0, *sorted(set(starts))[1:]]
             for start, end in pairwise(edges):
                 self._finished_blocks.append("\n".join(lines[start:end]) + "\n")
+            self._waiting_lines = None
             self._tail = "\n".join(lines[starts[-1] :])
             self._kept_lines = []
             self._n_kept = 0
@@ -341,8 +542,10 @@ class MarkdownText:
         self._lines = []
         self._tops = []
         self._n_rendered = 0
-        self._n_code_blocks = 0
+        self._n_code_blocks = self._n_skipped_code_blocks
         self._uncoloured = []
+        self._waiting_lines = None
+        self._block_in_work = None
         self._discard_open_lines()
 
     def _discard_open_lines(self) -> None:
@@ -354,23 +557,85 @@ class MarkdownText:
         if width != self._width:
             self._width = width
             self._discard_rendered()
-        for source in self._finished_blocks[self._n_rendered :]:
+        while self._n_rendered < len(self._finished_blocks):
+            source = self._finished_blocks[self._n_rendered]
+            cost = _render_cost(source)
+            if self._budget is not None and not self._budget.spend(cost):
+                break
             self._render_finished_block(source)
-        self._n_rendered = len(self._finished_blocks)
+        if self._waiting_lines is None:
+            self._make_waiting_rows()
         if self._open_lines is None:
             lines = self._render_open_block() if self._tail.strip() else []
             self._open_lines = self._with_blank_line(lines)
-        return len(self._lines) + len(self._open_lines)
+        return self._n_finished_lines + len(self._open_lines)
+
+    @property
+    def _n_finished_lines(self) -> int:
+        assert self._waiting_lines is not None, "call height() first"
+        return len(self._lines) + len(self._waiting_lines)
+
+    def _make_waiting_rows(self) -> None:
+        """Plain rows for the finished blocks that are not rendered yet."""
+        self._waiting_lines = []
+        self._waiting_tops = []
+        self._waiting_rows = []
+        for source in self._finished_blocks[self._n_rendered :]:
+            if self._n_finished_lines:
+                self._waiting_lines.append([])
+            rows = CharacterRows(source.strip("\n"), self._width)
+            self._waiting_tops.append(self._n_finished_lines)
+            self._waiting_rows.append(rows)
+            self._waiting_lines += [[Segment(row)] for row in rows.rows]
+
+    def take_unrendered(self) -> UnrenderedBlock | None:
+        """The first block that waits to be rendered, unless a thread has it already.
+
+        One at a time, in order: a block's code has the numbers after those before it.
+        """
+        if self._block_in_work is not None or not self._waiting_rows:
+            return None
+        block = UnrenderedBlock(
+            self._n_rendered,
+            self._finished_blocks[self._n_rendered],
+            self._width,
+            self._style,
+            (self._turn_id, self._n_code_blocks),
+        )
+        self._block_in_work = block
+        return block
+
+    def show_rendered(self, rendered: RenderedBlock) -> MovedLines | None:
+        """Replaces the plain rows of a block; None if it was made anew meanwhile."""
+        if rendered.block is not self._block_in_work:
+            return None
+        self._block_in_work = None
+        if rendered.block.number != self._n_rendered:  # A frame has rendered it.
+            return MovedLines(0, 0)
+        old_end = self._n_finished_lines
+        if len(self._waiting_tops) > 1:
+            old_end = self._waiting_tops[1]
+        self._append_rendered(rendered.lines, rendered.n_code_blocks)
+        self._make_waiting_rows()
+        new_end = self._n_finished_lines
+        if self._waiting_tops:
+            new_end = self._waiting_tops[0]
+        self._discard_open_lines()
+        return MovedLines(old_end, new_end - old_end)
+
+    def _append_rendered(self, lines: list[SegmentLine], n_code_blocks: int) -> None:
+        self._lines += self._with_blank_line(lines, before=len(self._lines))
+        self._tops.append(len(self._lines) - len(lines))
+        self._n_rendered += 1
+        self._n_code_blocks = n_code_blocks
+        self._waiting_lines = None
 
     def _render_finished_block(self, source: str) -> None:
         """Appends its lines; if it has code, that is coloured later."""
         n_code_blocks_before = self._n_code_blocks
         before = (self._turn_id, n_code_blocks_before)
-        lines, self._n_code_blocks = _render_block(
-            source, self._width, self._style, before
-        )
-        self._lines += self._with_blank_line(lines)
-        self._tops.append(len(self._lines) - len(lines))
+        lines, n_code_blocks = _render_section(source, self._width, self._style, before)
+        self._append_rendered(lines, n_code_blocks)
         if self._n_code_blocks > n_code_blocks_before:
             self._uncoloured.append(
                 UncolouredBlock(
@@ -383,8 +648,12 @@ class MarkdownText:
                 )
             )
 
-    def _with_blank_line(self, lines: list[SegmentLine]) -> list[SegmentLine]:
-        return [[], *lines] if self._lines and lines else lines
+    def _with_blank_line(
+        self, lines: list[SegmentLine], before: int | None = None
+    ) -> list[SegmentLine]:
+        """`before`: the number of lines above; without it those of finished blocks."""
+        n_above = self._n_finished_lines if before is None else before
+        return [[], *lines] if n_above and lines else lines
 
     def take_uncoloured(self) -> list[UncolouredBlock]:
         """The blocks that have become ready to be coloured since the last call."""
@@ -400,7 +669,9 @@ class MarkdownText:
 
     def _render_open_block(self) -> list[SegmentLine]:
         """The lines of a long block are kept up to its last word; the end is rendered."""
-        if len(self._tail) - self._n_kept > _MAX_REDRAWN_CHARACTERS:
+        end_of_tail = self._tail[self._n_kept :]
+        is_long = len(end_of_tail) > _MAX_REDRAWN_CHARACTERS
+        if is_long or _render_cost(end_of_tail) > _MAX_REDRAWN_COST:
             start = self._n_kept
             end = max(self._tail.rfind("\n", start), self._tail.rfind(" ", start)) + 1
             if end > start:
@@ -415,7 +686,9 @@ class MarkdownText:
         info = _unclosed_fence_info(self._tail)
         if info is not None:
             return self._render_open_code(text, info, has_label=start == 0)
-        if start > 0 and text.lstrip().startswith("|"):
+        is_row_of_table = start > 0 and text.lstrip().startswith("|")
+        is_too_long = _render_cost(text) > 2 * _MAX_REDRAWN_COST
+        if is_row_of_table or is_too_long:
             return _render_plain(text, self._width, self._style)
         before = (self._turn_id, self._n_code_blocks)
         lines, _ = _render_block(text, self._width, self._style, before)
@@ -442,9 +715,13 @@ class MarkdownText:
     def source_map(self, y: int) -> SourceMap:
         """Of the block that has line `y`; there is a blank line between two blocks."""
         assert self._open_lines is not None, "call height() first"
-        lines = [*self._lines, *self._open_lines]
+        waiting = self._waiting_at(y)
+        if waiting is not None:
+            return waiting
+        assert self._waiting_lines is not None
+        lines = [*self._lines, *self._waiting_lines, *self._open_lines]
         tops = [*self._tops, len(lines) - len(self._open_lines)]
-        sources = [*self._finished_blocks, self._tail]
+        sources = [*self._finished_blocks[: self._n_rendered], self._tail]
         if self._open_lines and not self._open_lines[0]:
             tops[-1] += 1
         index = bisect_right(tops, y) - 1
@@ -454,13 +731,32 @@ class MarkdownText:
             rows.pop()
         if index < 0 or y >= tops[index] + len(rows):
             return SourceMap("", [""], y)
+        if len(sources[index]) > _MAX_MAPPED_CHARACTERS:
+            row = rows[y - tops[index]]
+            return SourceMap(row, [row], y)
         return SourceMap(sources[index].strip("\n"), rows, tops[index])
+
+    def _waiting_at(self, y: int) -> SourceMap | None:
+        """Of a plain row that waits to be rendered; None if line `y` is none."""
+        if not len(self._lines) <= y < self._n_finished_lines:
+            return None
+        index = bisect_right(self._waiting_tops, y) - 1
+        if index < 0:
+            return SourceMap("", [""], y)
+        top = self._waiting_tops[index]
+        rows = self._waiting_rows[index]
+        if y - top >= len(rows.rows):
+            return SourceMap("", [""], y)
+        return rows.source_map(y - top).moved(top)
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._open_lines is not None, "call height() first"
         if y < len(self._lines):
             return self._lines[y]
-        return self._open_lines[y - len(self._lines)]
+        assert self._waiting_lines is not None
+        if y < self._n_finished_lines:
+            return self._waiting_lines[y - len(self._lines)]
+        return self._open_lines[y - self._n_finished_lines]
 
 
 def _find_block_starts(lines: Sequence[str]) -> list[int]:

@@ -30,13 +30,14 @@ from localspec.tui.text.blocks import (
     TextBlock,
     TokenText,
 )
-from localspec.tui.text.markdown import MarkdownText
+from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import SourceMap
+from localspec.tui.text.wrapping import shorten
 from localspec.tui.themes import MarkdownStyle
 from localspec.units import count, short_count
 
 _LONG_QUESTION = 50_000
-"""A question longer than this is drawn in part: wrapping a megabyte takes seconds."""
+"""A question longer than this is drawn in part."""
 _SHOWN_CHARACTERS = 5_000
 _END_HINTS: dict[FinishReason, str] = {
     "length": ": f4 settings",
@@ -96,13 +97,22 @@ class TurnText:
     """Shows an answer as Markdown (completion models: plain text) or in the token view."""
 
     def __init__(
-        self, turn: Turn, speaker: Speaker, style: MarkdownStyle, branch: str = ""
+        self,
+        turn: Turn,
+        speaker: Speaker,
+        style: MarkdownStyle,
+        branch: str = "",
+        budget: RenderBudget | None = None,
     ) -> None:
-        """`branch`: the position among sibling branches, such as `2 of 3`."""
+        """`branch`: the position among sibling branches, such as `2 of 3`.
+
+        `budget`: that of the view's frames.
+        """
         self.turn_id = turn.id
         self._speaker = speaker
         self._branch = f"  · {branch}" if branch else ""
         self._thinking_text = ""
+        self._n_thinking_words = 0
         self._in_thinking = False
         self._thinking_unfolded = False
         self._token_view = False
@@ -110,13 +120,14 @@ class TurnText:
         if speaker.raw:
             continued_text = truncate_question(turn.question, keep_end=True)
         self.token_text = TokenText(continued_text)
-        self.markdown = MarkdownText(style, turn.id)
+        self.markdown = MarkdownText(style, turn.id, budget)
         self.rounds: list[Round] = []
-        self.question = truncate_question(sanitize(turn.question))
+        self.question = sanitize(truncate_question(turn.question))
         self._attachment_blocks = [
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
         ]
         self._thinking_block = Paragraph(style="thinking")
+        self._hidden_block = Paragraph(style="muted")
         self._note_block = Paragraph(style="muted")
         self._speed_block = Paragraph(style="muted")
         self._stack = BlockStack()
@@ -138,7 +149,7 @@ class TurnText:
         if self._speaker.raw or self._token_view:
             blocks.append(self.token_text)
         else:
-            blocks += [self._thinking_block, self.markdown]
+            blocks += [self._thinking_block, self._hidden_block, self.markdown]
         if self._token_view:
             blocks.append(self._speed_block)
         blocks.append(self._note_block)
@@ -164,7 +175,10 @@ class TurnText:
         """
         parts = split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking)
         for part in parts:
-            self._add_part(part)
+            shown, n_hidden = shorten(part.text, keep_end=True)
+            if n_hidden and not part.is_thinking:
+                shown = self._hide_beginning(part.text[:n_hidden]) + shown
+            self._add_part(AnswerPart(part.is_thinking, shown))
         self.rounds = list(turn.rounds)
         for round_ in self.rounds:
             self.token_text.extend(round_.tokens)
@@ -172,10 +186,36 @@ class TurnText:
         if ends:
             self._end(ends[-1])
         self.token_text.end("".join(event.tail for event in ends))
-        if self.token_text.answer != sanitize(turn.answer):
+        if not self._is_text_of_tokens(turn, ends):
             self.rounds = []
             self.token_text.clear()
             self.token_text.end(turn.answer)
+
+    def _hide_beginning(self, hidden: str) -> str:
+        """Says that the beginning of a very long answer is not shown.
+
+        Returns the fence of the code block that the rest goes on, if it does. Blocks of
+        code are counted without a parse: the text may have megabytes.
+        """
+        n_characters = short_count(len(hidden))
+        self._hidden_block.set_text(
+            f"… {n_characters} characters above are not shown; /copy has them\n"
+        )
+        n_fences = f"\n{hidden}".count("\n```")
+        self.markdown.skip_code_blocks(n_fences // 2)
+        return "```\n" if n_fences % 2 else ""
+
+    def _is_text_of_tokens(
+        self, turn: Turn, ends: Sequence[GenerationFinished]
+    ) -> bool:
+        texts = [token.text for token in self.token_text.tokens]
+        texts += [event.tail for event in ends]
+        text = "".join(texts)
+        if text == turn.answer:
+            return True
+        # A saved chat has no lone surrogates. It takes a while for a long text.
+        is_long = max(len(text), len(turn.answer)) > _LONG_QUESTION
+        return not is_long and sanitize(text) == sanitize(turn.answer)
 
     def _end(self, event: GenerationFinished) -> None:
         self.token_text.end(event.tail)
@@ -189,7 +229,13 @@ class TurnText:
 
     def _add_part(self, part: AnswerPart) -> None:
         if part.is_thinking:
-            self._thinking_text += sanitize(part.text)
+            text = sanitize(part.text)
+            n_words = len(text.split())
+            goes_on = not text[:1].isspace() and not self._thinking_text[-1:].isspace()
+            if n_words and goes_on and self._n_thinking_words:
+                n_words -= 1  # The first one is the rest of the last word.
+            self._n_thinking_words += n_words
+            self._thinking_text += text
         elif not self._speaker.raw:
             self.markdown.write(sanitize(part.text))
 
@@ -245,14 +291,14 @@ class TurnText:
         self._update_thinking()
 
     def _update_thinking(self) -> None:
-        thinking = self._thinking_text.strip()
-        if not thinking:
+        if not self._n_thinking_words:
             self._thinking_block.set_text("")
             return
         label = "thinking" if self._in_thinking else "thought"
-        title = f"{label}, {count(len(thinking.split()), 'word')}"
+        title = f"{label}, {count(self._n_thinking_words, 'word')}"
         shown = f"▸ {title}\n"
         if self._thinking_unfolded:
+            thinking, _ = shorten(self._thinking_text.strip(), keep_end=True)
             shown = f"▾ {title}\n{thinking}\n"
         self._thinking_block.set_text(shown)
 
@@ -264,6 +310,16 @@ class TurnText:
 
     def source_map(self, y: int) -> SourceMap:
         return self._stack.source_map(y)
+
+    @property
+    def line_of_markdown(self) -> int | None:
+        """The first line of the answer as Markdown, at the width of the last `height`.
+
+        None in the token view.
+        """
+        if self.markdown not in self._stack.blocks:
+            return None
+        return self._stack.top_of(self.markdown)
 
     def line_of(self, token: int) -> int:
         """The first line of a token, at the width of the last `height`."""
@@ -284,8 +340,9 @@ class TranscriptTurn(DeferredBlock):
         self.turn = turn
         self.speaker = speaker
         question = truncate_question(turn.question)
-        self._n_characters = len(question) + len(turn.answer)
-        self._n_line_feeds = question.count("\n") + turn.answer.count("\n")
+        answer, _ = shorten(turn.answer)
+        self._n_characters = len(question) + len(answer)
+        self._n_line_feeds = question.count("\n") + answer.count("\n")
         self._make_text = make_text
         self.made_text: TurnText | None = None
 

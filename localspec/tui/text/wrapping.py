@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from textwrap import wrap
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
 from localspec.sanitize import sanitize
+from localspec.tui.text.source_map import SourceMap
 
 _PIECE_PATTERN = re.compile(r"\n|[^\S\n]+|\S+")
 _TAB = " " * 4
+_MAX_WORD_PIECE = 256
+"""A word that is longer is wrapped in pieces: Chinese has no blanks between words."""
+_MAX_SHOWN_CHARACTERS = 200_000
+"""Of a longer text a part is shown, so that a frame costs no more than so many."""
+_MAX_SHOWN_LINES = 20_000
+_MAX_MEASURED = 512  # Characters of a line whose cells are counted.
 
 
 def fit_to_width(text: str, width: int) -> str:
@@ -28,6 +36,60 @@ def wrap_words(text: str, width: int) -> list[str]:
     """
     text = sanitize(text, multiline=False)
     return wrap(text, max(10, width), break_on_hyphens=False) or [""]
+
+
+def shorten(text: str, *, keep_end: bool = False) -> tuple[str, int]:
+    """The part of a very long text that is shown, and how many characters are not."""
+    shown = text
+    if len(shown) > _MAX_SHOWN_CHARACTERS:
+        if keep_end:
+            shown = shown[-_MAX_SHOWN_CHARACTERS:]
+        else:
+            shown = shown[:_MAX_SHOWN_CHARACTERS]
+    if shown.count("\n") > _MAX_SHOWN_LINES:
+        lines = shown.split("\n")
+        if keep_end:
+            shown = "\n".join(lines[-_MAX_SHOWN_LINES:])
+        else:
+            shown = "\n".join(lines[:_MAX_SHOWN_LINES])
+    return shown, len(text) - len(shown)
+
+
+class CharacterRows:
+    """The rows of a text that is too long to be wrapped by words.
+
+    Lines are cut after so many characters as fit in any case: `width` of ASCII, half as
+    many of other scripts, whose characters may be two cells wide.
+    """
+
+    def __init__(self, text: str, width: int) -> None:
+        self.rows: list[str] = []
+        self._lines = text.split("\n")
+        self._tops: list[int] = []  # The first row of each line.
+        for line in self._lines:
+            self._tops.append(len(self.rows))
+            drawn = line.expandtabs(len(_TAB)) if "\t" in line else line
+            n_characters = max(1, width if drawn.isascii() else width // 2)
+            is_whole = len(drawn) <= n_characters
+            if not is_whole and len(drawn) <= _MAX_MEASURED:
+                is_whole = cell_len(drawn) <= width
+            if is_whole:
+                self.rows.append(drawn)
+                continue
+            for start in range(0, len(drawn), n_characters):
+                self.rows.append(drawn[start : start + n_characters])
+
+    def source_map(self, y: int) -> SourceMap:
+        """Of the line that has row `y`; of a very long line, of this row only."""
+        number = bisect_right(self._tops, y) - 1
+        line = self._lines[number]
+        first = self._tops[number]
+        if len(line) > _MAX_SHOWN_LINES:
+            return SourceMap(self.rows[y], [self.rows[y]], y)
+        end = len(self.rows)
+        if number + 1 < len(self._tops):
+            end = self._tops[number + 1]
+        return SourceMap(line, self.rows[first:end], first)
 
 
 class TextRun(Struct, frozen=True):
@@ -70,7 +132,8 @@ class WrappedText:
                 self._word_start = len(self.lines[-1])
                 self._word_width = 0
             else:
-                self._append_letters(part, owner)
+                for start in range(0, len(part), _MAX_WORD_PIECE):
+                    self._append_letters(part[start : start + _MAX_WORD_PIECE], owner)
         if not text:
             self._record_start(owner)
 

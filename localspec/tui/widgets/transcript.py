@@ -31,7 +31,14 @@ from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import problem_text, screen_hint
 from localspec.tui.scheduling import LatestOnlyWorker
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
-from localspec.tui.text.markdown import MarkdownText, SegmentLine, UncolouredBlock
+from localspec.tui.text.markdown import (
+    MarkdownText,
+    RenderBudget,
+    RenderedBlock,
+    SegmentLine,
+    UncolouredBlock,
+    UnrenderedBlock,
+)
 from localspec.tui.text.turn_text import (
     Speaker,
     TranscriptTurn,
@@ -71,6 +78,8 @@ class Transcript(TextView, can_focus=False):
         self._thinking_markers: tuple[str, str] | None = None  # Of stored answers.
         self._error_blocks: list[TextBlock] = []
         self._uncoloured: deque[tuple[MarkdownText, UncolouredBlock]] = deque()
+        self._unrendered: deque[tuple[MarkdownText, UnrenderedBlock]] = deque()
+        self._budget = RenderBudget()
         self._colour_worker = LatestOnlyWorker(self, "colours")
         self.show_marks = show_marks  # Besides the colours of token classes.
         self.token_view = False
@@ -100,19 +109,45 @@ class Transcript(TextView, can_focus=False):
         self.update_blocks()
 
     def _show(self, position: ReadingPosition | None) -> None:
+        self._budget.refill()
         super()._show(position)
         for text in self._made_texts():
             found = text.markdown.take_uncoloured()
             self._uncoloured += [(text.markdown, block) for block in found]
-        if self._uncoloured:
-            self._colour_worker.submit(self._colour_code, failed=self._colouring_failed)
+            unrendered = text.markdown.take_unrendered()
+            if unrendered is not None:
+                self._unrendered.append((text.markdown, unrendered))
+        if self._uncoloured or self._unrendered:
+            self._colour_worker.submit(
+                self._render_blocks, failed=self._colouring_failed
+            )
 
-    def _colour_code(self) -> None:
+    def _render_blocks(self) -> None:
         """On a thread, the last block first: the view begins at the end."""
-        with suppress(IndexError):
-            while True:
-                markdown, block = self._uncoloured.pop()
-                self.call_later(self._show_colours, markdown, block, block.render())
+        while self._unrendered or self._uncoloured:
+            with suppress(IndexError):
+                text, unrendered = self._unrendered.pop()
+                self.call_later(self._show_rendered, text, unrendered.render())
+            with suppress(IndexError):
+                text, block = self._uncoloured.pop()
+                self.call_later(self._show_colours, text, block, block.render())
+
+    def _show_rendered(self, text: MarkdownText, rendered: RenderedBlock) -> None:
+        """Shows a block that was plain; what is read stays where it is."""
+        moved = text.show_rendered(rendered)
+        for index, turn in enumerate(self.turns):
+            made = turn.made_text
+            if moved is None or made is None or made.markdown is not text:
+                continue
+            position = self._reading_position()
+            top = made.line_of_markdown
+            self._blocks.wrap(index)
+            if position is not None and position.block == index and top is not None:
+                line = position.line
+                if line >= top + moved.first:
+                    line += moved.by
+                position = ReadingPosition(index, line, position.row)
+            self._show(position)
 
     def _colouring_failed(self, error: LocalspecError) -> None:
         """The code stays without colours."""
@@ -172,7 +207,7 @@ class Transcript(TextView, can_focus=False):
         self, turn: Turn, speaker: Speaker, conversation: Conversation
     ) -> TurnText:
         branch = conversation.format_branch(turn.id)
-        text = TurnText(turn, speaker, self._markdown_style, branch)
+        text = TurnText(turn, speaker, self._markdown_style, branch, self._budget)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
         return text
