@@ -51,6 +51,7 @@ from localspec.text_decoding import decode_text
 
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _CODE_MODEL = re.compile(r"code|codestral|^demo-", re.IGNORECASE)
+_MAX_TITLE = 500  # Characters that are shown of a title.
 _MIN_SAMPLE = 32  # Tokens of an answer from which bytes per token are measured.
 _BYTES_PER_TOKEN = 4.0  # Of usual vocabularies, until then.
 
@@ -194,9 +195,8 @@ class ChatSession:
 
     @property
     def title(self) -> str:
-        return sanitize(
-            self.recorder.title or make_title(self.conversation), multiline=False
-        )
+        title = self.recorder.title[:_MAX_TITLE] or make_title(self.conversation)
+        return sanitize(title, multiline=False)
 
     @property
     def thinking_markers(self) -> tuple[str, str] | None:

@@ -25,6 +25,7 @@ from textual.driver import Driver
 from textual.filter import LineFilter, NoColor
 from textual.keys import key_to_character
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
@@ -72,6 +73,7 @@ from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _MAX_LINE_CHARACTERS = 2_000
 """Of a paste into a field of one line, such as a search; a path has no more."""
+_MAX_NOTICE_CHARACTERS = 1_000
 _EXIT_GRACE_SECONDS = 1.5
 """Time for a clean exit: writing to a closed terminal may block for ever."""
 _MAX_KEY_SECONDS = 0.5
@@ -169,6 +171,22 @@ class LocalspecApp(App[None]):
     def on_resize(self) -> None:
         """Textual's own timer may lose its only tick: see `scheduling`."""
         set_reliable_timer(self, 0.05, self._check_resize)
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = True,
+    ) -> None:
+        """Shows a message, of which nobody reads more than some lines."""
+        if len(message) > _MAX_NOTICE_CHARACTERS:
+            message = f"{message[:_MAX_NOTICE_CHARACTERS]} …"
+        super().notify(
+            message, title=title, severity=severity, timeout=timeout, markup=markup
+        )
 
     # --- keys
     # -----------------------------------------------------------------------------

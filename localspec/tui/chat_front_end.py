@@ -10,10 +10,10 @@ from localspec.chat.front_end import CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.errors import LocalspecError
-from localspec.sanitize import sanitize
 from localspec.tui.dialogs.choices import PickerScreen
 from localspec.tui.navigation import ShowHelp, ShowLog, ShowMeasurement
 from localspec.tui.notices import copy_text, run_in_background
+from localspec.tui.text.wrapping import one_line
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -39,7 +39,7 @@ class ScreenFrontEnd:
         return self._screen.notify_if_busy()
 
     def show_message(self, message: str) -> None:
-        self._screen.notify(sanitize(message, multiline=False), markup=False)
+        self._screen.notify(one_line(message), markup=False)
 
     def show_result(self, result: CommandResult, *, turns_changed: bool) -> None:
         screen = self._screen

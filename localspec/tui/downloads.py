@@ -13,10 +13,9 @@ from textual.content import Content
 from localspec import data_files
 from localspec.models import short_names
 from localspec.protocol.json_values import from_json
-from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.tui.key_bindings import key_label
-from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.text.wrapping import fit_to_width, one_line
 from localspec.units import bytes_per_second, duration, gb
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def format_download(state: DownloadState, name: str, width: int) -> Content:
         verified = ("✓ verified", "$success")
         return Content.assemble(name, verified, (f"  {gb(size)}", "$muted"))
     if state.phase == "failed" and state.error is not None:
-        message = f"✗ {sanitize(state.error.message, multiline=False)}"
+        message = f"✗ {one_line(state.error.message)}"
         message = fit_to_width(message, width - name_width - 2)
         return Content.assemble(name, (message, "$error"))
     share = state.done_bytes / size if size else 0.0
@@ -201,4 +200,4 @@ def download_error(state: DownloadState) -> str:
     error = state.error
     if error is None:
         return ""
-    return sanitize(f"{error.message} {error.hint}", multiline=False)
+    return one_line(f"{error.message} {error.hint}")

@@ -22,10 +22,9 @@ from localspec.models import catalog, model_lookup, reference, short_names
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.report import memory, pair_text
-from localspec.sanitize import sanitize
 from localspec.tui import downloads
 from localspec.tui.key_bindings import key_label
-from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.text.wrapping import fit_to_width, one_line
 from localspec.tui.wizard.shortlist import Candidate, suggest_candidates
 from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb, gib
@@ -158,7 +157,7 @@ def _describe_machine(machine_profile: MachineProfile) -> str:
         parts.append(f"and {len(more)} more")
     if gpu.backend:
         parts.append(gpu.backend)
-    return sanitize(" · ".join(parts), multiline=False)
+    return one_line(" · ".join(parts))
 
 
 def build_sections(
@@ -245,14 +244,14 @@ def _hub_rows(
 ) -> Iterator[HomeRow]:
     """The results; before there are any, the row that searches."""
     if not results:
-        shown = f"“{sanitize(search_text, multiline=False)}”"
+        shown = f"“{one_line(search_text)}”"
         yield HomeRow(
             "Search the hub", shown, note="sends this text", hub_search_text=search_text
         )
     for found in results:
         popularity = f"{found.downloads:,} downloads" if found.downloads else ""
         yield HomeRow(
-            name=sanitize(found.repo, multiline=False),
+            name=one_line(found.repo),
             description=popularity,
             size="gated" if found.gated else "",
             reference=found.repo,
@@ -389,7 +388,7 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
                 name=titles.target,
                 description=draft,
                 size=_format_size(pair),
-                note=sanitize(str(pair.target.parent), multiline=False),
+                note=one_line(str(pair.target.parent)),
                 pair=pair,
             )
         )

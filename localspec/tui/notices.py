@@ -21,6 +21,7 @@ from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 from localspec.tui.scheduling import JobQueue
+from localspec.tui.text.wrapping import one_line
 
 _OPTION_WORDS: dict[str, tuple[str, str]] = {  # Without and with a value.
     "ctx": ("context", "a context of {}"),
@@ -61,7 +62,7 @@ def _option_words(option: OptionHint) -> str:
 
 def problem_text(problem: LocalspecError | Notice) -> str:
     text = f"{problem.message} {screen_hint(problem.hint)}"
-    return sanitize(text, multiline=False).strip()
+    return one_line(text).strip()
 
 
 def show_notice(screen: Screen[Any], notice: Notice) -> None:

@@ -19,8 +19,8 @@ from localspec.chat.settings import ChatSettings
 from localspec.errors import LocalspecError, NotFoundError
 from localspec.launch import ResolvedPair
 from localspec.protocol.events import Notice
-from localspec.sanitize import sanitize
 from localspec.tui.home_rows import HomeRow, HomeSection
+from localspec.tui.text.wrapping import one_line
 from localspec.units import count
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def pin_or_unpin(chat_id: int) -> str:
         pinned.append(chat_id)
     if data_files.write_json(_PINNED_FILE, pinned):
         return ""
-    path = sanitize(str(paths.data_dir() / _PINNED_FILE), multiline=False)
+    path = one_line(str(paths.data_dir() / _PINNED_FILE))
     return f"Not saved: {path} cannot be written."
 
 
@@ -312,8 +312,8 @@ def _chat_row(
     if is_pinned:
         note = f"pinned · {note}"
     return HomeRow(
-        name=sanitize(chat.title, multiline=False) or "(untitled)",
-        description=sanitize(description, multiline=False),
+        name=one_line(chat.title) or "(untitled)",
+        description=one_line(description),
         size=count(chat.turn_count, "turn"),
         note=note,
         chat_id=chat.id,

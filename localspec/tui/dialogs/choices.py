@@ -19,9 +19,9 @@ from localspec.chat.settings import OverflowPolicy
 from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
-from localspec.sanitize import sanitize
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
+from localspec.tui.text.wrapping import one_line
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -112,7 +112,7 @@ class PickerScreen(ModalScreen[str | None]):
         option_list = self.query_one(OptionList)
         option_list.clear_options()
         for name, description in rows:
-            shown = sanitize(name, multiline=False)
+            shown = one_line(name)
             line = Content.assemble(f" {shown}", (f"  {description}", "$muted"))
             option_list.add_option(Option(line))
         option_list.highlighted = self._index_to_mark(is_searching=bool(words))

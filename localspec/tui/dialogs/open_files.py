@@ -30,6 +30,7 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRunner
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
+from localspec.tui.text.wrapping import one_line
 from localspec.units import gib
 
 
@@ -197,7 +198,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
 
     def _show_verdict(self, name: str, text: str, style: str) -> None:
         line = self.query_one(f"#{name}-verdict", Static)
-        line.update(Content.styled(sanitize(text, multiline=False), style))
+        line.update(Content.styled(one_line(text), style))
 
     def action_cancel(self) -> None:
         self._runner.close()

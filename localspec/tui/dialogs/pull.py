@@ -17,9 +17,9 @@ from textual.widgets import Static
 
 from localspec.errors import IncompatiblePairError, LocalspecError
 from localspec.models import model_lookup
-from localspec.sanitize import sanitize
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.scheduling import run_on_thread
+from localspec.tui.text.wrapping import one_line
 from localspec.units import gb
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PullScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            title = sanitize(f"Download {self._reference}", multiline=False)
+            title = one_line(f"Download {self._reference}")
             yield Static(title, classes="heading", markup=False)
             with VerticalScroll(id="plan-scroll"):
                 yield Static("Contacting the hub …", id="plan", markup=False)
@@ -129,9 +129,9 @@ class PullScreen(ModalScreen[bool]):
 def _error_lines(error: LocalspecError) -> Iterator[Content]:
     # The lines of the pair have the message of an incompatible one.
     if not isinstance(error, IncompatiblePairError):
-        message = sanitize(error.message, multiline=False)
+        message = one_line(error.message)
         yield Content.styled(f"✗ {message}", "bold $error")
-    yield Content(sanitize(error.hint, multiline=False))
+    yield Content(one_line(error.hint))
 
 
 def _has_warnings(plan: PullPlan) -> bool:
@@ -154,25 +154,25 @@ def _plan_lines(plan: PullPlan) -> Iterator[Content]:
 
 
 def _model_lines(model: PlannedModel) -> Iterator[Content]:
-    name = sanitize(model.resolved.title, multiline=False)
+    name = one_line(model.resolved.title)
     size = gb(model.size) if model.size else "size unknown"
     status = "✓ downloaded" if not model.missing_bytes else size
-    licence = sanitize(model.licence or "licence unknown", multiline=False)
+    licence = one_line(model.licence or "licence unknown")
     yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
     location = f"{model.repo} · {model.file}" if model.repo else model.file
-    yield Content.styled(f"  {sanitize(location, multiline=False)}", "$muted")
+    yield Content.styled(f"  {one_line(location)}", "$muted")
     notes = list(model.notes)
     if model.gated:
         notes.append("gated: accept the terms on the model's page first")
     for note in notes:
-        yield Content.styled(f"  {sanitize(note, multiline=False)}", "$warning")
+        yield Content.styled(f"  {one_line(note)}", "$warning")
 
 
 def _match_lines(match: PlannedPair) -> Iterator[Content]:
-    summary = sanitize(match.compatibility.summary, multiline=False)
+    summary = one_line(match.compatibility.summary)
     if not match.compatibility.is_compatible:
         yield Content.styled(f"✗ {summary}", "bold $error")
         return
     yield Content.styled(f"✓ {summary}", "$success")
     for warning in match.warnings:
-        yield Content.styled(f"  {sanitize(warning, multiline=False)}", "$warning")
+        yield Content.styled(f"  {one_line(warning)}", "$warning")

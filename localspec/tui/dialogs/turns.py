@@ -15,9 +15,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.conversation import Conversation, Turn
-from localspec.sanitize import sanitize
 from localspec.tui.notices import copy_text
-from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.text.wrapping import fit_to_width, one_line
 
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
@@ -89,7 +88,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def _turn_line(self, number: int, turn: Turn) -> Content:
         branch = self._conversation.format_branch(turn.id)
         is_current = number < len(self._conversation.turns)
-        question = " ".join(sanitize(turn.question).split()) or "(continued)"
+        question = " ".join(one_line(turn.question).split()) or "(continued)"
         if not is_current:
             branch = "→ redo"
             question = f"undone: {question}"
@@ -107,7 +106,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         answer = ""
         if rows:
             turn = rows[min(self._highlighted_index, len(rows) - 1)]
-            answer = " ".join(sanitize(turn.visible_answer(self._markers)).split())
+            answer = " ".join(one_line(turn.visible_answer(self._markers)).split())
         width = max(10, 3 * (self._list.size.width - 2))
         answer = fit_to_width(answer, width)
         self.query_one("#answer", Static).update(Content(answer))

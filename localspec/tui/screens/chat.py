@@ -55,6 +55,7 @@ from localspec.tui.navigation import (
 from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
+from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
 from localspec.tui.widgets.screen_frame import CenteredColumn, StatusBar
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
@@ -408,12 +409,13 @@ class ChatScreen(Screen[None]):
         session = self.session
         is_saved = self.options.chats is None or session.recorder.is_saving
         saved_note = "" if is_saved else "not saved"
-        notes = [self.runner.server_note, saved_note, session.title]
+        notes = [self.runner.server_note, saved_note, one_line(session.title)]
         topic = " · ".join(note for note in notes if note)
-        titles = (session.pair_name, topic)
+        pair_name = one_line(session.pair_name)
+        titles = (pair_name, topic)
         if titles != self._drawn_titles:
             self._drawn_titles = titles
-            self.query_one("#pair", Static).update(Content(session.pair_name))
+            self.query_one("#pair", Static).update(Content(pair_name))
             self.query_one("#topic", Static).update(Content(topic))
 
     @on(Transcript.FollowingChanged)

@@ -28,7 +28,6 @@ from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog
 from localspec.models.gguf import reader
-from localspec.sanitize import sanitize
 from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
 from localspec.tui.dialogs.choices import ConfirmScreen, PickerScreen
@@ -48,6 +47,7 @@ from localspec.tui.navigation import (
 from localspec.tui.notices import problem_text, run_in_background
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.scheduling import run_on_thread
+from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.pointer_list import PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.tui.widgets.search_field import SearchField
@@ -548,7 +548,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
 
         def work() -> str:
             path = saved_chats.export_chat(history, chat_id, name)
-            return f"Saved: {sanitize(str(path), multiline=False)}"
+            return f"Saved: {one_line(str(path))}"
 
         run_in_background(self.app, work)
 
@@ -624,9 +624,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
             if self.app.screen is self:
                 self._open_with_what_if(ready[pair_id], what_if)
             else:
-                self.notify(
-                    f"{sanitize(pair_id, multiline=False)} is downloaded.", markup=False
-                )
+                self.notify(f"{one_line(pair_id)} is downloaded.", markup=False)
 
     def _open_with_what_if(self, pair: ResolvedPair, what_if: WhatIf) -> None:
         """Opens with the context and KV type chosen in the wizard, until the app exits."""

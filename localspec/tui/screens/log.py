@@ -16,6 +16,7 @@ from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.notices import copy_text
+from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.log_view import LogView
 from localspec.tui.widgets.screen_frame import KeyLine
 
@@ -75,7 +76,7 @@ class LogScreen(ModalScreen[None]):
             style = "bold" if name == self._file_name else "$muted"
             names.append(Content.styled(name, style))
         self.query_one("#logs", Static).update(Content("   ").join(names))
-        path = sanitize(str(self._path), multiline=False)
+        path = one_line(str(self._path))
         self.query_one("#where", Static).update(Content(path))
         self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "log"))
 

@@ -23,7 +23,6 @@ from localspec.errors import LocalspecError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair
 from localspec.protocol.events import Notice
 from localspec.report.measurement import format_measurement, format_to_share
-from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import (
     EngineLoaded,
@@ -36,7 +35,7 @@ from localspec.tui.navigation import MeasurementCommand
 from localspec.tui.notices import copy_text, screen_hint, show_notice
 from localspec.tui.scheduling import FramePacer, explain_failure
 from localspec.tui.text.report_content import to_content
-from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.text.wrapping import one_line, wrap_words
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 # Minimum time between two redraws: drawing takes time from the engine.
@@ -107,7 +106,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         self._scrolled_by_user = False
 
     def compose(self) -> ComposeResult:
-        pair = sanitize(self._pair_name, multiline=False)
+        pair = one_line(self._pair_name)
         yield TitleLine(f"{self.measurement.heading}  {pair}")
         with VerticalScroll(id="findings", can_focus=False):
             yield Static("", id="content", markup=False)
@@ -195,7 +194,7 @@ class MeasurementScreen(CenteredLayout, Screen[None]):
         if not self._scrolled_by_user:
             self._scroll()
         status = "stopping" if self.phase == "stopping" else self._progress_text
-        self.query_one(TitleLine).show_status(sanitize(status, multiline=False))
+        self.query_one(TitleLine).show_status(one_line(status))
         self._show_keys()
         # Only then is it known whether it scrolls.
         self.call_after_refresh(self._show_keys)

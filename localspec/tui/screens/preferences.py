@@ -25,12 +25,11 @@ from localspec.config import (
 )
 from localspec.config.options import TABLES
 from localspec.errors import LocalspecError, UsageError
-from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.notices import problem_text
 from localspec.tui.terminal import lend_terminal
-from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.text.wrapping import fit_to_width, one_line
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 
@@ -285,7 +284,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
         except LocalspecError as error:
             # The hint of a damaged file is shown at the top already.
             hint = error.hint if not self._view.file.error else ""
-            reason = sanitize(f"{error.message} {hint}", multiline=False)
+            reason = one_line(f"{error.message} {hint}")
             self._value_errors[key] = reason
             self._update_help()
         else:
@@ -316,9 +315,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
             self.notify("Use the command line: localspec config edit", markup=False)
         except LocalspecError as error:
             text = f"{problem_text(error)} The file is {self._view.file.path}"
-            self.notify(
-                sanitize(text, multiline=False), severity="warning", markup=False
-            )
+            self.notify(one_line(text), severity="warning", markup=False)
         self.reload_config()
         for problem in self._options.settings_errors[:1]:  # the top may be out of sight
             self.notify(problem, severity="warning", markup=False)
@@ -350,7 +347,7 @@ def _help_text(setting: EffectiveSetting) -> str:
 
 def _fit_path(path: str, width: int) -> str:
     """The path, or its end; empty if there is little room."""
-    path = sanitize(path, multiline=False)
+    path = one_line(path)
     if len(path) <= width:
         return path
     if width <= 12:

@@ -15,10 +15,10 @@ from localspec.chat.speculation_stats import MIN_DRAFTED
 from localspec.config.key_table import KeyContext
 from localspec.protocol.events import EngineReady
 from localspec.protocol.round_totals import RoundTotals
-from localspec.sanitize import sanitize
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
 from localspec.units import duration, gib, percent, short_count, token_rate
 
@@ -139,9 +139,9 @@ def _format_tokens(activity: ServerActivity) -> str:
 
 
 def _format_model(ready: EngineReady) -> str:
-    name = sanitize(ready.model, multiline=False)
+    name = one_line(ready.model)
     if ready.draft:
-        name += f" with {sanitize(ready.draft, multiline=False)}"
+        name += f" with {one_line(ready.draft)}"
     target = ready.settings.get("target") or {}
     parts = [name, f"context {target.get('n_ctx', 0):,}"]
     memory = ready.memory.get("used") or ready.memory.get("predicted")

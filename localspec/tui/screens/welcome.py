@@ -16,11 +16,11 @@ from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.models import catalog, model_lookup
 from localspec.report import pair_text
-from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.key_bindings import bindings_for, key_label
 from localspec.tui.navigation import FirstChoice
+from localspec.tui.text.wrapping import one_line
 from localspec.tui.wizard.shortlist import Candidate
 from localspec.units import gib
 
@@ -136,7 +136,7 @@ def _hardware_line(machine_profile: MachineProfile) -> str:
         total = machine_profile.cpu.total
         memory = gib(total) if total else "an unknown amount"
         return f"No GPU: models run on the CPU, {memory} of memory"
-    first = sanitize(gpus[0].description or gpus[0].name, multiline=False)
+    first = one_line(gpus[0].description or gpus[0].name)
     if len(gpus) == 1:
         return f"{first}, {_memory_text(gpus)}"
     name = f"{len(gpus)} × {first}"

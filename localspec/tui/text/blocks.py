@@ -37,7 +37,9 @@ class TextBlock(Protocol):
 
 _MAX_WORD_WRAPPED = 16_000
 """Characters of a paragraph. A longer one is cut into rows, which costs much less."""
-_MAX_WRAPPED_TOKENS = 10_000
+# Of an answer in the token view.
+_MAX_WRAPPED_TOKENS = 8_000
+_MAX_WRAPPED_CHARACTERS = 40_000
 _MAX_MAPPED_ROWS = 300
 _MAX_TAIL = 16_000  # Characters after the tokens.
 
@@ -349,7 +351,7 @@ class TokenText:
     def _token_label(self, token: Token) -> str:
         if self.show_classes and self.show_marks:
             return plain_text(mark_token(token))
-        return sanitize(token.text)
+        return sanitize(token.text[:_MAX_WORD_WRAPPED])
 
     def height(self, width: int) -> int:
         if self._wrapped is None or self._width != width or self._is_cursor_outside:
@@ -369,11 +371,9 @@ class TokenText:
 
     def _wrap(self, width: int) -> WrappedText:
         n_tokens = len(self.tokens)
-        self._first_wrapped = max(0, n_tokens - _MAX_WRAPPED_TOKENS)
+        self._choose_wrapped(n_tokens)
         if self.cursor is not None and self.cursor < self._first_wrapped:
-            self._first_wrapped = max(0, self.cursor - _MAX_WRAPPED_TOKENS // 2)
-        end = self._first_wrapped + _MAX_WRAPPED_TOKENS
-        self._last_wrapped = min(n_tokens, end)
+            self._choose_wrapped(self.cursor + 1)
         wrapped = WrappedText(width)
         if self._first_wrapped:
             hidden = f"… {short_count(self._first_wrapped)} tokens above\n"
@@ -388,6 +388,17 @@ class TokenText:
         elif self._tail:
             wrapped.append(self._tail, n_tokens)
         return wrapped
+
+    def _choose_wrapped(self, end: int) -> None:
+        """As many tokens before `end` as a frame can wrap, and at least one."""
+        self._last_wrapped = end
+        self._first_wrapped = end
+        n_characters = 0
+        while self._first_wrapped > 0 and n_characters < _MAX_WRAPPED_CHARACTERS:
+            if end - self._first_wrapped >= _MAX_WRAPPED_TOKENS:
+                break
+            self._first_wrapped -= 1
+            n_characters += len(self.tokens[self._first_wrapped].text)
 
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"

@@ -32,7 +32,7 @@ from localspec.tui.text.blocks import (
 )
 from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import SourceMap
-from localspec.tui.text.wrapping import shorten
+from localspec.tui.text.wrapping import one_line, shorten
 from localspec.tui.themes import MarkdownStyle
 from localspec.units import count, short_count
 
@@ -60,7 +60,7 @@ class Speaker(Struct, frozen=True):
 
 
 def format_attachment(file: Attachment) -> str:
-    name = sanitize(file.name, multiline=False)
+    name = one_line(file.name)
     return f"+ {name}, {short_count(len(file.text))} characters"
 
 
@@ -144,7 +144,7 @@ class TurnText:
                 BlankLine(),
             ]
         if not self._speaker.raw:
-            name = sanitize(self._speaker.name, multiline=False)
+            name = one_line(self._speaker.name)
             blocks.append(Paragraph(name, "speaker"))
         if self._speaker.raw or self._token_view:
             blocks.append(self.token_text)
@@ -248,7 +248,7 @@ class TurnText:
     def set_note(self, text: str) -> None:
         """A muted line below the answer; an empty one hides it."""
         if text:
-            text = f"\n{sanitize(text, multiline=False)}"
+            text = f"\n{one_line(text)}"
         self._note_block.set_text(text)
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:

@@ -19,11 +19,13 @@ _MAX_WORD_PIECE = 256
 _MAX_SHOWN_CHARACTERS = 200_000
 """Of a longer text a part is shown, so that a frame costs no more than so many."""
 _MAX_SHOWN_LINES = 20_000
+_MAX_LINE_CHARACTERS = 2_000  # Of what is shown in one line, or wrapped from one.
 _MAX_MEASURED = 512  # Characters of a line whose cells are counted.
 
 
 def fit_to_width(text: str, width: int) -> str:
     """Cuts or pads text to exactly `width` terminal cells; a wide character takes two."""
+    text = text[:_MAX_LINE_CHARACTERS]
     if cell_len(text) > width:
         text = set_cell_size(text, max(0, width - 1)).rstrip() + "…"[:width]
     return set_cell_size(text, width)
@@ -34,8 +36,18 @@ def wrap_words(text: str, width: int) -> list[str]:
 
     They do not break at hyphens, so that commands stay whole.
     """
-    text = sanitize(text, multiline=False)
+    text = one_line(text)
     return wrap(text, max(10, width), break_on_hyphens=False) or [""]
+
+
+def one_line(text: str) -> str:
+    """Sanitized text for one line of the screen; what could not be read is cut off.
+
+    For all that others decide: names, titles, paths, messages of errors.
+    """
+    if len(text) > _MAX_LINE_CHARACTERS:
+        text = f"{text[:_MAX_LINE_CHARACTERS]} …"
+    return sanitize(text, multiline=False)
 
 
 def shorten(text: str, *, keep_end: bool = False) -> tuple[str, int]:

@@ -28,6 +28,7 @@ from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.turn_text import format_attachment
+from localspec.tui.text.wrapping import one_line
 from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
@@ -66,7 +67,7 @@ class CompletionList(OptionList, can_focus=False):
         self.clear_options()
         for line in self._choices:
             about = tab_completion.usage(line) if " " not in line else ""
-            shown = sanitize(line, multiline=False)
+            shown = one_line(line)
             self.add_option(Option(Content.assemble(shown, (f"  {about}", "$muted"))))
         self.highlighted = 0 if self._choices else None
 

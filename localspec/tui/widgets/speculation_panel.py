@@ -16,11 +16,10 @@ from localspec.chat.speculation_stats import (
 )
 from localspec.protocol.events import Round
 from localspec.report.answer_stats import STATE_ROLES, format_acceptance
-from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.report_content import role_colour
-from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.text.wrapping import one_line, wrap_words
 from localspec.units import count, percent, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
@@ -275,7 +274,7 @@ def _two_columns(
 def _format_source(name: str) -> str:
     kind = draft_kinds.kinds().get(name)
     if kind is None:  # It is of another package.
-        return sanitize(name, multiline=False)
+        return one_line(name)
     return kind.panel_word or kind.title
 
 

@@ -58,6 +58,23 @@ class FollowingView(ScrollView):
             self.following = following
             self.post_message(self.FollowingChanged())
 
+    def mark_selection(self, strip: Strip, y: int) -> Strip:
+        """Line `y` with the part that the mouse has marked.
+
+        It gets the offsets by which Textual finds what is marked. They count characters,
+        which equal cells except for wide ones.
+        """
+        selection = self.text_selection
+        span = selection.get_span(y) if selection is not None else None
+        if span is not None:
+            start, end = span
+            if end == -1:  # The selection goes on below this line.
+                end = strip.cell_length
+            style = self.screen.get_component_rich_style("screen--selection")
+            before, middle, after = strip.divide([start, end, strip.cell_length])
+            strip = Strip.join([before, middle.apply_style(style), after])
+        return strip.apply_offsets(0, y)
+
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._set_following(new_value >= self.max_scroll_y)
@@ -271,22 +288,7 @@ class TextView(FollowingView, can_focus=False):
             whole_style = plain + style if style else plain
             segments.append(Segment(text, whole_style))
         strip = Strip(segments).adjust_cell_length(width, plain)
-        selection = self.text_selection
-        span = selection.get_span(line) if selection is not None else None
-        if span is not None:
-            strip = self._style_selection(strip, *span)
-        return strip.apply_offsets(0, line)
-
-    def _style_selection(self, strip: Strip, start: int, end: int) -> Strip:
-        """The selection counts characters, which equal cells except for wide ones.
-
-        `end` is -1 if the selection goes on below this line.
-        """
-        style = self.screen.get_component_rich_style("screen--selection")
-        if end == -1:
-            end = strip.cell_length
-        before, middle, after = strip.divide([start, end, strip.cell_length])
-        return Strip.join([before, middle.apply_style(style), after])
+        return self.mark_selection(strip, line)
 
     @property
     def text_styles(self) -> dict[str, Style]:

@@ -11,6 +11,8 @@ from localspec.sanitize import sanitize
 from localspec.tui.text.report_content import to_content
 from localspec.units import milliseconds, percent
 
+_MAX_QUOTED = 200  # Characters of a token; a token has a word or two.
+
 
 class TokenDetails(Static):
     def __init__(self) -> None:
@@ -34,7 +36,7 @@ class TokenDetails(Static):
 def _quoted(text: str) -> str:
     if not text:
         return "end of text"
-    shown = sanitize(text).replace("\n", "⏎").replace("\t", "⇥")
+    shown = sanitize(text[:_MAX_QUOTED]).replace("\n", "⏎").replace("\t", "⇥")
     return f"“{shown}”" if shown else "invisible characters"
 
 

@@ -25,7 +25,6 @@ from localspec.chat.history import SearchHit
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
 from localspec.protocol.events import Round, Token, TokenScore
-from localspec.sanitize import sanitize
 from localspec.tui import themes
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import problem_text, screen_hint
@@ -45,6 +44,7 @@ from localspec.tui.text.turn_text import (
     TurnText,
     format_end_reason,
 )
+from localspec.tui.text.wrapping import one_line
 from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets.text_view import ReadingPosition, TextView
 
@@ -259,8 +259,8 @@ class Transcript(TextView, can_focus=False):
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
         """Shows an error below the turns; `keys`: hints of what to do."""
         bar = "▌ "
-        message = sanitize(error.message, multiline=False)
-        hint = sanitize(screen_hint(error.hint), multiline=False)
+        message = one_line(error.message)
+        hint = one_line(screen_hint(error.hint))
         self._error_blocks = [BlankLine(), Paragraph(message, "error", bar)]
         if hint:
             self._error_blocks.append(Paragraph(hint, "text", bar))

@@ -18,9 +18,8 @@ from localspec.models.pair_compatibility import CompatibilityResult
 from localspec.report import memory, pair_text
 from localspec.report.compatibility import describe_compatibility
 from localspec.report.lines import plain_text
-from localspec.sanitize import sanitize
 from localspec.tui.text.report_content import role_style, to_content
-from localspec.tui.text.wrapping import wrap_words
+from localspec.tui.text.wrapping import one_line, wrap_words
 from localspec.tui.wizard.shortlist import (
     Candidate,
     EstimateCache,
@@ -136,7 +135,7 @@ def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Conten
     devices = _devices_with_bars(plan)
     for device_fit in devices:
         if len(devices) > 1:
-            name = sanitize(device_fit.device.description, multiline=False)
+            name = one_line(device_fit.device.description)
             yield Content.styled(name[: min(memory.MAX_BAR_WIDTH, width)], "$muted")
         has_scale = height >= _FULL_TEXT_HEIGHT
         for line in memory.format_device_memory(
@@ -231,7 +230,7 @@ def _check_lines(checks: Iterable[PreDownloadCheck], width: int) -> Iterator[Con
 
 
 def _check_cell(check: PreDownloadCheck, width: int) -> Content:
-    text = sanitize(check.text, multiline=False)
+    text = one_line(check.text)
     if len(text) > width - 4:
         text = text[: width - 5] + "…"
     if check.passed:

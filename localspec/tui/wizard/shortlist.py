@@ -20,10 +20,9 @@ from localspec.launch import ResolvedPair
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.report import memory, pair_text
-from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
 from localspec.tui.text.report_content import role_style
-from localspec.tui.text.wrapping import fit_to_width, wrap_words
+from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
 from localspec.tui.wizard.what_if import WhatIf
 from localspec.units import gb
 
@@ -165,7 +164,7 @@ class EstimateCache:
                 candidate.pair, machine_profile, criteria, shapes=shapes
             )
         except LocalspecError as error:
-            reason = sanitize(error.message, multiline=False)
+            reason = one_line(error.message)
             return replace(candidate, plan=None, no_fit_reason=reason)
         if found is None:
             return replace(candidate, plan=None, no_fit_reason=NO_SHAPE_REASON)

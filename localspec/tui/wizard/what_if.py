@@ -21,9 +21,8 @@ from localspec.machine import gpu_catalog
 from localspec.machine.gpu_catalog import GpuSpec
 from localspec.protocol.wire import KvType
 from localspec.report import pair_text
-from localspec.sanitize import sanitize
 from localspec.tui.key_bindings import format_footer
-from localspec.tui.text.wrapping import fit_to_width
+from localspec.tui.text.wrapping import fit_to_width, one_line
 
 Dial = Literal["gpu", "context", "kv"]
 DIALS: tuple[Dial, ...] = ("gpu", "context", "kv")
@@ -88,7 +87,7 @@ def list_gpus() -> tuple[GpuSpec, ...]:
 def gpu_name(gpu: GpuSpec | None) -> str:
     if gpu is None:
         return THIS_COMPUTER
-    return sanitize(f"{gpu.name}, {gpu.vram_gib[0]:g} GiB", multiline=False)
+    return one_line(f"{gpu.name}, {gpu.vram_gib[0]:g} GiB")
 
 
 def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _ChoiceT:

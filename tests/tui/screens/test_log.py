@@ -4,6 +4,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from textual.geometry import Offset
+from textual.selection import Selection
+
 from localspec import paths
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -152,6 +155,34 @@ SAID = "".join(
     )
     for n in range(80)
 )
+
+
+def marked(tail: LogDriver, start: tuple[int, int], end: tuple[int, int]) -> str:
+    selection = Selection(Offset(*start), Offset(*end))
+    found = tail.view.get_selection(selection)
+    assert found is not None
+    return found[0]
+
+
+async def test_a_line_that_is_wrapped_is_copied_whole_and_with_its_tabs(
+    copied: list[str],
+) -> None:
+    line = "a\tb\t" + "word " * 40 + "end"
+    write(f"{line}\nsecond\n")
+    async with opened() as tail:
+        await tail.sees("second")
+        assert marked(tail, (1, 0), (79, 2)) == line
+        await tail.press("c")
+        assert copied == [f"{line}\nsecond"]
+
+
+async def test_what_is_marked_in_the_log_begins_and_ends_where_the_mouse_was() -> None:
+    write("first line\na\tb c\n漢字 wide\n")
+    async with opened() as tail:
+        await tail.sees("wide")
+        assert marked(tail, (1, 0), (6, 0)) == "first"
+        assert marked(tail, (7, 0), (6, 1)) == "line\na\tb"
+        assert marked(tail, (1, 1), (3, 2)) == "a\tb c\n漢字"
 
 
 def app() -> LocalspecApp:
