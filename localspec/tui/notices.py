@@ -21,7 +21,7 @@ from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
 from localspec.sanitize import sanitize
 from localspec.tui.scheduling import JobQueue
-from localspec.tui.text.wrapping import one_line
+from localspec.tui.text.wrapping import one_line, slice_text
 
 _OPTION_WORDS: dict[str, tuple[str, str]] = {  # Without and with a value.
     "ctx": ("context", "a context of {}"),
@@ -100,7 +100,7 @@ def copy_text(app: App[Any], select: Callable[[], str]) -> None:
         write = partial(app.call_later, app._driver.write)
 
     def work() -> str:
-        text = sanitize(select())
+        text = "".join(map(sanitize, slice_text(select())))
         message = copying.copy(text, write)
         if message:
             return message

@@ -11,6 +11,7 @@ import time
 from asyncio import events
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -23,13 +24,13 @@ from localspec.tui import scheduling
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.engine_runner import EngineRunner
-from localspec.tui.notices import show_notice
+from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.log import LogScreen
 from localspec.tui.text import markdown
 from localspec.tui.text.blocks import Paragraph, TokenText
 from localspec.tui.text.markdown import MarkdownText, RenderBudget
-from localspec.tui.text.wrapping import CharacterRows, WrappedText
+from localspec.tui.text.wrapping import CharacterRows, WrappedText, slice_text
 from localspec.tui.themes import MarkdownStyle
 from localspec.tui.widgets import transcript
 from tests.chat import saved_chats
@@ -345,3 +346,31 @@ def test_the_token_view_wraps_the_tokens_around_its_cursor(
                 for line in range(text.height(80))
                 for run in text._wrapped.lines[line]  # type: ignore[union-attr]
             )
+
+
+async def test_a_long_text_is_copied_whole(copied: list[str]) -> None:
+    text = LONG_TEXTS["a table of 100,000 rows"]
+    async with Chat() as chat:
+        copy_text(chat.app, lambda: text)
+        await chat.wait(lambda: copied)
+    assert copied == [text]
+
+
+def test_a_piece_of_a_long_text_ends_with_a_line_where_it_can() -> None:
+    text = ("word " * 30 + "\n") * 2_000 + "x" * 120_000
+    pieces = list(slice_text(text))
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) <= 50_000
+    assert all(piece.endswith("\n") for piece in pieces[:6])
+
+
+def test_what_a_screen_shows_in_one_line_is_bounded() -> None:
+    """By construction: only these files clean a line in another way, for other uses."""
+    folder = Path(scheduling.__file__).parent
+    found = {
+        path.name
+        for path in folder.rglob("*.py")
+        if "multiline=False" in path.read_text(encoding="utf-8")
+    }
+    # What the terminal gets is as long as the screen is wide; a server's name is a file's.
+    assert found == {"wrapping.py", "terminal.py", "engine_runner.py"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 from textwrap import wrap
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ _MAX_WORD_PIECE = 256
 _MAX_SHOWN_CHARACTERS = 200_000
 """Of a longer text a part is shown, so that a frame costs no more than so many."""
 _MAX_SHOWN_LINES = 20_000
+_SLICE_CHARACTERS = 50_000
 _MAX_LINE_CHARACTERS = 2_000  # Of what is shown in one line, or wrapped from one.
 _MAX_MEASURED = 512  # Characters of a line whose cells are counted.
 
@@ -48,6 +50,22 @@ def one_line(text: str) -> str:
     if len(text) > _MAX_LINE_CHARACTERS:
         text = f"{text[:_MAX_LINE_CHARACTERS]} …"
     return sanitize(text, multiline=False)
+
+
+def slice_text(text: str) -> Iterator[str]:
+    """A text in pieces, for a thread that works on it: no key is read within a piece.
+
+    A piece ends with a line, where it can: control sequences do not go on beyond it.
+    """
+    start = 0
+    while start < len(text):
+        end = start + _SLICE_CHARACTERS
+        if end < len(text):
+            last_line_feed = text.rfind("\n", start, end)
+            if last_line_feed >= 0:
+                end = last_line_feed + 1
+        yield text[start:end]
+        start = end
 
 
 def shorten(text: str, *, keep_end: bool = False) -> tuple[str, int]:

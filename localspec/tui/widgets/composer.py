@@ -28,7 +28,7 @@ from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.turn_text import format_attachment
-from localspec.tui.text.wrapping import one_line
+from localspec.tui.text.wrapping import one_line, slice_text
 from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
@@ -36,8 +36,6 @@ _MAX_LISTED = 200
 _MAX_FIELD_BYTES = 20_000
 """Longer text is attached as a file: the field wraps all of its text at each key."""
 _MAX_FIELD_LINES = 400
-_SLICE_CHARACTERS = 50_000
-"""A thread cleans so much at once: meanwhile no key is read."""
 
 
 class CompletionList(OptionList, can_focus=False):
@@ -289,11 +287,7 @@ class MessageComposer(TextArea):
         self._n_attaching += 1
 
         def work() -> None:
-            pieces = []
-            for piece in _clean_typed(text):
-                pieces.append(piece)
-                time.sleep(0)  # Others may run between two pieces.
-            self.call_later(self._add_file, "".join(pieces), name)
+            self.call_later(self._add_file, "".join(_clean_typed(text)), name)
 
         run_on_thread(self, "paste", work, failed=self._attaching_failed)
 
@@ -326,22 +320,14 @@ def fits_in_field(text: str) -> bool:
 def _clean_typed(text: str) -> Iterator[str]:
     """The text in pieces, without control characters.
 
-    Direction controls are sent as typed; the screen has none. A piece ends with a line,
-    where it can: control sequences do not go on beyond it.
+    Direction controls are sent as typed; the screen has none.
     """
-    start = 0
-    while start < len(text):
-        end = start + _SLICE_CHARACTERS
-        if end < len(text):
-            end = max(text.rfind("\n", start, end), start) + 1
-            if end == start + 1:  # The line is longer than a slice.
-                end = start + _SLICE_CHARACTERS
+    for piece in slice_text(text):
         # Every second part is a direction control.
-        parts = _DIRECTION_CONTROLS.split(text[start:end])
+        parts = _DIRECTION_CONTROLS.split(piece)
         for index in range(0, len(parts), 2):
             parts[index] = sanitize(parts[index])
         yield "".join(parts)
-        start = end
 
 
 class AttachedFiles(Static):

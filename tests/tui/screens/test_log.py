@@ -59,44 +59,73 @@ async def test_an_empty_log_says_what_would_be_there_and_where(
         assert str(paths.data_dir() / "engine.log") in tail.shown
         await tail.press("c")
         await tail.sees("Nothing to copy.")
+        assert copied == []
+
+
+async def test_what_is_written_meanwhile_is_shown_counted_and_copied(
+    copied: list[str],
+) -> None:
+    async with opened((120, 24)) as tail:
         write(numbered(3))
         await tail.sees("line 2", "3 lines")
         await tail.press("c")
         assert copied == [numbered(3).rstrip("\n")]
+
+
+async def test_the_key_that_opens_the_log_closes_it() -> None:
+    async with opened() as tail:
         await tail.press("ctrl+l")
         assert not tail.is_on(LogScreen)
 
 
-async def test_it_follows_its_end_until_one_scrolls_away() -> None:
+async def test_it_begins_at_its_end_and_follows_it() -> None:
     write(numbered(100))
     async with opened() as tail:
         await tail.sees("line 99")
         assert tail.view.vertical_scrollbar.position == tail.view.scroll_y > 0
         write(numbered(5, 100))
         await tail.sees("line 104")
+
+
+async def test_it_stays_where_one_scrolls_to() -> None:
+    write(numbered(100))
+    async with opened() as tail:
+        await tail.sees("line 99")
         await tail.press("pageup")
         await settled(tail.pilot)
         before = tail.view.scroll_y
-        write(numbered(50, 105))
-        await tail.wait(lambda: len(tail.view.lines) == 155)
+        write(numbered(50, 100))
+        await tail.wait(lambda: len(tail.view.lines) == 150)
         await settled(tail.pilot)
-        assert tail.view.scroll_y == before and "line 154" not in tail.shown
-        await tail.press("G")
-        await settled(tail.pilot)
-        write(numbered(1, 155))
-        await tail.sees("line 155")
+        assert tail.view.scroll_y == before
+        assert "line 149" not in tail.shown
 
 
-async def test_a_log_that_was_begun_anew_is_read_anew_and_the_others_are_a_tab_away() -> (
-    None
-):
+async def test_it_follows_again_when_one_goes_to_its_end() -> None:
+    write(numbered(100))
+    async with opened() as tail:
+        await tail.sees("line 99")
+        await tail.press("pageup", "G")
+        await settled(tail.pilot)
+        write(numbered(1, 100))
+        await tail.sees("line 100")
+
+
+async def test_a_log_that_was_begun_anew_is_read_anew() -> None:
     path = write(numbered(30))
-    write("ZeroDivisionError: of something\n", "crash.log")
     async with opened() as tail:
         path.replace(path.with_name("engine.log.1"))
         write(numbered(2, 900))
         await tail.sees("line 901")
         assert "line 29" not in tail.shown
+
+
+async def test_tab_leads_to_the_other_logs_and_round() -> None:
+    write(numbered(2, 900))
+    write(numbered(30), "engine.log.1")
+    write("ZeroDivisionError: of something\n", "crash.log")
+    async with opened() as tail:
+        await tail.sees("line 901")
         await tail.press("tab")
         await tail.sees("line 29")
         await tail.press("tab")
@@ -105,22 +134,40 @@ async def test_a_log_that_was_begun_anew_is_read_anew_and_the_others_are_a_tab_a
         await tail.sees("line 901")
 
 
-async def test_what_is_looked_for_is_found_whatever_its_case() -> None:
+@asynccontextmanager
+async def searched() -> AsyncIterator[LogDriver]:
+    """A log in which two lines have the words, in different cases."""
     write(numbered(300).replace("line 7\n", "CUDA error [red]here[/red]\n"))
     write("a cuda ERROR at the end\n")
     write(numbered(60, 300))
     async with opened() as tail:
         await tail.press("slash", *"cuda", "space", *"error")
         await tail.sees("2 of 2 matches")
+        yield tail
+
+
+async def test_a_search_shows_the_last_match_whatever_its_case() -> None:
+    async with searched() as tail:
         await tail.sees("a cuda ERROR at the end")
+
+
+async def test_keys_lead_from_match_to_match_and_round() -> None:
+    async with searched() as tail:
         await tail.press("enter", "n")
-        await tail.sees("1 of 2 matches")
-        await tail.sees("CUDA error [red]here[/red]")
+        await tail.sees("1 of 2 matches", "CUDA error [red]here[/red]")
         await tail.press("N")
         await tail.sees("2 of 2 matches")
-        await tail.press("slash", "x")
+
+
+async def test_words_that_are_nowhere_have_no_matches() -> None:
+    async with searched() as tail:
+        await tail.press("x")
         await tail.sees("no matches")
-        await tail.press("escape")  # out of the field
+
+
+async def test_escape_ends_the_search_and_then_leaves() -> None:
+    async with searched() as tail:
+        await tail.press("escape")
         await tail.sees("361 lines", "line 359")
         assert tail.is_on(LogScreen)
         await tail.press("q")

@@ -71,14 +71,20 @@ async def preferences(
         yield Preferences(pilot, options)
 
 
-async def test_each_value_has_its_words_its_keys_and_where_it_comes_from(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Arrows move a text field's cursor; what an option sets cannot be changed."""
+OFFLINE_FLAG = {"HF_HUB_OFFLINE": "--offline"}
+
+
+@pytest.fixture
+def set_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two values do not come from the file: a limit, and an option of the command."""
     monkeypatch.setenv("LOCALSPEC_DOWNLOADS_LIMIT", "3")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    flags = {"HF_HUB_OFFLINE": "--offline"}
-    async with preferences("[chats]\nkeep = false\n", flags) as page:
+
+
+async def test_each_value_has_its_words_and_where_it_comes_from(
+    set_elsewhere: None,
+) -> None:
+    async with preferences("[chats]\nkeep = false\n", OFFLINE_FLAG) as page:
         for words in (
             "theme ‹ localspec-dark › default",
             "save chats off config.toml",
@@ -88,12 +94,22 @@ async def test_each_value_has_its_words_its_keys_and_where_it_comes_from(
             "keyboard shortcuts default",
         ):
             await page.sees(words)
-        assert (
-            str(paths.config_file())[-20:] in page.shown and "←→ change" in page.shown
-        )
+        assert str(paths.config_file())[-20:] in page.shown
+
+
+async def test_arrows_are_offered_only_where_they_change_something(
+    set_elsewhere: None,
+) -> None:
+    """They move the cursor of a text field."""
+    async with preferences(flags=OFFLINE_FLAG) as page:
+        assert "←→ change" in page.shown
         for key in ("answers.temperature", "keys", "network.offline"):
             await page.go(key)
             assert "←→ change" not in page.shown
+
+
+async def test_what_a_variable_sets_cannot_be_changed(set_elsewhere: None) -> None:
+    async with preferences("[chats]\nkeep = false\n") as page:
         await page.go("downloads.limit")
         await page.press("right", "enter")
         await page.sees("LOCALSPEC_DOWNLOADS_LIMIT overrides the file")
@@ -107,17 +123,36 @@ async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
         assert paths.config_file().read_text().startswith("# mine\n")
         assert page.file["screen"]["theme"] == "localspec-light"
         await page.sees("‹ localspec-light › config.toml")
-        await page.press("left", "left", "left")
-        assert page.app.theme == "monochrome" and page.app.has_class("-mono")
+
+
+async def test_a_choice_before_the_first_is_the_last() -> None:
+    async with preferences() as page:
+        await page.press("left", "left")
+        assert page.app.theme == "monochrome"
+        assert page.app.has_class("-mono")
+
+
+async def test_f5_takes_a_value_out_of_the_file() -> None:
+    async with preferences("[screen]\ntheme = 'monochrome'\n") as page:
+        assert page.app.has_class("-mono")
         await page.press("f5")
-        assert page.app.theme == "localspec-dark" and not page.app.has_class("-mono")
+        assert page.app.theme == "localspec-dark"
+        assert not page.app.has_class("-mono")
         assert page.file == {"screen": {}}
+
+
+async def test_symbols_of_ascii_are_drawn_at_once() -> None:
+    async with preferences() as page:
         await page.go("screen.ascii")
         await page.press("space")
         assert any(isinstance(one, AsciiFilter) for one in page.app.get_line_filters())
         await page.sees("< on >")
         await page.press("enter")
         await page.sees("‹ off ›")
+
+
+async def test_the_hub_is_offline_as_soon_as_it_is_chosen() -> None:
+    async with preferences() as page:
         home = page.app.screen_stack[-2]
         assert isinstance(home, HomeScreen)
         hub = home._downloads.hub
@@ -167,7 +202,7 @@ async def test_a_text_is_taken_over_where_one_leaves_it_and_a_wrong_one_is_not(
         assert page.file == {section: {name: value}}
 
 
-async def test_unknown_keys_are_said_and_a_damaged_file_is_left_alone() -> None:
+async def test_unknown_keys_are_said_here_and_at_home() -> None:
     async with preferences(
         "[screen]\ntehme = 'x'\n[keys]\n'chat.sned' = 'f9'\n"
     ) as page:
@@ -175,22 +210,37 @@ async def test_unknown_keys_are_said_and_a_damaged_file_is_left_alone() -> None:
         await page.sees("did you mean keys.chat.send?")
         await page.press("escape")
         await page.sees("did you mean screen.theme? And 1 more. f10 shows the details.")
-    damaged = "[screen]\ntheme = \n# precious\n"
-    paths.config_file().write_text(damaged)
+
+
+DAMAGED_FILE = "[screen]\ntheme = \n# precious\n"
+
+
+@asynccontextmanager
+async def damaged_preferences() -> AsyncIterator[Preferences]:
+    """Home, after a start with a file that cannot be read."""
+    paths.config_file().write_text(DAMAGED_FILE)
     options = tui_app.load_options()
-    app = scenes.home(options)
-    async with app.run_test(size=(100, 40)) as pilot:
+    async with scenes.home(options).run_test(size=(100, 40)) as pilot:
         await surveyed(pilot)
-        assert app.theme == "localspec-dark"
-        page = Preferences(pilot, options)
+        yield Preferences(pilot, options)
+
+
+async def test_a_damaged_file_is_named_and_left_alone() -> None:
+    async with damaged_preferences() as page:
+        assert page.app.theme == "localspec-dark"
         await page.sees("config.toml:2:9: invalid value. Using the defaults")
         await page.press("f10", "right")
         await page.sees("Nothing was changed")
-        assert paths.config_file().read_text() == damaged
-        # mended elsewhere
+        assert paths.config_file().read_text() == DAMAGED_FILE
+
+
+async def test_a_file_that_was_repaired_elsewhere_is_changed_again() -> None:
+    async with damaged_preferences() as page:
+        await page.press("f10", "right")
+        await page.sees("Nothing was changed")
         paths.config_file().write_text("[screen]\ntheme = 'high-contrast'\n")
         await page.press("right", "escape")
-        await settled(pilot)
+        await settled(page.pilot)
         assert page.file["screen"]["theme"] != "high-contrast"  # the next after it
         await page.wait(lambda: "config.toml:" not in page.shown)
 
@@ -214,34 +264,51 @@ WRONG_KEYS = {
 }
 
 
-async def test_keys_of_the_file_count_when_the_editor_is_left_unless_they_are_wrong(
+async def test_without_an_editor_the_file_with_the_keys_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with preferences("[keys]\n'home.wizard' = 'x'\n", notifications=True) as page:
         await page.go("keys")
-        with monkeypatch.context() as bare:
-            bare.setenv("PATH", "")
-            for name in ("VISUAL", "EDITOR"):
-                bare.delenv(name, raising=False)
-            bare.setattr(LocalspecApp, "suspend", lambda _: nullcontext())
-            await page.press("enter")
-            await page.sees("No editor found. Set VISUAL or EDITOR. The file is")
-        for text, why in WRONG_KEYS.items():
-            edit_with(monkeypatch, f"[keys]\n{text}\n")
-            await page.press("enter")
-            await page.sees(why)
-            assert page.options.keymap == {"home.wizard": "x"}
+        monkeypatch.setenv("PATH", "")
+        for name in ("VISUAL", "EDITOR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(LocalspecApp, "suspend", lambda _: nullcontext())
+        await page.press("enter")
+        await page.sees("No editor found. Set VISUAL or EDITOR. The file is")
+
+
+@pytest.mark.parametrize("text", WRONG_KEYS)
+async def test_wrong_keys_of_the_file_are_said_and_change_nothing(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with preferences("[keys]\n'home.wizard' = 'x'\n", notifications=True) as page:
+        await page.go("keys")
+        edit_with(monkeypatch, f"[keys]\n{text}\n")
+        await page.press("enter")
+        await page.sees(WRONG_KEYS[text])
+        assert page.options.keymap == {"home.wizard": "x"}
+
+
+async def test_keys_of_the_file_count_when_the_editor_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with preferences("[keys]\n'home.wizard' = 'x'\n", notifications=True) as page:
+        await page.go("keys")
+        wrong, why = next(iter(WRONG_KEYS.items()))
+        edit_with(monkeypatch, f"[keys]\n{wrong}\n")
+        await page.press("enter")
+        await page.sees(why)
         edited = edit_with(monkeypatch, "[keys]\n'home.wizard' = 'z'\n")
         await page.press("enter")
         page.app.clear_notifications()
-        assert edited == [paths.config_file()] and "1 changed" in page.shown
-        await page.wait(
-            lambda: not any(why in page.shown for why in WRONG_KEYS.values())
-        )
+        assert edited == [paths.config_file()]
+        assert "1 changed" in page.shown
+        await page.wait(lambda: why not in page.shown)
         await page.press("escape")
         await page.reaches(HomeScreen)
         await settled(page.pilot)
-        assert "z wizard" in page.shown and "w wizard" not in page.shown
+        assert "z wizard" in page.shown
+        assert "w wizard" not in page.shown
         await page.press("w")
         assert page.is_on(HomeScreen)
         await page.press("z")
@@ -292,27 +359,37 @@ async def test_a_new_chat_is_as_it_was_wished() -> None:
         assert not page.screen.session.settings.show_thinking
 
 
-async def test_over_a_chat_the_answer_goes_on_and_new_keys_count_there_too(
+async def test_over_a_chat_the_preferences_open_once() -> None:
+    async with chatting("") as page:
+        await page.press("f10")
+        assert page.is_on(PreferencesScreen)
+        await page.press("f10")
+        screens = [one for one in page.app.screen_stack if one is page.app.screen]
+        assert len(screens) == 1
+
+
+async def test_new_keys_count_in_the_chat_below(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     edit_with(monkeypatch, "[keys]\n'chat.send' = 'alt+s'\n'chat.tokens' = 'f8'\n")
     async with chatting("") as page:
         await page.press("f10")
-        assert page.is_on(PreferencesScreen)
-        await page.press("f10")  # one is enough
-        assert (
-            len([one for one in page.app.screen_stack if one is page.app.screen]) == 1
-        )
         await page.go("keys")
-        await page.press("enter")
-        await page.go("chats.keep")
-        await page.press("right", "escape")
+        await page.press("enter", "escape")
         await page.reaches(ChatScreen)
         await page.press("a", "enter")
         assert page.screen.composer.text == "a\n"  # enter sends no more
         await page.sees("alt+s send")
         await page.press("f8")
         assert page.screen.transcript.token_view
+
+
+async def test_chats_that_begin_later_are_saved_as_was_chosen() -> None:
+    async with chatting("") as page:
+        await page.press("f10")
+        await page.go("chats.keep")
+        await page.press("right", "escape")
+        await page.reaches(ChatScreen)
         assert page.screen.session.recorder.is_saving  # this one was begun before
         await page.press("ctrl+n")
         assert not page.screen.session.recorder.is_saving
