@@ -422,11 +422,11 @@ def _other_model_rows(
         description = model.repo or ORIGIN_TITLES[model.origin]
         folder = ""
         if "/" in name and model.repo is None:
-            folder = sanitize(str(model.path.parent), multiline=False)
+            folder = one_line(str(model.path.parent))
             description = _last_cells(folder)
         refs = None
         if model.origin == "ollama":
-            name = sanitize(model.own_name.rpartition("/")[2], multiline=False)
+            name = one_line(model.own_name.rpartition("/")[2])
         if model.path in ollama_names:
             refs = (ollama_names[model.path], "auto")
         rows.append(
