@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -16,6 +17,9 @@ from localspec import paths
 
 _T = TypeVar("_T")
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
+
+_MAX_JSON_BYTES = 16_000_000
+"""The largest are headers, of which few have a million characters."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -59,11 +63,43 @@ def read_table(name: str, value: type[_T]) -> dict[str, _T]:
 
 
 def _load(name: str) -> Any:
-    """None if the file is missing or is no JSON."""
+    """None if the file is missing, is too large, or is no JSON."""
     try:
-        return json.loads((paths.data_dir() / name).read_text(encoding="utf-8"))
+        with open_regular(paths.data_dir() / name) as file:
+            body = file.read(_MAX_JSON_BYTES + 1)
+        if len(body) > _MAX_JSON_BYTES:
+            return None
+        return json.loads(body.decode("utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open the file for reading. Raises OSError, also if it is no regular file.
+
+    Opening a pipe would otherwise wait until another program writes to it.
+    """
+    file = open(path, "rb", opener=open_without_waiting)  # noqa: SIM115
+    try:
+        check_regular(file.fileno(), path)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def check_regular(file: int, path: Path) -> None:
+    """Raise OSError if the open file is a pipe or a device."""
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    """An opener for `open`: a pipe that no other program has open is an error.
+
+    Otherwise, opening it would wait for that program.
+    """
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o600)
 
 
 def _convert(body: Any, kind: type[_T]) -> _T | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -44,9 +45,59 @@ def data_dir() -> Path:
     return platformdirs.user_data_path("localspec", appauthor=False)
 
 
+class DataFile(StrEnum):
+    """All files and folders of the data folder, by their paths in it.
+
+    Whatever is read from one of them is checked first: any may be damaged, missing, or
+    something else. `tests/test_own_files.py` damages each.
+    """
+
+    # Databases. Only the owner may enter the folder of the chats.
+    CHATS = "chats/chats.sqlite"
+    SEARCH_INDEX = "chats/words.sqlite"
+    MEASUREMENTS = "measured.sqlite"
+    # Lists and tables that `data_files` reads.
+    OPENED_PAIRS = "recent.json"
+    LAST_RUN = "last.json"
+    PINNED_CHATS = "pinned.json"
+    DOWNLOADS = "downloads.json"
+    CHECKSUMS = "verified.json"
+    TYPE_SPEEDS = "cpu-types.json"
+    DISMISSED = "dismissed.json"
+    SUGGESTED_CONVERSIONS = "suggested-conversions.json"
+    USED_COPIES = "used-copies.json"
+    # Text that only people read, and files that only exist.
+    ENGINE_LOG = "engine.log"
+    OLDER_ENGINE_LOG = "engine.log.1"
+    CRASH_LOG = "crash.log"
+    WELCOMED = "welcomed"
+    REPAIR_LOCK = "chats/repair.lock"
+    # Folders.
+    CHAT_LOCKS = "chats/open"
+    HEADERS = "headers"
+    CONVERTED = "converted"
+    RPC_LIBRARIES = "rpc"
+
+    @property
+    def path(self) -> Path:
+        return data_dir() / self.value
+
+    @property
+    def is_folder(self) -> bool:
+        return self in _DATA_FOLDERS
+
+
+_DATA_FOLDERS = (
+    DataFile.CHAT_LOCKS,
+    DataFile.HEADERS,
+    DataFile.CONVERTED,
+    DataFile.RPC_LIBRARIES,
+)
+
+
 def chats_file() -> Path:
-    """The saved chats, in a folder of their own that only its owner may enter."""
-    return data_dir() / "chats" / "chats.sqlite"
+    """The saved chats."""
+    return DataFile.CHATS.path
 
 
 def config_file() -> Path:

@@ -84,10 +84,12 @@ def read(path: Path) -> ConfigFile:
         return ConfigFile(path, text, error=_format_error(path, message, *position))
 
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        with path.open("rb") as file:
+            body = file.read(_MAX_BYTES + 1)
+        if len(body) > _MAX_BYTES:
             return damaged("the file is too large")
         # utf-8-sig: Notepad writes a byte order mark, which tomllib rejects.
-        text = path.read_bytes().decode("utf-8-sig")
+        text = body.decode("utf-8-sig")
     except FileNotFoundError:
         return ConfigFile(path)
     except UnicodeDecodeError as error:

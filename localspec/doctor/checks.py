@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -185,7 +186,7 @@ def _describe_threads() -> str:
     text = f"{cores.physical} physical cores"
     if cores.performance < cores.physical:
         text += f" ({cores.performance} performance cores)"
-    for record in MeasurementStore(paths.data_dir() / "measured.sqlite").read_all():
+    for record in MeasurementStore(paths.DataFile.MEASUREMENTS.path).read_all():
         costs = record.measured
         if costs is None or costs.threads is None or costs.threads_batch is None:
             continue
@@ -316,6 +317,7 @@ def check_disk() -> Iterator[Finding]:
     yield _check_folder(
         "data", "chats, measurements and logs", "LOCALSPEC_DATA_DIR", data
     )
+    yield from _check_data_files()
     folder = inventory.models_folder()
     if folder is not None and not os.path.isdir(folder):
         fix = "Create it, or choose another: localspec config set models.folder FOLDER"
@@ -357,6 +359,41 @@ def _check_folder(id_: str, contents: str, variable: str, folder: Path) -> Findi
         return ok(id_, f"{contents} in {folder}{note}")
     fix = f"Make it writable, or set {variable} to another folder"
     return problem(f"{id_}-refused", f"{existing} is not writable", fix)
+
+
+def _check_data_files() -> Iterator[Finding]:
+    """Reports what localspec can neither read nor replace.
+
+    A damaged file is replaced. A folder in the place of a file is not.
+    """
+    for file in paths.DataFile:
+        reason = _find_obstacle(file)
+        if reason:
+            what = f"{file.path} {reason}"
+            yield problem(
+                "data-file", what, "Move it away: localspec makes it when needed"
+            )
+
+
+def _find_obstacle(file: paths.DataFile) -> str:
+    """Why the file cannot be read; empty if it can be, or does not exist."""
+    path = file.path
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if file.is_folder:
+        if not stat.S_ISDIR(mode):
+            return "is not a folder"
+    elif not stat.S_ISREG(mode):
+        return "is not a file"
+    if not os.access(path, os.R_OK):
+        return (
+            "cannot be read: it belongs to another user, or its permissions forbid it"
+        )
+    return ""
 
 
 def _check_symlinks(cache: Path) -> Iterator[Finding]:

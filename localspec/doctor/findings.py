@@ -37,6 +37,7 @@ PROBLEMS: dict[Level, dict[str, str]] = {
         "little-memory": "Only the smallest models fit.",
         "cache-refused": "Nothing can be downloaded.",
         "data-refused": "Chats, per-model settings and logs are lost when localspec exits.",
+        "data-file": "What localspec keeps in this file is lost when it exits.",
         "little-room": "Most downloads would not fit on the disk.",
         "models-folder": "Models in that folder are not found.",
         "config-unknown": "",

@@ -15,9 +15,9 @@ from localspec import data_files, paths
 from localspec.doctor.findings import CommandLine, Finding, problem, redact
 from localspec.machine import installed_llama_cpp, llama_cpp_builds
 from localspec.machine.llama_cpp_builds import LlamaCppBuild
+from localspec.paths import DataFile
 
 CPU_ONLY = "cpu-only-build"
-_DISMISSED_FILE = "dismissed.json"
 
 
 def find_unused_gpu() -> Finding | None:
@@ -25,7 +25,7 @@ def find_unused_gpu() -> Finding | None:
 
     This is cheap: it reads files, and runs a program only if they suggest a mismatch.
     """
-    if CPU_ONLY in data_files.read_list(_DISMISSED_FILE, str):
+    if CPU_ONLY in data_files.read_list(DataFile.DISMISSED, str):
         return None
     mismatch = find_mismatch()
     return redact(mismatch) if mismatch is not None else None
@@ -33,7 +33,7 @@ def find_unused_gpu() -> Finding | None:
 
 def dismiss() -> None:
     """Report no unused GPU at a start from now on, if the file can be written."""
-    data_files.write_json(_DISMISSED_FILE, [CPU_ONLY])
+    data_files.write_json(DataFile.DISMISSED, [CPU_ONLY])
 
 
 def find_mismatch() -> Finding | None:

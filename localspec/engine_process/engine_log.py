@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from localspec import paths
+from localspec import data_files, paths
 from localspec.sanitize import sanitize
 
 _MAX_LINES_KEPT = 200
@@ -21,7 +21,7 @@ _READ_SIZE = 65536
 
 
 def log_path() -> Path:
-    return paths.data_dir() / "engine.log"
+    return paths.DataFile.ENGINE_LOG.path
 
 
 class EngineLog:
@@ -58,8 +58,10 @@ def _append_to_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(OSError):  # no file yet, or another process has it open on Windows
         if path.stat().st_size > _MAX_FILE_BYTES:
-            path.replace(path.with_name(f"{path.name}.1"))
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            path.replace(paths.DataFile.OLDER_ENGINE_LOG.path)
+    file = data_files.open_without_waiting(
+        str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    )
     try:
         os.write(file, data)
     finally:

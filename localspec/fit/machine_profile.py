@@ -47,7 +47,7 @@ class MachineProfile(Struct, frozen=True):
 def detect(refresh: bool = False) -> MachineProfile:
     """This computer, with the speeds measured on it."""
     detected = device_detection.detect_devices(refresh)
-    store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
+    store = measurements.MeasurementStore(paths.DataFile.MEASUREMENTS.path)
     records = store.read_all()
     nominal = from_devices(detected.devices, nominal_cpu(detected.devices))
     types = type_speeds.read_types()

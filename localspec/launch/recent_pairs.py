@@ -12,8 +12,7 @@ from localspec.launch import ResolvedPair
 from localspec.launch.pair import split_drafts
 from localspec.models import model_lookup
 from localspec.models.local_files import inventory
-
-_LAST_FILE = "last.json"
+from localspec.paths import DataFile
 
 
 def load() -> list[ResolvedPair]:
@@ -69,7 +68,7 @@ def resolve_default(model: str | None, draft: str) -> DefaultPair:
 def save_last(model: str, draft: str) -> None:
     """Save the arguments of the last run. `draft` is a reference, `auto` or `none`."""
     if load_last() != (model, draft):
-        data_files.write_json(_LAST_FILE, {"model": model, "draft": draft})
+        data_files.write_json(DataFile.LAST_RUN, {"model": model, "draft": draft})
 
 
 class _LastRun(Struct, frozen=True):
@@ -82,7 +81,7 @@ def load_last() -> tuple[str, str] | None:
 
     None if there was none, or if a file no longer exists.
     """
-    last = data_files.read_json(_LAST_FILE, _LastRun)
+    last = data_files.read_json(DataFile.LAST_RUN, _LastRun)
     if last is None:
         return None
     first_draft, _ = split_drafts(last.draft)

@@ -226,7 +226,7 @@ def start_engine(
 
     # The process, and the pair in it.
     inventory.verify_packaged(Path(load.target))
-    store = measurements.MeasurementStore(paths.data_dir() / "measured.sqlite")
+    store = measurements.MeasurementStore(paths.DataFile.MEASUREMENTS.path)
     engine = EngineClient(store, measurements.make_key(load))
     try:
         on_worker(engine)

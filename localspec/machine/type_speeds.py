@@ -16,6 +16,7 @@ from localspec.machine import background_process, device_detection, installed_ll
 from localspec.machine.background_process import OnProcessStart
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
+from localspec.paths import DataFile
 from localspec.protocol.json_values import from_json
 
 TIMED_TYPES = (
@@ -27,7 +28,6 @@ They are in the order of their bits.
 """
 TIMED_WEIGHTS = 92_274_688  # Weights of the two layers that are timed.
 _CHILD = "localspec.engine.type_timing_child"
-_FILE = "cpu-types.json"
 _PROMPT_WIDTH = 256  # Tokens of the pass that stands for the reading of a prompt.
 _MIN_PASS_MS = 1e-3
 _MAX_PASS_MS = 1e7
@@ -111,7 +111,7 @@ def _store(speed: TypeSpeed) -> None:
     """Add a type to those that are stored."""
     types = {name: dict(stored.pass_ms) for name, stored in read_types().items()}
     types[speed.name] = dict(speed.pass_ms)
-    data_files.write_json(_FILE, {"of": _environment(), "types": types})
+    data_files.write_json(DataFile.TYPE_SPEEDS, {"of": _environment(), "types": types})
 
 
 def time_missing_types(on_start: OnProcessStart) -> None:
@@ -157,7 +157,7 @@ def read_types() -> dict[str, TypeSpeed]:
 
     A type with times that no CPU needs is left out, so that it is timed again.
     """
-    stored = data_files.read_json(_FILE, _StoredTimes)
+    stored = data_files.read_json(DataFile.TYPE_SPEEDS, _StoredTimes)
     if stored is None or stored.of != _environment():
         return {}
     speeds = {}

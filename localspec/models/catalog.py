@@ -31,6 +31,8 @@ __all__ = [
     "pairs_for",
 ]
 
+_MAX_BYTES = 1_000_000
+
 
 class Catalog(Struct, frozen=True):
     """Entries by id, in file order."""
@@ -105,11 +107,13 @@ def pairs_for(catalogue: Catalog, target: CatalogModel) -> tuple[CatalogPair, ..
 
 
 def _file_stamp(path: Path) -> tuple[int, int] | None:
-    """What differs after a change of the file."""
+    """What differs after a change of the file; None if there is no file."""
     try:
         status = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError:
+        return (0, 0)  # The reason is given when the file is read.
     return status.st_mtime_ns, status.st_size
 
 
@@ -124,11 +128,13 @@ def _load_cached(files: tuple[tuple[Path, tuple[int, int] | None], ...]) -> Cata
 
 def _read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > 1_000_000:
+        with path.open("rb") as file:
+            body = file.read(_MAX_BYTES + 1)
+        if len(body) > _MAX_BYTES:
             raise UsageError(
                 f"{path} is too large for a catalogue.", "Keep it under 1 MB."
             )
-        return path.read_text(encoding="utf-8")
+        return body.decode("utf-8")
     except OSError as error:
         message = f"The catalogue {path} cannot be read: {error.strerror}."
         hint = "Install localspec again."

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 
-from localspec import paths
+from localspec import data_files
+from localspec.paths import DataFile
 
 
 def write_crash_log(error: BaseException | None) -> str:
@@ -12,10 +13,12 @@ def write_crash_log(error: BaseException | None) -> str:
 
     Textual's own traceback shows local variables, such as the messages of a chat.
     """
-    log = paths.data_dir() / "crash.log"
+    log = DataFile.CRASH_LOG.path
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with log.open("w", encoding="utf-8") as file:
+        with open(
+            log, "w", encoding="utf-8", opener=data_files.open_without_waiting
+        ) as file:
             traceback.print_exception(error, file=file)
     except OSError:
         return "Set LOCALSPEC_DEBUG=1 to see the traceback."

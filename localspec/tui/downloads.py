@@ -12,6 +12,7 @@ from textual.content import Content
 
 from localspec import data_files
 from localspec.models import short_names
+from localspec.paths import DataFile
 from localspec.protocol.json_values import from_json
 from localspec.symbols import draw_bar
 from localspec.tui.key_bindings import key_label
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from localspec.models.hub.client import HubClient
     from localspec.models.hub.download import DownloadState
     from localspec.models.hub.download_queue import DownloadQueue
-
-
-_UNFINISHED_FILE = "downloads.json"
 
 
 class DownloadManager:
@@ -84,7 +82,7 @@ class DownloadManager:
 
         Takes a while.
         """
-        entries = data_files.read_list(_UNFINISHED_FILE, dict[str, Any])
+        entries = data_files.read_list(DataFile.DOWNLOADS, dict[str, Any])
         if not entries:
             return
         from localspec.models.hub.cached_file import DownloadJob  # noqa: PLC0415  slow to import
@@ -106,7 +104,7 @@ class DownloadManager:
         ]
         if states and jobs != self._saved_jobs:
             self._saved_jobs = jobs
-            data_files.write_json(_UNFINISHED_FILE, jobs)
+            data_files.write_json(DataFile.DOWNLOADS, jobs)
 
     def pause_or_resume(self, job: DownloadJob) -> None:
         """Pauses a download that runs or waits, else resumes or retries it."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from localspec.tui.app_options import AppOptions
 
 MAX_RECENT = 5
-_PINNED_FILE = "pinned.json"
 _MAX_MATCHES = 20
 _MAX_TURNS_WITH_TOKENS = 40
 """A longer chat is opened without its tokens, which take seconds to load."""
@@ -251,7 +250,7 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
 
 def _find_pinned(history: ChatHistory) -> list[ChatListEntry]:
     pinned = []
-    for chat_id in data_files.read_list(_PINNED_FILE, int):
+    for chat_id in data_files.read_list(paths.DataFile.PINNED_CHATS, int):
         with suppress(NotFoundError):  # deleted
             pinned.append(history.find_entry(chat_id))
     return pinned
@@ -259,13 +258,13 @@ def _find_pinned(history: ChatHistory) -> list[ChatListEntry]:
 
 def pin_or_unpin(chat_id: int) -> str:
     """Returns why it cannot be saved; empty if it was."""
-    before = data_files.read_list(_PINNED_FILE, int)
+    before = data_files.read_list(paths.DataFile.PINNED_CHATS, int)
     pinned = [id_ for id_ in before if id_ != chat_id]
     if chat_id not in before:
         pinned.append(chat_id)
-    if data_files.write_json(_PINNED_FILE, pinned):
+    if data_files.write_json(paths.DataFile.PINNED_CHATS, pinned):
         return ""
-    path = one_line(str(paths.data_dir() / _PINNED_FILE))
+    path = one_line(str(paths.DataFile.PINNED_CHATS.path))
     return f"Not saved: {path} cannot be written."
 
 

@@ -152,7 +152,7 @@ def test_a_damaged_cache_counts_as_none(tmp_path: Path) -> None:
     first = reader.read(path)
     (cached,) = (tmp_path / "data/headers").iterdir()
     body = json.loads(cached.read_bytes())
-    body["header"].pop("tensors")
+    body["header"] = body["header"].replace('"size": ', '"size": 1')
     for damaged in (b"", b"[]", b'{"key": 1, "header": {}}', json.dumps(body).encode()):
         cached.write_bytes(damaged)
         new_process()

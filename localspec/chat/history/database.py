@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from localspec import sqlite_damage
+from localspec import data_files, sqlite_damage
 from localspec.chat.history import repair, schema
 from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from localspec.protocol.events import Notice
@@ -98,7 +98,8 @@ class HistoryDatabase:
             self.write_error = to_user_error(error, self.path)
         except InUseError as error:
             self.write_error = error
-        if not os.path.exists(self.path):
+        # Opening a pipe would wait until another program writes to it.
+        if not os.path.isfile(self.path):
             raise self.write_error
         try:
             return schema.open_read_only(self.path)
@@ -192,7 +193,11 @@ def create_private_file(path: Path) -> None:
             raise PermissionError(errno.EPERM, message, str(path.parent))
         if folder.st_mode & 0o077:
             path.parent.chmod(0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        data_files.check_regular(file, path)
+    finally:
+        os.close(file)
 
 
 def to_user_error(error: Exception, path: Path) -> LocalspecError:
@@ -201,6 +206,8 @@ def to_user_error(error: Exception, path: Path) -> LocalspecError:
     other_folder = "Use --data-dir for another folder."
     if isinstance(error, OSError):
         reason = error.strerror or "it cannot be opened"
+        if error.filename is not None:  # It may be the lock or the folder.
+            shown = sanitize(str(error.filename), multiline=False)
         return StorageError(f"{shown} cannot be written: {reason}.", other_folder)
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from localspec import data_files, sqlite_damage
 from localspec.chat.history import schema
+from localspec.paths import DataFile
 
 _LOCK_TIMEOUT = 20.0  # Seconds to wait for another process that repairs the same file.
 _PAGE_SIZE = 4096  # SQLite's default; no file of ours has another.
@@ -44,7 +45,7 @@ def repair_file(path: Path) -> HistoryRepair | None:
     Returns None if another process has already done so. Raises OSError and
     sqlite3.Error; then the damaged file is unchanged.
     """
-    with closing(_acquire_repair_lock(path.with_name("repair.lock"))):
+    with closing(_acquire_repair_lock(path.with_name(DataFile.REPAIR_LOCK.path.name))):
         if _is_intact(path):
             return None
         new = path.with_name(f"{path.name}.new")

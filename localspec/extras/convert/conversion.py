@@ -39,6 +39,7 @@ from localspec.models.gguf.header import Header
 from localspec.models.gguf.parser import FILE_TYPES, GGML_TYPES
 from localspec.models.local_files import inventory
 from localspec.models.reference import parse_file_name
+from localspec.paths import DataFile
 from localspec.protocol.events import Notice
 from localspec.protocol.json_values import from_json, to_plain
 from localspec.sanitize import sanitize
@@ -73,8 +74,6 @@ nats. IQ4_NL writes 1.6 times as fast and differs by 0.15 (docs/benchmarks.md).
 _SIZE_MARGIN = 1.12  # Some tensors get more bits than the type has.
 _NEARLY_FULL = 1 << 20  # A disk with at most so many free bytes counts as full.
 _MIN_GAIN = 1.3  # A conversion is suggested if it reads or writes so much faster.
-_SUGGESTED_FILE = "suggested-conversions.json"
-_USED_COPIES_FILE = "used-copies.json"
 
 _CHILD = "localspec.extras.convert.conversion_child"
 ORIGIN_KEY = "localspec.converted_from"
@@ -195,12 +194,12 @@ def suggest_conversion(header: Header) -> str:
 
 def suggest_once(path: Path, header: Header) -> Notice | None:
     """A notice of `suggest_conversion`; None if this model's was shown before."""
-    if _is_listed(_SUGGESTED_FILE, path):
+    if _is_listed(DataFile.SUGGESTED_CONVERSIONS, path):
         return None
     gain = suggest_conversion(header)
     if not gain:
         return None
-    _add_to_list(_SUGGESTED_FILE, path)
+    _add_to_list(DataFile.SUGGESTED_CONVERSIONS, path)
     return Notice("info", "convert", f"{gain}.", f"{_HINT} {shlex.quote(str(path))}")
 
 
@@ -343,8 +342,8 @@ def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
     copy = find_faster_copy(path)
     if copy is None or not copy.path.is_file():
         return path
-    if not _is_listed(_USED_COPIES_FILE, copy.path):
-        _add_to_list(_USED_COPIES_FILE, copy.path)
+    if not _is_listed(DataFile.USED_COPIES, copy.path):
+        _add_to_list(DataFile.USED_COPIES, copy.path)
         message = (
             f"{copy.source.stem} now runs as {copy.type}, which this CPU computes faster: "
             "a copy that was made while nothing was asked."
@@ -371,11 +370,11 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
 # --- Lists of models for which a notice was shown, so that it is shown once
 
 
-def _is_listed(file: str, path: Path) -> bool:
+def _is_listed(file: DataFile, path: Path) -> bool:
     return str(path) in data_files.read_list(file, str)
 
 
-def _add_to_list(file: str, path: Path) -> None:
+def _add_to_list(file: DataFile, path: Path) -> None:
     listed = data_files.read_list(file, str)
     data_files.write_json(file, [*listed, str(path)])
 
@@ -390,7 +389,12 @@ def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
     On Linux the file has no name until then, so even a killed process leaves nothing
     behind. Elsewhere its name is `.NAME.part` until then.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        shown = sanitize(str(out.parent), multiline=False)
+        message = f"The folder {shown} cannot be made: {error.strerror}."
+        raise StorageError(message, "Move away what has its name.") from error
     partial = out.with_name(f".{out.name}.part")
     path = str(partial)
     handle: int | None = None

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from localspec import child_process
+from localspec.extras.workers import side_library
 from localspec.extras.workers.wire import WorkerDevice
 from localspec.machine import cpu_and_ram, installed_llama_cpp
 from localspec.machine.ggml import GgmlLibrary
@@ -58,7 +59,8 @@ def main() -> None:
 def _load_server(ggml: GgmlLibrary, library: Path) -> Any:
     registry = ggml.backend_load(os.fsencode(library))
     if not registry:
-        sys.exit(f"{library.name} cannot be loaded")
+        error = side_library.load_error(library)
+        sys.exit(f"{error.message} {error.hint}")
     address = ggml.backend_reg_get_proc_address(
         registry, b"ggml_backend_rpc_start_server"
     )

@@ -58,6 +58,15 @@ def require() -> Path:
     return path
 
 
+def load_error(library: Path) -> EngineError:
+    """The error for a library that llama.cpp cannot load."""
+    hint = "Reinstall llama-cpp-python, and try again."
+    if library == built_file():
+        hint = "Delete this file, and start localspec worker here: it builds it again."
+    shown = sanitize(str(library), multiline=False)
+    return EngineError(f"llama.cpp cannot load its RPC backend {shown}.", hint)
+
+
 def find_or_build(notify: Callable[[str], None]) -> Path:
     """Build the library if it is missing: a download of about 80 MB, and some seconds.
 
@@ -97,7 +106,7 @@ def find_compiler() -> str | None:
 def built_file() -> Path:
     """Where `find_or_build` writes the library."""
     build = f"{installed_llama_cpp.version()}-{platform.machine()}"
-    return paths.data_dir() / "rpc" / build / _NAME
+    return paths.DataFile.RPC_LIBRARIES.path / build / _NAME
 
 
 def _download_sources(version: str, folder: Path) -> Path:

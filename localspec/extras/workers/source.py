@@ -39,12 +39,10 @@ class WorkerDevices(RemoteDeviceSource):
         """
         backend = ggml.backend_reg_by_name(b"RPC")
         if not backend:
-            backend = ggml.backend_load(os.fsencode(side_library.require()))
-        if not backend:
-            raise EngineError(
-                "llama.cpp cannot load its RPC backend.",
-                "Reinstall llama-cpp-python, and try again.",
-            )
+            library = side_library.require()
+            backend = ggml.backend_load(os.fsencode(library))
+            if not backend:
+                raise side_library.load_error(library)
         name = b"ggml_backend_rpc_add_server"
         address = ggml.backend_reg_get_proc_address(backend, name)
         add_server = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)

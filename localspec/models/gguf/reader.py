@@ -6,6 +6,7 @@ its texts.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import struct
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from localspec.errors import ModelFileError, NotFoundError, StorageError
@@ -34,7 +35,7 @@ _FIRST_READ_BYTES = 256 * 1024  # The whole header of a model with a small vocab
 _MAX_CACHE_FILES = 100
 _MAX_CACHE_BYTES = 64_000_000
 _MAX_CACHED_TEXT = 2_000_000  # Characters of one header; a chat template has 20,000.
-_CACHE_FORMAT = 3  # Increase it when headers are validated differently.
+_CACHE_FORMAT = 4  # Increase it when headers are validated differently.
 _SPLIT_ENDING = "-{:05d}-of-{:05d}.gguf"
 
 
@@ -148,31 +149,37 @@ class _CachedHeader(Struct, frozen=True):
 
     key: tuple[int, str, int, int]
     """`_CACHE_FORMAT`, and the model file's path, size and mtime in ns."""
-    header: Header
+    checksum: int
+    """CRC-32 of `header`: a damaged number would be a number, too."""
+    header: str
+    """A `Header` as JSON."""
 
 
 @lru_cache(maxsize=8)
 def _read_cached(path: str, size: int, mtime_ns: int) -> Header:
     from localspec import data_files  # noqa: PLC0415  10 ms; the engine reads few headers
+    from localspec.paths import DataFile  # noqa: PLC0415  as above
 
-    name = f"headers/{crc32(os.fsencode(path)):08x}.json"
+    name = f"{DataFile.HEADERS}/{crc32(os.fsencode(path)):08x}.json"
     key = (_CACHE_FORMAT, path, size, mtime_ns)
     cached = data_files.read_json(name, _CachedHeader)
     if cached is not None and cached.key == key:
-        return _with_texts_from(Path(path), cached.header)
+        cached_header = _decode(cached)
+        if cached_header is not None:
+            return _with_texts_from(Path(path), cached_header)
     header = _read_file(Path(path), size)
     if _count_text(header) <= _MAX_CACHED_TEXT:
-        data_files.write_json(name, {"key": key, "header": _to_json(header)})
+        data_files.write_json(name, to_builtins(_encode(key, header)))
     _delete_old_cache_files()
     return header
 
 
 def _delete_old_cache_files() -> None:
     """Keep the newest, within the limits of number and bytes."""
-    from localspec import paths  # noqa: PLC0415  as above
+    from localspec.paths import DataFile  # noqa: PLC0415  as above
 
     with suppress(OSError):  # another process deletes them, too
-        files = (paths.data_dir() / "headers").iterdir()
+        files = DataFile.HEADERS.path.iterdir()
         newest_first = sorted(files, key=lambda file: -file.stat().st_mtime)
         n_bytes = 0
         for number, file in enumerate(newest_first, 1):
@@ -190,11 +197,22 @@ def _count_text(header: Header) -> int:
     return n_chars
 
 
-def _to_json(header: Header) -> dict[str, Any]:
+def _encode(key: tuple[int, str, int, int], header: Header) -> _CachedHeader:
     """Without `read_texts`, which is a function."""
     body: dict[str, Any] = to_builtins(header, enc_hook=lambda _: None)
     del body["tokenizer"]["read_texts"]
-    return body
+    text = json.dumps(body)
+    return _CachedHeader(key, crc32(text.encode()), text)
+
+
+def _decode(cached: _CachedHeader) -> Header | None:
+    """None if the header is damaged."""
+    if crc32(cached.header.encode("utf-8", "replace")) != cached.checksum:
+        return None
+    try:
+        return convert(json.loads(cached.header), Header, str_keys=True)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _with_texts_from(path: Path, header: Header) -> Header:

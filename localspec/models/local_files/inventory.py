@@ -38,7 +38,6 @@ from localspec.models.reference import RepoFile, choose_files, parse_file_name
 from localspec.protocol.json_values import JsonError, from_json
 from localspec.sanitize import sanitize
 
-_RECENT_FILE = "recent.json"
 _MAX_OPENED = 50
 _MAX_JSON_BYTES = 1_000_000
 """The files of other applications that are read here have about 1,000."""
@@ -56,7 +55,7 @@ def models_folder() -> Path | None:
 
 def converted_folder() -> Path:
     """Where `localspec convert` puts copies, named `NAME-TYPE.gguf`."""
-    return paths.data_dir() / "converted"
+    return paths.DataFile.CONVERTED.path
 
 
 def iter_files() -> Iterator[LocalModel]:
@@ -342,7 +341,7 @@ class _OpenedEntry(Struct, frozen=True):
 def load_opened() -> list[OpenedPair]:
     """The pairs whose files still exist."""
     pairs: list[OpenedPair] = []
-    for entry in data_files.read_list(_RECENT_FILE, _OpenedEntry):
+    for entry in data_files.read_list(paths.DataFile.OPENED_PAIRS, _OpenedEntry):
         draft = Path(entry.draft) if entry.draft else None
         if os.path.isfile(entry.target) and (draft is None or draft.is_file()):
             pairs.append((Path(entry.target), draft))
@@ -356,7 +355,7 @@ def add_opened(pair: OpenedPair) -> None:
     for target, draft in (pair, *earlier):
         draft_name = str(draft) if draft else None
         body.append({"target": str(target), "draft": draft_name})
-    data_files.write_json(_RECENT_FILE, body[:_MAX_OPENED])
+    data_files.write_json(paths.DataFile.OPENED_PAIRS, body[:_MAX_OPENED])
 
 
 def _iter_opened(record: ChecksumRecord) -> Iterator[LocalModel]:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 
 from localspec import data_files
+from localspec.paths import DataFile
 from localspec.sanitize import sanitize
 
 ModelOrigin = Literal[
@@ -35,7 +36,6 @@ ORIGIN_TITLES = {
 }
 _MAX_ENTRIES = 20_000
 """Directory entries scanned below one folder."""
-_RECORD_FILE = "verified.json"
 _BLOB_NAME = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 """Files of the hub's cache and of Ollama, named by their checksums."""
 
@@ -189,7 +189,7 @@ def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
 
 def load_checksums() -> ChecksumRecord:
     """Without damaged entries; empty if the file is missing."""
-    return data_files.read_table(_RECORD_FILE, tuple[int, int, str])
+    return data_files.read_table(DataFile.CHECKSUMS, tuple[int, int, str])
 
 
 def lookup_checksum(record: ChecksumRecord, file_stat: GgufFileStat) -> str | None:
@@ -237,11 +237,11 @@ def save_checksum(path: Path, sha256: str) -> None:
         return
     record = load_checksums()
     record[str(file_stat.real_path)] = (file_stat.size, file_stat.mtime_ns, sha256)
-    data_files.write_json(_RECORD_FILE, record)
+    data_files.write_json(DataFile.CHECKSUMS, record)
 
 
 def discard_checksum(real_path: Path) -> None:
     record = load_checksums()
     if str(real_path) in record:
         del record[str(real_path)]
-        data_files.write_json(_RECORD_FILE, record)
+        data_files.write_json(DataFile.CHECKSUMS, record)

@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from localspec import paths
+from localspec import data_files
+from localspec.paths import DataFile
 from localspec.sanitize import sanitize
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
@@ -22,11 +23,11 @@ from localspec.tui.widgets.screen_frame import KeyLine
 
 _TAIL_BYTES = 512 * 1024  # Shown at the end of a file: some thousand lines.
 _POLL_SECONDS = 0.5
-LOGS = ("engine.log", "engine.log.1", "crash.log")
+LOGS = (DataFile.ENGINE_LOG, DataFile.OLDER_ENGINE_LOG, DataFile.CRASH_LOG)
 _EMPTY_TEXTS = {
-    "engine.log": "Empty. llama.cpp's messages while a model loads and runs appear here.",
-    "engine.log.1": "Empty. When engine.log becomes large, its older half is moved here.",
-    "crash.log": "Empty: localspec has not crashed. If it does, the details appear here.",
+    DataFile.ENGINE_LOG: "Empty. llama.cpp's messages while a model loads and runs appear here.",
+    DataFile.OLDER_ENGINE_LOG: "Empty. When engine.log becomes large, its older half is moved here.",
+    DataFile.CRASH_LOG: "Empty: localspec has not crashed. If it does, the details appear here.",
 }
 
 
@@ -37,7 +38,7 @@ class LogScreen(ModalScreen[None]):
     def __init__(self, options: AppOptions) -> None:
         super().__init__()
         self._options = options
-        self._file_name = LOGS[0]
+        self._file = LOGS[0]
         self._last_stat: tuple[int, int] | None = None
         """Inode and size of the file when it was read."""
 
@@ -65,7 +66,7 @@ class LogScreen(ModalScreen[None]):
 
     @property
     def _path(self) -> Path:
-        return paths.data_dir() / self._file_name
+        return self._file.path
 
     def _show_file(self) -> None:
         self._last_stat = None
@@ -73,7 +74,7 @@ class LogScreen(ModalScreen[None]):
         self._poll_file()
         names = []
         for name in LOGS:
-            style = "bold" if name == self._file_name else "$muted"
+            style = "bold" if name == self._file else "$muted"
             names.append(Content.styled(name, style))
         self.query_one("#logs", Static).update(Content("   ").join(names))
         path = one_line(str(self._path))
@@ -95,7 +96,7 @@ class LogScreen(ModalScreen[None]):
         self._tail.display = not is_empty
         hint = self.query_one("#empty", Static)
         hint.display = is_empty
-        hint.update(Content(_EMPTY_TEXTS[self._file_name]))
+        hint.update(Content(_EMPTY_TEXTS[self._file]))
         self._update_counts()
 
     def _update_counts(self, position: int = 0) -> None:
@@ -120,8 +121,8 @@ class LogScreen(ModalScreen[None]):
         return text
 
     def action_other(self) -> None:
-        index = LOGS.index(self._file_name) + 1
-        self._file_name = LOGS[index % len(LOGS)]
+        index = LOGS.index(self._file) + 1
+        self._file = LOGS[index % len(LOGS)]
         self._show_file()
 
     def action_find(self) -> None:
@@ -166,7 +167,7 @@ class LogScreen(ModalScreen[None]):
 def _read_tail(path: Path) -> list[str]:
     """The last lines, sanitised; a first line that is cut in two is left out."""
     try:
-        with path.open("rb") as file:
+        with data_files.open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _TAIL_BYTES))
             text = file.read(_TAIL_BYTES).decode("utf-8", "replace")

@@ -11,10 +11,11 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
-from localspec import paths
+from localspec import data_files, paths
 from localspec.fit.machine_profile import MachineProfile
 from localspec.machine.device import Device
 from localspec.models import catalog, model_lookup
+from localspec.paths import DataFile
 from localspec.report import pair_text
 from localspec.tui.app_options import AppOptions
 from localspec.tui.home_rows import MachineSurvey
@@ -164,22 +165,27 @@ def _speed_text(best: Candidate) -> str:
     return text
 
 
-_WELCOMED_FILE = "welcomed"
-
-
 def is_first_run() -> bool:
     """False if the data folder has traces of an earlier run. Never raises."""
-    names = (_WELCOMED_FILE, "recent.json", "last.json", "measured.sqlite")
-    traces = [paths.chats_file(), *[paths.data_dir() / name for name in names]]
+    traces = (
+        DataFile.WELCOMED,
+        DataFile.CHATS,
+        DataFile.OPENED_PAIRS,
+        DataFile.LAST_RUN,
+        DataFile.MEASUREMENTS,
+    )
     try:
-        return not any(path.exists() for path in traces)
+        return not any(trace.path.exists() for trace in traces)
     except OSError:
         return False
 
 
 def mark_welcomed() -> None:
     """If the file cannot be written, the screen is shown again next time."""
-    file = paths.data_dir() / _WELCOMED_FILE
+    file = DataFile.WELCOMED.path
     with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_text("The first screen was shown.\n", encoding="utf-8")
+        with open(
+            file, "w", encoding="utf-8", opener=data_files.open_without_waiting
+        ) as new:
+            new.write("The first screen was shown.\n")

@@ -20,6 +20,7 @@ from localspec.chat.history.store import SearchIndex
 from localspec.chat.settings import ChatSettings
 from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from tests.chat.saved_chats import PAIR, about, add_events, answer, chat, put, said
+from tests.support.flipped_bits import flip_database_bits
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
 
@@ -198,6 +199,35 @@ def traces(folder: Path, text: str) -> list[str]:
         for file in folder.rglob("*")
         if file.is_file() and any(form in file.read_bytes() for form in forms)
     ]
+
+
+def test_a_flipped_bit_in_the_index_hides_no_chat(memory_path: Path) -> None:
+    """A damaged index is often readable, and misses turns."""
+    path = memory_path / "chats" / "chats.sqlite"
+    with closing(ChatHistory.open(path)) as history:
+        for n in range(6):
+            put(history, (f"Question {n} about tigers", f"They live in Asia {n} " * 5))
+        expected = len(history.search("tigers"))
+    index = path.with_name("words.sqlite")
+    body = index.read_bytes()
+    for place, harmed in flip_database_bits(body, left_out=range(0), stride=41):
+        index.write_bytes(harmed)
+        with closing(ChatHistory.open(path)) as history:
+            assert len(history.search("tigers")) == expected, place
+
+
+@pytest.mark.parametrize("clock", ["x", 10**9])
+def test_a_damaged_clock_in_the_index_hides_no_chat(
+    history: ChatHistory, path: Path, clock: object
+) -> None:
+    """Turns that were saved before that time are not indexed again."""
+    put(history, ("Where are elephants?", "In Africa"))
+    history.search("Africa")
+    with closing(sqlite3.connect(path.with_name("words.sqlite"))) as index, index:
+        index.execute("UPDATE seen SET clock = ?", (clock,))
+    put(history, ("Where are tigers?", "In Asia"))
+
+    assert history.search("tigers")
 
 
 def test_nothing_is_left_of_what_was_removed(history: ChatHistory, path: Path) -> None:
