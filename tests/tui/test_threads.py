@@ -238,7 +238,7 @@ async def test_headers_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 async def test_the_fit_of_own_files_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_files, "describe_fit", fail)
+    monkeypatch.setattr(open_files, "describe_files", fail)
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")
     async with shown(wizards.stock(tmp_path), "1", "o") as driver:
