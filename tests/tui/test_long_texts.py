@@ -7,6 +7,7 @@ same keys and an ordinary text: before there was a budget it was a hundred times
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from asyncio import events
 from collections.abc import Callable, Iterator
@@ -81,9 +82,14 @@ def measure_steps() -> Iterator[LongestStep]:
         run(handle)
         longest.seconds = max(longest.seconds, time.thread_time() - began)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(events.Handle, "_run", timed)
-        yield longest
+    gc.collect()
+    gc.disable()  # What other tests have left would be counted.
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(events.Handle, "_run", timed)
+            yield longest
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
@@ -181,22 +187,25 @@ async def test_a_text_of_any_length_holds_no_key_wherever_it_is_shown(
     place: str,
 ) -> None:
     keys, show = PLACES[place]
-    steps: dict[str, float] = {}
-    for name in ("ordinary", *LONG_TEXTS):
-        text = LONG_TEXTS.get(name, ORDINARY)
-        async with Chat() as chat:
-            await chat.press(*keys)
+    async with Chat() as chat:
+        await chat.press(*keys)
+
+        async def measure(text: str) -> float:
             with measure_steps() as longest:
                 show(chat, text)
                 await chat.pilot.pause()
                 await chat.press("a", "b")
-            steps.setdefault(name, longest.take())
             chat.screen.session.pending_attachments = ()
-    slow = {
-        name: step
-        for name, step in steps.items()
-        if step > MAX_RATIO * max(steps["ordinary"], 0.01)
-    }
+            chat.app.clear_notifications()
+            return longest.take()
+
+        ordinary = max(await measure(ORDINARY), 0.01)
+        slow: dict[str, float] = {}
+        for name, text in LONG_TEXTS.items():
+            # The shorter of two: something else may have happened in one.
+            step = min(await measure(text), await measure(text))
+            if step > MAX_RATIO * ordinary:
+                slow[name] = step
     assert slow == {}
 
 
