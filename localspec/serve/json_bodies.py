@@ -78,10 +78,13 @@ def rename_param(path: str, names: Mapping[str, str]) -> str:
     return names.get(first, first) + path[len(first) :]
 
 
-def encode_schema(schema: Any, param: str) -> str:
-    """As JSON. Raises ApiError if it is nested too deeply."""
+def encode_field(value: Any, param: str) -> str:
+    """A part of a request, as JSON that a model can read. Raises ApiError.
+
+    Letters stay letters: a model reads them better than their numbers.
+    """
     try:
-        return json.dumps(schema)
+        return to_unicode(json.dumps(value, ensure_ascii=False))
     except RecursionError:
         raise invalid(param, "it is nested too deeply") from None
 

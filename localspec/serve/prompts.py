@@ -19,10 +19,11 @@ from localspec.models.chat_template.tool_calls import (
 from localspec.protocol.wire import ChatMessage, ToolCall
 from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.content_parts import join_parts
-from localspec.serve.json_bodies import convert_request, encode_schema, to_unicode
+from localspec.serve.json_bodies import convert_request, encode_field, to_unicode
 from localspec.serve.requests import (
     ChatMessages,
     ChatRequest,
+    Content,
     CustomCall,
     FunctionTool,
     InfillRequest,
@@ -196,21 +197,31 @@ def parse_message(
 
     `is_asked`: whether it is after the last answer. Then a user's picture is refused.
     """
+    is_result = message.role in ("tool", "function")
+    given = message.content
+    if isinstance(given, dict):
+        if not is_result:
+            raise invalid(
+                f"{param}.content", "it is an object, and no result of a tool"
+            )
+        given = encode_field(given, f"{param}.content")
     if message.role == "assistant":
-        return _parse_assistant(message, param)
-    if message.role in ("tool", "function"):
-        content = join_parts(message.content, f"{param}.content", is_asked=False)
+        return _parse_assistant(message, given, param)
+    if is_result:
+        content = join_parts(given, f"{param}.content", is_asked=False)
         # Before there were ids of calls, a result had the name of the function.
         call_id = to_unicode(message.tool_call_id or message.name or "")
         return ChatMessage("tool", content, tool_call_id=call_id)
     if message.role is None or message.role not in _ROLES:
         raise invalid(f"{param}.role", f"it is none of {', '.join(_ROLES)}")
-    content = join_parts(message.content, f"{param}.content", is_asked=is_asked)
+    content = join_parts(given, f"{param}.content", is_asked=is_asked)
     return ChatMessage(_ROLES[message.role], content)
 
 
-def _parse_assistant(message: RequestMessage, param: str) -> ChatMessage:
-    content = join_parts(message.content, f"{param}.content", is_asked=False)
+def _parse_assistant(
+    message: RequestMessage, given: Content | None, param: str
+) -> ChatMessage:
+    content = join_parts(given, f"{param}.content", is_asked=False)
     if not content and isinstance(message.refusal, str):
         content = to_unicode(message.refusal)
     calls = []
@@ -224,9 +235,9 @@ def _parse_assistant(message: RequestMessage, param: str) -> ChatMessage:
         function = message.function_call
         calls.append(make_call(function, function.name, f"{param}.function_call"))
     reasoning = ""
-    for given in (message.reasoning_content, message.reasoning, message.thinking):
-        if isinstance(given, str):
-            reasoning = to_unicode(given)
+    for thoughts in (message.reasoning_content, message.reasoning, message.thinking):
+        if isinstance(thoughts, str):
+            reasoning = to_unicode(thoughts)
             break
     return ChatMessage(
         "assistant", content, tool_calls=tuple(calls), reasoning=reasoning
@@ -284,7 +295,7 @@ def make_call(function: RequestedFunction, id_: str | None, param: str) -> ToolC
         raise invalid(f"{param}.name", "it is empty")
     arguments = function.arguments or "{}"
     if not isinstance(arguments, str):
-        arguments = encode_schema(arguments, f"{param}.arguments")
+        arguments = encode_field(arguments, f"{param}.arguments")
     return ToolCall(
         to_unicode(id_ or ""), to_unicode(function.name), to_unicode(arguments)
     )
@@ -330,7 +341,7 @@ def parse_tools(request: ChatRequest, form: str) -> OfferedTools | None:
         parameters[name] = schema
     tools = OfferedTools(
         form,
-        to_unicode(encode_schema(given, "tools")),
+        encode_field(given, "tools"),
         parameters,
         is_single=request.parallel_tool_calls is False,
     )

@@ -20,7 +20,7 @@ from localspec.serve.api_error import invalid, unsupported
 from localspec.serve.content_parts import join_parts
 from localspec.serve.json_bodies import (
     convert_request,
-    encode_schema,
+    encode_field,
     rename_param,
     to_unicode,
 )
@@ -330,7 +330,7 @@ def _parse_constraint(
         raise invalid("grammar", "it cannot be used together with a JSON schema")
     if not isinstance(schema, dict | bool):
         raise invalid(param, "it is not an object")
-    return Constraint(json_schema=encode_schema(schema, param), param=param)
+    return Constraint(json_schema=encode_field(schema, param), param=param)
 
 
 def _schema_of_format(form: ResponseFormat | None, param: str) -> Any:

@@ -73,7 +73,8 @@ class RequestedCall(Struct, frozen=True):
 
 class RequestMessage(Struct, frozen=True):
     role: str | None = None
-    content: Content | None = None
+    content: Content | dict[str, Any] | None = None
+    """An object only in results of tools, whose clients send what the tool returned."""
     refusal: Any = None
     name: str | None = None
     tool_call_id: str | None = None

@@ -211,6 +211,23 @@ def test_a_custom_call_of_a_history_is_a_call_with_a_text() -> None:
         assert chat[2] == ChatMessage("tool", "done", tool_call_id="c")
 
 
+def test_a_result_may_be_an_object() -> None:
+    """Some clients send what the tool returned; it stays in their history for ever."""
+    *_, result = parse_openai(
+        {"role": "user", "content": "Hi"},
+        {"role": "tool", "tool_call_id": "t1", "content": {"größe": [1, None]}},
+    )
+
+    assert result.content == '{"größe": [1, null]}'
+
+
+def test_an_object_as_a_question_is_refused_by_its_field() -> None:
+    with pytest.raises(ApiError) as error:
+        parse_openai({"role": "user", "content": {"text": "Hi"}})
+
+    assert error.value.param == "messages[0].content"
+
+
 def test_a_call_and_its_result_may_be_of_the_time_before_ids() -> None:
     call = {"name": "find", "arguments": "{}"}
     chat = parse_openai(
