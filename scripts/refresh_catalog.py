@@ -23,11 +23,15 @@ from localspec.models.reference import choose_files
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS = ("bytes", "sha256", "revision", "licence")
+_ALWAYS_REPLACED = ("about", "bytes", "sha256", "revision")
+"""Values that would be wrong of another file; `about` is an estimated size."""
 _ID = re.compile(r"  - id: (\S+)\Z")
 _KEY = re.compile(r"    ([a-z0-9]+): ")
 
 
-class Lists(Protocol):
+class FileLister(Protocol):
+    """What is needed of a hub's client."""
+
     def list_files(self, repo: str) -> RepoInfo: ...
 
 
@@ -40,13 +44,12 @@ def main() -> int:
     path = ROOT / "models.yaml"
     before = path.read_text(encoding="utf-8")
     models = catalog.load(path).models
-    wanted = [models[id_] for id_ in options.ids] if options.ids else models.values()
-    facts, problems = asked(HubClient(options.endpoint), wanted)
-    after = written(before, facts)
-    for line in (
-        *sorted(set(after.splitlines()) - set(before.splitlines())),
-        *problems,
-    ):
+    ids = options.ids or list(models)
+    wanted = [models[id_] for id_ in ids]
+    facts, problems = ask_hub(HubClient(options.endpoint), wanted)
+    after = put_facts(before, facts)
+    changed_lines = set(after.splitlines()) - set(before.splitlines())
+    for line in [*sorted(changed_lines), *problems]:
         print(line)
     print(f"{len(facts)} files found, {len(problems)} problems")
     if options.write:
@@ -55,22 +58,26 @@ def main() -> int:
     return 1 if problems else 0
 
 
-def asked(
-    hub: Lists, models: Iterable[CatalogModel]
+def ask_hub(
+    hub: FileLister, models: Iterable[CatalogModel]
 ) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Values by model id, and the problems."""
+    """The facts of each model by its id, and a line for each that has none."""
     facts: dict[str, dict[str, str]] = {}
     problems: list[str] = []
     for model in models:
         try:
             if model.repo:
-                facts[model.id] = _of(hub.list_files(model.repo), model.file)
+                facts[model.id] = _find_facts(hub.list_files(model.repo), model.file)
         except LocalspecError as error:
             problems.append(f"{model.id}: {error.message} {error.hint}")
     return facts, problems
 
 
-def _of(listing: RepoInfo, file: str) -> dict[str, str]:
+def _find_facts(listing: RepoInfo, file: str) -> dict[str, str]:
+    """What a repository says of a file, as values of `KEYS`. Raises LocalspecError.
+
+    A file of several parts has no hash of its own, and so no revision either.
+    """
     parts = choose_files(listing.files, file=file)
     if parts[0].path != file:
         raise NotFoundError(f"The first part is called {parts[0].path}.")
@@ -82,21 +89,32 @@ def _of(listing: RepoInfo, file: str) -> dict[str, str]:
     return facts
 
 
-def written(text: str, facts: Mapping[str, Mapping[str, str]]) -> str:
-    """Puts the values after each entry's `file`; keeps a licence that the hub lacks."""
+def put_facts(text: str, facts: Mapping[str, Mapping[str, str]]) -> str:
+    """Put the facts after each model's `file`, in place of the old ones.
+
+    A licence that the hub does not have stays. With a new size for model `a`:
+
+          - id: a                 - id: a
+            file: a.gguf            file: a.gguf
+            bytes: 10               bytes: 12
+            licence: mit            licence: mit
+    """
     lines: list[str] = []
-    said: Mapping[str, str] = {}
+    own_facts: Mapping[str, str] = {}  # Of the model whose lines these are.
     for line in text.splitlines():
-        if line.startswith("  - ") or not line.startswith("  "):
+        is_in_entry = line.startswith("  ") and not line.startswith("  - ")
+        if not is_in_entry:
             entry = _ID.match(line)
-            said = facts.get(entry[1], {}) if entry else {}
+            own_facts = facts.get(entry[1], {}) if entry else {}
         found = _KEY.match(line)
         key = found[1] if found else ""
-        if said and (key in said or key in ("about", "bytes", "sha256", "revision")):
+        if own_facts and (key in own_facts or key in _ALWAYS_REPLACED):
             continue
         lines.append(line)
         if key == "file":
-            lines += [f"    {name}: {said[name]}" for name in KEYS if name in said]
+            lines += [
+                f"    {name}: {own_facts[name]}" for name in KEYS if name in own_facts
+            ]
     return "\n".join(lines) + "\n"
 
 
