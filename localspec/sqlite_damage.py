@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
+import threading
 from pathlib import Path
 
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -42,13 +45,50 @@ def has_unknown_write_version(path: Path) -> bool:
     SQLite writes such a header, so the byte is damaged.
     """
     try:
-        with path.open("rb") as file:
-            header = file.read(_WRITE_VERSION_OFFSET + 1)
+        header = _read_beginning(path, _WRITE_VERSION_OFFSET + 1)
     except OSError:
         return False
     if len(header) <= _WRITE_VERSION_OFFSET:
         return False
     return header[_WRITE_VERSION_OFFSET] > _LAST_WRITE_VERSION
+
+
+_kept_descriptors: dict[tuple[int, int], int] = {}
+"""Of database files by device and inode; see `_read_beginning`."""
+_descriptors_lock = threading.Lock()
+
+
+def _read_beginning(path: Path, n_bytes: int) -> bytes:
+    """The first bytes of a database file, of which connections may be open.
+
+    On POSIX, whoever closes a descriptor of a file ends all locks of its process on that
+    file, also those of SQLite's connections. Another process then takes itself for the
+    last one and deletes the write-ahead log that is in use: what is written afterwards
+    is lost (https://sqlite.org/howtocorrupt.html, 2.2). So the descriptor stays open,
+    one for each file. Raises OSError.
+    """
+    if os.name != "posix":
+        with path.open("rb") as file:
+            return file.read(n_bytes)
+    with _descriptors_lock:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return b""
+        descriptor = _kept_descriptors.get((found.st_dev, found.st_ino))
+        if descriptor is None:
+            _close_deleted()
+            descriptor = os.open(path, os.O_RDONLY)
+            opened = os.fstat(descriptor)
+            _kept_descriptors[opened.st_dev, opened.st_ino] = descriptor
+        return os.pread(descriptor, n_bytes, 0)
+
+
+def _close_deleted() -> None:
+    """Close the descriptors of files that have no name: nobody else can open those."""
+    for inode, descriptor in list(_kept_descriptors.items()):
+        if os.fstat(descriptor).st_nlink == 0:
+            os.close(descriptor)
+            del _kept_descriptors[inode]
 
 
 def damage_error(message: str) -> sqlite3.DatabaseError:

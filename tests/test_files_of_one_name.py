@@ -15,7 +15,6 @@ from localspec.chat.session import ChatSession
 from localspec.cli import serve
 from localspec.doctor import checks
 from localspec.errors import IncompatiblePairError
-from localspec.extras.convert import command as convert_command
 from localspec.launch import ResolvedPair, recent_pairs, resolve_pair
 from localspec.models import catalog
 from localspec.models.hub.cached_file import DownloadJob
@@ -128,15 +127,6 @@ def test_the_doctor_names_both_damaged_files(twins: tuple[Path, Path]) -> None:
     for folder in ("x", "y"):
         named = [text for text in texts if text.startswith(f"{folder}/{NAME}.gguf: ")]
         assert len(named) == 1
-
-
-def test_a_copy_is_named_by_its_path_where_its_name_means_two_files(
-    twins: tuple[Path, Path], tmp_path: Path
-) -> None:
-    short = "same:Q8_0"
-    assert convert_command._find_reference(short, twins[0]) == str(twins[0])
-    twins[1].unlink()
-    assert convert_command._find_reference(short, twins[0]) == short
 
 
 def test_clients_of_the_server_get_both(twins: tuple[Path, Path]) -> None:

@@ -5,6 +5,7 @@ raised. A new file of ours must be a row of `DATA_FILES`.
 """
 
 import ast
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import Struct
 
 from localspec import config, data_files, paths
 from localspec.chat.history import ChatHistory
@@ -21,8 +21,6 @@ from localspec.config import toml_file
 from localspec.doctor import checks, llama_build
 from localspec.engine_process.engine_log import EngineLog
 from localspec.errors import LocalspecError
-from localspec.extras.convert import conversion
-from localspec.extras.workers import side_library
 from localspec.launch import recent_pairs
 from localspec.machine import type_speeds
 from localspec.machine.measurements import MeasurementStore, make_key
@@ -39,18 +37,10 @@ from localspec.tui.screens import log, welcome
 from tests.chat.saved_chats import put
 from tests.support import tinygguf
 from tests.support.long_cases import often
+from tests.support.own_files import FileUse
 
 COSTS = MeasuredCosts(4.9, {"1": 1.0, "2": 1.4})
 JOB = DownloadJob("org/m", "c" * 40, RepoFile("m.gguf", 9, "a" * 64))
-
-
-class FileUse(Struct, frozen=True):
-    """How the program writes and reads a file. `read` is true of what `write` wrote."""
-
-    write: Callable[[], object]
-    read: Callable[[], object]
-    find: Callable[[], Path] | None = None
-    """The file to damage in a folder of files."""
 
 
 def model_path() -> Path:
@@ -128,14 +118,6 @@ def has_checksum() -> bool:
 TIMES = type_speeds.TypeSpeed("Q8_0", {1: 2.0, 256: 90.0})
 
 
-def list_conversion(file: DataFile) -> FileUse:
-    path = Path("/m.gguf")
-    return FileUse(
-        write=lambda: conversion._add_to_list(file, path),
-        read=lambda: conversion._is_listed(file, path),
-    )
-
-
 def log_lines() -> None:
     EngineLog(1).append(["a line of the engine"])
 
@@ -180,13 +162,6 @@ def convert() -> None:
 
 def has_converted() -> bool:
     return any(model.path.name == "m-Q4_0.gguf" for model in inventory.iter_files())
-
-
-def build_library() -> None:
-    path = side_library.built_file()
-    with suppress(OSError):  # as of the test itself
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\x7fELF" + bytes(100))
 
 
 def set_theme() -> None:
@@ -243,8 +218,6 @@ DATA_FILES: dict[DataFile, FileUse] = {
             llama_build.CPU_ONLY in data_files.read_list(DataFile.DISMISSED, str)
         ),
     ),
-    DataFile.SUGGESTED_CONVERSIONS: list_conversion(DataFile.SUGGESTED_CONVERSIONS),
-    DataFile.USED_COPIES: list_conversion(DataFile.USED_COPIES),
     DataFile.ENGINE_LOG: FileUse(log_lines, lambda: has_line(DataFile.ENGINE_LOG)),
     DataFile.OLDER_ENGINE_LOG: FileUse(
         fill_log, lambda: has_line(DataFile.OLDER_ENGINE_LOG)
@@ -264,10 +237,10 @@ DATA_FILES: dict[DataFile, FileUse] = {
     DataFile.CONVERTED: FileUse(
         convert, has_converted, find=lambda: DataFile.CONVERTED.path / "m-Q4_0.gguf"
     ),
-    DataFile.RPC_LIBRARIES: FileUse(
-        build_library, side_library.find, find=side_library.built_file
-    ),
 }
+for extra in sorted(Path(__file__).parent.glob("extras/*/own_files.py")):
+    module = importlib.import_module(f"tests.extras.{extra.parent.name}.own_files")
+    DATA_FILES |= module.DATA_FILES
 USER_FILES: dict[Callable[[], Path], FileUse] = {
     paths.config_file: FileUse(set_theme, read_config),
     paths.user_catalog_file: FileUse(write_catalogue, read_catalogue),

@@ -371,7 +371,7 @@ def _check_data_files() -> Iterator[Finding]:
         if reason:
             what = f"{file.path} {reason}"
             yield problem(
-                "data-file", what, "Move it away: localspec makes it when needed"
+                "data-file", what, "Move it away. It is made again when it is needed"
             )
 
 

@@ -125,12 +125,12 @@ def test_a_text_that_parts_by_the_widths_of_its_passes_is_reported_apart() -> No
 
 def test_a_divergence_that_does_not_repeat_is_none() -> None:
     """As if another number of threads had rounded the first time."""
-    answers: set[object] = set()
+    answered: list[GenerateCommand] = []
 
     def wrong_the_first_time(request: GenerateCommand, position: int) -> int:
         if position == 17:
-            is_first = request not in answers
-            answers.add(request)
+            is_first = request not in answered
+            answered.append(request)
             if is_first:
                 return wrong_once(request, position)
         return honest(request, position)

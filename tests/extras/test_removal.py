@@ -18,12 +18,14 @@ from tests.support.run_command import ROOT
 FOLDERS = sorted(path.parent for path in Path(extras.__path__[0]).glob("*/__init__.py"))
 NAMES = [folder.name for folder in FOLDERS]
 TREE = ("localspec", "tests", "scripts", "docs")
-FILES = ("pyproject.toml", "models.yaml", "README.md", "CONTRIBUTING.md")
-PICTURES_OF_ALL_SETTINGS = (
+FILES = ("pyproject.toml", "models.yaml", "README.md", "CONTRIBUTING.md", "LICENSE")
+TESTS_OF_EVERYTHING = (
+    # They show the settings and the files of the extras too.
     "tests/tui/test_app.py::test_picture[home-preferences-80x24]",
     "tests/tui/test_app.py::test_picture[home-damaged-preferences-80x24]",
+    "tests/config/test_options.py::test_the_document_has_every_value_as_the_table_has_it",
+    "tests/test_own_files.py::test_every_file_of_the_data_folder_is_in_the_table",
 )
-"""They show the settings of the extras too."""
 
 
 def copy_without(name: str, folder: Path) -> Path:
@@ -127,7 +129,7 @@ def test_the_core_passes_its_tests_without_the_folder(
 ) -> None:
     """All folders take an hour. `-k "its_tests and workers"` chooses one."""
     copy = copy_without(name, tmp_path)
-    left_out = [f"--deselect={picture}" for picture in PICTURES_OF_ALL_SETTINGS]
+    left_out = [f"--deselect={test}" for test in TESTS_OF_EVERYTHING]
     left_out.append("--ignore=tests/extras/test_removal.py")
 
     done = run_in(copy, "pytest", "-q", "-n2", "--dist=worksteal", *left_out)

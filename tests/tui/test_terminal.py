@@ -667,11 +667,15 @@ def last_name(node: ast.expr) -> str:
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Names of what is called, and whether it is told to read no markup."""
+    """Names of what is called, and whether it is told to read no markup.
+
+    `markup=markup` passes on what the own caller says, who is checked as well.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            keywords = [ast.unparse(keyword) for keyword in node.keywords]
-            yield last_name(node.func), "markup=False" in keywords
+            keywords = {ast.unparse(keyword) for keyword in node.keywords}
+            is_told = bool(keywords & {"markup=False", "markup=markup"})
+            yield last_name(node.func), is_told
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: file.name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from localspec import data_files, sqlite_damage
+from localspec import sqlite_damage
 from localspec.chat.history import repair, schema
 from localspec.errors import InUseError, LocalspecError, NotFoundError, StorageError
 from localspec.protocol.events import Notice
@@ -193,11 +194,22 @@ def create_private_file(path: Path) -> None:
             raise PermissionError(errno.EPERM, message, str(path.parent))
         if folder.st_mode & 0o077:
             path.parent.chmod(0o700)
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        data_files.check_regular(file, path)
-    finally:
-        os.close(file)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        _check_writable(path)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise OSError if the file is none that can be read and written.
+
+    The file is not opened for that: closing it would end the locks of the connections
+    that this process has (see `sqlite_damage._read_beginning`).
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def to_user_error(error: Exception, path: Path) -> LocalspecError:

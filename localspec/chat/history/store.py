@@ -16,7 +16,7 @@ from msgspec import Struct, to_builtins
 from localspec import data_files, paths, sqlite_damage
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import records, schema
-from localspec.chat.history.database import HistoryDatabase
+from localspec.chat.history.database import HistoryDatabase, create_private_file
 from localspec.chat.history.records import (
     ChatListEntry,
     ChatLocation,
@@ -334,7 +334,7 @@ class SearchIndex:
         match = " ".join(f'"{term}"' for term in quoted)
         query = "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC"
         try:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+            create_private_file(self._path)
             connection = sqlite3.connect(self._path, timeout=0.2, isolation_level=None)
             with closing(connection) as index:
                 self._update(database, index)

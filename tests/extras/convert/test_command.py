@@ -13,6 +13,7 @@ from localspec.extras.convert import command as convert_command
 from localspec.machine import type_speeds
 from localspec.machine.type_speeds import TypeSpeed
 from tests.cli.test_main import options_that_take_an_empty_text
+from tests.support import tinygguf
 from tests.support.run_command import localspec
 
 DEMO = str(paths.package_data_dir() / "demo" / "demo-target.gguf")
@@ -72,3 +73,18 @@ def test_an_empty_file_name_is_refused_when_it_is_used() -> None:
     (row,) = convert.COMMANDS
 
     assert options_that_take_an_empty_text(row) == {"out"}
+
+
+def test_a_copy_is_named_by_its_path_where_its_name_means_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_MODELS_DIR", str(tmp_path))
+    twins = []
+    for folder in ("x", "y"):
+        path = tmp_path / folder / "same-Q8_0.gguf"
+        path.parent.mkdir()
+        twins.append(tinygguf.llama(0).write(path))
+
+    assert convert_command._find_reference("same:Q8_0", twins[0]) == str(twins[0])
+    twins[1].unlink()
+    assert convert_command._find_reference("same:Q8_0", twins[0]) == "same:Q8_0"
