@@ -69,6 +69,7 @@ from localspec.tui.terminal import (
     watch_terminal,
 )
 from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
+from localspec.tui.widgets.text_view import TextView
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _MAX_LINE_CHARACTERS = 2_000
@@ -412,11 +413,9 @@ class LocalspecApp(App[None]):
 
     def action_interrupt(self) -> None:
         """ctrl+c copies the selection or stops the answer; twice in a second it quits."""
-        selected = getattr(self.focused, "selected_text", "")  # Of a text field.
-        if not selected:
-            selected = self.screen.get_selected_text()
-        if selected:
-            copy_text(self, lambda: selected)
+        select = self._find_selected_text()
+        if select is not None:
+            copy_text(self, select)
             self.screen.clear_selection()
             return
         if time.monotonic() - self._last_interrupt < _QUIT_WINDOW_SECONDS:
@@ -428,6 +427,21 @@ class LocalspecApp(App[None]):
         else:
             text = "Press ctrl+c again, or ctrl+q, to quit."
             self.notify(text, markup=False, timeout=2)
+
+    def _find_selected_text(self) -> Callable[[], str] | None:
+        """A function, for any thread, that gives the marked text; None without any."""
+        in_field = getattr(self.focused, "selected_text", "")
+        if in_field:
+            return lambda: str(in_field)
+        selections = self.screen.selections
+        if len(selections) == 1:
+            ((widget, selection),) = selections.items()
+            if isinstance(widget, TextView) and widget.marks_unseen(selection):
+                return widget.select_source(selection)
+        on_screen = self.screen.get_selected_text()
+        if on_screen:
+            return lambda: on_screen
+        return None
 
     # --- exit
     # -----------------------------------------------------------------------------

@@ -184,6 +184,26 @@ class DeferredBlock(ABC):
     @abstractmethod
     def source_map(self, y: int) -> SourceMap: ...
 
+    @property
+    @abstractmethod
+    def is_made(self) -> bool:
+        """Whether its text exists already."""
+
+    @abstractmethod
+    def read_source(self, width: int) -> str:
+        """All its source as a copy has it; for any thread, if it is not made yet."""
+
+
+def join_sources(block: BlockStack, n_rows: int) -> str:
+    """The source of all rows of a block that is laid out."""
+    parts: list[str] = []
+    row = 0
+    while row < n_rows:
+        source = block.source_map(row)
+        parts.append(source.source)
+        row = max(source.first_row + source.n_rows, row + 1)
+    return "\n".join(parts)
+
 
 class ScrolledStack:
     """Blocks of which the deferred ones are wrapped when they come into view.
@@ -246,6 +266,10 @@ class ScrolledStack:
             if isinstance(block, DeferredBlock) and block not in self._wrapped:
                 found.append(index)
         return found
+
+    def is_wrapped(self, index: int) -> bool:
+        block = self.blocks[index]
+        return not isinstance(block, DeferredBlock) or block in self._wrapped
 
     def wrap(self, *indexes: int) -> None:
         for index in indexes:

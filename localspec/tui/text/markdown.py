@@ -332,8 +332,8 @@ def _without_background(style: Style | None) -> Style | None:
 class RenderBudget:
     """What may still be rendered in this frame, for all texts of a view together."""
 
-    def __init__(self) -> None:
-        self._left = _FRAME_BUDGET
+    def __init__(self, left: int = _FRAME_BUDGET) -> None:
+        self._left = left
 
     def refill(self) -> None:
         self._left = _FRAME_BUDGET
@@ -726,6 +726,8 @@ class MarkdownText:
             tops[-1] += 1
         index = bisect_right(tops, y) - 1
         end = tops[index + 1] if index + 1 < len(tops) else len(lines)
+        if index < self._n_rendered:  # The rows that wait are between it and the tail.
+            end = min(end, len(self._lines))
         rows = [_line_text(line).rstrip() for line in lines[tops[index] : end]]
         while rows and not rows[-1]:
             rows.pop()

@@ -29,6 +29,7 @@ from localspec.tui.text.blocks import (
     StyleMap,
     TextBlock,
     TokenText,
+    join_sources,
 )
 from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import SourceMap
@@ -321,6 +322,10 @@ class TurnText:
             return None
         return self._stack.top_of(self.markdown)
 
+    def read_source(self, width: int) -> str:
+        """All its source as a copy has it."""
+        return join_sources(self._stack, self._stack.height(width))
+
     def line_of(self, token: int) -> int:
         """The first line of a token, at the width of the last `height`."""
         return self._stack.top_of(self.token_text) + self.token_text.line_of(token)
@@ -335,8 +340,12 @@ class TranscriptTurn(DeferredBlock):
     _N_FRAME_LINES = 6  # Blank lines, the two speakers and the like.
 
     def __init__(
-        self, turn: Turn, speaker: Speaker, make_text: Callable[[], TurnText]
+        self,
+        turn: Turn,
+        speaker: Speaker,
+        make_text: Callable[[RenderBudget | None], TurnText],
     ) -> None:
+        """`make_text` renders within a budget; None: the view's."""
         self.turn = turn
         self.speaker = speaker
         question = truncate_question(turn.question)
@@ -353,7 +362,7 @@ class TranscriptTurn(DeferredBlock):
     @property
     def text(self) -> TurnText:
         if self.made_text is None:
-            self.made_text = self._make_text()
+            self.made_text = self._make_text(None)
         return self.made_text
 
     def estimate_height(self, width: int) -> int:
@@ -368,3 +377,11 @@ class TranscriptTurn(DeferredBlock):
 
     def source_map(self, y: int) -> SourceMap:
         return self.text.source_map(y)
+
+    @property
+    def is_made(self) -> bool:
+        return self.made_text is not None
+
+    def read_source(self, width: int) -> str:
+        """Of a text that is not rendered: its rows are those of its source."""
+        return self._make_text(RenderBudget(0)).read_source(width)

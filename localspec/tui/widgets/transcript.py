@@ -196,18 +196,28 @@ class Transcript(TextView, can_focus=False):
         self.follow_end()
 
     def _make_stored_text(
-        self, turn: Turn, speaker: Speaker, conversation: Conversation
+        self,
+        turn: Turn,
+        speaker: Speaker,
+        conversation: Conversation,
+        budget: RenderBudget | None,
     ) -> TurnText:
-        text = self._make_text(turn, speaker, conversation)
+        text = self._make_text(turn, speaker, conversation, budget)
         text.show_stored(turn, self._thinking_markers)
         text.finish(format_end_reason(turn, None))
         return text
 
     def _make_text(
-        self, turn: Turn, speaker: Speaker, conversation: Conversation
+        self,
+        turn: Turn,
+        speaker: Speaker,
+        conversation: Conversation,
+        budget: RenderBudget | None,
     ) -> TurnText:
         branch = conversation.format_branch(turn.id)
-        text = TurnText(turn, speaker, self._markdown_style, branch, self._budget)
+        if budget is None:
+            budget = self._budget
+        text = TurnText(turn, speaker, self._markdown_style, branch, budget)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
         return text

@@ -189,6 +189,34 @@ async def test_copying_keeps_the_keyboard_free(
     assert threads == ["background"]
 
 
+async def test_a_marked_chat_is_copied_by_a_thread_that_lays_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it, and as what was seen is copied."""
+    copied: list[str] = []
+
+    def copy(text: str, *_: object) -> str:
+        copied.append(text)
+        return "Copied."
+
+    monkeypatch.setattr(copying, "copy", copy)
+    async with open_long_chat(60) as driver:
+        transcript = driver.screen.transcript
+        made_before = [turn for turn in transcript.turns if turn.made_text]
+        driver.screen.selections = {transcript: Selection(None, None)}
+        await driver.press("ctrl+c")
+        await driver.sees("Copied.")
+        made = [turn for turn in transcript.turns if turn.made_text]
+        assert len(made) <= len(made_before) + 1  # the first one
+
+        assert transcript.plain_text  # All turns are wrapped now.
+        seen = transcript.get_selection(Selection(None, None))
+
+    assert seen is not None
+    assert copied == [seen[0]]
+    assert copied[0].count("question ") == 60
+
+
 @pytest.mark.parametrize("suffix", ["md", "html", "json", "txt"])
 async def test_saving_a_file_keeps_the_keyboard_free(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

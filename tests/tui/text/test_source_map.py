@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.tui.text.blocks import Paragraph
-from localspec.tui.text.markdown import MarkdownText
+from localspec.tui.text.blocks import BlockStack, Paragraph, join_sources
+from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import DrawnPlace, SourceMap
 from localspec.tui.themes import MarkdownStyle
 
@@ -50,6 +50,22 @@ def test_marked_code_is_the_source_without_wraps_blanks_and_changed_tabs(
     source = prose.source_map(top)
     assert source.n_rows + source.first_row == end + 1
     assert source.cut(DrawnPlace(top, 0), DrawnPlace(end, width)) == CODE
+
+
+def test_what_waits_to_be_rendered_is_copied_once_and_whole() -> None:
+    numbers_rendered = set()
+    for budget in range(0, 3000, 50):
+        text = MarkdownText(LOOK, budget=RenderBudget(budget))
+        text.write(ANSWER)
+        text.finish()
+        stack = BlockStack()
+        stack.blocks = [text]
+
+        copied = join_sources(stack, stack.height(60))
+
+        assert copied.rstrip("\n") == ANSWER.rstrip("\n")
+        numbers_rendered.add(text._n_rendered)
+    assert numbers_rendered == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize("width", [30, 60, 96])
