@@ -181,7 +181,9 @@ class Transcript(TextView, can_focus=False):
             if old is not None and old.turn is turn and old.speaker == speaker:
                 self.turns.append(old)
                 continue
-            make = partial(self._make_stored_text, turn, speaker, session.conversation)
+            make = partial(
+                self._make_text, turn, speaker, session.conversation, is_stored=True
+            )
             self.turns.append(TranscriptTurn(turn, speaker, make))
         self.clear_error()
         if self.turns:
@@ -190,22 +192,12 @@ class Transcript(TextView, can_focus=False):
     def add_turn(self, session: ChatSession, turn: Turn) -> None:
         """Appends a turn, and follows the end again."""
         speaker = Speaker(turn.model or session.model_name, session.completes_text)
-        make = partial(self._make_text, turn, speaker, session.conversation)
+        make = partial(
+            self._make_text, turn, speaker, session.conversation, is_stored=False
+        )
         self.turns.append(TranscriptTurn(turn, speaker, make))
         self._rebuild_blocks()
         self.follow_end()
-
-    def _make_stored_text(
-        self,
-        turn: Turn,
-        speaker: Speaker,
-        conversation: Conversation,
-        budget: RenderBudget | None,
-    ) -> TurnText:
-        text = self._make_text(turn, speaker, conversation, budget)
-        text.show_stored(turn, self._thinking_markers)
-        text.finish(format_end_reason(turn, None))
-        return text
 
     def _make_text(
         self,
@@ -213,13 +205,19 @@ class Transcript(TextView, can_focus=False):
         speaker: Speaker,
         conversation: Conversation,
         budget: RenderBudget | None,
+        *,
+        is_stored: bool,
     ) -> TurnText:
+        """`budget`: None for the view's. `is_stored`: the answer has ended before."""
         branch = conversation.format_branch(turn.id)
         if budget is None:
             budget = self._budget
         text = TurnText(turn, speaker, self._markdown_style, branch, budget)
         text.show_tokens(self.token_view, self.show_marks)
         text.set_thinking_unfolded(self.thinking_unfolded)
+        if is_stored:
+            text.show_stored(turn, self._thinking_markers)
+            text.finish(format_end_reason(turn, None))
         return text
 
     def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
