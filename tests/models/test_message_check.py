@@ -247,6 +247,41 @@ def test_chats_that_agents_reported_reach_the_prompt(kind: str) -> None:
     assert [text for text in texts if text not in rendered.text] == []
 
 
+_LIKE_GPT_OSS = (
+    "{% if messages[0].role == 'system' %}{{ messages[0].content }}\n{% endif %}"
+    "{% for m in messages if m.role != 'system' %}" + WRITE + "{% endfor %}"
+)
+_LIKE_MISTRAL = (
+    "{% for m in messages %}"
+    "{% if loop.previtem is defined and loop.previtem.role == 'tool' and m.role == 'user' %}"
+    "{{ raise_exception('after a result comes the assistant') }}{% endif %}"
+    + WRITE
+    + "{% endfor %}"
+)
+_LIKE_QWEN_CODER = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}"
+    "{% for key, value in c.function.arguments | items %}{{ key }}={{ value }}\n{% endfor %}"
+    "{% endfor %}{% endfor %}"
+)
+LIKE = {
+    "openai-gpt-oss-120b": _LIKE_GPT_OSS,
+    "mistralai-Mistral-Nemo-Instruct-2407": _LIKE_MISTRAL,
+    "Qwen3-Coder": _LIKE_QWEN_CODER,
+}
+"""Templates with what lost or refused these chats in those of the models."""
+
+
+@pytest.mark.parametrize("kind", REPORTED_CHATS)
+def test_chats_that_agents_reported_reach_the_prompt_of_templates_like_those(
+    kind: str,
+) -> None:
+    name, chat, texts = REPORTED_CHATS[kind]
+    rendered = render(LIKE[name], chat, TOKENS, tools=TOOLS)
+    assert rendered.lost == ()
+    assert [text for text in texts if text not in rendered.text] == []
+
+
 def test_a_message_that_no_change_shows_is_named() -> None:
     source = (
         "{% for m in messages if 'secret' not in m.content %}" + WRITE + "{% endfor %}"
