@@ -57,6 +57,10 @@ class InterruptFlag:
         )
         self.address = ctypes.addressof(self._text)
 
+    @property
+    def is_raised(self) -> bool:
+        return bool(self._text.value)
+
     def raise_(self) -> None:
         self._text.value = b"1"
 
@@ -73,6 +77,8 @@ class OpenContext:
     # The llama_context; None before it is opened, and after it is closed.
     handle: Any = None
     model: LlamaModel
+    _is_stop_requested: Callable[[], bool] | None = None
+    """Whether a pass that can be stopped was asked to; None if passes cannot be."""
 
     def _open_context(self, params: Any) -> None:
         """Raises OutOfMemoryError, UsageError."""
@@ -97,11 +103,16 @@ class OpenContext:
         Returns what `wait` returns. Raises EngineError, or DecodeInterrupted if aborted;
         n_past is then what the memory holds.
         """
+        check = self._is_stop_requested
+        if check is not None:
+            LOG.begin_stoppable_pass(check)
         began = time.perf_counter()
         result = call(self.handle, batch.struct)
         waited = wait(self.handle) if wait else 0
         self.decode_seconds += time.perf_counter() - began
         heartbeat.record_progress()
+        if check is not None:
+            LOG.end_stoppable_pass(is_stopped=result == _ABORTED)
         if result != 0:
             self._set_n_past(C.llama_memory_seq_pos_max(self._memory, 0) + 1)
             if result == _ABORTED:
@@ -139,9 +150,16 @@ class OpenContext:
     def watch(self, flag: InterruptFlag | None) -> None:
         """While the flag is raised, passes end with DecodeInterrupted; on the CPU only."""
         if flag is None:
-            C.llama_set_abort_callback(self.handle, _NO_CALLBACK, None)
+            self._stop_passes_if(_NO_CALLBACK, None, None)
         else:
-            C.llama_set_abort_callback(self.handle, flag.callback, flag.address)
+            self._stop_passes_if(flag.callback, flag.address, lambda: flag.is_raised)
+
+    def _stop_passes_if(
+        self, callback: Any, address: int | None, check: Callable[[], bool] | None
+    ) -> None:
+        """The one place that sets an abort callback; `check` is its value for the log."""
+        C.llama_set_abort_callback(self.handle, callback, address)
+        self._is_stop_requested = check
 
     def set_n_threads(self, n: int, n_batch: int) -> None:
         self.n_threads = n
@@ -259,7 +277,7 @@ class LlamaContext(OpenContext):
         self._last_decode_at = self.n_past
         # The callback is called at every graph node: too slow for a round.
         if n > _SHORT_DECODE:
-            C.llama_set_abort_callback(self.handle, self._abort_callback, None)
+            self._stop_passes_if(self._abort_callback, None, self.is_interrupted)
         wait = get_logits_address if outputs else None
         try:
             address = self._run(C.llama_decode, self._batch, wait)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +83,19 @@ _LOG_LEVEL_ERROR = 4
 class LlamaLog:
     """Receives llama.cpp's log and keeps its last lines, sanitised.
 
-    Errors also go to stderr.
+    Errors also go to stderr, which is the engine log. A pass that was asked to stop is
+    the exception: llama.cpp reports the stop as three errors ("failed to compute graph",
+    say). So from the request on, the errors of its thread wait for the end of the pass:
+    they are dropped if it did stop, and written if it failed.
     """
 
     def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque(maxlen=400)
         self.buffers = BufferLog()
+        self._stop_checks: dict[int, Callable[[], bool]] = {}
+        """By thread that runs a stoppable pass: whether the pass was asked to stop."""
+        self._waiting_errors: dict[int, list[str]] = {}
+        """By thread, because a draft model's pass runs beside the target's."""
         self._level = 0
         self._partial_line = ""
         self._callback = C.llama_log_callback(self._on_log)
@@ -100,11 +109,35 @@ class LlamaLog:
         self._partial_line += text.decode("utf-8", "replace")
         *lines, self._partial_line = self._partial_line.split("\n")
         for line in filter(str.strip, lines):
-            self.lines.append((self._level, sanitize(line)))
             self.buffers.read(line)
-            # The parent needs the line if an abort follows.
-            if self._level == _LOG_LEVEL_ERROR:
-                os.write(2, f"{sanitize(line)}\n".encode())
+            clean_line = sanitize(line)
+            if self._level != _LOG_LEVEL_ERROR:
+                self.lines.append((self._level, clean_line))
+            elif self._is_stop_requested():
+                waiting = self._waiting_errors.setdefault(threading.get_ident(), [])
+                waiting.append(clean_line)
+            else:
+                self._write_error(clean_line)
+
+    def _write_error(self, line: str) -> None:
+        self.lines.append((_LOG_LEVEL_ERROR, line))
+        # The parent needs the line if an abort follows.
+        os.write(2, f"{line}\n".encode())
+
+    def _is_stop_requested(self) -> bool:
+        check = self._stop_checks.get(threading.get_ident())
+        return check is not None and check()
+
+    def begin_stoppable_pass(self, is_stop_requested: Callable[[], bool]) -> None:
+        self._stop_checks[threading.get_ident()] = is_stop_requested
+
+    def end_stoppable_pass(self, *, is_stopped: bool) -> None:
+        thread = threading.get_ident()
+        del self._stop_checks[thread]
+        waiting = self._waiting_errors.pop(thread, [])
+        if not is_stopped:
+            for line in waiting:
+                self._write_error(line)
 
     def clear(self) -> None:
         """Call it before loading a model or a context."""

@@ -183,7 +183,7 @@ def test_a_computer_that_stays_busy_is_left_alone(
 
 
 def test_a_command_interrupts_a_measurement_within_a_pass(
-    idle: tuple[Session, QuietComputer],
+    idle: tuple[Session, QuietComputer], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """So does one that arrives before the first pass; the next answer is as ever."""
     session, _ = idle
@@ -195,8 +195,10 @@ def test_a_command_interrupts_a_measurement_within_a_pass(
         measuring = session.measure_when_idle()
         for _ in range(n_passes):
             next(measuring)
+        capfd.readouterr()
         session.stop()
         assert next(measuring, "ended") == "ended", "a pass was waited for"
+        assert capfd.readouterr().err == "", "the engine log calls it a failure"
         found = [
             (model.n_threads, model.n_threads_batch)
             for model in session._profiler._models

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import DoesNotFitError, LocalspecError, ModelFileError, UsageError
-from localspec.llama.context import LlamaContext
+from localspec.llama.context import InterruptFlag, LlamaContext
+from localspec.llama.library import LOG
 from localspec.machine.llama_params import ModelRole
 from localspec.paths import package_data_dir
 from localspec.protocol.wire import ContextSettings
@@ -128,6 +129,25 @@ def test_what_was_read_may_be_interrupted() -> None:
         assert model.n_past == 0
         model.is_interrupted = lambda: False
         np.testing.assert_array_equal(read(), expected)
+
+
+def test_the_log_reports_no_error_of_a_pass_that_was_stopped(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Both ways of stopping one: polled in a long pass, and by a flag in any pass."""
+    settings = ContextSettings(n_ctx=1536, n_threads=2)
+    flag = InterruptFlag()
+    with closing(LlamaContext(DEMO, ModelRole(settings, 8, 8))) as model:
+        capfd.readouterr()
+        LOG.clear()
+        model.is_interrupted = lambda: True
+        with pytest.raises(DecodeInterrupted):
+            model.decode(LONG[:64], 1)
+        model.watch(flag)
+        flag.raise_()
+        with pytest.raises(DecodeInterrupted):
+            model.decode(LONG[:4], 1)
+        assert (LOG.errors(), capfd.readouterr().err) == ([], "")
 
 
 KEYS = {"kv_type": "q8_0", "flash_attn": "on"}

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,38 @@ def quiet() -> Iterator[None]:
 
 def said(*lines: str) -> None:
     LOG.lines.extend((ERROR, line) for line in lines)
+
+
+def test_errors_of_a_pass_that_was_to_stop_and_failed_are_logged_at_its_end(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    LOG.begin_stoppable_pass(lambda: True)
+    LOG._on_log(ERROR, b"process_ubatch: failed to allocate\n", None)
+    assert capfd.readouterr().err == ""
+    LOG.end_stoppable_pass(is_stopped=False)
+    assert capfd.readouterr().err == "process_ubatch: failed to allocate\n"
+    assert LOG.errors() == ["process_ubatch: failed to allocate"]
+
+
+@pytest.mark.parametrize("is_stop_requested", [True, False])
+def test_errors_of_other_passes_are_logged_at_once(
+    is_stop_requested: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An abort of the process may follow, so they cannot wait."""
+
+    def fail() -> None:
+        LOG._on_log(ERROR, b"process_ubatch: failed\n", None)
+
+    LOG.begin_stoppable_pass(lambda: is_stop_requested)
+    if is_stop_requested:  # The pass that is to stop is another thread's.
+        thread = threading.Thread(target=fail)
+        thread.start()
+        thread.join()
+    else:
+        fail()
+    written = capfd.readouterr().err
+    LOG.end_stoppable_pass(is_stopped=True)
+    assert written == "process_ubatch: failed\n"
 
 
 LOAD_ERRORS: list[tuple[str, type[LocalspecError], str, str]] = [
