@@ -238,6 +238,7 @@ class AnswerRequest(Struct, frozen=True):
         conversation = Conversation(self.seed)
         conversation.ask(self.text)
         settings = self.settings
+        loaded.check_thinking(settings)
         if not self.messages and settings.max_tokens is None:
             settings = replace(settings, max_tokens=_DEFAULT_MAX_TOKENS)
         request = build_request(

@@ -34,6 +34,11 @@ class Preset(Struct, frozen=True):
         system = self.values.get("system")
         return None if system is None else str(system)
 
+    @property
+    def setting_names(self) -> list[str]:
+        """What the preset sets, as `/set` knows it."""
+        return [key for key in self.values if key not in ("system", "ctx")]
+
     def apply(self, settings: ChatSettings) -> ChatSettings:
         """Return the settings with those of the preset. Raises UsageError."""
         for key, value in self.values.items():

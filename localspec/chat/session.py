@@ -310,6 +310,11 @@ class ChatSession:
         self.recorder.pair = replace(
             self.recorder.pair, name=self.model_name, thinking=markers
         )
+        try:
+            self.loaded.check_thinking(self.settings)
+        except UsageError as error:
+            # Another model, or an earlier chat, had it.
+            self._notices.append(Notice("warning", "no-thinking", error.message))
         summary = [n.message for n in engine.ready.notices if n.code == SETTINGS_NOTICE]
         self.settings_summary = sanitize("\n".join(summary))
         self.update_costs(engine)
@@ -554,7 +559,8 @@ class ChatSession:
         """Raises UsageError, and then changes nothing."""
         settings = preset.apply(self.settings)
         if self.loaded is not None:
-            self.loaded.check("spec", settings)
+            for name in preset.setting_names:
+                self.loaded.check(name, settings)
         if preset.system is not None:
             self.conversation.system = preset.system
         self.settings = settings

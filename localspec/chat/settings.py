@@ -16,6 +16,7 @@ from localspec.config.option_types import Option
 from localspec.config.options import OPTIONS
 from localspec.errors import UsageError
 from localspec.models import catalog, maker_sampling
+from localspec.models.chat_template.thinking_effort import check_thinking
 from localspec.protocol.events import EngineReady
 from localspec.protocol.wire import GenerateCommand, SamplingParams, VerifyMode
 
@@ -214,10 +215,24 @@ class LoadedModel(Struct, frozen=True):
     def check(self, name: str, settings: ChatSettings) -> None:
         """Check a changed setting.
 
-        Raises UsageError if it needs a drafter that the pair lacks.
+        Raises UsageError if it needs a drafter, or thinking, that the pair lacks.
         """
-        if find_field(name).name == "spec" and self.n_ctx:
+        name = find_field(name).name
+        if name == "spec" and self.n_ctx:
             draft_kinds.check(settings.spec, self.draft_kind)
+        elif name == "think":
+            check_thinking(self.thinking_controls, think=settings.think)
+        elif name == "think_budget":
+            check_thinking(self.thinking_controls, budget=settings.think_budget)
+
+    def check_thinking(self, settings: ChatSettings) -> None:
+        """Raises UsageError if the settings need thinking that the model does not have."""
+        check_thinking(
+            self.thinking_controls,
+            think=settings.think,
+            effort=settings.effort,
+            budget=settings.think_budget,
+        )
 
     @property
     def has_chat_template(self) -> bool:

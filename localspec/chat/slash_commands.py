@@ -26,7 +26,7 @@ from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_conte
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import model_lookup
-from localspec.models.chat_template.thinking_effort import resolve_effort
+from localspec.models.chat_template.thinking_effort import check_thinking
 from localspec.sanitize import sanitize
 from localspec.units import count, short_count, token_rate
 
@@ -386,7 +386,7 @@ def _think(session: ChatSession, argument: str) -> CommandResult:
         return CommandResult(f"Thinking is {state}.")
     if argument in _EFFORTS:
         if session.loaded is not None:
-            resolve_effort(argument, None, None, session.loaded.thinking_controls)
+            check_thinking(session.loaded.thinking_controls, effort=argument)
         session.change_settings(effort=argument, think=None)
         return CommandResult(f"thinking: {argument} effort, from the next answer on.")
     if argument.isdecimal():

@@ -245,13 +245,16 @@ class PromptBuilder:
         """How the model's own template and the engine govern its thinking."""
         if self._template != "own":
             return ()
-        from localspec.models.chat_template.jinja_render import find_variables  # noqa: PLC0415
+        from localspec.models.chat_template.jinja_render import (  # noqa: PLC0415
+            THINKING_VARIABLES,
+            find_variables,
+        )
 
         variables = find_variables(self._source)
         controls: list[ThinkingControl] = []
         if "reasoning_effort" in variables:
             controls.append("levels")
-        if not variables.isdisjoint(("enable_thinking", "thinking")):
+        if not variables.isdisjoint(THINKING_VARIABLES):
             controls.append("switch")
         if self._tags is not None:
             controls.append("budget")

@@ -136,6 +136,8 @@ def test_thinking_notices_and_templates(load: Load) -> None:
     turns = [{"role": "system", "content": "Be kind."}, *HI]
     answer = load("no-system", ctx=1024).chat(turns, temperature=0)
     assert "template-roles" in [notice.code for notice in answer.notices]
+    with pytest.raises(errors.UsageError, match="has no thinking"):
+        load("no-system", ctx=1024).chat("Hi?", think=True)
     answer = load("parrot", template="chatml").chat("Hi?", temperature=0, max_tokens=20)
     assert answer.prompt_tokens > 10
 

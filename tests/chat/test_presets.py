@@ -63,6 +63,7 @@ def test_a_preset_of_the_file_sets_what_it_names_and_nothing_else(talk: Talk) ->
 def test_a_saved_preset_gives_its_settings_and_keeps_the_file(
     talk: Talk, file: Path
 ) -> None:
+    talk.plays(thinking=("<think>", "</think>"))
     new = talk.session.settings, talk.session.conversation.system
     for line in (
         "/set temperature 0",

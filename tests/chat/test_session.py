@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from localspec import paths
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.argument_completion import complete_path
 from localspec.chat.history import ChatHistory
@@ -25,9 +27,8 @@ FAILED = EngineError("The model computed no numbers.")
 class Talk:
     """A session with an engine that plays one script per answer."""
 
-    def __init__(
-        self, history: ChatHistory, *scripts: object, chats: bool = True
-    ) -> None:
+    def __init__(self, history: ChatHistory, *scripts: object, **model: Any) -> None:
+        """`model`: as `ready`."""
         self.session = ChatSession(
             PAIR,
             1,
@@ -35,12 +36,12 @@ class Talk:
             settings=ChatSettings().with_value("top_k", "9"),
             system="Be brief.",
         )
-        self.plays(*scripts, chats=chats)
+        self.plays(*scripts, **model)
 
-    def plays(self, *scripts: object, chats: bool = True) -> None:
+    def plays(self, *scripts: object, **model: Any) -> None:
         """Loads an engine."""
         played = [lambda s=script: s for script in scripts or [answer(["yes"])]]
-        self.engine = ScriptedEngine(*played, ready=ready(chats=chats))
+        self.engine = ScriptedEngine(*played, ready=ready(**model))
         self.session.attach_engine(self.engine)
 
     def hear(self) -> list[AnswerDelta]:
@@ -355,6 +356,66 @@ def test_think_takes_a_switch_an_effort_or_a_budget(history: ChatHistory) -> Non
         assert thinking() == (think, "", 500 if word == "off" else 0)
     with pytest.raises(UsageError, match="cannot be 'hard'"):
         talk.type("/think hard")
+
+
+NEEDS_THINKING = (
+    "/think on",
+    "/think low",
+    "/think high",
+    "/think 500",
+    "/think 0",
+    "/set think on",
+    "/set think_budget 7",
+    "/preset thinker",
+)
+"""Each way to ask for thinking.  What turns it off is allowed for every model."""
+
+
+@pytest.fixture
+def thinking_preset() -> None:
+    paths.config_file().parent.mkdir(parents=True, exist_ok=True)
+    paths.config_file().write_text("[presets.thinker]\nthink = true\n")
+
+
+@pytest.mark.usefixtures("thinking_preset")
+@pytest.mark.parametrize("line", NEEDS_THINKING)
+def test_what_needs_thinking_is_refused_by_a_model_without_it(
+    line: str, history: ChatHistory
+) -> None:
+    talk = Talk(history)
+    before = talk.session.settings
+    with pytest.raises(UsageError, match="template has no thinking, so"):
+        talk.type(line)
+    assert talk.session.settings == before
+
+
+@pytest.mark.usefixtures("thinking_preset")
+@pytest.mark.parametrize("line", NEEDS_THINKING)
+def test_what_needs_thinking_is_taken_by_a_model_that_thinks(
+    line: str, history: ChatHistory
+) -> None:
+    talk = Talk(history, thinking=("<think>", "</think>"))
+    before = talk.session.settings
+    talk.type(line)
+    assert talk.session.settings != before
+
+
+@pytest.mark.parametrize("line", ["/think off", "/think auto", "/think show"])
+def test_turning_thinking_off_needs_no_thinking(
+    line: str, history: ChatHistory
+) -> None:
+    assert Talk(history).type(line)
+
+
+def test_a_model_without_thinking_says_so_if_the_chat_asks_for_it(
+    history: ChatHistory,
+) -> None:
+    talk = Talk(history, thinking=("<think>", "</think>"))
+    talk.type("/think on")
+    assert talk.session.take_notices() == []
+    talk.plays()
+    (notice,) = talk.session.take_notices()
+    assert "no thinking, so it cannot be turned on" in notice.message
 
 
 def test_after_undo_no_probabilities_of_the_withdrawn_answer_are_asked_for(

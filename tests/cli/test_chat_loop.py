@@ -54,7 +54,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/set": "needs an argument", "/spec 2": "draft_max: 2", "/spec off": "spec: off",
         "/spec eagle3": "Use one of: auto, off, model, lookup.",
         "/set spec mtp": "Use one of: auto, off, model, lookup.", "/spec model": "spec: model",
-        "/think on": "think: on", "/think show": "Thinking is shown",
+        "/think on": "no thinking, so it cannot be turned on", "/think off": "think: off", "/think show": "Thinking is shown",
         "/system # a module": "System prompt: # a module", "/system": "System prompt: # a module",
         "/system -": "No system prompt", f"/read {tmp_path}/no.txt": "There is no file",
         f"/read {notes}": "notes.txt, 2 lines.", "def main():": "acceptance rate",

@@ -58,7 +58,9 @@ def ready(
 ) -> EngineReady:
     """A loaded pair: a chat model with its own template, or one that completes text."""
     template = "own" if chats else None
-    chat = {"template": template, "thinking": thinking}
+    chat: dict[str, Any] = {"template": template, "thinking": thinking}
+    if thinking is not None:
+        chat["thinking_controls"] = ["switch", "budget"]
     settings = {"target": {"n_ctx": 8192}, "chat": chat}
     body: dict[str, Any] = {"notices": ()} | more
     return EngineReady(

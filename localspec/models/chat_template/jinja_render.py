@@ -52,7 +52,7 @@ _MAX_NAMED = 10
 _UNUSED_TEXT = "\ufdd0\ufdd1"  # Noncharacters: no template writes them.
 
 
-_THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
+THINKING_VARIABLES = ("enable_thinking", "thinking", "reasoning")
 """The names under which templates read whether the model shall think."""
 
 
@@ -88,7 +88,7 @@ class _TemplateOptions(Struct, frozen=True):
         if self.completes_tools:
             options["tools"] = list(map(_complete_tool, options["tools"]))
         if self.enable_thinking is not None:
-            for variable in _THINKING_VARIABLES:
+            for variable in THINKING_VARIABLES:
                 options[variable] = self.enable_thinking
         return options
 

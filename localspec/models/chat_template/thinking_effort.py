@@ -30,6 +30,30 @@ class ThinkingParams(NamedTuple):
     """Maximum thinking tokens; None is no limit."""
 
 
+def check_thinking(
+    controls: Collection[str],
+    *,
+    think: bool | None = None,
+    effort: str = "",
+    budget: int | None = None,
+) -> None:
+    """Raises UsageError if a setting needs thinking and the model has none.
+
+    All front ends use this rule. Turning off what the model does not have is allowed.
+    """
+    if controls:
+        return
+    missing = ""
+    if think:
+        missing = "so it cannot be turned on"
+    elif effort not in ("", "none", "minimal"):
+        missing = f"so no effort {effort}"
+    elif budget is not None:
+        missing = "so no thinking budget"
+    if missing:
+        raise UsageError(f"This model's chat template has no thinking, {missing}.")
+
+
 def resolve_effort(
     effort: str, think: bool | None, budget: int | None, controls: Collection[str]
 ) -> ThinkingParams:
@@ -38,10 +62,7 @@ def resolve_effort(
     `think` and `budget` come first if they are given. Raises UsageError for an effort
     where the model has no thinking.
     """
-    if effort not in ("", "none", "minimal") and not controls:
-        raise UsageError(
-            f"This model's chat template has no thinking, so no effort {effort}."
-        )
+    check_thinking(controls, effort=effort)
     if think is False:
         effort = "none"
     has_levels = "levels" in controls

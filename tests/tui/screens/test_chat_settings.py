@@ -21,3 +21,13 @@ async def test_an_invalid_setting_changes_nothing() -> None:
         assert chat.screen.session.settings == before
         await chat.press("f4", *"2", "escape")
         assert chat.screen.session.settings.sampling.temperature == 2
+
+
+async def test_thinking_is_refused_where_the_model_has_none() -> None:
+    async with Chat() as chat:
+        chat.screen.action_settings("think")
+        await chat.reaches(ChatSettingsScreen)
+        await chat.press(*"on")
+        await chat.sees("This model's chat template has no thinking")
+        await chat.press("escape")
+        assert chat.screen.session.settings.think is None
