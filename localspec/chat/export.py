@@ -17,8 +17,8 @@ from msgspec import to_builtins
 
 from localspec.chat.conversation import Conversation, Turn, format_question
 from localspec.chat.history import ChatListEntry, ChatLocation, ChatPair, SavedChat
-from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
+from localspec.chat.titles import make_title
 from localspec.config import toml_file
 from localspec.errors import StorageError
 from localspec.models.chat_template.thinking_tags import split_thinking

@@ -16,6 +16,7 @@ from localspec.chat.history import (
     SavedChat,
 )
 from localspec.chat.settings import ChatSettings
+from localspec.chat.titles import MAX_TITLE_LENGTH, make_title
 from localspec.data_files import FileLock
 from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageError
 from localspec.protocol.events import Notice
@@ -24,7 +25,6 @@ CHECKPOINT_TOKENS = 64
 # A crash loses at most this many tokens, or seconds, of an answer.
 CHECKPOINT_SECONDS = 1.0
 _RETRY_SECONDS = 5.0  # Seconds between two failed saves during an answer.
-_MAX_TITLE_LENGTH = 200  # Characters.
 
 
 class ChatRecorder:
@@ -170,7 +170,7 @@ class ChatRecorder:
         if self._history is None or self._location is None:
             raise UsageError("This chat is not saved yet.", "Send a message first.")
         self._history.rename_chat(self._location.chat_id, title)
-        self.title = " ".join(title.split())[:_MAX_TITLE_LENGTH]
+        self.title = " ".join(title.split())[:MAX_TITLE_LENGTH]
 
     def close(self) -> None:
         """Save the rest and release the chat, so that another window can open it."""
@@ -307,12 +307,3 @@ class ChatRecorder:
             turn_count=len(chat.turns),
             system_since=chat.system_since,
         )
-
-
-def make_title(conversation: Conversation) -> str:
-    """The first question, or else its file names, on one line."""
-    for turn in conversation.turns or conversation.all_turns:
-        text = turn.question or ", ".join(file.name for file in turn.attachments)
-        if text.strip():
-            return " ".join(text[: 4 * _MAX_TITLE_LENGTH].split())[:_MAX_TITLE_LENGTH]
-    return ""

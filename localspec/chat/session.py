@@ -37,9 +37,10 @@ from localspec.chat.conversation import (
 from localspec.chat.examples import EXAMPLES
 from localspec.chat.history import ChatHistory, ChatPair, SavedChat
 from localspec.chat.presets import Preset
-from localspec.chat.recorder import ChatRecorder, make_title
+from localspec.chat.recorder import ChatRecorder
 from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
+from localspec.chat.titles import make_title
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
 from localspec.launch.pair import PairTitles

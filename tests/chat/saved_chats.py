@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, ChatLocation, ChatMetadata, ChatPair
-from localspec.chat.recorder import make_title
 from localspec.chat.settings import ChatSettings
+from localspec.chat.titles import make_title
 from localspec.protocol import events as ev
 
 PAIR = ChatPair("qwen3-8b", "qwen3-0.6b", "Qwen3 8B", ("<think>", "</think>"))

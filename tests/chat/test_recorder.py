@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from localspec import data_files
-from localspec.chat import recorder
 from localspec.chat.conversation import Conversation, Turn
 from localspec.chat.history import ChatHistory, schema
 from localspec.chat.recorder import CHECKPOINT_TOKENS, ChatRecorder
@@ -296,11 +295,3 @@ def heard(lines: list[list[str]], history: ChatHistory) -> None:
         assert tokens >= int(n) - (CHECKPOINT_TOKENS if what == "heard" else 0)
         assert read.answer == "".join(t.text for one in read.rounds for t in one.tokens)
         assert (read.finish_reason == "eog") or what == "heard"
-
-
-def test_a_title() -> None:
-    chat = Conversation(1)
-    assert recorder.make_title(chat) == ""
-    chat.ask("  ")
-    chat.ask(" a\n b " + "c" * 300)
-    assert recorder.make_title(chat) == ("a b " + "c" * 300)[:200]

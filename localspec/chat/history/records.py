@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from localspec.chat.conversation import Attachment, Conversation, DroppedTurns, Turn
 from localspec.chat.settings import ChatSettings
+from localspec.chat.titles import replace_old_title
 from localspec.models import short_names
 from localspec.protocol import events
 from localspec.protocol.events import Event, FinishReason, Prefill
@@ -33,7 +34,11 @@ TURN_COLUMNS = (
     "key, id, parent, question, attached, answer, reason, attempt, inside, model"
 )
 """The columns that `load_turn` expects."""
-LIST_COLUMNS = "id, title, pair, turns, created, updated"
+LIST_COLUMNS = (
+    "id, title, pair, turns, created, updated, (SELECT substr(question, 1, 4000) "
+    "FROM turns WHERE turns.chat = chats.id ORDER BY turns.id LIMIT 1)"
+)
+"""The columns of `chats` that `load_list_entry` expects."""
 
 
 class ChatPair(Struct, frozen=True):
@@ -205,11 +210,11 @@ def unpack_events(body: Any) -> list[Event]:
 
 def load_list_entry(row: Sequence[Any]) -> ChatListEntry:
     """Raises ValueError if the row is damaged."""
-    id_, title, pair, turns, created, updated = row
+    id_, title, pair, turns, created, updated, question = row
     try:
         return ChatListEntry(
             id=int(id_),
-            title=str(title),
+            title=replace_old_title(str(title), str(question or "")),
             pair=load_pair(pair),
             turn_count=int(turns),
             created=float(created),

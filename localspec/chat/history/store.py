@@ -24,6 +24,7 @@ from localspec.chat.history.records import (
     SavedChat,
     SearchHit,
 )
+from localspec.chat.titles import MAX_TITLE_LENGTH
 from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.paths import DataFile
 from localspec.protocol.events import Event, Notice
@@ -221,7 +222,9 @@ class ChatHistory:
 
     def rename_chat(self, chat: int, title: str) -> None:
         """Raises NotFoundError."""
-        new_title = records.replace_surrogates(" ".join(title.split()))[:200]
+        new_title = records.replace_surrogates(" ".join(title.split()))[
+            :MAX_TITLE_LENGTH
+        ]
 
         def work(db: sqlite3.Connection) -> int:
             return db.execute(
