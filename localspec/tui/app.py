@@ -68,7 +68,7 @@ from localspec.tui.terminal import (
     driver_class,
     watch_terminal,
 )
-from localspec.tui.widgets.screen_frame import KeyLine, StatusBar
+from localspec.tui.widgets.screen_frame import PAGE_WIDTH, KeyLine, StatusBar
 from localspec.tui.widgets.text_view import TextView
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
@@ -152,6 +152,9 @@ class LocalspecApp(App[None]):
         if self._first_screen is not None:
             return self._first_screen()
         return HomeScreen(self.runner, self.options)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return {"page-width": str(PAGE_WIDTH)}
 
     def get_driver_class(self) -> type[Driver]:
         return driver_class(super().get_driver_class())

@@ -523,7 +523,7 @@ def draw_heading(
     section: HomeSection, width: int, user_keys: Mapping[str, str]
 ) -> Content:
     hint = _heading_hint(section, width, user_keys)
-    return Content.assemble((f" {section.heading}", "$muted bold"), (hint, "$muted"))
+    return Content.assemble((section.heading, "$muted bold"), (hint, "$muted"))
 
 
 def _heading_hint(
@@ -540,18 +540,16 @@ def _heading_hint(
     return f"{' ' * gap}{hint}"
 
 
-def draw_row(row: HomeRow, pointed: bool, width: int) -> Content:
+def draw_row(row: HomeRow, width: int) -> Content:
     width = min(width, MAX_WIDTH)
-    pointer = "▸ " if pointed else "  "
     if row.download is not None:
         line = downloads.format_download(row.download, row.name, width - 6)
-        return Content.assemble((pointer, "$accent"), line)
+        return line
     columns = _row_columns(row, width)
     size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""
     note = fit_to_width(row.note, columns.note) if columns.note > 12 else ""
     description = fit_to_width(row.description, columns.description)
     return Content.assemble(
-        (pointer, "$accent"),
         f"{fit_to_width(row.name, columns.name)} ",
         (description, "$muted"),
         size,

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -18,10 +19,12 @@ from textual.css.types import CSSLocation
 from textual.message_pump import MessagePump
 from textual.widgets import Input
 
+from localspec import paths
 from localspec.chat import copying
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.screens import chat, home, log, measurement, serve, wizard
 from localspec.tui.widgets import speculation_panel, transcript
+from tests.tui.screen_states import SHELF
 
 MADE_WITH = ((3, 11), "8.2.8")
 """Python and Textual (exact in pyproject.toml)."""
@@ -64,6 +67,17 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 2.0) -> None:
             app.screen_stack[-1]._on_timer_update()
         else:
             return
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, whose name is on no picture, and a catalogue made for them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", "data")
+    monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    Path("shelf.yaml").write_text(SHELF)
+    monkeypatch.setattr(paths, "catalog_file", lambda: Path("shelf.yaml"))
 
 
 @pytest.fixture(autouse=True)

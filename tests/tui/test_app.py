@@ -4,34 +4,21 @@ The pictures were looked at before they were accepted: see CONTRIBUTING.md.
 """
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 from textual import events
 
-from localspec import paths
 from tests.support.app_driver import Chat
 from tests.support.long_cases import often
 from tests.support.scenes import settled
 from tests.support.scripted_engine import painted
-from tests.tui.screen_states import SHELF, STATES
+from tests.tui.screen_states import STATES
 
 Compare = Callable[..., bool]
 Size = tuple[int, int]
 WALL = (200, 50)
 STAMP = (20, 5)
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder, whose name is on no picture, and a catalogue made for them."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LOCALSPEC_DATA_DIR", "data")
-    monkeypatch.setenv("LOCALSPEC_CONFIG", "config.toml")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    Path("shelf.yaml").write_text(SHELF)
-    monkeypatch.setattr(paths, "catalog_file", lambda: Path("shelf.yaml"))
 
 
 PICTURES: dict[Size, tuple[str, ...]] = {

@@ -22,6 +22,7 @@ from localspec.report.overflow import describe_choice, describe_overflow, descri
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
+from localspec.tui.widgets.pointer_list import MarkedList
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -85,7 +86,7 @@ class PickerScreen(ModalScreen[str | None]):
             yield Input(
                 self._initial, placeholder=self._choices.placeholder, id="picked-name"
             )
-            yield OptionList(id="picker-list", compact=True, markup=False)
+            yield MarkedList(id="picker-list", compact=True, markup=False)
             yield Static("enter use   esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
@@ -113,7 +114,7 @@ class PickerScreen(ModalScreen[str | None]):
         option_list.clear_options()
         for name, description in rows:
             shown = one_line(name)
-            line = Content.assemble(f" {shown}", (f"  {description}", "$muted"))
+            line = Content.assemble(shown, (f"  {description}", "$muted"))
             option_list.add_option(Option(line))
         option_list.highlighted = self._index_to_mark(is_searching=bool(words))
         self.call_after_refresh(option_list.scroll_to_highlight)
@@ -177,14 +178,12 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
         with Vertical(id="sheet"):
             yield Static(describe_overflow(full), classes="heading", markup=False)
             yield Static(describe_usage(full), markup=False)
-            yield OptionList(*choices, id="choices", markup=False)
+            yield MarkedList(*choices, id="choices", compact=True, markup=False)
             yield Static(keys, classes="hint", markup=False)
 
     def _choice_line(self, choice: OverflowPolicy) -> Content:
         text = describe_choice(choice, self._full)
-        return Content.assemble(
-            f" {text.label}\n", (f"   {text.consequence}", "$muted")
-        )
+        return Content.assemble(f"{text.label}\n", (f"  {text.consequence}", "$muted"))
 
     @property
     def _highlighted_overflow(self) -> OverflowPolicy:

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from localspec.chat.conversation import Conversation, Turn
 from localspec.tui.notices import copy_text
 from localspec.tui.text.wrapping import fit_to_width, one_line
+from localspec.tui.widgets.pointer_list import MarkedList
 
 _KEY_HINTS = "enter edit   ← → branch   r regenerate   c copy   esc done"
 
@@ -54,7 +55,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
             yield Static("Turns", classes="heading", markup=False)
-            yield OptionList(id="turns", compact=True, markup=False)
+            yield MarkedList(id="turns", compact=True, markup=False)
             yield Static("", id="answer", markup=False)
             yield Static(_KEY_HINTS, classes="hint", markup=False)
 
@@ -92,10 +93,10 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
         if not is_current:
             branch = "→ redo"
             question = f"undone: {question}"
-        width = max(10, self._list.size.width - 16)
+        width = max(10, self._list.size.width - 17)
         question = fit_to_width(question, width)
         style = "" if is_current else "$muted"
-        number_text = f"{number + 1:>3}  "
+        number_text = f"{number + 1:>2}  "
         return Content.assemble(
             (number_text, "$muted"), (question, style), (f"{branch:>10}", "$accent")
         )

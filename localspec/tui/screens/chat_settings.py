@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -16,6 +16,7 @@ from localspec.chat.settings import CHAT_SETTING_FIELDS
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
 from localspec.tui.notices import problem_text
+from localspec.tui.widgets.pointer_list import FieldRow
 
 
 class ChatSettingsScreen(ModalScreen[None]):
@@ -44,7 +45,7 @@ class ChatSettingsScreen(ModalScreen[None]):
             )
             yield Static(Content(self._describe_model()), id="model", markup=False)
             for field in CHAT_SETTING_FIELDS.values():
-                with Horizontal(classes="setting"):
+                with FieldRow(classes="setting"):
                     yield Label(field.label, markup=False)
                     yield Input(
                         self._session.settings.format_value(field.name),

@@ -144,7 +144,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
         )
         groups = groupby(worst_first, lambda finding: _HEADINGS[finding.level])
         sections = [
-            (Content.styled(f" {heading}", "$muted bold"), list(rows))
+            (Content.styled(heading, "$muted bold"), list(rows))
             for heading, rows in groups
         ]
         self._list.set_sections(sections)
@@ -153,7 +153,7 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             self._list.scroll_home(animate=False)
         self._update_hints()
 
-    def _draw_finding(self, finding: Finding, pointed: bool) -> Content:
+    def _draw_finding(self, finding: Finding) -> Content:
         """Its sign and text; below it the explanation and the fix, unless it is OK."""
         width = min(self.size.width, 112) - 8
         look = LEVELS[finding.level]
@@ -162,24 +162,22 @@ class DoctorScreen(CenteredLayout, Screen[None]):
             sign_style = f"bold {sign_style}"
         is_ok = finding.level == "ok"
         style = "$muted" if is_ok else ""
-        pointer = "▸" if pointed else " "
         subject = f"{finding.area}: "
         first_line, *other_lines = wrap_words(f"{subject}{finding.what}", width)
         lines = [
             Content.assemble(
-                (pointer, "$accent"),
                 (f"{look.sign:<3}", sign_style),
                 (subject, "bold"),
                 (first_line[len(subject) :], style),
             )
         ]
-        lines += [Content.styled(f"    {line}", style) for line in other_lines]
+        lines += [Content.styled(f"   {line}", style) for line in other_lines]
         if finding.explanation and not is_ok:
             for line in wrap_words(finding.explanation, width):
-                lines.append(Content.styled(f"    {line}", "$muted"))
+                lines.append(Content.styled(f"   {line}", "$muted"))
         if finding.fix and not is_ok:
             for line in wrap_words(finding.fix, width):
-                lines.append(Content.styled(f"    {line}", "$accent"))
+                lines.append(Content.styled(f"   {line}", "$accent"))
         return Content("\n").join(lines)
 
     @on(OptionList.OptionHighlighted)

@@ -273,13 +273,13 @@ class HomeScreen(CenteredLayout, Screen[None]):
             return self._search.chat_results
         return saved_chats.recent_section(history, datetime.now().astimezone())
 
-    def _draw_row(self, row: HomeRow, pointed: bool) -> Content:
+    def _draw_row(self, row: HomeRow) -> Content:
         if row.pair is not None:
             opened_pair = self._prepared_pairs.get(row.pair, row.pair)
             n_turns = self.sessions.count_turns(opened_pair)
             if n_turns > 0:
                 row = replace(row, note=f"{count(n_turns, 'turn')} in this chat")
-        return home_rows.draw_row(row, pointed, self.app.size.width)
+        return home_rows.draw_row(row, self.app.size.width)
 
     @on(OptionList.OptionHighlighted)
     @on(DescendantFocus)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textual import on
 from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
@@ -30,6 +30,7 @@ from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.notices import problem_text
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.wrapping import fit_to_width, one_line
+from localspec.tui.widgets.pointer_list import FieldRow
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 
 
@@ -117,7 +118,7 @@ class PreferenceLink(Static, can_focus=True):
         super().__init__(name="keys", markup=False)
 
 
-class PreferenceRow(Horizontal):
+class PreferenceRow(FieldRow):
     def __init__(self, setting: EffectiveSetting) -> None:
         super().__init__(classes="preference")
         self.setting = setting
@@ -178,7 +179,7 @@ class PreferencesScreen(CenteredLayout, Screen[None]):
                 for setting in self._view.settings.values():
                     if setting.option.key.startswith(f"{table}."):
                         yield PreferenceRow(setting)
-            with Horizontal(classes="preference"):
+            with FieldRow(classes="preference"):
                 yield Label("keyboard shortcuts", markup=False)
                 yield PreferenceLink()
                 yield Static("", classes="origin", markup=False)

@@ -19,7 +19,7 @@ from localspec.serve.request_metrics import RequestActivity, ServerActivity
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.text.wrapping import one_line
-from localspec.tui.widgets.screen_frame import KeyLine, TitleLine
+from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine, TitleLine
 from localspec.units import duration, gib, percent, short_count, token_rate
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _COLUMNS = (5, 6, 10, 14, 7, 12, 13, 7)
 _HEADINGS = ("#", "route", "state", "prompt", "tokens", "speed", "accepted", "time")
 
 
-class ServeScreen(Screen[None]):
+class ServeScreen(CenteredLayout, Screen[None]):
     BINDINGS = bindings_for("serve")
     KEY_CONTEXTS: tuple[KeyContext, ...] = ("serve",)
 

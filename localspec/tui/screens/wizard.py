@@ -31,7 +31,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
-from localspec.tui.widgets.pointer_list import PointerList
+from localspec.tui.widgets.pointer_list import MarkedList, PointerList
 from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine
 from localspec.tui.wizard import pair_details, shortlist, what_if
 from localspec.tui.wizard.pair_details import (
@@ -118,7 +118,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             Option(what_if.use_case_line(number, use), id=use)
             for number, use in enumerate(what_if.USE_CASES, 1)
         ]
-        yield OptionList(*uses, id="uses", compact=True, markup=False)
+        yield MarkedList(*uses, id="uses", compact=True, markup=False)
         yield Static("", id="columns", markup=False)
         yield self._list
         with VerticalScroll(id="card"):
@@ -463,13 +463,12 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         )
         self.query_one("#head", Static).update(header)
 
-    def _candidate_line(self, candidate: Candidate, pointed: bool) -> Content:
+    def _candidate_line(self, candidate: Candidate) -> Content:
         return shortlist.candidate_line(
             candidate,
             self._use_case,
             is_downloaded=candidate.pair.id in self._services.ready_pairs,
             width=self._list_width,
-            pointed=pointed,
         )
 
     @on(OptionList.OptionHighlighted, "#shortlist")

@@ -29,6 +29,7 @@ from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
 from localspec.tui.text.turn_text import format_attachment
 from localspec.tui.text.wrapping import one_line, slice_text
+from localspec.tui.widgets.pointer_list import MarkedList
 from localspec.units import short_count
 
 _DIRECTION_CONTROLS = re.compile("([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])")
@@ -38,7 +39,7 @@ _MAX_FIELD_BYTES = 20_000
 _MAX_FIELD_LINES = 400
 
 
-class CompletionList(OptionList, can_focus=False):
+class CompletionList(MarkedList, can_focus=False):
     """What a command can be completed to; hidden if there is nothing.
 
     The message field passes its keys on.

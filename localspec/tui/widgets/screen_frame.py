@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.layout import WidgetPlacement
-from textual.screen import Screen
+from textual.geometry import Size
+from textual.layout import DockArrangeResult, WidgetPlacement
 from textual.widgets import Static
 
 from localspec.tui.app_options import AppOptions
@@ -20,8 +20,16 @@ from localspec.tui.key_bindings import fit_footer, format_footer, key_label
 from localspec.units import milliseconds, token_rate
 
 if TYPE_CHECKING:
+    from textual.widget import Widget as _Container
+
     from localspec.chat.session import ChatSession
     from localspec.tui.widgets.transcript import Transcript
+else:
+    _Container = object
+
+
+PAGE_WIDTH = 120
+"""The most columns of a page; localspec.tcss calls it `$page-width`."""
 
 
 class TitleLine(Horizontal):
@@ -48,30 +56,40 @@ class KeyLine(Static):
         self.refresh()
 
     def render(self) -> Content:
-        return Content(fit_footer(self._keys, self.content_size.width))
+        """In the columns of a centred screen, which begin with its title."""
+        margin = 0
+        if isinstance(self.screen, CenteredLayout):
+            margin = max(0, self.outer_size.width - PAGE_WIDTH) // 2
+        keys = fit_footer(self._keys, self.content_size.width - 2 * margin)
+        return Content(f"{' ' * margin}{keys}")
 
 
-class CenteredLayout:
+class CenteredLayout(_Container):
     """Mix-in of a container: centres each child that has a `max-width`.
 
     Textual's own `align` moves all children together.  This is a plain class, not a widget,
     because a style sheet finds a widget by the first widget class among its bases.
     """
 
+    _available_width = 0
+
+    def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
+        """`size` is the room for the children; `self.size` may still be the previous one."""
+        self._available_width = size.width
+        return super().arrange(size, optimal)
+
     def process_layout(
         self, placements: list[WidgetPlacement]
     ) -> list[WidgetPlacement]:
-        """Called at each layout; `self.size` may still be the previous size."""
-        widths = [place.region.width + place.margin.width for place in placements]
-        available = max(widths, default=0)
-        # all its children may be narrower than the terminal
-        if isinstance(self, Screen):
-            available = self.app.size.width
+        """Called by `arrange`. Docked children are not among the placements."""
         centered = []
-        for place, width in zip(placements, widths, strict=True):
-            margin = max(0, available - width) // 2
-            offset = margin if place.widget.styles.max_width is not None else 0
-            centered.append(place._replace(region=place.region.translate((offset, 0))))
+        for place in placements:
+            margin = 0
+            if place.widget.styles.max_width is not None:
+                width = place.region.width + place.margin.width
+                margin = max(0, self._available_width - width) // 2
+            region = place.region.translate((margin, 0))
+            centered.append(place._replace(region=region))
         return centered
 
 

@@ -204,7 +204,7 @@ def _right(text: str, width: int) -> str:
 def heading_line(width: int) -> Content:
     columns = ShortlistColumns.for_width(width)
     cells = [
-        " " * (2 + columns.name),
+        " " * (1 + columns.name),
         "fits".ljust(columns.bar + _FIT_WIDTH),
         _right("speculative", _SPEED_WIDTH),
         _right("speed-up", columns.speedup),
@@ -222,7 +222,6 @@ def candidate_line(
     *,
     is_downloaded: bool,
     width: int,
-    pointed: bool,
 ) -> Content:
     columns = ShortlistColumns.for_width(width)
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
@@ -231,7 +230,6 @@ def candidate_line(
     if columns.licence:
         licence = f"  {licence}"
     return Content.assemble(
-        ("▸ " if pointed else "  ", "$accent"),
         f"{name} ",
         *_fit_cells(candidate, columns),
         *_speed_cells(candidate, use_case, columns),

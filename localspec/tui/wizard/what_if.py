@@ -156,7 +156,7 @@ _HIDDEN_KEYS = {
 
 
 def use_case_line(n: int, use_case: str) -> Content:
-    number = (f" {n}  ", "$accent")
+    number = (f"{n}  ", "$accent")
     name = (use_case.ljust(12), "bold")
     about = (USE_CASES[use_case], "$muted")
     return Content.assemble(number, name, about)

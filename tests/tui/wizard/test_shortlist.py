@@ -96,9 +96,7 @@ def fast(usual: Candidate) -> Candidate:
 
 
 def draw(candidate: Candidate, width: int) -> Content:
-    return shortlist.candidate_line(
-        candidate, "chat", is_downloaded=False, width=width, pointed=True
-    )
+    return shortlist.candidate_line(candidate, "chat", is_downloaded=False, width=width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
