@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from localspec import launch
 from localspec.chat.conversation import Conversation
 from localspec.chat.settings import ChatSettings, LoadedModel, build_request
+from localspec.config import other_spellings
 from localspec.config.option_types import SWITCH
 from localspec.config.options import OPTIONS, RETIRED
 from localspec.errors import UsageError
@@ -149,7 +150,10 @@ def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
     """
     for name in given:
         if name not in names.__annotations__:
+            ours = other_spellings.find_option_name(name)
             near = difflib.get_close_matches(name, names.__annotations__, n=1)
+            if ours in names.__annotations__:
+                near = [ours]
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"There is no option called {name!r}.{hint}")
     return {

@@ -16,7 +16,7 @@ from localspec.chat.settings import (
     ChatSettings,
     parse_context_size,
 )
-from localspec.config import toml_file
+from localspec.config import other_spellings, toml_file
 from localspec.errors import NotFoundError, UsageError
 from localspec.sanitize import sanitize
 
@@ -67,7 +67,7 @@ def _apply_value(settings: ChatSettings, key: str, value: object) -> ChatSetting
         if not isinstance(value, str):
             raise UsageError("The system prompt must be a text in quotes.", "")
         return settings
-    if key == "ctx":
+    if "ctx" in (key, other_spellings.find_option_name(key)):
         return replace(settings, ctx=parse_context_size(str(value)))
     return settings.with_value(key, _format(value))
 

@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 
 from localspec import draft_kinds
 from localspec.chat.conversation import Conversation
-from localspec.config import options
+from localspec.config import options, other_spellings
 from localspec.config.option_types import Option
 from localspec.config.options import OPTIONS
 from localspec.errors import UsageError
@@ -308,6 +308,13 @@ def find_field(name: str) -> Option:
     normalized = _normalize_name(name)
     if normalized in CHAT_SETTING_FIELDS:
         return CHAT_SETTING_FIELDS[normalized]
+    spelling = other_spellings.find_name(name)
+    if spelling is not None:
+        raise UsageError(
+            f"There is no setting called {shorten(name)!r}.",
+            spelling.hint
+            or f"It is chosen at the start: localspec run {spelling.ours}",
+        )
     hint = f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
     near = difflib.get_close_matches(normalized, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
     if near:
@@ -332,12 +339,12 @@ def parse_context_size(text: str) -> int | None:
     return size
 
 
-_OTHER_NAMES = {"temp": "temperature", "draft_length": "draft_max"}
-
-
 def _normalize_name(name: str) -> str:
-    normalized = name.strip().lower().replace("-", "_")
-    return _OTHER_NAMES.get(normalized, normalized)
+    """Our name of a setting, also for another program's: `num_predict` is `max_tokens`."""
+    normalized = other_spellings.normalize_name(name)
+    if normalized in CHAT_SETTING_FIELDS:
+        return normalized
+    return other_spellings.find_option_name(name) or normalized
 
 
 def shorten(text: str) -> str:

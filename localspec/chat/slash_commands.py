@@ -23,6 +23,7 @@ from localspec.chat.conversation import Turn
 from localspec.chat.front_end import ChatFrontEnd, CommandResult, PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
+from localspec.config import other_spellings
 from localspec.errors import UsageError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.models import model_lookup
@@ -65,10 +66,11 @@ class CommandCall(Struct, frozen=True):
 class UnknownCommand(Struct, frozen=True):
     text: str
     suggestion: str = ""  # The most similar command, or empty.
+    hint: str = "/help lists the commands."
 
     @property
     def message(self) -> str:
-        hint = "/help lists the commands."
+        hint = self.hint
         if self.suggestion:
             hint = f"Did you mean {self.suggestion}?"
         return f"Unknown command: {self.text}. {hint}"
@@ -123,17 +125,25 @@ def parse(text: str) -> CommandCall | UnknownCommand | None:
     """Parse a command line; None if the text is a normal message.
 
     A path (`/usr/bin`) is a message, and so is a multi-line text that begins with an
-    unknown command.
+    unknown command. The name of a setting is a command, too: `/temp 0.3` and `/num_ctx
+    8192` are `/set temp 0.3` and `/set num_ctx 8192`.
     """
-    match = re.fullmatch(r"/([A-Za-z]+|\?)(?:\s+(.*))?", text.strip(), re.DOTALL)
+    match = re.fullmatch(
+        r"/([A-Za-z][A-Za-z_-]*|\?)(?:\s+(.*))?", text.strip(), re.DOTALL
+    )
     if match is None:
         return None
     name = match[1].lower()
     argument = match[2] or ""
     if name in COMMANDS_BY_NAME:
         return CommandCall(COMMANDS_BY_NAME[name].name, argument)
-    if "\n" in argument:
+    if name in CHAT_SETTING_FIELDS or other_spellings.find_option_name(match[1]):
+        return CommandCall("set", f"{match[1]} {argument}".rstrip())
+    if "\n" in argument or not name.isalpha():
         return None
+    spelling = other_spellings.find_name(name)
+    if spelling is not None and spelling.hint:
+        return UnknownCommand(f"/{name}", hint=spelling.hint)
     near = difflib.get_close_matches(name, COMMANDS_BY_NAME, n=1, cutoff=0.5)
     suggestion = f"/{near[0]}" if near else ""
     return UnknownCommand(f"/{name}", suggestion)
@@ -319,11 +329,24 @@ def _system(session: ChatSession, text: str) -> CommandResult:
 
 
 def _set(session: ChatSession, argument: str) -> CommandResult:
-    name, _, value = argument.partition(" ")
-    if not value.strip():
-        names = ", ".join(CHAT_SETTING_FIELDS)
-        raise UsageError("/set needs a name and a value.", f"Names: {names}.")
-    return _change_setting(session, name, value)
+    """`NAME VALUE`; `parameter NAME VALUE` is Ollama's form."""
+    words = argument.split(maxsplit=1)
+    if len(words) == 2 and words[0] == "parameter":
+        words = words[1].split(maxsplit=1)
+    name = words[0] if words else ""
+    value = words[1] if len(words) == 2 else ""
+    command = COMMANDS_BY_NAME.get(other_spellings.find_option_name(name) or name)
+    if command is not None and command.name in ("ctx", "system"):
+        assert command.change is not None
+        return command.change(session, value)
+    if value:
+        return _change_setting(session, name, value)
+    names = ", ".join(CHAT_SETTING_FIELDS)
+    hint = f"Names: {names}."
+    if name:
+        option = find_field(name)
+        hint = f"Type: /set {option.name} VALUE. Possible: {option.hint}."
+    raise UsageError("/set needs a name and a value.", hint)
 
 
 def _change_setting(session: ChatSession, name: str, value: str) -> CommandResult:
@@ -505,7 +528,7 @@ COMMANDS = (
         name="model",
         argument="[NAME [DRAFT]]",
         help="Answer with another model; without NAME, list those on this computer; -: the previous.",
-        aliases=("models",),
+        aliases=("models", "load"),
         complete=argument_completion.complete_model,
         change=_model,
         show=lambda front_end, _: front_end.pick("model", MODEL_CHOICES),

@@ -72,10 +72,19 @@ class _LazyGroup(click.Group):
         return [item for item in items if item.value.startswith(incomplete)] + options
 
 
+def _normalize_token(text: str) -> str:
+    """`--top_k` is `--top-k`, as in llama.cpp."""
+    return text.replace("_", "-")
+
+
 @click.group(
     cls=_LazyGroup,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "token_normalize_func": _normalize_token,
+    },
 )
 @click.version_option(__version__, "--version", message="localspec %(version)s")
 @click.pass_context
@@ -230,6 +239,26 @@ def _print_error(error: errors.LocalspecError, argv: list[str]) -> int:
     return error.exit_code
 
 
+def _find_near_option(typed: str, context: click.Context | None) -> str:
+    """The most similar option of the command, or "".
+
+    Other programs' names count too: `--tempt` is near to `--temp`, so `--temperature`.
+    """
+    from localspec.config.other_spellings import BY_FLAG  # noqa: PLC0415  late: rarely needed
+
+    options: dict[str, str] = {}  # What is compared, and the option that it means.
+    if context is not None:
+        for param in context.command.params:
+            if isinstance(param, click.Option) and not param.hidden:
+                options |= {name: name for name in (*param.opts, *param.secondary_opts)}
+    for flag, spelling in BY_FLAG.items():
+        if spelling.ours in options:
+            options[flag] = spelling.ours
+    begins_alike = [name for name in options if name.startswith(typed) and typed[2:]]
+    near = begins_alike or difflib.get_close_matches(typed, options, n=1)
+    return options[near[0]] if near else ""
+
+
 def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         with suppress(OSError):
@@ -241,4 +270,14 @@ def _print_usage_error(error: click.ClickException, argv: list[str]) -> int:
         # an option without its value has the group's context
         path = f"localspec {argv[0]}"
     hint = f"See: {path} --help"
+    if isinstance(error, click.exceptions.NoSuchOption):
+        from localspec.config.other_spellings import BY_FLAG  # noqa: PLC0415  late: rarely needed
+
+        what = f"No such option {error.option_name!r}."
+        near = _find_near_option(error.option_name, context)
+        if path == "localspec" and error.option_name in BY_FLAG:
+            hint = "Options of a model follow a command: localspec run MODEL --ctx N"
+        elif near:
+            hint = f"Did you mean {near}? {hint}"
+        return _print_error(errors.UsageError(what, hint), argv)
     return _print_error(errors.UsageError(error.format_message(), hint), argv)

@@ -13,10 +13,10 @@ from localspec.cli import global_options
 from localspec.cli.global_options import flag
 from localspec.cli.report_printer import echo_columns
 from localspec.cli.terminal import echo, echo_json, notify
-from localspec.config import toml_file
+from localspec.config import other_spellings, toml_file
 from localspec.config.effective import EffectiveConfig
 from localspec.config.key_table import BINDINGS_BY_ID, check_keys
-from localspec.config.options import SETTINGS, find_nearest_key
+from localspec.config.options import SETTINGS, find_key, find_nearest_key
 from localspec.errors import UsageError
 
 _ACTION_KEYS = {f"keys.{id_}": binding for id_, binding in BINDINGS_BY_ID.items()}
@@ -111,7 +111,7 @@ def get(context: click.Context, key: str, as_json: bool) -> int:
     """Print the value of KEY; an empty line if it is not set."""
     view = _load_view(context)
     _print_problems(view)
-    _check_name(key)
+    key = _resolve_key(key)
     to_json = _setting_to_json if key in SETTINGS else _key_to_json
     body = to_json(view, key)
     value = body["value"]
@@ -140,7 +140,7 @@ def set_(
     """
     if (value is None) != use_default:
         raise UsageError("Give VALUE or --default.", "See: localspec config set --help")
-    _check_name(key)
+    key = _resolve_key(key)
     if value is None:
         toml_file.set_value(key, None)
     elif key in SETTINGS:
@@ -167,13 +167,26 @@ def _load_view(context: click.Context) -> EffectiveConfig:
     return config.resolve(flags=flags, key_ids=BINDINGS_BY_ID)
 
 
-def _check_name(key: str) -> None:
-    """Raise UsageError if the key is neither a setting's nor an action's."""
-    if key in SETTINGS or key in _ACTION_KEYS:
-        return
-    nearest = find_nearest_key(key, frozenset(BINDINGS_BY_ID))
-    hint = f"Did you mean {nearest}?" if nearest else "See: localspec config list"
-    raise UsageError(f"There is no setting {key[:60]!r}.", hint)
+def _resolve_key(typed: str) -> str:
+    """The key of a setting or an action, also for another program's name.
+
+    Raises UsageError if it is neither.
+    """
+    if typed in _ACTION_KEYS:
+        return typed
+    key = find_key(typed)
+    if key:
+        return key
+    nearest = find_nearest_key(typed, frozenset(BINDINGS_BY_ID))
+    spelling = other_spellings.find_name(typed.rpartition(".")[2])
+    hint = "See: localspec config list"
+    if spelling is not None and spelling.hint:
+        hint = spelling.hint
+    elif nearest:
+        hint = f"Did you mean {nearest}?"
+    elif spelling is not None:
+        hint = f"It is an option of localspec run: {spelling.ours}"
+    raise UsageError(f"There is no setting {typed[:60]!r}.", hint)
 
 
 def _parse_keys(key: str, text: str) -> str:

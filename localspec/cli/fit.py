@@ -44,6 +44,7 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
 
 @click.command("fit")
 @click.argument("ref", shell_complete=shell_completion.complete_model_or_pair)
+@options.OTHER_SPELLINGS
 @click.option(
     "--draft",
     metavar="REF|none",

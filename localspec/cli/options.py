@@ -8,6 +8,7 @@ by `build_load_request` and `build_settings`.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import global_options, shell_completion
 from localspec.cli.global_options import flag, text_option
 from localspec.cli.terminal import can_prompt_user, notify
+from localspec.config import other_spellings
 from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
 from localspec.config.options import (
@@ -80,6 +82,11 @@ def single_drafts(advice: str) -> Callable[[click.Context, click.Parameter, T], 
         global_options.reject_empty(context, parameter, value)
         refs = value if isinstance(value, tuple) else (value,)
         for ref in refs:
+            if isinstance(ref, str) and ref.isdecimal() and not os.path.exists(ref):
+                problem = (
+                    f"it is a model; the number of draft tokens is --draft-max {ref}"
+                )
+                raise click.BadParameter(problem, context, parameter)
             if isinstance(ref, str) and "," in ref and not os.path.exists(ref):
                 problem = f"{ref!r} names more than one draft; {advice}"
                 raise click.BadParameter(problem, context, parameter)
@@ -109,6 +116,8 @@ def _read_grammar(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> str:
     path = global_options.reject_empty(context, option, value)
+    if path is not None and "::=" in path:  # the grammar itself, as in llama.cpp
+        return path
     return "" if path is None else _read_file(path)
 
 
@@ -172,6 +181,7 @@ _SPECIAL: dict[str, dict[str, Any]] = {
     "json_schema": {"type": str, "callback": _read_json_schema},
     "grammar": {"type": str, "callback": _read_grammar},
     "exact": {"is_flag": False, "flag_value": "on"},
+    "cpu_moe": {"is_flag": False, "flag_value": "all"},  # as llama.cpp's flag
 }
 
 
@@ -233,13 +243,96 @@ TEMPLATE = click.option(
 QUIET = flag("-q", "--quiet", about="Print no notices and no progress.")
 
 
+_MODEL_ARGUMENTS = ("model", "models", "pair", "ref")
+"""The argument that is a model or a pair, by its name in a command."""
+
+
+class _OtherSpellings(click.Option):
+    """Takes or refuses the options of other programs: `config/other_spellings.py`.
+
+    It is no option itself. It adds their names to the command's parser, so that the
+    help lists only ours. For example, `-ngl 99` fills `--gpu-layers`, `-m FILE` is
+    MODEL, and `-ctk q8_0` is refused with a hint, because click would read it as
+    `-c tk`.
+    """
+
+    _NAMED_MODEL = "named_model"
+    _REFUSED = "refused_spellings"
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        options: dict[str, click.Option] = {}
+        for param in ctx.command.params:
+            if isinstance(param, click.Option):
+                options |= dict.fromkeys([*param.opts, *param.secondary_opts], param)
+        has_model = _find_model_argument(ctx) is not None
+        for typed, spelling in other_spellings.BY_FLAG.items():
+            if typed in options:
+                continue
+            if spelling.ours in options:
+                same = copy.copy(options[spelling.ours])
+                same.opts = [typed]
+                same.secondary_opts = []
+                same.add_to_parser(parser, ctx)
+            elif spelling.ours == other_spellings.MODEL and has_model:
+                parser.add_option(self, [typed], self._NAMED_MODEL, action="store")
+            else:
+                parser.add_option(
+                    self, [typed], self._REFUSED, action="append_const", const=typed
+                )
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """It is eager, so the values of the other parameters are not read yet."""
+        refused = opts.get(self._REFUSED)
+        if refused and not ctx.resilient_parsing:
+            raise _refuse(refused[0], ctx)
+        model = opts.get(self._NAMED_MODEL)
+        argument = _find_model_argument(ctx)
+        if model and argument is not None and isinstance(opts, dict):
+            name = str(argument.name)
+            if argument.nargs != 1:
+                given = opts.get(name)
+                others = given if isinstance(given, tuple) else ()
+                opts[name] = (*others, model)
+            elif not isinstance(opts.get(name), str):
+                opts[name] = model
+        return None, args
+
+
+def _find_model_argument(ctx: click.Context) -> click.Argument | None:
+    for param in ctx.command.params:
+        if isinstance(param, click.Argument) and param.name in _MODEL_ARGUMENTS:
+            return param
+    return None
+
+
+def _refuse(typed: str, ctx: click.Context) -> UsageError:
+    spelling = other_spellings.BY_FLAG[typed]
+    hint = spelling.hint
+    if spelling.ours:
+        hint = f"It is {spelling.ours} of other commands: localspec run --help"
+    return UsageError(f"{ctx.command_path} has no option {typed}.", hint)
+
+
+OTHER_SPELLINGS = click.option(
+    "--other-spellings",
+    cls=_OtherSpellings,
+    is_flag=True,
+    hidden=True,
+    expose_value=False,
+    is_eager=True,
+)
+
+
 def _pair_argument(name: str) -> Option:
-    return click.argument(
+    argument = click.argument(
         name,
         required=False,
         callback=global_options.reject_empty,
         shell_complete=shell_completion.complete_model_or_pair,
     )
+    return _option_group(argument, OTHER_SPELLINGS)
 
 
 PROMPT = _option_group(

@@ -244,6 +244,7 @@ def _run_once(
             raw=arguments.raw,
             template=arguments.template,
         )
+        loaded.check_thinking(settings)
         request = build_request(
             settings,
             conversation,

@@ -64,6 +64,7 @@ class ServeArguments(CommandArguments, frozen=True, kw_only=True):
 @click.argument(
     "models", nargs=-1, metavar="[MODEL]...", callback=global_options.reject_empty
 )
+@options.OTHER_SPELLINGS
 @number_option("--port", "Port; 0 chooses a free one.", 0, 65535, default=8080)
 @text_option(
     "--host",

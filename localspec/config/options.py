@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 from msgspec.structs import replace
 
 from localspec import draft_kinds, extras
+from localspec.config import other_spellings
 from localspec.config.option_types import (
     FOLDER,
     GRAMMAR,
@@ -129,8 +130,8 @@ _SAMPLING = (
     _sampling(
         "repeat_last_n",
         whole("a whole number of tokens; 0 is off"),
+        "The repeat penalty looks at the last N tokens; 0 turns it off.",
         title="repeat window",
-        offered=("python", "chat", "request"),
         request=RequestRange(-1, MAX_INT, {-1: MAX_INT}),
     ),
     _sampling(
@@ -482,8 +483,22 @@ def select(front_end: FrontEnd, *groups: OptionGroup) -> Iterator[Option]:
         yield from (option for option in _TABLE[group] if front_end in option.offered)
 
 
+def find_key(typed: str) -> str:
+    """The key that is meant, or "".
+
+    Its name may be another program's: `answers.temp` is `answers.temperature`.
+    """
+    table, _, name = typed.rpartition(".")
+    name = other_spellings.find_option_name(name) or name
+    key = f"{table}.{name}"
+    return key if key in SETTINGS else ""
+
+
 def find_nearest_key(key: str, ids: frozenset[str] = frozenset()) -> str:
     """Find the most similar key, or "". `ids` are the action ids of [keys]."""
+    same_key = find_key(key)
+    if same_key:
+        return same_key
     keys = [*SETTINGS, *(f"keys.{id_}" for id_ in ids)]
     similar_keys = difflib.get_close_matches(key, keys, n=1, cutoff=0.6)
     if similar_keys:
@@ -491,5 +506,6 @@ def find_nearest_key(key: str, ids: frozenset[str] = frozenset()) -> str:
     # The name may be right, in another table.
     by_name = {key.rpartition(".")[2]: key for key in SETTINGS}
     name = key.rpartition(".")[2]
+    name = other_spellings.find_option_name(name) or name
     similar_names = difflib.get_close_matches(name, by_name, n=1, cutoff=0.7)
     return by_name[similar_names[0]] if similar_names else ""

@@ -25,6 +25,8 @@ def test_a_value() -> None:
         ("temperature", "0", 0.0, "0"),
         ("temp", "0,7", 0.7, "0.7"),
         ("top-k", "40", 40, "40"),
+        ("num_predict", "12", 12, "12"),
+        ("topKSampling", "40", 40, "40"),
         ("TOP_P", "1", 1.0, "1"),
         ("max_tokens", "12", 12, "12"),
         ("max_tokens", "auto", None, "auto"),

@@ -20,6 +20,12 @@ def test_parse() -> None:
         ("/RETRY ", CommandCall("regen")),
         ("/set  top-k 3 ", CommandCall("set", "top-k 3")),
         ("/edit one\ntwo", CommandCall("edit", "one\ntwo")),
+        ("/temp 0.3", CommandCall("set", "temp 0.3")),
+        ("/top_k 40", CommandCall("set", "top_k 40")),
+        ("/num_ctx 8192", CommandCall("set", "num_ctx 8192")),
+        ("/num-predict 9", CommandCall("set", "num-predict 9")),
+        ("/load gemma", CommandCall("model", "gemma")),
+        ("/not_a_setting 3", None),
         ("/hepl", UnknownCommand("/hepl", "/help")),
         ("/xyzzy", UnknownCommand("/xyzzy", "")),
         ("hello", None),
@@ -30,6 +36,14 @@ def test_parse() -> None:
         ("/home x\nand more", None),
     ]:
         assert parse(text) == found
+
+
+def test_a_command_of_another_program_is_answered_with_what_is_here() -> None:
+    call = parse("/image cat.png")
+    assert isinstance(call, UnknownCommand)
+    assert call.message == (
+        "Unknown command: /image. Pictures are not read; localspec reads text only."
+    )
 
 
 def test_complete() -> None:

@@ -85,6 +85,9 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(file: Path) -> None:
     for arguments, said in [
         (("set", "screen.theme", "pink"), 'It must be "localspec-dark"'),
         (("get", "limit"), "Did you mean downloads.limit?"),
+        (("set", "temp", "1"), "Did you mean answers.temperature?"),
+        (("set", "run.num_ctx", "8192"), "an option of localspec run: --ctx"),
+        (("set", "answers.mirostat", "2"), "Sampling here"),
         (("set", KEY), "--default"),
         (("set", KEY, "3", "--default"), "--default"),
         (("set", "keys.chat.sned", "f9"), "Did you mean keys.chat.send?"),
@@ -97,6 +100,12 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(file: Path) -> None:
         assert said in done.err
         assert not done.out
         assert not file.exists()
+
+
+def test_another_programs_name_of_a_setting_is_written_as_ours(file: Path) -> None:
+    assert config("set", "answers.temp", "0.3").code == 0
+    assert file.read_text() == "[answers]\ntemperature = 0.3\n"
+    assert config("get", "answers.temp").out == b"0.3\n"
 
 
 def test_a_damaged_file_stops_commands_and_is_never_written(file: Path) -> None:

@@ -160,6 +160,23 @@ def test_one_answer_may_end_in_its_thinking(zoo: Zoo) -> None:
     assert budget.text.endswith("Hello there.\n") and "still thinking" not in budget.err
 
 
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--think", "on"), "so it cannot be turned on"),
+        (("--reasoning-effort", "high"), "so no effort high"),
+        (("--think-budget", "9"), "so no thinking budget"),
+    ],
+)
+def test_thinking_is_refused_by_a_model_without_it(
+    zoo: Zoo, options: tuple[str, str], what: str
+) -> None:
+    done = hello(zoo, *options)
+    assert (done.code, done.out) == (2, b"")
+    assert f"This model's chat template has no thinking, {what}." in done.err
+    assert hello(zoo, "--think", "off").text == HELLO_TEXT + "\n"
+
+
 def test_one_answer_of_a_chat_model(zoo: Zoo) -> None:
     asked = ("run", zoo["chatty"], "-p", "hello", *GREEDY)
     assert localspec(*asked).text == CHAT_TEXT + "\n"
@@ -199,6 +216,43 @@ def test_a_preset_gives_what_the_command_line_leaves_open(
     assert len(localspec(*given, "--max-tokens", "2").document["tokens"]) == 2
     unknown = localspec("run", zoo["parrot"], "-p", "a", "--preset", "long")
     assert unknown.code == 3 and "Presets: short." in unknown.err
+
+
+def test_options_as_typed_for_llama_cpp_give_the_same_answer(zoo: Zoo) -> None:
+    ours = hello(zoo, "--max-tokens", "5", "--ctx", "64", "--threads", "1", "--json")
+    llama_cpp = ("-p", "a", "--temp", "0", "-n", "5", "-c", "64", "-t", "1")
+    model = str(zoo["parrot"])
+    drafted = ("-md", model, "--spec-draft-n-max", "4", "--top_k", "40", "-ngl", "0")
+    theirs = localspec("run", "-m", model, *llama_cpp, *drafted, "--json")
+    assert (ours.code, theirs.code) == (0, 0), theirs.text
+    assert theirs.document["text"] == ours.document["text"] != ""
+    assert len(theirs.document["tokens"]) == len(ours.document["tokens"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("typed", "what", "hint"),
+    [
+        ("run demo -ctk q8_0", "localspec run has no option -ctk.", "--kv f16"),
+        ("run demo -np 2", "localspec run has no option -np.", "one request after"),
+        ("serve demo --api-key x", "no option --api-key.", "LOCALSPEC_API_KEY"),
+        ("fit demo --temp 1", "localspec fit has no option --temp.", "--temperature"),
+        ("run demo --draft 16", "'--draft'", "--draft-max 16"),
+        ("run demo --tempratur 1", "'--tempratur'", "Did you mean --temperature?"),
+        ("run demo --tempt 1", "'--tempt'", "Did you mean --temperature?"),
+        ("-m big.gguf", "'-m'", "localspec run MODEL"),
+    ],
+)
+def test_an_option_that_is_not_here_is_refused_with_the_one_that_is(
+    typed: str, what: str, hint: str
+) -> None:
+    done = localspec(*typed.split())
+    assert done.code == 2
+    assert what in done.err and hint in done.err
+
+
+def test_what_looks_like_an_option_may_be_the_value_of_one(zoo: Zoo) -> None:
+    done = localspec("run", zoo["parrot"], "-p", "-np", "--max-tokens", "3")
+    assert done.code == 0, done.err
 
 
 def test_an_unusable_schema_or_grammar_is_refused() -> None:
