@@ -8,12 +8,15 @@ from localspec.chat.slash_commands import COMMANDS, COMMANDS_BY_NAME
 
 
 def complete(line: str) -> list[str]:
-    """The lines that `line` can become: command names, or arguments of one command."""
+    """The lines that `line` can become: command names, or arguments of one command.
+
+    Names are in the order of use, as in the table: `/` begins with `/model`.
+    """
     if not line.startswith("/") or "\n" in line:
         return []
     name, space, argument = line[1:].partition(" ")
     if not space:
-        return sorted(f"/{word}" for word in _complete_name(name.lower()))
+        return [f"/{word}" for word in _complete_name(name.lower())]
     command = COMMANDS_BY_NAME.get(name.lower())
     if command is None:
         return []

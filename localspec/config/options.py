@@ -52,7 +52,14 @@ OverflowPolicy = Literal["ask", "stop", "drop", "summarise"]
 
 Ask the user, stop, drop the oldest turns, or replace them by a summary.
 """
-THEMES = ("localspec-dark", "localspec-light", "high-contrast", "monochrome", "ansi")
+THEMES = (
+    "localspec-dark", "localspec-light", "high-contrast", "monochrome", "ansi",
+    "nord", "gruvbox", "dracula", "tokyo-night", "monokai", "flexoki",
+    "catppuccin-mocha", "catppuccin-macchiato", "catppuccin-frappe", "catppuccin-latte",
+    "rose-pine", "rose-pine-moon", "rose-pine-dawn", "solarized-dark", "solarized-light",
+    "atom-one-dark", "atom-one-light",
+)  # fmt: skip
+"""localspec's own themes, the default first, then well-known ones of Textual."""
 
 _NOT_REQUEST: tuple[FrontEnd, ...] = ("command", "python", "chat")
 _PROGRAMS: tuple[FrontEnd, ...] = ("command", "python")

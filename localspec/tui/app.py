@@ -145,8 +145,7 @@ class LocalspecApp(App[None]):
         self._key_timer: asyncio.TimerHandle | None = None
         for theme in themes.THEMES:
             self.register_theme(theme)
-        self.theme = self.options.theme
-        self.set_class(self.options.reverse_marked_rows, "-mono")
+        self.use_theme(self.options.theme)
 
     def get_default_screen(self) -> Screen[None]:
         if self._first_screen is not None:
@@ -406,13 +405,18 @@ class LocalspecApp(App[None]):
         """Applies changed preferences at once, also to the screens that are open."""
         options = self.options
         app_options.apply_preferences(options, view)
-        self.theme = options.theme
-        self.set_class(options.reverse_marked_rows, "-mono")
+        self.use_theme(options.theme)
         self.set_keymap(key_table.full_keymap(options.keymap))
         self._output_filters = _build_output_filters(options)
         for screen in self.screen_stack:
             screen.post_message(PreferencesChanged())
         self.refresh(layout=True)
+
+    def use_theme(self, name: str) -> None:
+        """Changes the colours until the app ends, or until the preferences change."""
+        self.options.theme = name
+        self.theme = name
+        self.set_class(self.options.reverse_marked_rows, "-mono")
 
     def action_interrupt(self) -> None:
         """ctrl+c copies the selection or stops the answer; twice in a second it quits."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from localspec.tui.home_rows import MachineSurvey
     from localspec.tui.wizard.shortlist import WizardResult, WizardServices
 
-HelpSection = Literal["keys", "commands"]
+HelpSection = Literal["keys", "commands", "glossary"]
 MeasurementCommand = Literal["bench", "verify"]
 FirstChoice = Literal["chat", "wizard"]
 

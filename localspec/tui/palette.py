@@ -71,21 +71,33 @@ class PaletteEntry(Struct, frozen=True):
     run: Callable[[], Awaitable[Any] | None]
 
     def score(self, query: str, fuzzy_score: float) -> float:
-        """Words of the title count most, then those of the rest, then letters in order."""
+        """Words of the title count most, then those of the rest, then letters in order.
+
+        A title of which the query has more words comes first: of "rose-pine" and
+        "rose-pine-moon", the first is the one that was typed.
+        """
         if _begins_words(query, self.title):
-            return 1.0
+            coverage = len(_split_words(query)) / len(_split_words(self.title))
+            return 0.8 + 0.2 * min(coverage, 1.0)
         if _begins_words(query, f"{self.title} {self.help} {self.words}"):
             return 0.7
         return min(fuzzy_score, 1.0) / 2
 
 
 def _begins_words(query: str, text: str) -> bool:
-    """Whether each word of the query is the beginning of a word of the text."""
-    words = text.lower().replace(":", " ").split()
-    for typed in query.lower().split():
+    """Whether each word of the query is the beginning of a word of the text.
+
+    `localspec-light` is two words.
+    """
+    words = _split_words(text)
+    for typed in _split_words(query):
         if not any(word.startswith(typed) for word in words):
             return False
     return True
+
+
+def _split_words(text: str) -> list[str]:
+    return text.lower().replace(":", " ").replace("-", " ").split()
 
 
 class ActionProvider(Provider):
@@ -108,10 +120,13 @@ class ActionProvider(Provider):
         yield from self._key_entries()
         if isinstance(self.screen, ChatScreen):
             yield from _chat_entries(self.screen)
-        for name in themes.THEME_NAMES:
-            run = partial(setattr, self.app, "theme", name)
+        app = cast("LocalspecApp", self.app)
+        for theme in themes.THEMES:
             yield PaletteEntry(
-                f"Theme: {name}", "Change the colours", "colors dark light", run
+                title=f"Theme: {theme.name}",
+                help="Change the colours",
+                words="colors dark" if theme.dark else "colors light",
+                run=partial(app.use_theme, theme.name),
             )
 
     def _key_entries(self) -> Iterator[PaletteEntry]:

@@ -1,9 +1,19 @@
-"""Colour themes: one accent, and one colour for each token class."""
+"""Colour themes: one accent, and one colour for each token class.
+
+localspec's own palettes are written down. Those of Textual's well-known themes are
+derived: their colours, moved until each can be read on the theme's background.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from msgspec import Struct
+from textual.color import BLACK, WHITE, Color
 from textual.theme import BUILTIN_THEMES, Theme
+
+from localspec.config import options
 
 
 class MarkdownStyle(Struct, frozen=True):
@@ -42,11 +52,11 @@ _PALETTES = {
         background="#fbfbf9",
         panel="#eceded",
         foreground="#22262b",
-        muted="#666d76",
+        muted="#636a73",
         accent="#2c5fb8",
         accepted="#2a7a33",
         bonus="#0f7482",
-        corrected="#96610a",
+        corrected="#8c5a08",
         error="#b3272f",
     ),
     "high-contrast": Palette(
@@ -77,7 +87,103 @@ MONOCHROME = "monochrome"
 ANSI = "ansi"  # The terminal's own sixteen colours, on its own background.
 
 
-def _build_theme(name: str, palette: Palette) -> Theme:
+TEXT_CONTRAST = 7.0
+COLOUR_CONTRAST = 4.5
+"""Least contrasts to the background and to marked rows, as WCAG 2 defines contrast."""
+_MARKED_CONTRAST = 1.1  # Of marked rows to the background.
+_STEPS = 50
+
+
+def contrast(one: Color, other: Color) -> float:
+    """From 1, the same lightness, to 21, black and white (WCAG 2)."""
+    lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    parts = []
+    for value in color.rgb:
+        share = value / 255
+        linear = share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+        parts.append(linear)
+    red, green, blue = parts
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _make_readable(color: Color, grounds: Sequence[Color], least: float) -> Color:
+    """The colour, moved towards white or black as far as it must on these grounds."""
+    end = WHITE if contrast(WHITE, grounds[0]) > contrast(BLACK, grounds[0]) else BLACK
+    for step in range(_STEPS + 1):
+        moved = color.blend(end, step / _STEPS)
+        if all(contrast(moved, ground) >= least for ground in grounds):
+            return moved
+    return end
+
+
+def _find_marked(theme: Theme, background: Color, text: Color) -> Color:
+    """The background of marked rows: the theme's own, where it can be seen."""
+    for own in (theme.surface, theme.panel):
+        if own and contrast(Color.parse(own), background) >= _MARKED_CONTRAST:
+            return Color.parse(own)
+    return background.blend(text, 0.12)
+
+
+def _mute(text: Color, grounds: Sequence[Color]) -> Color:
+    """As close to the background as can still be read."""
+    muted = text
+    for step in range(_STEPS):
+        paler = text.blend(grounds[0], step / _STEPS)
+        if any(contrast(paler, ground) < COLOUR_CONTRAST for ground in grounds):
+            break
+        muted = paler
+    return muted
+
+
+def _derive_palette(theme: Theme) -> Palette:
+    """Our colours, of those of a theme of Textual.
+
+    The class "bonus" has the colour of the theme that is least like the other classes.
+    """
+    background = Color.parse(theme.background or "")
+    text = Color.parse(theme.foreground or "")
+    panel = _find_marked(theme, background, text)
+    grounds = (background, panel)
+
+    def readable(color: str | None) -> Color:
+        return _make_readable(
+            Color.parse(color or theme.primary), grounds, COLOUR_CONTRAST
+        )
+
+    text = _make_readable(text, grounds, TEXT_CONTRAST)
+    accepted = readable(theme.success)
+    corrected = readable(theme.warning)
+    candidates = [readable(theme.secondary), readable(theme.accent)]
+    candidates += [readable(theme.primary), readable("#3aa7b5")]
+    others = (text, accepted, corrected)
+    bonus = max(candidates, key=lambda each: _least_distance(each, others))
+    return Palette(
+        background=background.hex,
+        panel=panel.hex,
+        foreground=text.hex,
+        muted=_mute(text, grounds).hex,
+        accent=readable(theme.primary).hex,
+        accepted=accepted.hex,
+        bonus=bonus.hex,
+        corrected=corrected.hex,
+        error=readable(theme.error).hex,
+    )
+
+
+def _least_distance(color: Color, others: Sequence[Color]) -> float:
+    """To the nearest of the others, in RGB."""
+    distances = []
+    for other in others:
+        pairs = zip(color.rgb, other.rgb, strict=True)
+        distances.append(math.sqrt(sum((one - two) ** 2 for one, two in pairs)))
+    return min(distances)
+
+
+def _build_theme(name: str, palette: Palette, *, dark: bool) -> Theme:
     variables = {
         "muted": palette.muted,
         "accepted": palette.accepted,
@@ -101,7 +207,7 @@ def _build_theme(name: str, palette: Palette) -> Theme:
         background=palette.background,
         surface=palette.background,
         panel=palette.panel,
-        dark=name != "localspec-light",
+        dark=dark,
         variables=variables,
     )
 
@@ -153,8 +259,14 @@ def markdown_style(theme: Theme) -> MarkdownStyle:
     return MarkdownStyle(accent, muted, code_theme)
 
 
-THEMES = (
-    *[_build_theme(name, palette) for name, palette in _PALETTES.items()],
-    _build_ansi_theme(),
-)
-THEME_NAMES = tuple(theme.name for theme in THEMES)
+def _build(name: str) -> Theme:
+    if name == ANSI:
+        return _build_ansi_theme()
+    if name in _PALETTES:
+        return _build_theme(name, _PALETTES[name], dark=name != "localspec-light")
+    theme = BUILTIN_THEMES[name]
+    return _build_theme(name, _derive_palette(theme), dark=theme.dark)
+
+
+THEME_NAMES = options.THEMES
+THEMES = tuple(_build(name) for name in THEME_NAMES)

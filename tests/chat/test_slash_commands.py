@@ -49,7 +49,7 @@ def test_a_command_of_another_program_is_answered_with_what_is_here() -> None:
 def test_complete() -> None:
     for prefix, lines in [
         ("/sp", ["/spec"]),
-        ("/s", ["/save", "/set", "/show", "/spec", "/stats", "/system"]),
+        ("/s", ["/system", "/set", "/spec", "/save", "/stats", "/show"]),
         ("/think s", ["/think show"]),
         (
             "/think ",
@@ -65,6 +65,12 @@ def test_complete() -> None:
         ("say", []),
     ]:
         assert complete(prefix) == lines
+
+
+def test_completion_begins_with_what_is_used_most_and_ends_with_the_exception() -> None:
+    every = complete("/")
+    assert every == [f"/{command.name}" for command in COMMANDS]
+    assert (every[0], every[-1]) == ("/model", "/anyway")
 
 
 def test_every_word_names_one_command() -> None:

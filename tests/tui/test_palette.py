@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from textual.command import CommandPalette
+import pytest
+from textual.command import CommandList, CommandPalette
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from localspec.tui import themes
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from tests.support import scenes
 from tests.support.app_driver import AppDriver, Chat
@@ -101,3 +103,24 @@ async def test_a_command_that_is_found_is_run() -> None:
         await chat.send("hi")
         await run_first_match(chat, "remove last")
         await chat.wait(lambda: not chat.questions)
+
+
+async def find_first(chat: Chat, words: str) -> str:
+    await look_up(chat.pilot, words)
+    first = chat.app.screen.query_one(CommandList).get_option_at_index(0)
+    return str(first.prompt).splitlines()[0]
+
+
+async def test_each_theme_is_the_first_match_of_its_name() -> None:
+    async with Chat() as chat:
+        for name in themes.THEME_NAMES:
+            assert await find_first(chat, name) == f"Theme: {name}"
+
+
+@pytest.mark.parametrize("lightness", ["light", "dark"])
+async def test_a_lightness_finds_the_own_theme_of_that_lightness(
+    lightness: str,
+) -> None:
+    async with Chat() as chat:
+        await run_first_match(chat, lightness)
+        assert chat.app.theme == f"localspec-{lightness}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -12,7 +12,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.chat.slash_commands import COMMANDS
-from localspec.config.key_table import KEY_BINDINGS, KeyContext, format_key
+from localspec.config.key_table import (
+    BINDINGS_BY_ID,
+    KEY_BINDINGS,
+    KeyBinding,
+    KeyContext,
+    format_key,
+)
 from localspec.tui.navigation import HelpSection
 
 KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
@@ -71,12 +77,26 @@ GLOSSARY: dict[str, str] = {
 """The same ten terms as in docs/glossary.md."""
 
 
+_FIRST_IDS = (
+    "chat.send", "chat.newline", "chat.stop", "chat.again", "chat.edit", "chat.settings",
+    "chat.model", "chat.new", "chat.copy", "chat.panel", "chat.tokens", "home.filter",
+    "home.wizard",
+)  # fmt: skip
+"""What one needs first; within a context the other keys follow in the table's order."""
+
 _HelpPart = str | tuple[str, str]
 """Text, or text and its style."""
 
 
 class HelpScreen(ModalScreen[None]):
-    BINDINGS = [Binding("escape,q,f1,question_mark", "dismiss", "Close")]  # noqa: RUF012
+    """The keys that work here, the slash commands, the glossary, then all other keys."""
+
+    BINDINGS = [  # noqa: RUF012
+        Binding("escape,q,f1,question_mark", "dismiss", "Close"),
+        Binding("k", "go('keys')", "Keys"),
+        Binding("c", "go('commands')", "Slash commands"),
+        Binding("g", "go('glossary')", "Glossary"),
+    ]
 
     def __init__(
         self,
@@ -91,45 +111,106 @@ class HelpScreen(ModalScreen[None]):
         here = {id_.partition(".")[0] for id_ in usable} - {"app"}
         if "chat" in here:
             here.add("composer")  # It reads its keys itself: they are not in `usable`.
-        self._contexts = sorted(
-            KEY_CONTEXT_HEADINGS, key=lambda context: context not in here
-        )
+        contexts = list(KEY_CONTEXT_HEADINGS)
+        self._here = [context for context in contexts if context in here]
+        # The keys of every screen follow those of this one.
+        self._here.append("app")
+        if "chat" in here:
+            self._here = [one for one in _CHAT_CONTEXTS if one in self._here]
+        self._elsewhere = [context for context in contexts if context not in self._here]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="sheet"):
-            yield Static(markup=False)
+            yield Static(id="contents", markup=False)
+            yield Static(id="keys", markup=False)
+            yield Static(id="commands", markup=False)
+            yield Static(id="glossary", markup=False)
+            yield Static(id="other-keys", markup=False)
+
+    def on_mount(self) -> None:
+        if self._first == "commands":
+            self.call_after_refresh(self.action_go, "commands")
+
+    def action_go(self, section: HelpSection) -> None:
+        sheet = self.query_one("#sheet", VerticalScroll)
+        sheet.scroll_to_widget(
+            self.query_one(f"#{section}"), top=True, animate=False, force=True
+        )
 
     def on_resize(self) -> None:
-        self.query_one(Static).update(self._help_text())
-
-    def _help_text(self) -> Content:
         key_width = 16
         max_keys = 1  # Of one action.
         if self.size.width >= 90:
             key_width = 26
             max_keys = 4
-        key_lines = self._key_lines(key_width, max_keys=max_keys)
-        command_lines = _command_lines(key_width)
-        parts = [*key_lines, *command_lines]
-        if self._first == "commands":
-            parts = [*command_lines, *key_lines]
-        parts.append(("Glossary\n", "bold $accent"))
-        for term, meaning in GLOSSARY.items():
-            parts += [(term, "bold"), f": {meaning}\n"]
-        return Content.assemble(*parts)
+        texts: dict[str, list[_HelpPart]] = {
+            "contents": [_contents()],
+            "keys": self._key_lines(self._here, key_width, max_keys=max_keys),
+            "commands": _command_lines(key_width),
+            "glossary": _glossary_lines(),
+            "other-keys": self._key_lines(
+                self._elsewhere, key_width, max_keys=max_keys
+            ),
+        }
+        for id_, parts in texts.items():
+            self.query_one(f"#{id_}", Static).update(Content.assemble(*parts))
 
-    def _key_lines(self, key_width: int, *, max_keys: int) -> list[_HelpPart]:
+    def _key_lines(
+        self, contexts: Iterable[KeyContext], key_width: int, *, max_keys: int
+    ) -> list[_HelpPart]:
         parts: list[_HelpPart] = []
-        for context in self._contexts:
+        for context in contexts:
             parts.append((f"{KEY_CONTEXT_HEADINGS[context]}\n", "bold $accent"))
-            for key in KEY_BINDINGS:
-                if key.context == context:
-                    keys = self._keymap.get(key.id, key.keys).split(",")
-                    shown = ", ".join(format_key(each) for each in keys[:max_keys])
-                    parts.append((f"  {shown:<{key_width}} ", "bold"))
-                    parts.append(f"{key.description}\n")
+            for shown, description in _help_rows(
+                context, self._keymap, max_keys=max_keys
+            ):
+                parts.append((f"  {shown:<{key_width}} ", "bold"))
+                parts.append(f"{description}\n")
             parts.append("\n")
         return parts
+
+
+_CHAT_CONTEXTS: tuple[KeyContext, ...] = ("composer", "chat", "app", "tokens")
+
+
+def _help_rows(
+    context: KeyContext, keymap: Mapping[str, str], *, max_keys: int
+) -> list[tuple[str, str]]:
+    """Keys and description of each action.
+
+    The same key with the digits 1 to 9 is one row: `alt+1 … alt+9`. If the user has
+    changed one of the nine, each has its own row.
+    """
+    bindings = [key for key in KEY_BINDINGS if key.context == context]
+    bindings.sort(key=_help_rank)
+    rows: list[tuple[str, str]] = []
+    for key in bindings:
+        series = key.id.rstrip("123456789")
+        ids = [other.id for other in bindings if other.id.startswith(series)]
+        is_numbered = key.id != series and not any(id_ in keymap for id_ in ids)
+        if is_numbered and key.id != ids[0]:
+            continue
+        if is_numbered:
+            first, last = (
+                format_key(BINDINGS_BY_ID[id_].keys) for id_ in (ids[0], ids[-1])
+            )
+            rows.append((f"{first} … {last}", f"{key.description} to {len(ids)}"))
+            continue
+        keys = keymap.get(key.id, key.keys).split(",")
+        shown = ", ".join(format_key(each) for each in keys[:max_keys])
+        rows.append((shown, key.description))
+    return rows
+
+
+def _help_rank(binding: KeyBinding) -> int:
+    """The sort is stable: other keys stay in the table's order."""
+    if binding.id in _FIRST_IDS:
+        return _FIRST_IDS.index(binding.id)
+    return len(_FIRST_IDS)
+
+
+def _contents() -> _HelpPart:
+    return ("k keys   c slash commands   g glossary   esc close\n", "$muted")
 
 
 def _command_lines(key_width: int) -> list[_HelpPart]:
@@ -137,5 +218,13 @@ def _command_lines(key_width: int) -> list[_HelpPart]:
     for command in COMMANDS:
         parts.append((f"  {command.usage:<{key_width}} ", "bold"))
         parts.append(f"{command.help}\n")
+    parts.append("\n")
+    return parts
+
+
+def _glossary_lines() -> list[_HelpPart]:
+    parts: list[_HelpPart] = [("Glossary\n", "bold $accent")]
+    for term, meaning in GLOSSARY.items():
+        parts += [(term, "bold"), f": {meaning}\n"]
     parts.append("\n")
     return parts

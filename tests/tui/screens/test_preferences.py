@@ -14,6 +14,7 @@ from textual.widgets import Input
 
 from localspec import paths
 from localspec.config import SETTINGS
+from localspec.config.options import THEMES
 from localspec.tui import app as tui_app
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -127,7 +128,13 @@ async def test_a_choice_is_in_the_file_and_on_the_screen_at_once() -> None:
 
 async def test_a_choice_before_the_first_is_the_last() -> None:
     async with preferences() as page:
-        await page.press("left", "left")
+        await page.press("left")
+        assert page.app.theme == THEMES[-1]
+
+
+async def test_monochrome_marks_rows_without_colour() -> None:
+    async with preferences() as page:
+        await page.press(*["right"] * THEMES.index("monochrome"))
         assert page.app.theme == "monochrome"
         assert page.app.has_class("-mono")
 
