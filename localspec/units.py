@@ -21,6 +21,15 @@ def token_rate(rate: float | None) -> str:
     return f"{rate:.1f} tok/s" if rate < 100 else f"{rate:.0f} tok/s"
 
 
+def about_rate(rate: float | None) -> str:
+    """The middle of an estimate, no more exact than it is: `≈ 2.4`, `≈ 55`, `≈ 170`."""
+    if rate is None:
+        return "≈ ?"
+    if rate >= 100:
+        return f"≈ {round(rate, -1):.0f}"
+    return f"≈ {rate:.0f}" if rate >= 10 else f"≈ {round(rate, 1):g}"
+
+
 def token_rate_range(low_high: tuple[float, float] | None) -> str:
     if low_high is None:
         return "– tok/s"

@@ -26,6 +26,7 @@ from localspec.machine.type_speeds import TypeSpeed
 from localspec.units import gib
 
 _GIB = 1 << 30
+_MOST_SYSTEM_BYTES = 4 * _GIB  # Of memory, for the operating system and its desktop.
 
 
 class MachineProfile(Struct, frozen=True):
@@ -87,6 +88,28 @@ def take_memory(machine: MachineProfile, taken: Mapping[str, int]) -> MachinePro
 
     devices = tuple(take(device) for device in machine.devices)
     return replace(machine, devices=devices, cpu=take(machine.cpu))
+
+
+def with_programs_closed(machine: MachineProfile) -> MachineProfile:
+    """The same machine with the memory that it has when no other program runs.
+
+    What to download should not depend on what a browser holds at the moment.  System
+    memory keeps what the operating system and its desktop take: a quarter, at most
+    4 GiB.  Example: of a card of 24 GiB all are free, of 16 GiB of RAM 12.
+    """
+
+    def free_all(device: Device) -> Device:
+        # The programs of another computer are its user's.
+        if device.total is None or device.link is not None:
+            return device
+        return replace(device, free=device.total)
+
+    cpu = machine.cpu
+    if cpu.total is not None:
+        system = min(cpu.total // 4, _MOST_SYSTEM_BYTES)
+        cpu = replace(cpu, free=cpu.total - system)
+    devices = tuple(free_all(device) for device in machine.devices)
+    return replace(machine, devices=devices, cpu=cpu)
 
 
 def simulate(gpu: str | None, vram: float | None) -> MachineProfile:

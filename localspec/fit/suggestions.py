@@ -1,8 +1,12 @@
 """Suggests catalogue pairs for a machine and a use.  Needs no network.
 
 A pair's memory is estimated from its shape; if that is unknown, from its file sizes plus
-a fifth for caches and buffers.  Pairs that fit and are fast enough rank by the target's
-standing (the catalogue's tier), then by its effective size; the slow ones follow, the
+a fifth for caches and buffers.  What counts is the memory that the machine has when other
+programs are closed, so that the advice does not move with a browser; `bytes_to_free` says
+what they hold too much of now.
+
+Pairs that fit and are fast enough rank by the target's standing (the catalogue's tier),
+then by its effective size, reduced where an answer takes long; the slow ones follow, the
 fastest first.  Of the drafts of one target, the one with which an answer takes the least
 time comes first.
 """
@@ -15,14 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec import draft_kinds
 from localspec.errors import NotFoundError
-from localspec.fit import pair_shapes
+from localspec.fit import machine_profile, pair_shapes
 from localspec.fit.advisor import (
     DraftRank,
     SettingsAdvisor,
@@ -47,7 +51,16 @@ from localspec.protocol.wire import LoadCommand
 from localspec.units import gib, token_rate_range
 
 _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
-_COMFORTABLE_TOKENS_PER_SECOND = 10.0  # A slower pair ranks after all faster ones.
+_ANSWER_TOKENS = 700  # Of an answer with a few paragraphs or some code.
+_THINKING_TOKENS = 350  # That a model that thinks writes before it, at least.
+_COMFORTABLE_SECONDS = 20.0  # For an answer; a longer wait counts against a model.
+_LONGEST_SECONDS = 90.0  # For an answer; a slower model ranks after all faster ones.
+_N_BEST_USES = 3
+_SECONDARY_USE = 0.5
+"""What is left of a model for a use that is not among its first three.
+
+An opinion.  It ranks Qwen 3.8 27B before Gemma 4 31B for code, and Gemma for writing.
+"""
 _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _ACTIVE_WEIGHT = 0.4
 """The weight of the active parameters of a mixture of experts.
@@ -84,6 +97,36 @@ class PairSuggestion(Struct, frozen=True):
     plan: Plan | None = None
     """None if a shape is unknown: the verdict then comes from the file sizes."""
     draft_reason: str = ""
+    bytes_to_free: int = 0
+    """What other programs hold now of the memory that the plan needs, on any device."""
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """The middle of the estimate with its draft; None if unknown, or if it cannot run."""
+        return self._middle("speculative")
+
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """The same without the draft."""
+        return self._middle("plain")
+
+    def _middle(self, kind: Literal["plain", "speculative"]) -> float | None:
+        if self.plan is None or not self.plan.verdict.can_load:
+            return None
+        low_high = self.plan.speed.plain
+        if kind == "speculative":
+            low_high = self.plan.speed.speculative or low_high
+        return sum(low_high) / 2 if low_high else None
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether its answers take longer than a person waits."""
+        rate = self.tokens_per_second
+        return rate is not None and rate < least_useful_rate(self.pair.target)
+
+    @property
+    def is_partly_in_ram(self) -> bool:
+        return self.plan is not None and self.plan.is_partly_in_ram
 
     @property
     def shown_reasons(self) -> tuple[str, ...]:
@@ -147,6 +190,20 @@ class PairSuggestion(Struct, frozen=True):
         if self.plan is None:
             return int(self.bytes * _OVERHEAD_FACTOR)
         return sum(device_fit.total for device_fit in self.used)
+
+
+def least_useful_rate(model: CatalogModel) -> float:
+    """Tokens per second below which its answers take too long.
+
+    7.8 for 700 tokens in 90 s; 11.7 for a model that thinks, which writes 1,050.
+    """
+    return _answer_tokens(model) / _LONGEST_SECONDS
+
+
+def _answer_tokens(model: CatalogModel) -> int:
+    if model.thinks:
+        return _THINKING_TOKENS + _ANSWER_TOKENS
+    return _ANSWER_TOKENS
 
 
 # --- The list.
@@ -422,10 +479,12 @@ def assess_pair(
     if shapes is None:
         if size is None:
             return None
-        return _assess_by_file_size(pair, size, machine, criteria.use)
+        resting = machine_profile.with_programs_closed(machine)
+        return _assess_by_file_size(pair, size, resting, criteria.use)
 
-    advisor = _make_advisor(shapes, machine, criteria)
-    request = _make_request(shapes, machine, criteria)
+    resting = machine_profile.with_programs_closed(machine)
+    advisor = _make_advisor(shapes, resting, criteria)
+    request = _make_request(shapes, resting, criteria)
     if searches or advisor.can_avoid_layers_in_ram(request):
         plan = advisor.advise(request)
     else:
@@ -444,7 +503,25 @@ def assess_pair(
         reasons=tuple(filter(None, reasons)),
         plan=plan,
         draft_reason=_draft_reason(pair, plan),
+        bytes_to_free=_count_bytes_to_free(plan, machine),
     )
+
+
+def _count_bytes_to_free(plan: Plan, machine: MachineProfile) -> int:
+    """Of all devices, what the plan needs beyond that which is free now.
+
+    Example: 19.9 GiB on a card of 24 GiB, of which other programs hold 5: 0.9 GiB.
+    """
+    if not plan.verdict.can_load:
+        return 0
+    free_now = {device.name: device.free for device in machine.devices}
+    free_now[plan.host.device.name] = machine.cpu.free
+    n_bytes = 0
+    for device_fit in plan.all_fits:
+        free = free_now.get(device_fit.device.name)
+        if free is not None:
+            n_bytes += max(0, device_fit.needed - free)
+    return n_bytes
 
 
 def plan_counted(
@@ -454,8 +531,9 @@ def plan_counted(
 
     As `SettingsAdvisor.advise_counted`, with the request that `assess_pair` makes.
     """
-    advisor = _make_advisor(shapes, machine, criteria)
-    return advisor.advise_counted(_make_request(shapes, machine, criteria), shapes)
+    resting = machine_profile.with_programs_closed(machine)
+    advisor = _make_advisor(shapes, resting, criteria)
+    return advisor.advise_counted(_make_request(shapes, resting, criteria), shapes)
 
 
 def _make_advisor(
@@ -629,7 +707,7 @@ class _SuggestionRank(NamedTuple):
     tier: int
     is_short: bool  # A GPU has no room for a long context.
     is_reduced: bool  # It is fast, but partly in RAM or with a quantised cache.
-    merit: float  # Negative: the speed of a slow pair, the size of a fast one.
+    merit: float  # Negative: the speed of a slow pair, the merit of a fast one.
     bytes: int  # Negative.
 
 
@@ -642,10 +720,10 @@ def _rank(
     pair = suggestion.pair
     plan = suggestion.plan
     rate = _tokens_per_second(suggestion, machine)
-    is_slow = rate < _COMFORTABLE_TOKENS_PER_SECOND
-    merit = _effective_size(pair.target)
-    if is_slow:
-        merit = rate
+    is_slow = rate < least_useful_rate(pair.target)
+    merit = rate
+    if not is_slow:
+        merit = _merit(pair, rate, use)
     is_full = False
     is_short = False
     is_reduced = False
@@ -670,7 +748,20 @@ def _rank(
     )
 
 
-def _effective_size(model: CatalogModel) -> float:
+def _merit(pair: CatalogPair, rate: float, use: str | None) -> float:
+    """The effective size, less where an answer takes longer than is comfortable.
+
+    Example: a dense model of 31 billion parameters at 12 tok/s writes 700 tokens in 58 s,
+    in place of 20, so it counts as one of 11 billion.
+    """
+    merit = effective_size(pair.target)
+    if use and use not in pair.use[:_N_BEST_USES]:
+        merit *= _SECONDARY_USE
+    comfortable_rate = _answer_tokens(pair.target) / _COMFORTABLE_SECONDS
+    return merit * min(1.0, rate / comfortable_rate)
+
+
+def effective_size(model: CatalogModel) -> float:
     """Parameters of a dense model, without quantisation, that is about as good."""
     total: float | None = model.parameters
     if not total:

@@ -40,6 +40,16 @@ class Catalog(Struct, frozen=True):
     models: Mapping[str, CatalogModel]
     pairs: Mapping[str, CatalogPair]
 
+    def find_exact(self, name: str) -> CatalogModel | CatalogPair | None:
+        """By id, or by the name of a pair on screens (`CatalogPair.name`)."""
+        entry = self.pairs.get(name) or self.models.get(name)
+        if entry is not None or "+" not in name:
+            return entry
+        for pair in self.pairs.values():
+            if pair.name == name:
+                return pair
+        return None
+
 
 def load(path: Path | None = None, user_file: Path | None = None) -> Catalog:
     """The shipped catalogue, overridden by the user's.
@@ -80,8 +90,9 @@ def find(catalogue: Catalog, name: str) -> CatalogModel | CatalogPair:
         **catalogue.pairs,
     }
     part = name.lower()
-    if part in entries:
-        return entries[part]
+    exact = catalogue.find_exact(part)
+    if exact is not None:
+        return exact
     matches = []
     if part:
         matches = [id_ for id_ in catalogue.models if part in id_]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -189,10 +190,11 @@ class CatalogModel(Struct, frozen=True):
     shape_source: str = ""
     kind: str = "model"
     """`model`, or the kind of head."""
-    use: tuple[UseCase, ...] = ()
+    use: tuple[UseCase, ...] = ()  # The best first: the last of four is secondary.
     released: str = ""  # A date, or its beginning: 2026-03-01, 2026-07.
     tier: Tier = "good"
     """Its standing in the field: an opinion, whose source the catalogue states."""
+    thinks: bool = False  # It thinks before it answers, unless that is switched off.
     sampling: MakerSampling | None = None
     note: str = ""
     type: str = ""  # Its quantisation, if only that is known of the file.
@@ -242,6 +244,20 @@ def quantization_of(file: str) -> str:
     return found[1] if found else ""
 
 
+def name_pair(id_: str, target: str, draft: str | None, taken: Container[str]) -> str:
+    """The id of a pair without what is said twice; `taken`: the ids of all pairs.
+
+    gemma-4-e4b+gemma-4-e4b-mtp is gemma-4-e4b+mtp, unless another pair has that id.
+    Prompt lookup is no second model, so qwen3-8b+lookup is qwen3-8b.
+    """
+    if draft is None:
+        return id_.removesuffix("+lookup")
+    if id_ != f"{target}+{draft}":
+        return id_
+    short = f"{target}+{draft.removeprefix(f'{target}-')}"
+    return id_ if short in taken else short
+
+
 class PairSettings(Struct, frozen=True):
     """A pair's recommended settings; None means the program's default."""
 
@@ -254,6 +270,8 @@ class PairSettings(Struct, frozen=True):
 class CatalogPair(Struct, frozen=True):
     id: str
     title: str
+    name: str
+    """What every screen and command calls it, see `name_pair`; it opens the pair, too."""
     target: CatalogModel
     draft: CatalogModel | None = None
     spec: str = "auto"
@@ -275,9 +293,13 @@ class CatalogPair(Struct, frozen=True):
         """With another quantisation of the target."""
         if target.id == self.target.id:
             return self
-        name = target.quantization
+        type_ = target.quantization
         return replace(
-            self, id=f"{self.id}:{name}", title=f"{self.title}, {name}", target=target
+            self,
+            id=f"{self.id}:{type_}",
+            title=f"{self.title}, {type_}",
+            name=f"{self.name}:{type_}",
+            target=target,
         )
 
     @property

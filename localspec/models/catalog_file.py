@@ -8,7 +8,7 @@ What is wrong raises ValueError, which names the entry, the key and the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,6 +29,7 @@ from localspec.models.catalog_entries import (
     PairStatus,
     Tier,
     UseCase,
+    name_pair,
 )
 from localspec.protocol.json_values import from_json
 from localspec.sanitize import sanitize
@@ -119,6 +120,7 @@ class ModelEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     use: tuple[UseCase, ...] = ()
     released: ReleaseDate | None = None
     tier: Tier = "good"
+    thinks: bool = False
     sampling: EntryId | None = None
     note: Text | None = None
 
@@ -181,7 +183,7 @@ def read_files(
     read_pairs: dict[str, CatalogPair] = {}
     for id_, (path, entry) in pairs.items():
         with _explain_damage(path), _inside(f"pair {id_}"):
-            read_pairs[id_] = _read_pair(entry, models)
+            read_pairs[id_] = _read_pair(entry, models, taken=pairs)
     return models, read_pairs | _add_lookup(models, read_pairs.values(), hidden)
 
 
@@ -206,7 +208,7 @@ def _add_lookup(
             continue
         pair_id = f"{id_}+lookup"
         if pair_id not in hidden:
-            added[pair_id] = _read_pair({"target": id_}, models)
+            added[pair_id] = _read_pair({"target": id_}, models, taken=())
     return added
 
 
@@ -461,6 +463,7 @@ def _read_model(
         use=given.use,
         released=given.released or "",
         tier=given.tier,
+        thinks=given.thinks,
         sampling=_find_sampling(given.sampling, samplings),
         note=given.note or "",
         type=given.type or "",
@@ -558,8 +561,12 @@ def _check_ascending(layers: tuple[int, ...]) -> None:
 
 
 def _read_pair(
-    entry: dict[str, Any], models: Mapping[str, CatalogModel]
+    entry: dict[str, Any],
+    models: Mapping[str, CatalogModel],
+    *,
+    taken: Container[str],
 ) -> CatalogPair:
+    """`taken`: the ids of all pairs."""
     if "use" in entry:
         entry = entry | {"use": _as_list(entry["use"])}
     given = from_json(PairEntry, entry, strict=False)
@@ -573,8 +580,10 @@ def _read_pair(
         raise ValueError("target: a head cannot be a target")
     if given.status == "reported" and given.source is None:
         raise ValueError("source: it is missing, `reported` needs it")
+    id_ = _entry_id(entry)
     return CatalogPair(
-        id=_entry_id(entry),
+        id=id_,
+        name=name_pair(id_, given.target, given.draft, taken),
         title=given.title or f"{target.title} with {method}",
         target=target,
         draft=draft,

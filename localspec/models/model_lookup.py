@@ -110,7 +110,7 @@ def resolve(text: str) -> ModelRequest:
         # It is no id of the catalogue, which takes 50 ms to read.
         return _from_source(text, Path(text))
     catalogue = catalog.load()
-    entry = catalogue.pairs.get(text) or catalogue.models.get(text)
+    entry = catalogue.find_exact(text)
     if entry is not None:
         return _from_entry(entry)
     if is_file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from localspec.fit.speed import FloatRange, SpeedEstimate
-from localspec.models.catalog import CatalogModel, CatalogPair, own_id
+from localspec.models.catalog import CatalogModel, CatalogPair
 from localspec.report.lines import Line, Span, make_line
 from localspec.sanitize import sanitize
 
@@ -28,19 +28,7 @@ def format_model(model: CatalogModel) -> str:
 
 
 def format_pair_name(pair: CatalogPair) -> str:
-    """The id without what is said twice.
-
-    The pair `gemma-4-e4b+gemma-4-e4b-mtp` is gemma-4-e4b+mtp, and `qwen3-8b+lookup` is
-    qwen3-8b; another quantisation of the target stays at the end, as in qwen3-8b:Q8_0.
-    """
-    target = own_id(pair.target.id)
-    name = own_id(pair.id)
-    quantization = pair.id.removeprefix(name)
-    if pair.draft is None:
-        name = name.removesuffix("+lookup")
-    elif name == f"{target}+{pair.draft.id}":
-        name = f"{target}+{pair.draft.id.removeprefix(f'{target}-')}"
-    return sanitize(name + quantization, multiline=False)
+    return sanitize(pair.name, multiline=False)
 
 
 def format_licences(pair: CatalogPair, unknown: str = "?") -> str:

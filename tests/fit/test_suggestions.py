@@ -129,7 +129,10 @@ def test_without_a_gpu_what_reads_less_for_a_token_comes_first() -> None:
 
 
 def test_comfortable_comes_before_large_on_a_cpu() -> None:
-    """The slow ones follow: what leaves some memory, by standing, the fastest first."""
+    """The slow ones follow: what leaves some memory, by standing, the fastest first.
+
+    Slow is what takes longer than 90 s for an answer.
+    """
     found = real(suggested("CPU 32 GB"))
     are_slow: list[bool] = []
     slow_ranks: list[tuple[bool, int, float]] = []
@@ -141,8 +144,9 @@ def test_comfortable_comes_before_large_on_a_cpu() -> None:
         if one.plan is None:
             continue
         speed = estimate_tokens_per_second(one.plan)
-        are_slow.append(speed < 10)
-        if is_best_of_target and speed < 10:
+        is_slow = speed < suggestions.least_useful_rate(target)
+        are_slow.append(is_slow)
+        if is_best_of_target and is_slow:
             rank = (one.plan.is_full, TIERS.index(target.tier), -speed)
             slow_ranks.append(rank)
     assert set(are_slow) == {True, False}
@@ -310,7 +314,7 @@ def settings_of(plan: Plan | None) -> object:
 
 def test_all_commands_plan_alike(name: str) -> None:
     """`pair suggest`, `fit`, the wizard and `run` agree in settings, speed and memory."""
-    machine = typical_machine(name)
+    machine = machine_profile.with_programs_closed(typical_machine(name))
     cache = EstimateCache()
     best: dict[str, PairSuggestion] = {}
     for one in real(suggested(name)):
@@ -421,7 +425,6 @@ def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
         one for one in suggested("Apple 32 GB") if "qwen3.6-35b-a3b" in one.pair.id
     ]
     assert found[0].pair.target.quantization == "UD-IQ4_XS"
-    assert found[0] in suggested("Apple 32 GB")[:3]
     assert found[0].plan is not None
     assert not found[0].plan.is_partly_in_ram
 

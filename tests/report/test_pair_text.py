@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from localspec.models import catalog
+from localspec.models.catalog_entries import name_pair
 from localspec.report import pair_text
 
 
@@ -30,5 +31,5 @@ def test_a_name_keeps_the_quantisation_and_an_id_of_the_users_own() -> None:
     pair = catalog.load().pairs["phi-4+lookup"]
     other_target = replace(pair.target, id="phi-4:Q8_0", type="Q8_0")
     assert pair_text.format_pair_name(pair.with_target(other_target)) == "phi-4:Q8_0"
-    own = replace(pair, id="my+lookup-test")
-    assert pair_text.format_pair_name(own) == "my+lookup-test"
+    own = name_pair("my+lookup-test", "phi-4", None, ())
+    assert own == "my+lookup-test"

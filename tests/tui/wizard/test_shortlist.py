@@ -126,8 +126,8 @@ def test_settings_are_sought_again_if_the_counted_memory_does_not_fit(
     )
     assert needed is not None
     assert needed.plan is not None
-    free = needed.plan.host.total + 2 * GIB
-    cpu = replace(NO_CARD.cpu, free=free, total=free)
+    total = needed.plan.host.total + 6 * GIB  # 4 GiB are the operating system's.
+    cpu = replace(NO_CARD.cpu, free=total, total=total)
     machine = replace(NO_CARD, cpu=cpu)
 
     counted = WizardServices.count_memory(
