@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 
 from localspec.chat.front_end import PickerChoices
 from localspec.errors import LocalspecError
+from localspec.fit.plan import Plan
 from localspec.launch import ResolvedPair
 from localspec.models.catalog import CatalogPair
 from localspec.tui.app_options import AppOptions
@@ -264,7 +265,25 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     # ------------------------------------------------------------------------
 
     def action_turn(self, by: int) -> None:
-        self._set_what_if(self.what_if.turn_dial(self._dial, by))
+        plan = self._plan_with_automatic(self._dial)
+        self._set_what_if(self.what_if.turn_dial(self._dial, by, plan))
+
+    def _plan_with_automatic(self, dial: Dial) -> Plan | None:
+        """Of the selected pair with that dial at auto; None until it can be estimated."""
+        candidate = self._selected
+        profile = self._profiles.get_loaded(self.what_if.gpu)
+        if candidate is None or profile is None:
+            return None
+        dials = self.what_if.with_automatic(dial)
+        estimate = self._estimates.estimate(candidate, profile, self._use_case, dials)
+        return estimate.plan
+
+    @property
+    def _selected(self) -> Candidate | None:
+        """The pair whose page is shown, or that of the list's marked row."""
+        if self.step == 3:
+            return self._details.candidate
+        return self._list.highlighted_row
 
     def _set_what_if(self, what_if: WhatIf) -> None:
         self.what_if = what_if
@@ -454,9 +473,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _draw_header(self) -> None:
         width = self.size.width - 4
-        candidate = self._list.highlighted_row
-        if self.step == 3:
-            candidate = self._details.candidate
+        candidate = self._selected
         plan = candidate.plan if candidate is not None else None
         header = what_if.step_header(
             self.step, self.what_if, dial=self._dial, plan=plan, width=width

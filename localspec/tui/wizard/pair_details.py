@@ -63,10 +63,11 @@ class DetailsPage(Struct, frozen=True):
 
 def render_page(page: DetailsPage, width: int, height: int) -> list[Content]:
     """Everything, or a shorter version on a low terminal."""
+    pair = page.candidate.pair
     text_width = width - _LABEL_WIDTH
     has_space = height >= _SPACED_HEIGHT
     max_lines = 4 if has_space else 2
-    draft_label = "This draft" if page.candidate.pair.draft else "This pair"
+    draft_label = "This pair" if _drafts_from_text(pair) else "This draft"
     reasons = _reason_lines(page.candidate, text_width, max_lines=max_lines)
     blocks = [
         list(_title_lines(page, width)),
@@ -98,13 +99,9 @@ def _add_label(label: str, lines: Iterable[Content]) -> list[Content]:
 def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     """The models' names, and at the right or below them licences and sizes."""
     pair = page.candidate.pair
-    name = Content.styled(pair_text.format_model(pair.target), "bold")
-    if pair.draft:
-        draft = (pair_text.format_model(pair.draft), "bold")
-        name = Content.assemble(name, ("  with  ", "$muted"), draft)
-    else:
-        lookup = ("  prompt lookup, no draft model", "$muted")
-        name = Content.assemble(name, lookup)
+    name = Content.assemble(
+        (pair_text.format_model(pair.target), "bold"), *_drafter_cells(pair)
+    )
     facts = _title_facts(page)
     gap = width - name.cell_length - len(facts)
     if gap >= 2:
@@ -112,6 +109,24 @@ def _title_lines(page: DetailsPage, width: int) -> Iterator[Content]:
     else:
         yield name.truncate(width, ellipsis=True)
         yield Content.styled(facts[:width], "$muted")
+
+
+def _drafter_cells(pair: CatalogPair) -> Iterator[tuple[str, str]]:
+    """What drafts: a model, a head in its own file, or a head within the target's file.
+
+    Nothing if the drafts come from the text: then there is no second model to name.
+    """
+    if pair.draft is not None:
+        yield "  with  ", "$muted"
+        yield pair_text.format_model(pair.draft), "bold"
+        return
+    head = draft_kinds.head_title(pair.draft_kind)
+    if head:
+        yield f"  with its own {head} layer", "$muted"
+
+
+def _drafts_from_text(pair: CatalogPair) -> bool:
+    return pair.draft_kind == "lookup"
 
 
 def _title_facts(page: DetailsPage) -> str:

@@ -26,13 +26,14 @@ from localspec.tui.text.wrapping import fit_to_width, one_line
 
 Dial = Literal["gpu", "context", "kv"]
 DIALS: tuple[Dial, ...] = ("gpu", "context", "kv")
-CONTEXT_SIZES = (None, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-KV_TYPES: tuple[KvType | None, ...] = (None, "f16", "q8_0", "q4_0")
+CONTEXT_SIZES = (2048, 4096, 8192, 16384, 32768, 65536, 131072)
+KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0", "q4_0")
 THIS_COMPUTER = "this computer"
 _MAX_NAME_WIDTH = 28
 # Widths of the dials from which there is more than the values.
 _LABELLED_WIDTH = 48  # What a value is, such as `context 8k`.
-_WIDE_WIDTH = 74  # "what if", and room for ‹ and ›, so that nothing moves.
+_WIDE_WIDTH = 90  # "what if", and room for ‹ and ›, so that nothing moves.
+_MARKS_WIDTH = 6  # ‹ and › of the active dial, and a space between two.
 _ChoiceT = TypeVar("_ChoiceT")
 
 
@@ -43,12 +44,29 @@ class WhatIf(Struct, frozen=True):
     ctx: int | None = None
     kv: KvType | None = None
 
-    def turn_dial(self, dial: Dial, by: int) -> WhatIf:
+    def turn_dial(self, dial: Dial, by: int, plan: Plan | None = None) -> WhatIf:
+        """`plan`: of these dials with this one at auto; it says what auto stands for."""
         if dial == "gpu":
             return replace(self, gpu=_next_choice((None, *list_gpus()), self.gpu, by))
+        settings = plan.load.target_settings if plan is not None else None
         if dial == "context":
-            return replace(self, ctx=_next_choice(CONTEXT_SIZES, self.ctx, by))
-        return replace(self, kv=_next_choice(KV_TYPES, self.kv, by))
+            automatic = settings.n_ctx if settings is not None else None
+            contexts = _insert_auto(CONTEXT_SIZES, automatic)
+            ctx = None if self.ctx == automatic else self.ctx
+            return replace(self, ctx=_next_choice(contexts, ctx, by))
+        automatic_kv = settings.kv_type if settings is not None else None
+        types = _insert_auto(KV_TYPES, automatic_kv)
+        kv = None if self.kv == automatic_kv else self.kv
+        return replace(self, kv=_next_choice(types, kv, by))
+
+    def with_automatic(self, dial: Dial) -> WhatIf:
+        match dial:
+            case "gpu":
+                return replace(self, gpu=None)
+            case "context":
+                return replace(self, ctx=None)
+            case "kv":
+                return replace(self, kv=None)
 
 
 class MachineProfiles:
@@ -90,6 +108,19 @@ def gpu_name(gpu: GpuSpec | None) -> str:
     return one_line(f"{gpu.name}, {gpu.vram_gib[0]:g} GiB")
 
 
+def _insert_auto(
+    values: tuple[_ChoiceT, ...], automatic: _ChoiceT | None
+) -> tuple[_ChoiceT | None, ...]:
+    """The positions of a dial: auto (None) is in the place of the value it stands for.
+
+    With an automatic context of 32k: 2k, 4k, 8k, 16k, auto, 64k, 128k.  It is the first
+    position while that value is unknown, or none of the dial's.
+    """
+    if automatic not in values:
+        return (None, *values)
+    return tuple(None if value == automatic else value for value in values)
+
+
 def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _ChoiceT:
     index = choices.index(current) if current in choices else 0
     return choices[(index + by) % len(choices)]
@@ -100,9 +131,9 @@ def dials_line(what_if: WhatIf, dial: Dial, plan: Plan | None, width: int) -> Co
 
     `plan` provides the automatic values. 80 cells show, for example:
 
-        what if    this computer   ‹ context 16k ›    KV f16
+        what if    this computer   ‹ context auto (16k) ›    KV f16
     """
-    values = _dial_values(what_if, plan, is_labelled=width >= _LABELLED_WIDTH)
+    values = _dial_values(what_if, plan, width)
     is_wide = width >= _WIDE_WIDTH
     parts: list[Content] = []
     if is_wide:
@@ -118,21 +149,25 @@ def dials_line(what_if: WhatIf, dial: Dial, plan: Plan | None, width: int) -> Co
     return Content.assemble(*parts[:-1])
 
 
-def _dial_values(
-    what_if: WhatIf, plan: Plan | None, *, is_labelled: bool
-) -> dict[Dial, str]:
-    n_ctx = what_if.ctx
-    kv: str | None = what_if.kv
+def _dial_values(what_if: WhatIf, plan: Plan | None, width: int) -> dict[Dial, str]:
+    """What is automatic is named so, with the value that it has now."""
+    context = "auto"
+    kv = "auto"
     if plan is not None:
         settings = plan.load.target_settings
-        n_ctx = n_ctx or settings.n_ctx
-        kv = kv or settings.kv_type
-    context = pair_text.format_context(n_ctx)
-    kv = kv or "auto"
-    if is_labelled:
+        context = f"auto ({pair_text.format_context(settings.n_ctx)})"
+        kv = f"auto ({settings.kv_type})"
+    if what_if.ctx is not None:
+        context = pair_text.format_context(what_if.ctx)
+    if what_if.kv is not None:
+        kv = what_if.kv
+    if width >= _LABELLED_WIDTH:
         context = f"context {context}"
         kv = f"KV {kv}"
-    gpu = fit_to_width(gpu_name(what_if.gpu), _MAX_NAME_WIDTH).rstrip()
+    name_width = _MAX_NAME_WIDTH
+    if width < _WIDE_WIDTH:
+        name_width = min(name_width, width - len(context) - len(kv) - _MARKS_WIDTH)
+    gpu = fit_to_width(gpu_name(what_if.gpu), max(4, name_width)).rstrip()
     return {"gpu": gpu, "context": context, "kv": kv}
 
 

@@ -76,14 +76,18 @@ async def test_a_dial_changes_price_and_speed_at_once(tmp_path: Path) -> None:
     async with shown(
         wizards.stock(tmp_path, suggest=slow), "1", "enter", "tab"
     ) as wizard:
-        await wizard.sees("‹ context 16k ›")
-        await wizard.press("right")
-        assert wizard.top(WizardScreen).what_if.ctx == 2048
+        await wizard.sees("‹ context auto (16k) ›")
+        await wizard.press("left")
+        assert wizard.top(WizardScreen).what_if.ctx == 8192
         # though the list is not there
-        await wizard.sees("‹ context 2k ›", "fits with context 2k")
-        await wizard.press("left", "left")
-        await wizard.sees("‹ context 128k ›")
-        await wizard.press("tab", "right", "right")
+        await wizard.sees("‹ context 8k ›", "fits with context 8k")
+        await wizard.press("right")
+        await wizard.sees("‹ context auto (16k) ›")
+        await wizard.press("right")
+        await wizard.sees("‹ context 32k ›")
+        await wizard.press("left", "tab")
+        await wizard.sees("‹ KV auto (f16) ›")
+        await wizard.press("right")
         await wizard.sees("‹ KV q8_0 ›")
         held.set()
 
@@ -146,11 +150,11 @@ async def test_another_draft_and_another_target(stock: WizardServices) -> None:
     async with shown(stock, "1", "enter", "d") as wizard:
         await wizard.sees("with qwen3-1.7b Q8_0", "licence: see model page")
         await wizard.press("d")
-        await wizard.sees("qwen3-8b Q4_K_M prompt lookup, no draft model")
+        await wizard.sees("qwen3-8b Q4_K_M apache-2.0")
         await wizard.press("d")
         await wizard.sees("with qwen3-0.6b Q8_0")
         await wizard.press("t")
-        await wizard.sees("phi-4 Q4_K_M prompt lookup, no draft model", "licence mit")
+        await wizard.sees("phi-4 Q4_K_M mit")
         await wizard.press("d")
         await wizard.sees("phi-4 Q4_K_M")  # which has no other
 
@@ -251,7 +255,7 @@ async def test_from_home_to_the_chat_of_a_pair_that_is_here(
         await wizard.sees("✓ installed")
         while "▸ qwen3-8b+qwen3-0.6b" not in wizard.shown:
             await wizard.press("down")
-        await wizard.press("enter", "s", "right", "right")
+        await wizard.press("enter", "s", "left", "left")
         await wizard.sees("‹ context 4k ›", "installed", "enter chat")
         await wizard.press("enter")
         await wizard.reaches(ChatScreen)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from localspec import launch
 from localspec.chat.session import ChatSession
+from localspec.draft_kinds import heads
 from localspec.fit import pair_shapes
 from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import ResolvedPair
@@ -19,7 +20,7 @@ from localspec.tui import home_rows
 from localspec.tui.app_options import AppOptions
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.wizard import pair_details
-from localspec.tui.wizard.shortlist import WizardServices
+from localspec.tui.wizard.shortlist import Candidate, WizardServices
 from localspec.tui.wizard.what_if import WhatIf
 from tests.support import head_models, headshapes, wizards
 from tests.support.wizards import CARD, PLACE
@@ -89,6 +90,35 @@ async def test_headers_say_where_vocabularies_differ(tmp_path: Path, zoo: Zoo) -
     services = stock(tmp_path, read_headers=lambda _: shapes)
     async with shown(services, "1", "enter") as wizard:
         await wizard.sees("✗ vocabularies differ: token 257")
+
+
+# --- the title
+# --------------------------------------------------------------------------------------
+
+
+def make_title(pair: CatalogPair) -> str:
+    page = pair_details.DetailsPage(Candidate(pair, 0), "chat", ())
+    title, *_ = pair_details.render_page(page, 200, 40)
+    return title.plain
+
+
+@pytest.mark.parametrize("kind", ["model", *(head.name for head in heads())])
+def test_a_draft_in_a_file_of_its_own_is_named(kind: str) -> None:
+    model = catalog.load().models["qwen3-8b"]
+    draft = replace(model, id=f"the-{kind}", kind=kind, file="D-Q8_0.gguf")
+    title = make_title(CatalogPair("a+b", "A", model, draft))
+    assert f"  with  the-{kind} Q8_0 " in title
+
+
+def test_every_pair_of_the_catalogue_is_called_by_what_drafts() -> None:
+    for pair in catalog.load().pairs.values():
+        title = make_title(pair)
+        if pair.draft is not None:
+            assert f"  with  {pair.draft.id} " in title
+        elif pair.draft_kind == "lookup":
+            assert " with " not in title
+        else:
+            assert "  with its own MTP layer" in title
 
 
 # --- a target that is opened alone
