@@ -174,6 +174,10 @@ class ChatSessions:
         assert self.history is not None, "a saved chat comes from the history"
         entry = self.history.find_entry(chat_id)
         session = self._find_open(chat_id)
+        if session is not None and session.recorder.lock_error is not None:
+            self._sessions.remove(session)  # The other window may have closed it.
+            session.close()
+            session = None
         if session is not None:
             session.recorder.title = entry.title  # it may have been renamed
             self._put_first(session)

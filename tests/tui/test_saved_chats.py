@@ -14,6 +14,8 @@ from localspec.chat.history import ChatHistory, ChatPair
 from localspec.tui.app import load_options
 from localspec.tui.navigation import PreferencesChanged
 from localspec.tui.saved_chats import format_day
+from localspec.tui.screens.chat import ChatScreen
+from localspec.tui.screens.home import HomeScreen
 from tests.chat import saved_chats
 from tests.support.app_driver import Chat, demo_chat, home_app
 from tests.support.default_drafts import write_target_with_head
@@ -151,11 +153,54 @@ async def test_a_chat_that_is_open_elsewhere_is_read_only() -> None:
         await one.send("mine")
         await one.press("escape")
         async with home_app() as another:
-            await another.open("down")
-            await another.sees("open in another window")
+            await another.press("down", "enter")
+            await another.sees("open in another window", "y read it")
+            await another.press("y")
+            await another.reaches(ChatScreen)
+            await another.until("ready")
             await another.send("yours")
             assert (another.typed, another.questions) == ("yours", ["mine"])
         assert one.history.list_chats()[0].turn_count == 1
+
+
+async def test_no_model_is_loaded_for_a_chat_that_is_open_elsewhere() -> None:
+    """Until a person wants to read it: a load may take minutes."""
+    async with demo_chat() as one:
+        await one.send("mine")
+        await one.press("escape")
+        async with home_app() as another:
+            await another.press("down", "enter")
+            await another.sees("open in another window")
+            await another.press("escape")
+            assert another.is_on(HomeScreen)
+            assert another.home._runner.engine is None
+
+
+async def test_a_chat_that_the_other_window_has_closed_is_no_longer_read_only() -> None:
+    async with demo_chat() as one:
+        await one.send("mine")
+        await one.press("escape")
+        async with home_app() as another:
+            await another.press("down", "enter")
+            await another.sees("open in another window")
+            await another.press("escape")
+            one.home.sessions.close_all()
+            await another.press("enter")
+            await another.reaches(ChatScreen)
+            await another.until("ready")
+            await another.send("yours")
+            assert another.questions == ["mine", "yours"]
+
+
+async def test_a_chat_that_is_only_opened_keeps_its_place() -> None:
+    async with demo_chat() as one:
+        await one.send("first")
+        await one.press("escape")
+        before = one.history.list_chats()[0].updated
+    async with home_app() as later:
+        await later.open("down")
+        await later.press("escape")
+        assert later.history.list_chats()[0].updated == before
 
 
 async def test_a_chat_of_files_is_resumed() -> None:

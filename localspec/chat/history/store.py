@@ -195,6 +195,9 @@ class ChatHistory:
             chat = _write_chat(db, location, metadata, clock)
             for turn in turns:
                 _write_turn(db, chat, turn, clock)
+            if turns:
+                now = time.time()
+                db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat))
             return ChatLocation(schema.read_database_id(db), chat)
 
         return self._database.run_write(work)
@@ -475,7 +478,8 @@ def _write_chat(
 ) -> int:
     """Insert or update a chat and return its id.
 
-    An update keeps title, seed and creation time.
+    An update keeps title, seed and creation time, and the time of the last turn: a chat
+    that is opened, or whose settings are changed, stays in its place in lists.
     """
     settings = to_builtins(metadata.settings)
     settings[records.SYSTEM_SINCE] = metadata.system_since
@@ -489,7 +493,6 @@ def _write_chat(
         "head": metadata.head,
         "cut": cut,
         "turns": metadata.turn_count,
-        "updated": time.time(),
         "touched": clock,
     }
     if location is not None:
@@ -500,7 +503,8 @@ def _write_chat(
             raise _chat_not_found(chat)
         return chat
     title = records.replace_surrogates(metadata.title)
-    added = {"title": title, "seed": metadata.seed, "created": values["updated"]}
+    now = time.time()
+    added = {"title": title, "seed": metadata.seed, "created": now, "updated": now}
     return _insert(db, "chats", values | added)
 
 

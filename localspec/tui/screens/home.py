@@ -474,9 +474,18 @@ class HomeScreen(CenteredLayout, Screen[None]):
         except LocalspecError as error:
             self._show_error(error)
             return
-        if session.recorder.lock_error is not None:
-            self._show_error(session.recorder.lock_error)
-        self._show_chat(session, found)
+        lock_error = session.recorder.lock_error
+        if lock_error is None:
+            self._show_chat(session, found)
+            return
+
+        def on_dismiss(confirmed: bool | None) -> None:
+            if confirmed:
+                self._show_chat(session, found)
+
+        # Before the model is loaded, which may take minutes.
+        question = f"{problem_text(lock_error)}\nUntil then it can only be read here."
+        self.app.push_screen(ConfirmScreen(question, "read it"), on_dismiss)
 
     def action_remove(self) -> None:
         row = self._list.highlighted_row

@@ -381,3 +381,30 @@ def test_many_at_once(path: Path) -> None:
     with closing(ChatHistory.open(path)) as known:
         titles = {one.title for one in known.list_chats()}
     assert titles == {f"{name}.{n}" for name in range(4) for n in range(10)}
+
+
+# --- the time of the last turn
+# --------------------------------------------------------------------------------------
+
+
+def age(history: ChatHistory) -> float:
+    """Makes all chats old, and returns the time that they have then."""
+    history._database.run_write(lambda db: db.execute("UPDATE chats SET updated = 1"))
+    return 1.0
+
+
+def test_a_chat_is_as_recent_as_its_last_turn(history: ChatHistory) -> None:
+    """So one that is opened, renamed or set otherwise keeps its place in lists."""
+    talk = chat(("one", "1"), ("two", "2"))
+    place = history.save_chat(None, about(talk), talk.all_turns)
+    old = age(history)
+    other = ChatSettings().with_value("temperature", "0.3")
+    history.save_chat(place, about(talk, other))
+    history.rename_chat(place.chat_id, "another title")
+    history.remove_turn(place, about(talk), talk.all_turns[1].id)
+    assert history.find_entry(place.chat_id).updated == old
+    history.save_chat(place, about(talk), talk.all_turns[:1])
+    assert history.find_entry(place.chat_id).updated > old
+    age(history)
+    history.append_events(place, talk.all_turns[0].id, answer("more"))
+    assert history.find_entry(place.chat_id).updated > old
