@@ -106,7 +106,7 @@ def make_title(pair: CatalogPair) -> str:
 def test_a_draft_in_a_file_of_its_own_is_named(kind: str) -> None:
     model = catalog.load().models["qwen3-8b"]
     draft = replace(model, id=f"the-{kind}", kind=kind, file="D-Q8_0.gguf")
-    title = make_title(CatalogPair("a+b", "A", model, draft))
+    title = make_title(CatalogPair("a+b", "A", "a+b", model, draft))
     assert f"  with  the-{kind} Q8_0 " in title
 
 
