@@ -38,7 +38,6 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
     gpu: str | None
     vram: float | None
     use: str
-    endpoint: str | None
     as_json: bool
 
 
@@ -69,7 +68,6 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
 )
 @options.OFFLOAD
 @options.EXTRA_LOAD
-@global_options.ENDPOINT
 @global_options.JSON
 def command(ref: str, **given: Any) -> int:
     """Estimate whether the model or pair REF fits this computer.
@@ -88,7 +86,7 @@ def command(ref: str, **given: Any) -> int:
     wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
     criteria = SuggestionCriteria(arguments.use, wishes)
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
-    subject, default_draft = _load_subject(request, arguments.draft, arguments.endpoint)
+    subject, default_draft = _load_subject(request, arguments.draft)
     subject.check_head()
     on_unusable = options.print_skipped if wishes.can_skip_remote else None
     hosts = wishes.load.target_settings.remote_hosts
@@ -150,9 +148,7 @@ def _find_published(answer: FitAnswer) -> PublishedRow | None:
     return published.find_nearest(subject.target.name, devices, kind)
 
 
-def _load_subject(
-    request: ModelRequest, draft: str | None, endpoint: str | None
-) -> tuple[PairShapes, str]:
+def _load_subject(request: ModelRequest, draft: str | None) -> tuple[PairShapes, str]:
     """The pair as `run` takes it, and what its draft is if nobody named it."""
     is_draft_open = False
     default_draft = ""
@@ -167,7 +163,7 @@ def _load_subject(
     if all(model.find_path() for model in request.models):
         subject = resolve_shapes(request, None)
     else:
-        subject = _read_shapes(request, endpoint)
+        subject = _read_shapes(request)
         if is_draft_open:
             default_draft = draft_heads.describe_found_head("mtp", "")
             subject = subject.add_own_head()
@@ -187,13 +183,13 @@ def _find_default_draft(request: ModelRequest) -> tuple[ModelRequest, str]:
     return replace(request, draft=found), pair.default_draft
 
 
-def _read_shapes(request: ModelRequest, endpoint: str | None) -> PairShapes:
+def _read_shapes(request: ModelRequest) -> PairShapes:
     """The shapes of a pair of which a file is not here: from headers on the hub."""
     from localspec.cli.pull import run_cancellable  # noqa: PLC0415  late: slow to import
     from localspec.models.hub.client import HubClient  # noqa: PLC0415
     from localspec.models.pull_plan import PullPlanner  # noqa: PLC0415
 
-    hub = HubClient(endpoint, on_wait=notify)
+    hub = HubClient(on_wait=notify)
     return run_cancellable(
         lambda stop: resolve_shapes(request, PullPlanner(hub, stop, refresh=False))
     )

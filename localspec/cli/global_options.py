@@ -1,8 +1,8 @@
 """The options of every command, and kinds of options that commands share.
 
-The options of every command are --offline, --plain, --models-dir and --data-dir. They
-set environment variables, so that child processes inherit them, and `config list` shows
-which option set a variable.
+The options of every command are --offline, --endpoint, --plain, --models-dir and
+--data-dir. They set environment variables, so that child processes inherit them, and
+`config list` shows which option set a variable.
 """
 
 from __future__ import annotations
@@ -118,6 +118,27 @@ def _set_offline(context: click.Context, __: click.Parameter, value: bool) -> No
         get_flags(context)["HF_HUB_OFFLINE"] = "--offline"
 
 
+def _set_endpoint(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> None:
+    """Set the address of the hub for every client of it, whichever command makes one."""
+    reject_empty(context, option, value)
+    if value is not None:
+        from localspec import config  # noqa: PLC0415  late: rarely used
+        from localspec.models.hub import network_errors  # noqa: PLC0415
+
+        address = network_errors.trim_address(value)
+        if not network_errors.is_web_address(address):
+            problem = (
+                f"{value!r} is not a web address. "
+                f"A valid one looks like {network_errors.DEFAULT_ENDPOINT}."
+            )
+            raise click.BadParameter(problem, context, option)
+        os.environ["HF_ENDPOINT"] = address
+        os.environ[f"{config.OPTION_PREFIX}HF_ENDPOINT"] = "--endpoint"
+        get_flags(context)["HF_ENDPOINT"] = "--endpoint"
+
+
 def _set_plain(_: click.Context, __: click.Parameter, value: bool) -> None:
     if value:
         os.environ[_PLAIN_VARIABLE] = "1"  # not TERM: readline reads it too
@@ -150,6 +171,13 @@ def _global_options() -> tuple[click.Option, ...]:
             "--offline",
             _set_offline,
             "Do not use the network.  Also: HF_HUB_OFFLINE=1.",
+        ),
+        click.Option(
+            ["--endpoint"],
+            expose_value=False,
+            callback=_set_endpoint,
+            help="A mirror of the Hugging Face hub.  Also: HF_ENDPOINT.",
+            metavar="URL",
         ),
         _switch(
             "--plain",
@@ -187,9 +215,6 @@ def add_to_command(command: click.Command) -> click.Command:
     return command
 
 
-ENDPOINT = text_option(
-    "--endpoint", "URL", "A mirror of the Hugging Face hub.  Also: HF_ENDPOINT."
-)
 JSON = flag("--json", "as_json", about="Print one JSON document.")
 YES = flag("-y", "--yes", about="Do not ask.")
 GPU = click.option(

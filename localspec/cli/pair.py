@@ -90,9 +90,8 @@ def _suggest(
     callback=options.single_drafts("check one at a time."),
     shell_complete=shell_completion.complete_model,
 )
-@global_options.ENDPOINT
 @global_options.JSON
-def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) -> int:
+def _check(target: str, draft: str | None, as_json: bool) -> int:
     """Check whether DRAFT is compatible with TARGET.
 
     Reads only the headers of the files, here or on the hub. A pair may be given as
@@ -110,7 +109,7 @@ def _check(target: str, draft: str | None, endpoint: str | None, as_json: bool) 
     target_model = request.target
 
     def check(stop: CancelToken) -> PlannedPair | None:
-        planner = PullPlanner(HubClient(endpoint, on_wait=notify), stop, refresh=False)
+        planner = PullPlanner(HubClient(on_wait=notify), stop, refresh=False)
         planned_target = planner.plan_model(target_model)
         planned_draft = planner.plan_model(draft_model)
         return pull_plan.check_pair(planned_target, planned_draft)

@@ -47,10 +47,9 @@ from localspec.units import bytes_per_second, duration, gb, percent, short_count
 @number_option(
     "--limit", "Limit the speed.", type=FiniteRange(0, min_open=True), metavar="MB/S"
 )
-@global_options.ENDPOINT
 @global_options.JSON
 @flag("-q", "--quiet", about="Print no plan and no progress.")
-def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> int:
+def pull_command(refs: tuple[str, ...], **given: Any) -> int:
     """Download each REF: a pair or a model of the catalogue, or user/repo:QUANT.
 
     First prints the plan: files, sizes, licences, free disk space, and whether a pair
@@ -66,7 +65,7 @@ def pull_command(refs: tuple[str, ...], endpoint: str | None, **given: Any) -> i
         suggestions.resolve_best_file(text, machine_profile.detect, criteria)
         for text in refs
     ]
-    hub = HubClient(endpoint, on_wait=terminal.notify)
+    hub = HubClient(on_wait=terminal.notify)
     plan = pull_models(requests, hub, PullOptions(**given))
     if plan is None:
         echo("Nothing was downloaded.", err=True)
@@ -317,16 +316,13 @@ class DownloadProgressLine:
 @click.command("search")
 @click.argument("text", nargs=-1, required=True)
 @number_option("--limit", "Number of results.", 1, 100, default=20)
-@global_options.ENDPOINT
 @global_options.JSON
-def search_command(
-    text: tuple[str, ...], limit: int, endpoint: str | None, as_json: bool
-) -> None:
+def search_command(text: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Search the Hugging Face hub for repositories with GGUF files.
 
     The most downloaded come first.
     """
-    hub = HubClient(endpoint, on_wait=terminal.notify)
+    hub = HubClient(on_wait=terminal.notify)
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
     if as_json:
         repos = [_repository_to_json(found) for found in repositories]

@@ -35,16 +35,15 @@ from localspec.units import gb
 @click.command("show")
 @click.argument("ref", shell_complete=shell_completion.complete_model_or_pair)
 @global_options.flag("--template", about="Print only the chat template.")
-@global_options.ENDPOINT
 @global_options.JSON
-def command(ref: str, template: bool, endpoint: str | None, as_json: bool) -> None:
+def command(ref: str, template: bool, as_json: bool) -> None:
     """Show the details of the model or pair REF, without downloading it.
 
     Reads the header of the file, here or on the hub. For a repository, also lists its
     models.
     """
     request = model_lookup.resolve(ref)
-    hub = HubClient(endpoint, on_wait=terminal.notify)
+    hub = HubClient(on_wait=terminal.notify)
     items, files = pull.run_cancellable(
         lambda stop: _resolve_details(request, PullPlanner(hub, stop, refresh=False))
     )

@@ -5,7 +5,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -24,6 +24,7 @@ USAGE = 2
 NOT_FOUND = 3
 INCOMPATIBLE = 5
 STORAGE = 8
+OFFLINE = 10
 ENGINE = 9
 MODEL_FILE = 12
 TOO_LONG = 13
@@ -224,6 +225,42 @@ def test_no_option_takes_an_empty_text() -> None:
         *("prompt", "system", "chat", "gpu"),
         *("events", "api_key_file", "output"),
     }
+
+
+def every_command() -> Iterator[click.Command]:
+    """localspec itself, each command and each subcommand."""
+    context = click.Context(cli.localspec)
+    yield cli.localspec
+    for name in cli.localspec.list_commands(context):
+        found = cli.localspec.get_command(context, name)
+        assert found is not None
+        yield found
+        if isinstance(found, click.Group):
+            yield from found.commands.values()
+
+
+def test_every_command_takes_the_address_of_a_hub() -> None:
+    for each in every_command():
+        options = [option for param in each.params for option in param.opts]
+        assert options.count("--endpoint") == 1, each.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--endpoint HUB run -p a", "run --endpoint HUB -p a", "serve --endpoint HUB"],
+)
+def test_a_model_is_looked_for_at_the_named_hub(line: str, tmp_path: Path) -> None:
+    hub = "http://127.0.0.1:9"  # Nothing listens there.
+    env = {"HF_HUB_OFFLINE": "", "HF_HUB_CACHE": str(tmp_path)}
+
+    done = localspec(*line.replace("HUB", hub).split(), "qwen3-0.6b", "-y", env=env)
+
+    assert done.code == OFFLINE, done.err
+    assert f"{hub} of --endpoint cannot be reached" in done.err
+
+
+def test_an_endpoint_that_is_no_address_is_refused_by_every_command() -> None:
+    told(localspec("list", "--endpoint", "hub"), USAGE, "is not a web address")
 
 
 @pytest.mark.parametrize(

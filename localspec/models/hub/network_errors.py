@@ -13,6 +13,7 @@ from urllib.request import proxy_bypass
 
 from msgspec import Struct
 
+from localspec import config
 from localspec.errors import (
     AccessDeniedError,
     DownloadError,
@@ -78,7 +79,9 @@ def endpoint_source(endpoint: str) -> str:
     if endpoint == DEFAULT_ENDPOINT:
         return ""
     is_from_environment = trim_address(os.environ.get("HF_ENDPOINT", "")) == endpoint
-    return "HF_ENDPOINT" if is_from_environment else "--endpoint"
+    if not is_from_environment:
+        return "--endpoint"
+    return os.environ.get(f"{config.OPTION_PREFIX}HF_ENDPOINT", "HF_ENDPOINT")
 
 
 def trim_address(text: str) -> str:
