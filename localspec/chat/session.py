@@ -182,7 +182,7 @@ class ChatSession:
             return ""
         example = EXAMPLES[self._n_examples % len(EXAMPLES)]
         self._n_examples += 1
-        return example
+        return example.message
 
     @property
     def pair_name(self) -> str:
@@ -226,6 +226,17 @@ class ChatSession:
         if spec == "auto" and self.is_paused:
             return "PAUSED"
         return "ON"
+
+    @property
+    def steady_drafter(self) -> str:
+        """The drafter that drafts in every step where `auto` may pause.
+
+        It is the pair's draft, else prompt lookup; empty if `auto` is such a drafter,
+        because the catalogue says so, or while the model is loading.
+        """
+        if self.loaded is None or self.loaded.spec != "auto":
+            return ""
+        return "model" if self.loaded.draft_kind else "lookup"
 
     @property
     def is_paused(self) -> bool:

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import fields, replace
 
 from localspec import draft_kinds
+from localspec.chat import examples
 from localspec.chat.conversation import Conversation
 from localspec.config import options, other_spellings
 from localspec.config.option_types import Option
@@ -253,15 +254,20 @@ def build_request(
     """
     if seed is None:
         seed = conversation.derive_seed(settings.seed)
+    spec = settings.requested_spec(loaded)
     reason = ""
     if settings.spec == "auto":
         reason = loaded.spec_reason
+        example = examples.find(conversation.turns[-1].question)
+        if example is not None and spec == "auto" and example.spec != "auto":
+            spec = example.spec
+            reason = examples.EXAMPLE_REASON
     request = GenerateCommand(
         template=loaded.template_override,
         sampling=replace(settings.sampling, seed=seed),
         stop=settings.stop,
         verify=settings.verify,
-        spec=settings.requested_spec(loaded),
+        spec=spec,
         why=reason,
         resumed_tokens=conversation.turns[-1].tokens,
         draft_length=settings.draft_length,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from localspec import launch, paths
+from localspec import draft_kinds, launch, paths
 from localspec.chat import argument_completion, copying, presets
 from localspec.chat.conversation import Turn
 from localspec.chat.front_end import ChatFrontEnd, CommandResult, PickerChoices
@@ -389,7 +389,10 @@ def _spec(session: ChatSession, argument: str) -> CommandResult:
         return result
     if argument == "on" and before == "off":
         argument = session.last_drafter
-    result = _change_setting(session, "spec", argument)
+    session.settings = session.with_setting("spec", argument)
+    result = CommandResult(
+        f"Speculation is {_describe_drafter(session)}, from the next answer on."
+    )
     if before != "off":
         session.last_drafter = before
     speculative = session.stats.speculative_speed
@@ -398,6 +401,25 @@ def _spec(session: ChatSession, argument: str) -> CommandResult:
         return result
     speeds = f"With speculation {token_rate(speculative)}, plain {token_rate(plain)}."
     return CommandResult(f"{result.message} {speeds}")
+
+
+def _describe_drafter(session: ChatSession) -> str:
+    """The state of speculation that was chosen, in words."""
+    spec = session.settings.spec
+    if spec == "off":
+        return "off"
+    if spec == "auto":
+        return "automatic: on where it is faster"
+    kind = spec
+    if spec == "model" and session.loaded is not None and session.loaded.draft_kind:
+        kind = session.loaded.draft_kind
+    row = draft_kinds.kinds().get(kind)
+    name = row.title if row else kind
+    if row is not None and row.is_head:
+        name = f"the {name} head"
+    elif row is not None and row.needs != "nothing":
+        name = f"the {name}"
+    return f"on in every step, with {name}"
 
 
 def _think(session: ChatSession, argument: str) -> CommandResult:

@@ -146,7 +146,12 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
             "tokens",
         ),
         ("chat.panel", "f3", "panel", "Show or hide the speculation panel", "panel"),
-        ("chat.speculation", "ctrl+s", "speculation", "Turn speculation on or off"),
+        (
+            "chat.speculation",
+            "ctrl+s",
+            "speculation",
+            "Speculation: on in every step, off, automatic",
+        ),
         (
             "chat.settings",
             "f4",

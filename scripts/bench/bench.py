@@ -20,7 +20,7 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 SUBCOMMANDS = (
-    *("chat", "commits", "counts", "loop", "pair", "peers"),
+    *("chat", "commits", "counts", "examples", "loop", "pair", "peers"),
     *("published", "regret", "serve", "tui", "widths"),
 )
 """Modules beside this file, each with `add_options(parser)` and `main(args)`."""

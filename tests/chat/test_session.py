@@ -205,9 +205,9 @@ def test_a_draft_length_turns_speculation_on_nonsense_nothing(
     history: ChatHistory,
 ) -> None:
     talk = Talk(history)
-    assert "spec: off" in talk.type("/spec off") and "draft_max: 3" in talk.type(
-        "/spec 3"
-    )
+    assert "Speculation is off" in talk.type(
+        "/spec off"
+    ) and "draft_max: 3" in talk.type("/spec 3")
     assert (talk.session.settings.spec, talk.session.settings.draft_length) == (
         "auto",
         3,

@@ -94,8 +94,8 @@ class ChatScreen(Screen[None]):
         self._queued_text: str | None = None  # Typed before the model was loaded.
         self._regenerate_after_load = False
         """To finish the answer that a crash interrupted, or for another model's answer."""
-        self._is_on_for_show = False
-        """Whether the key for speculation chose to draft where `auto` pauses."""
+        self._is_drafter_of_key = False
+        """Whether the key for speculation chose the drafter, in place of `auto`."""
         self._logprobs_requested = False  # For the last answer.
         self._repetition = RepetitionWatch()
         self._pacer = FramePacer()
@@ -525,23 +525,22 @@ class ChatScreen(Screen[None]):
     # ----------------------------------------------------------------------------
 
     def action_speculation(self) -> None:
-        """Turns speculation off, or on.
+        """From automatic to drafting in every step, to off, and back.
 
-        Where `auto` pauses, it is first turned on for show: the draft model drafts in
-        every round.
+        A drafter that was chosen by name drafts in every step already: then it is
+        turned off and on.
         """
         session = self.session
         before = session.settings.spec
+        word = "off"
         if before == "off":
             word = "on"
-        elif before == "auto" and session.is_paused and session.pair.draft is not None:
-            word = "model"
-        else:
-            word = "off"
+        elif before == "auto":
+            word = session.steady_drafter or "off"
         chat_front_end.run_command(self, CommandCall("spec", word))
-        if word == "off" and before == "model" and self._is_on_for_show:
+        if word == "off" and self._is_drafter_of_key:
             session.last_drafter = "auto"
-        self._is_on_for_show = word == "model"
+        self._is_drafter_of_key = word not in ("off", "on")
 
     def action_settings(self, field: str = "") -> None:
         def on_leave() -> None:

@@ -457,7 +457,7 @@ _CHAT_EXAMPLES = "\n".join(
     [
         "Press enter for an example, and again to send it:",
         "",
-        *[f"    {title}" for title in examples.TITLES],
+        *[f"    {each.title}" for each in examples.EXAMPLES],
         "",
         "Answers that repeat a given text gain most from speculation.",
     ]

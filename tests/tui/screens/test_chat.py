@@ -125,7 +125,7 @@ async def test_enter_in_an_empty_chat_writes_one_example_after_the_other() -> No
 
             await chat.press("enter")
 
-            assert chat.typed == example
+            assert chat.typed == example.message
             assert not chat.questions
 
 
@@ -136,7 +136,7 @@ async def test_a_second_enter_sends_the_example() -> None:
         await chat.press("enter")
         await chat.until("ready")
 
-        assert chat.questions == [EXAMPLES[0]]
+        assert chat.questions == [EXAMPLES[0].message]
 
 
 async def test_up_brings_back_what_escape_took_from_the_message_box() -> None:

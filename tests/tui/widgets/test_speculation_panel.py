@@ -177,19 +177,29 @@ async def test_in_a_narrow_window_the_key_says_what_the_panel_needs() -> None:
 
 
 async def switch_speculation(chat: Chat, to: str) -> None:
-    """By its key; `to` is the value of `/spec` after it."""
+    """By its key; `to` is what the app says of speculation after it."""
     chat.app.clear_notifications()
     await chat.press("ctrl+s")
-    state = "OFF" if to == "off" else "ON"
-    await chat.sees(f"{state} FROM THE NEXT ANSWER", f"spec: {to}")
+    await chat.sees(f"Speculation is {SAID[to]}")
 
 
+SAID = {
+    "off": "off, from the next answer on",
+    "auto": "automatic: on where it is",
+    "model": "on in every step, with the",
+    "lookup": "on in every step, with prompt",
+}
 PAUSED_BY_AUTO = answer(
     SpeculationPlan("paused", "not worthwhile", 0.6), rounds(40, 0, 0)
 )
 SWITCHES: dict[str, list[tuple[str, Callable[[], Script]]]] = {
-    "auto": [("auto", SPECULATING), ("off", TURNED_OFF), ("auto", SPECULATING)],
-    "a draft that auto pauses is on for show": [
+    "auto that drafts": [
+        ("auto", SPECULATING),
+        ("model", SPECULATING),
+        ("off", TURNED_OFF),
+        ("auto", SPECULATING),
+    ],
+    "auto that pauses": [
         ("auto", PAUSED_BY_AUTO),
         ("model", answer(ON, rounds(40, 4, 1))),
         ("off", TURNED_OFF),
@@ -215,11 +225,23 @@ async def test_one_key_turns_speculation_on_and_off(name: str) -> None:
         assert [request.spec for request in engine.asked] == specs
 
 
+async def test_in_a_new_chat_the_key_turns_the_draft_on() -> None:
+    engine = ScriptedEngine(SPECULATING)
+    async with Chat(engine) as chat:
+        await switch_speculation(chat, "model")
+
+        await chat.send("hi")
+
+        assert [request.spec for request in engine.asked] == ["model"]
+
+
 async def test_with_speculation_off_both_speeds_are_beside_each_other() -> None:
     async with Chat(ScriptedEngine(SPECULATING, TURNED_OFF)) as chat:
         await chat.press("f3")
         await chat.send("hi")
+        await switch_speculation(chat, "model")
         await switch_speculation(chat, "off")
+        await chat.sees("OFF FROM THE NEXT ANSWER")
         await chat.sees("With speculation 100 tok/s, plain 50.0 tok/s.")
         await chat.send("hi")
         speeds = "OFF speculation, before 100 tok/s plain decoding 50.0 tok/s"
