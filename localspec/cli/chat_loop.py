@@ -21,6 +21,7 @@ from localspec.chat.settings import ChatSettings, OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.cli.answer_printer import ChatAnswerPrinter
 from localspec.cli.chat_front_end import NOT_SENT_HINT, LinearFrontEnd, PendingTurn
+from localspec.cli.load_display import LoadDisplay
 from localspec.cli.readline_prompt import ReadlinePrompt
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
 from localspec.errors import LocalspecError, OptionHint, PromptTooLongError, render_hint
@@ -53,7 +54,7 @@ class ChatLaunchOptions(Struct, frozen=True):
     template: str | None = None
     show_stats: bool = False
     probabilities: bool = False
-    on_event: Callable[[Event], None] = lambda _: None
+    quiet: bool = False
     events_file: TextIO | None = None  # Receives every event as a JSON line.
     recap: tuple[str, ...] = ()  # Lines to show when a saved chat is continued.
 
@@ -104,11 +105,12 @@ class ChatLoop:
     def _start_engine(self) -> Engine:
         options = self._launch_options
         session = self.session
-        engine = self._load_engine(
-            options.build_load_request(session),
-            probe=session.settings.spec == "auto" and session.pair.spec == "auto",
-            notify=options.on_event,
-        )
+        with LoadDisplay(quiet=options.quiet) as loading:
+            engine = self._load_engine(
+                options.build_load_request(session),
+                probe=session.settings.spec == "auto" and session.pair.spec == "auto",
+                notify=loading.show,
+            )
         self._engine = engine
         self._front_end.ready = engine.ready
         self._loaded_key = session.load_key

@@ -40,7 +40,8 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.machine import remote_devices
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
-from localspec.protocol.events import Event, Notice
+from localspec.protocol.events import Notice
+from localspec.protocol.wire import LoadEvent
 
 T = TypeVar("T")
 
@@ -510,8 +511,8 @@ def resolve_drafter(pair: launch.ResolvedPair, spec: str) -> str:
     return spec
 
 
-def make_notice_printer(quiet: bool) -> Callable[[Event], None]:
-    def print_event(event: Event) -> None:
+def make_notice_printer(quiet: bool) -> Callable[[LoadEvent], None]:
+    def print_event(event: LoadEvent) -> None:
         if isinstance(event, Notice) and not quiet:
             notify(f"{event.message} {event.hint}".rstrip())
 

@@ -31,6 +31,7 @@ from localspec.chat.settings import (
 )
 from localspec.cli import global_options, options, terminal
 from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
+from localspec.cli.load_display import LoadDisplay
 from localspec.cli.options import CommandArguments
 from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
@@ -183,7 +184,7 @@ def _run_chat(
         template=arguments.template,
         show_stats=arguments.stats,
         probabilities=arguments.probabilities,
-        on_event=options.make_notice_printer(arguments.quiet),
+        quiet=arguments.quiet,
         events_file=events_file,
         recap=recap,
     )
@@ -230,10 +231,11 @@ def _run_once(
     conversation.ask(prompt)
     settings = _build_settings(pair, arguments)
     settings = replace(settings, max_tokens=settings.max_tokens or _DEFAULT_MAX_TOKENS)
-    engine = launch.start_engine(
-        _build_load_request(pair, arguments, {"exact": settings.exact}),
-        notify=options.make_notice_printer(arguments.quiet),
-    )
+    with LoadDisplay(quiet=arguments.quiet) as loading:
+        engine = launch.start_engine(
+            _build_load_request(pair, arguments, {"exact": settings.exact}),
+            notify=loading.show,
+        )
     try:
         if arguments.verbose:
             _print_ready(engine.ready)

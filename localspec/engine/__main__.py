@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import sys
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from localspec.engine.session import Session
 
 _HEARTBEAT_SECONDS = 1.0
+_LOAD_REPORT_SECONDS = 0.1
 _IDLE_SECONDS = 0.3  # Seconds without a command after which nobody waits.
 _END_OF_MEASURING = object()
 
@@ -72,6 +74,7 @@ class CommandServer:
         """A measurement runs between commands; the next command interrupts it."""
         self._arrival_lock = threading.Lock()
         """Keeps an interruption that is meant for a measurement from the next command."""
+        self._load_reported_at = -math.inf
         self._stop_up_to = 0  # Commands up to this number were asked to stop.
 
     def run(self) -> None:
@@ -124,12 +127,22 @@ class CommandServer:
             if self._session is not None:
                 self._session.close()
                 self._session = None
+            heartbeat.watch_loads(self._report_load)
             self._session = _import_session()(command)
             yield self._session.ready
         elif self._session is None:
             raise errors.UsageError("No model is loaded.", "Load a model first.")
         else:
             yield from self._session.run(command)
+
+    def _report_load(self, file: str, share: float) -> None:
+        """Send how far a load is, but not for each of some thousand tensors."""
+        now = time.monotonic()
+        if share < 1 and now - self._load_reported_at < _LOAD_REPORT_SECONDS:
+            return
+        self._load_reported_at = now
+        phase: wire.LoadPhase = "reading" if share < 1 else "preparing"
+        self._send(self._current, wire.LoadProgress(phase, file, round(share, 3)))
 
     def _send_failure(self, number: int, error: errors.LocalspecError) -> None:
         template = ""

@@ -79,6 +79,7 @@ class EngineProcess:
         self._reply: wire.EngineOutput | None = None
         """The reply of a command that has exactly one."""
         self._token_scores: list[TokenScore] = []
+        self._on_load_progress: Callable[[wire.LoadProgress], None] = lambda _: None
         self.measured: wire.MeasuredCosts | None = None
         """The newest measured costs of the pair."""
         self._write_lock = threading.Lock()
@@ -116,8 +117,13 @@ class EngineProcess:
         """Whether the process is running and accepts commands."""
         return self._exit is None and self._process.poll() is None
 
-    def load(self, load: wire.LoadCommand) -> EngineReady:
+    def load(
+        self,
+        load: wire.LoadCommand,
+        on_progress: Callable[[wire.LoadProgress], None] = lambda _: None,
+    ) -> EngineReady:
         """Load a pair. Raises the engine's error, or that of its exit."""
+        self._on_load_progress = on_progress
         self._file_stats = exit_causes.stat_files(load.target, load.draft)
         self._remote_hosts = load.target_settings.remote_hosts
         ready: EngineReady | None = None
@@ -258,6 +264,8 @@ class EngineProcess:
             raise failure
         if isinstance(output, wire.MeasuredCosts):
             self.measured = output
+        elif isinstance(output, wire.LoadProgress):
+            self._on_load_progress(output)
         elif isinstance(output, _SingleReply):
             self._reply = output
         elif isinstance(output, wire.InspectResult):

@@ -22,7 +22,8 @@ from localspec.fit.advisor import SettingsRequest
 from localspec.launch import idle_tasks
 from localspec.launch.engine_client import EngineClient
 from localspec.launch.start import Engine, StartEngine, start_engine
-from localspec.protocol.events import EngineReady, Event, Notice
+from localspec.protocol.events import EngineReady, Notice
+from localspec.protocol.wire import LoadEvent
 
 if TYPE_CHECKING:
     import asyncio
@@ -105,7 +106,7 @@ class EngineJob(Generic[T]):
         if is_first:
             self.on_update()
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: LoadEvent) -> None:
         """Receives the events of loading the pair."""
         if isinstance(event, Notice):
             self.notices.append(event)

@@ -200,7 +200,7 @@ def start_engine(
     request: SettingsRequest,
     *,
     probe: bool = False,
-    notify: Callable[[Event], None] = lambda _: None,
+    notify: Callable[[wire.LoadEvent], None] = lambda _: None,
     on_worker: Callable[[EngineClient], None] = lambda _: None,
 ) -> EngineClient:
     """Load the pair in a separate process, with the costs measured in earlier runs.
@@ -210,6 +210,7 @@ def start_engine(
     close it. Raises what `choose_settings` raises, and the engine's errors.
     """
     # What is loaded, and with which settings.
+    notify(wire.LoadProgress("planning"))
     load = replace(request.load, target=_choose_faster_copy(request, notify))
     request, remote = find_remote_devices(replace(request, load=load), notify)
     plan = choose_settings(request, remote)
@@ -225,13 +226,15 @@ def start_engine(
         notify(missing_gpu)
 
     # The process, and the pair in it.
+    notify(wire.LoadProgress("checking", Path(load.target).name))
     inventory.verify_packaged(Path(load.target))
+    notify(wire.LoadProgress("starting"))
     store = measurements.MeasurementStore(paths.DataFile.MEASUREMENTS.path)
     engine = EngineClient(store, measurements.make_key(load))
     try:
         on_worker(engine)
         load = _with_measurements(load, engine.measured, store, plan, probe=probe)
-        _load_pair(engine, load, plan)
+        _load_pair(engine, load, plan, notify)
         engine.add_notices(plan, request)
     except BaseException:
         engine.close()
@@ -262,7 +265,7 @@ FasterCopyChooser = Callable[[Path, Callable[[Notice], None]], Path]
 
 
 def _choose_faster_copy(
-    request: SettingsRequest, notify: Callable[[Event], None]
+    request: SettingsRequest, notify: Callable[[wire.LoadEvent], None]
 ) -> str:
     """The target's file, or a copy of it that an extra has made for this computer."""
     target = Path(request.load.target)
@@ -411,11 +414,16 @@ def _hint_option(flags: str) -> str:
     return f"{{{name.replace('-', '_')}={value}}}"
 
 
-def _load_pair(engine: EngineClient, load: wire.LoadCommand, plan: Plan | None) -> None:
+def _load_pair(
+    engine: EngineClient,
+    load: wire.LoadCommand,
+    plan: Plan | None,
+    notify: Callable[[wire.LoadEvent], None],
+) -> None:
     """Load, and add the memory estimate to an out-of-memory error."""
     memory_probe.close()  # It holds memory of the GPU.
     try:
-        engine.load(load)
+        engine.load(load, notify)
     except OutOfMemoryError as error:
         if plan is None:
             raise
@@ -433,7 +441,7 @@ def _load_pair(engine: EngineClient, load: wire.LoadCommand, plan: Plan | None) 
 
 
 def find_remote_devices(
-    request: SettingsRequest, notify: Callable[[Event], None]
+    request: SettingsRequest, notify: Callable[[wire.LoadEvent], None]
 ) -> tuple[SettingsRequest, tuple[Device, ...]]:
     """Ask the other computers of a request, before it is loaded.
 

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,9 @@ class LlamaModel:
         params = given.params
         self._keep_alive = given.keep_alive
         params.load_mtp = with_mtp
-        self._progress_callback = C.llama_progress_callback(_on_load_progress)
+        self._progress_callback = C.llama_progress_callback(
+            partial(_on_load_progress, path.name)
+        )
         params.progress_callback = self._progress_callback
         LOG.clear()
         self.path = path
@@ -130,8 +132,8 @@ class LlamaModel:
         self.handle = None
 
 
-def _on_load_progress(_share: float, _: Any) -> bool:
-    heartbeat.record_progress()
+def _on_load_progress(file: str, share: float, _: Any) -> bool:
+    heartbeat.record_load(file, share)
     return True  # False would cancel loading
 
 

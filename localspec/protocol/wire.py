@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from localspec.protocol import events
 from localspec.protocol.json_values import (
@@ -366,6 +366,23 @@ class HelloReply(Struct, frozen=True):
     pid: int
 
 
+LoadPhase = Literal["checking", "planning", "starting", "reading", "preparing"]
+
+
+class LoadProgress(Struct, frozen=True):
+    """What a load does now.
+
+    `checking` verifies a checksum, `planning` chooses settings that fit, `starting`
+    waits for the engine process. These come from the parent. The engine reports
+    `reading` with the share of the file that is loaded, and `preparing` after that, while
+    the context is made.
+    """
+
+    phase: LoadPhase
+    file: str = ""
+    share: Annotated[float, Meta(ge=0, le=1)] | None = None
+
+
 class HeartbeatReply(Struct, frozen=True):
     """Sent every second during a command, or while one waits.
 
@@ -504,6 +521,7 @@ class AnswerTotals(Struct, frozen=True):
 CommandReply = (
     HelloReply
     | HeartbeatReply
+    | LoadProgress
     | FailureReply
     | DoneReply
     | MeasuredCosts
@@ -514,6 +532,8 @@ CommandReply = (
     | DraftScore
 )
 EngineOutput = CommandReply | events.Event
+LoadEvent = events.Event | LoadProgress
+"""What is said while a pair is loaded."""
 
 _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     re.sub(r"\B(?=[A-Z])", "_", kind.__name__.removesuffix("Command")).lower(): kind
@@ -523,6 +543,7 @@ _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
 _REPLY_TYPES: dict[str, type[CommandReply]] = {
     "hello": HelloReply,
     "alive": HeartbeatReply,
+    "loading": LoadProgress,
     "failed": FailureReply,
     "done": DoneReply,
     "measured": MeasuredCosts,

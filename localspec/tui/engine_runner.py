@@ -20,8 +20,8 @@ from localspec.errors import LocalspecError, StorageError, UsageError
 from localspec.fit.advisor import SettingsRequest
 from localspec.launch import Engine, StartEngine
 from localspec.launch.engine_host import EngineHost, EngineJob
-from localspec.protocol.events import EngineExit, Event, Notice, TokenScore
-from localspec.protocol.wire import InspectCommand
+from localspec.protocol.events import EngineExit, Notice, TokenScore
+from localspec.protocol.wire import InspectCommand, LoadEvent
 from localspec.sanitize import sanitize
 from localspec.tui.scheduling import explain_failure
 
@@ -45,7 +45,7 @@ class LoadJob(EngineJob[Engine]):
         self._post = post
         self._host = runner.host
 
-    def notify(self, event: Event) -> None:
+    def notify(self, event: LoadEvent) -> None:
         self._post(EngineLoadEvent(event))
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -317,7 +317,7 @@ class EngineLoadFailed(Message):
 
 @dataclass(eq=False)
 class EngineLoadEvent(Message):
-    event: Event
+    event: LoadEvent
 
 
 class DeltasReady(Message, bubble=False):

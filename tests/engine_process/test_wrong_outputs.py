@@ -77,6 +77,7 @@ OUTPUTS: dict[str, wire.EngineOutput] = {
     "inspected": wire.InspectResult((events.TokenScore(0.5, 1),)),
     "failed": wire.FailureReply("a", "b", "c"),
     "alive": wire.HeartbeatReply(1.0),
+    "loading": wire.LoadProgress("reading", "a.gguf", 0.5),
 }
 WRONG: tuple[Any, ...] = (
     None, True, 0, -1, 2**70, 1.5, float("nan"), "x", "\ud800", [], [None], {}, {"x": "y"},

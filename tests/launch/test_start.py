@@ -17,10 +17,12 @@ from localspec.machine import device_detection
 from localspec.machine.device import Device
 from localspec.machine.device_detection import MachineDevices
 from localspec.machine.measurements import MeasurementStore, make_key
-from localspec.protocol.events import Event, Notice
+from localspec.protocol.events import Notice
 from localspec.protocol.wire import (
     ContextSettings,
     LoadCommand,
+    LoadEvent,
+    LoadProgress,
     MeasuredCosts,
     ProbeCommand,
 )
@@ -82,12 +84,26 @@ def test_costs_of_an_earlier_run_price_the_next(zoo: Zoo) -> None:
     assert known.t1_ms == pytest.approx(measured.t1_ms)
 
 
+def test_a_load_says_what_it_does_from_its_beginning_to_its_end(zoo: Zoo) -> None:
+    events: list[LoadEvent] = []
+    load = LoadCommand(str(zoo["target"]), draft=str(zoo["stranger"]))
+
+    start.start_engine(SettingsRequest(load), notify=events.append).close()
+
+    said = [event for event in events if isinstance(event, LoadProgress)]
+    phases = [progress.phase for progress in said if progress.phase != "reading"]
+    assert phases == ["planning", "checking", "starting", "preparing", "preparing"]
+    read = {progress.file for progress in said if progress.share == 1.0}
+    assert read == {zoo["target"].name, zoo["stranger"].name}
+    assert all(0 <= (progress.share or 0) <= 1 for progress in said)
+
+
 def test_a_gpu_that_is_gone_is_said(zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> None:
     note = "llama.cpp is built for vulkan, but finds no such device"
     gone = MachineDevices((), CPU, note=note)
     monkeypatch.setattr(device_detection, "detect_devices", lambda refresh=False: gone)
     for layers, n_notices in ((-1, 1), (0, 0)):
-        notices: list[Event] = []
+        notices: list[LoadEvent] = []
         wish = SettingsRequest(LoadCommand(str(zoo["target"])), n_gpu_layers=layers)
         start.start_engine(wish, notify=notices.append).close()
         shown = [notice for notice in notices if isinstance(notice, Notice)]

@@ -58,6 +58,7 @@ SCORE = TokenScore(0.5, 1, (Alternative(8, "x", 0.25, 2, was_drafted=True),))
 REPLIES: list[wire.CommandReply] = [
     wire.HelloReply(1, 2),
     wire.HeartbeatReply(0.5),
+    wire.LoadProgress("reading", "small.gguf", 0.25),
     wire.FailureReply("usage", "why", "hint", "t"),
     wire.DoneReply(),
     wire.MeasuredCosts(2.0, {"1": 1.0}, c=0.5),

@@ -32,6 +32,7 @@ from localspec.protocol.wire import (
     GenerateCommand,
     InspectCommand,
     LoadCommand,
+    LoadEvent,
     MeasuredCosts,
     ProbeCommand,
 )
@@ -210,7 +211,7 @@ class Opening:
     """
 
     engines: Sequence[BareEngine | LocalspecError]
-    says: Sequence[Event] = ()
+    says: Sequence[LoadEvent] = ()
     gate: Gate | None = None
     loads: list[LoadCommand] = field(default_factory=list)
     wishes: list[SettingsRequest] = field(default_factory=list)
@@ -220,7 +221,7 @@ class Opening:
         request: SettingsRequest,
         *,
         probe: bool,
-        notify: Callable[[Event], None],
+        notify: Callable[[LoadEvent], None],
         on_worker: Callable[[Engine], None] = lambda _: None,
     ) -> Engine:
         result = self.engines[min(len(self.loads), len(self.engines) - 1)]

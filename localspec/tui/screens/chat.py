@@ -57,6 +57,7 @@ from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
+from localspec.tui.widgets.loading_line import LoadingLine
 from localspec.tui.widgets.screen_frame import CenteredColumn, StatusBar
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
@@ -111,8 +112,10 @@ class ChatScreen(Screen[None]):
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
             with CenteredColumn(id="main"):
+                yield LoadingLine(classes="-first")
                 yield EmptyChatHint()
                 yield Transcript(show_marks=self.options.show_token_marks)
+                yield LoadingLine(classes="-next")
                 yield TokenDetails()
                 yield AttachedFiles()
                 with Vertical(id="typing"):
@@ -192,6 +195,8 @@ class ChatScreen(Screen[None]):
 
     @on(EngineLoadEvent)
     def _show_load_notice(self, message: EngineLoadEvent) -> None:
+        for line in self.query(LoadingLine):
+            line.show_progress(message.event)
         if isinstance(message.event, Notice):
             show_notice(self, message.event)
 
@@ -397,6 +402,8 @@ class ChatScreen(Screen[None]):
         self.composer.show_size()
         is_empty = not session.conversation.turns and not self.transcript.has_error
         empty_hint = self.query_one(EmptyChatHint)
+        for line in self.query(LoadingLine):
+            line.show_phase(self.phase, is_empty_chat=is_empty)
         empty_hint.display = is_empty
         self.transcript.display = not is_empty
         empty_hint.draw(session)

@@ -448,7 +448,7 @@ def _address_at(line: str, column: int) -> str:
     return ""
 
 
-_LOADING_HINT = "Loading the model. You can already type."
+_LOADING_HINT = "You can already type."
 _CHAT_HINT = (
     "Type a message and press enter.\n\n"
     "f2: token view. f4: settings and system prompt. f1: help."

@@ -25,8 +25,8 @@ from localspec.fit.speed import TYPICAL_CPU_SPEED, HardwareSpeed
 from localspec.launch.start import find_remote_devices
 from localspec.machine import installed_llama_cpp
 from localspec.machine.device import HOST, Device
-from localspec.protocol.events import Event, Notice
-from localspec.protocol.wire import ContextSettings, LoadCommand
+from localspec.protocol.events import Notice
+from localspec.protocol.wire import ContextSettings, LoadCommand, LoadEvent
 
 GIB = 1 << 30
 CPU = wire.WorkerDevice("CPU", "A CPU", "cpu", free=8 * GIB, total=16 * GIB)
@@ -170,7 +170,7 @@ def test_unusable_workers_of_the_settings_are_skipped(
 ) -> None:
     side_library.built_file().parent.mkdir(parents=True)
     side_library.built_file().touch()
-    notices: list[Event] = []
+    notices: list[LoadEvent] = []
     with refusing() as closed, listening(worker(status())) as here:
         gone = str(closed)
         settings = ContextSettings(remote_hosts=(gone, str(here)))

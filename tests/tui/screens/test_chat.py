@@ -14,11 +14,13 @@ from localspec.chat.examples import EXAMPLES
 from localspec.errors import DoesNotFitError, Hint
 from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineExit, GenerationFinished
+from localspec.protocol.wire import LoadProgress
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.home import HomeScreen
+from localspec.tui.widgets.loading_line import LoadingLine
 from localspec.tui.widgets.screen_frame import StatusBar
 from localspec.tui.widgets.transcript import Transcript
 from tests.support.app_driver import Chat, HomeDriver, demo_chat, long, said
@@ -289,6 +291,46 @@ async def test_what_is_sent_while_it_loads_goes_out_afterwards() -> None:
 
         assert chat.questions == ["hi"]
         assert HELLO in chat.shown
+
+
+async def test_a_load_shows_what_it_does_where_the_answer_will_be() -> None:
+    gate = Gate()
+    chat = Chat(gate=gate)
+    chat.opening.says = [LoadProgress("reading", "small.gguf", 0.5)]
+    async with chat:
+        await chat.sees("Loading the model: reading small.gguf", "50 %")
+        assert chat.shown.index("Loading the model") < chat.shown.index(
+            "You can already"
+        )
+
+        gate.set()
+        await chat.until("ready")
+
+        assert "Loading" not in chat.shown
+
+
+async def test_a_load_in_a_chat_is_shown_below_its_last_turn() -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        chat.opening.gate = Gate()
+
+        chat.screen.composer.replace_text("/ctx 2048")
+        await chat.press("enter")
+
+        await chat.sees("Loading the model")
+        assert chat.shown.index(HELLO) < chat.shown.index("Loading the model")
+        chat.opening.gate.set()
+
+
+async def test_the_time_of_a_load_goes_on_without_news() -> None:
+    gate = Gate()
+    async with Chat(gate=gate) as chat:
+        for line in chat.screen.query(LoadingLine):
+            line._began -= 61  # As if a minute had passed.
+
+        await chat.sees("1 min")
+
+        gate.set()
 
 
 async def test_a_refused_pair_says_why_and_how_to_go_on() -> None:

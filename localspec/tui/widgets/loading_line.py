@@ -1,0 +1,53 @@
+"""What a load does, and for how long: shown where the answer will be."""
+
+from __future__ import annotations
+
+import time
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.protocol.wire import LoadEvent, LoadProgress
+from localspec.report.load_progress import describe_load
+
+_DRAW_SECONDS = 0.25
+
+
+class LoadingLine(Static):
+    """Shown while a pair is loaded.
+
+    A chat has two: one above everything, for an empty chat (class `-first`), and one
+    below the last turn.
+    """
+
+    def __init__(self, *, classes: str) -> None:
+        super().__init__(classes=classes, markup=False)
+        self.display = False
+        self._is_loading = False
+        self._began = 0.0
+        self._progress: LoadProgress | None = None
+
+    def on_mount(self) -> None:
+        # The seconds go on while a busy computer gives no news.
+        self.set_interval(_DRAW_SECONDS, self._draw)
+
+    def show_phase(self, phase: str, *, is_empty_chat: bool) -> None:
+        """Shows the line if `phase` is that of a load, else hides it."""
+        is_loading = phase == "loading"
+        if is_loading and not self._is_loading:
+            self._began = time.monotonic()
+            self._progress = None
+        self._is_loading = is_loading
+        self.display = is_loading and self.has_class("-first") == is_empty_chat
+        self._draw()
+
+    def show_progress(self, event: LoadEvent) -> None:
+        if isinstance(event, LoadProgress):
+            self._progress = event
+            self._draw()
+
+    def _draw(self) -> None:
+        if self.display:
+            seconds = time.monotonic() - self._began
+            line = f"Loading the model: {describe_load(self._progress, seconds)}"
+            self.update(Content(line), layout=False)
