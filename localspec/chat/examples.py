@@ -1,7 +1,9 @@
 """Example messages of an empty chat.
 
-The first is one that even the small model which opens first answers rightly each time,
-and faster with speculation than without: `scripts/bench/bench.py examples` measures it.
+They are tasks that even the small model which opens first does rightly each time, and
+faster with speculation than without: `scripts/bench/bench.py examples` measures them.
+Of some hundred others that were tried it did most wrongly now and then, such as another
+mistake in the same list.
 """
 
 from __future__ import annotations
@@ -25,19 +27,29 @@ class Example(Struct, frozen=True):
 
     def is_right(self, answer: str) -> bool:
         words = " ".join(answer.split())
-        return re.fullmatch(self.right, words, re.IGNORECASE) is not None
+        return re.fullmatch(self.right, words) is not None
 
 
 EXAMPLES = (
     Example(
-        title="Correct the spelling of a sentence.",
+        title="Correct a spelling mistake.",
         message="""\
-Correct the spelling:
+Correct the spelling mistakes:
 
-The sun rises in the east and sets in the west. It gives ligth and warmth to all the plants and \
-animals on the earth.""",
-        right=r"The sun rises in the east and sets in the west\. It gives light and warmth to all "
-        r"the plants and animals on the earth\.",
+The months of the year are January, February, March, April, May, Junne, July, August, September, \
+October, November, and December.""",
+        right=r"The months of the year are January, February, March, April, May, June, July, "
+        r"August, September, October, November, and December\.",
+        spec="lookup",
+    ),
+    Example(
+        title="Correct another one.",
+        message="""\
+Correct the spelling mistakes:
+
+The planets are Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus, and Neptun.""",
+        right=r"The planets are Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus, and "
+        r"Neptune\.",
         spec="lookup",
     ),
 )

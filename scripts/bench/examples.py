@@ -68,7 +68,8 @@ def main(args: argparse.Namespace) -> None:
         for example in examples:
             rows.append(measure(llm, example, temperature, args))
             print(*rows[-1], file=sys.stderr, flush=True)
-    print(f"{args.model}, temperature {temperature:g} and greedy; {conditions()}\n")
+        file = llm.ready.model
+    print(f"{file}, temperature {temperature:g} and greedy; {conditions()}\n")
     print(table(rows))
 
 
