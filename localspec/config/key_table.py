@@ -136,14 +136,14 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ),
     ),
     "chat": (
-        ("chat.walk", "tab", "walk", "Token view: go to the tokens"),
+        ("chat.walk", "tab", "walk", "Walk over the tokens of the last answer"),
         ("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "stop"),
         (
             "chat.tokens",
             "f2",
             "tokens",
-            "Token view: show the class of each token",
-            "tokens",
+            "Show or hide what was guessed, by colour",
+            "colours",
         ),
         ("chat.panel", "f3", "panel", "Show or hide the speculation panel", "panel"),
         (
@@ -195,14 +195,6 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("tokens.right", "right", "walk(1)", "Next token", "token"),
         ("tokens.up", "up", "leap(-1)", "Previous round", "round"),
         ("tokens.down", "down", "leap(1)", "Next round", "round"),
-        ("tokens.replay", "r", "replay", "Replay from the beginning", "replay"),
-        (
-            "tokens.glyphs",
-            "g",
-            "glyphs",
-            "Show or hide marks beside the colours",
-            "marks",
-        ),
         ("tokens.back", "escape,tab", "leave", "Back to the message", "back"),
     ),
     "replay": (
@@ -427,6 +419,9 @@ def _check_allowed(binding: KeyBinding, keys: str) -> str:
             continue
         is_typed = is_character_key(key) or key in _EDITING_KEYS
         if binding.context in _TYPING_CONTEXTS and is_typed:
+            return f"{format_key(key)} is needed for typing."
+        # What is typed while a person walks over tokens goes to the message.
+        if binding.context == "tokens" and is_character_key(key):
             return f"{format_key(key)} is needed for typing."
         if binding.context == "home" and key in ("enter", "up", "down"):
             return f"{format_key(key)} is needed for the list."

@@ -373,6 +373,13 @@ _APP = (
         title="plain ASCII",
     ),
     _app(
+        "screen.guesses",
+        SWITCH,
+        "Show what is guessed, and in colour which words were guessed right (f2).",
+        default=True,
+        title="guesses in colour",
+    ),
+    _app(
         "run.pair",
         text("a pair, a model or a file, in quotes, as after `localspec run`"),
         "The pair or model that `localspec run` opens without arguments.",

@@ -115,6 +115,14 @@ class StoppableScreen(Protocol):
     def action_stop(self) -> None: ...
 
 
+@runtime_checkable
+class TypingScreen(Protocol):
+    """A screen with one field, to which all goes that is typed, whatever has the focus."""
+
+    def focus_typing_field(self) -> None:
+        """Must focus it at once."""
+
+
 class LocalspecApp(App[None]):
     """Owns the engine runner and the options; passes them to the screens."""
 
@@ -272,8 +280,12 @@ class LocalspecApp(App[None]):
             return
         self._key_number += 1
         number = self._key_number
+        event = self._waiting_keys.popleft()
+        is_text = isinstance(event, events.Paste) or event.is_printable
+        if is_text and isinstance(self.screen, TypingScreen):
+            self.screen.focus_typing_field()
         target: Widget = self.focused or self.screen
-        event = self._translate_key(self._waiting_keys.popleft(), target)
+        event = self._translate_key(event, target)
         self._key_in_progress = event
         self._key_timer = set_reliable_timer(
             self, _MAX_KEY_SECONDS, partial(self._stop_waiting_for, number)

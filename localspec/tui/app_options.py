@@ -24,6 +24,8 @@ class AppOptions(Struct):
     ascii_only: bool = False
     colour: bool = True
     theme: str = themes.DEFAULT_THEME
+    show_guesses: bool = True
+    """Whether answers show by colour which text was guessed, and the guess itself."""
     show_panel: bool | None = None
     """Whether to show the speculation panel; None: if the terminal is wide enough."""
     seed: int | None = None  # Seed of every chat; None: a random one for each.
@@ -91,6 +93,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
         options.keymap.update(keys)
     options.theme = view.get("screen.theme")
     options.ascii_only = view.get("screen.ascii") or not terminal.shows_unicode()
+    options.show_guesses = view.get("screen.guesses")
     limit = view.get("downloads.limit")
     options.download_limit = limit * 1e6 if limit else None
     options.offline = view.get("network.offline")

@@ -83,7 +83,7 @@ class ScreenFrontEnd:
         run_in_background(self._screen.app, work)
 
     def mark_tokens(self, *, marked: bool) -> None:
-        if marked != self._screen.transcript.token_view:
+        if marked != self._screen.transcript.colours:
             self._screen.action_tokens()
 
     def load_anyway(self) -> None:

@@ -16,10 +16,23 @@ from textual.theme import BUILTIN_THEMES, Theme
 from localspec.config import options
 
 
+class TokenStyles(Struct, frozen=True):
+    """How an answer shows who wrote it, as styles of Rich.
+
+    What the model wrote by itself (`bonus` and `plain`) looks like any text.
+    """
+
+    accepted: str = "underline"
+    correction: str = "italic overline"
+    draft: str = "dim"  # Draft tokens that the target still checks.
+    rejected: str = "dim strike"
+
+
 class MarkdownStyle(Struct, frozen=True):
     accent: str
     muted: str
     code_theme: str  # A Pygments style.
+    tokens: TokenStyles = TokenStyles()
 
 
 class Palette(Struct, frozen=True):
@@ -246,17 +259,49 @@ def _build_ansi_theme() -> Theme:
     )
 
 
-def markdown_style(theme: Theme) -> MarkdownStyle:
-    muted = theme.variables.get("muted", theme.foreground or theme.primary)
+# How much of a colour is in what is blended of it and the background.
+_GROUND_SHARE = 0.24
+_DRAFT_SHARE = 0.76
+
+
+def token_styles(theme: Theme, *, marks: bool) -> TokenStyles:
+    """`marks`: without colour."""
+    if marks:
+        return TokenStyles()
+    accepted = theme.variables.get("accepted") or theme.success or theme.primary
+    corrected = theme.variables.get("corrected") or theme.warning or theme.primary
+    if theme.ansi:  # The colour of the background is not known.
+        muted = _muted(theme).removeprefix("ansi_")
+        return TokenStyles(
+            accepted="underline " + accepted.removeprefix("ansi_"),
+            correction="italic " + corrected.removeprefix("ansi_"),
+            draft=muted,
+            rejected=f"strike {muted}",
+        )
+    plain_background = "#000000" if theme.dark else "#ffffff"
+    background = Color.parse(theme.background or plain_background)
+    ground = background.blend(Color.parse(accepted), _GROUND_SHARE).hex
+    draft = background.blend(Color.parse(_muted(theme)), _DRAFT_SHARE).hex
+    return TokenStyles(f"on {ground}", f"italic {corrected}", draft, f"strike {draft}")
+
+
+def _muted(theme: Theme) -> str:
+    return theme.variables.get("muted") or theme.foreground or theme.primary
+
+
+def markdown_style(theme: Theme, *, marks: bool = False) -> MarkdownStyle:
+    """`marks`: as of `token_styles`."""
+    tokens = token_styles(theme, marks=marks)
     accent = theme.accent or theme.primary
     if theme.ansi:
         return MarkdownStyle(
             accent=accent.removeprefix("ansi_"),  # Rich calls it blue, not ansi_blue.
-            muted=muted.removeprefix("ansi_"),
+            muted=_muted(theme).removeprefix("ansi_"),
             code_theme="ansi_dark",
+            tokens=tokens,
         )
     code_theme = "one-dark" if theme.dark else "friendly"
-    return MarkdownStyle(accent, muted, code_theme)
+    return MarkdownStyle(accent, _muted(theme), code_theme, tokens)
 
 
 def _build(name: str) -> Theme:

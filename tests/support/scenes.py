@@ -321,5 +321,5 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 
 def walking(*keys: str) -> Steps:
-    """Opens the token view before asking, so that probabilities are recorded."""
-    return asking(CODE, "f2", "f2", *keys, before=("f2",))
+    """Walks over the tokens of an answer."""
+    return asking(CODE, "tab", *keys)

@@ -52,7 +52,7 @@ def test_a_footer_shows_a_persons_own_keys() -> None:
 
 
 def test_the_way_out_is_the_last_hint_to_go() -> None:
-    hints = "enter send  ctrl+j newline  esc stop  f2 tokens"
+    hints = "enter send  ctrl+j newline  esc stop  f2 colours"
     shown = [
         key_bindings.fit_footer(hints, width) for width in (99, 40, 25, 20, 9, 3, -5)
     ]

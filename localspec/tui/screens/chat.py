@@ -26,9 +26,10 @@ from localspec.chat.slash_commands import (
     PRESET_CHOICES,
     CommandCall,
 )
+from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
-from localspec.protocol.events import Notice
+from localspec.protocol.events import Notice, Round, Token
 from localspec.tui import chat_front_end
 from localspec.tui.app_options import AppOptions
 from localspec.tui.chat_front_end import ScreenFrontEnd
@@ -101,6 +102,7 @@ class ChatScreen(Screen[None]):
         self._repetition = RepetitionWatch()
         self._pacer = FramePacer()
         self._drawn_titles = ("", "")
+        self._had_guesses = False  # When this was drawn last.
         # As `time.monotonic`:
         self._stop_time: float | None = None  # When this answer was stopped.
         self._end_time = float("-inf")  # When the last answer ended.
@@ -114,7 +116,10 @@ class ChatScreen(Screen[None]):
             with CenteredColumn(id="main"):
                 yield LoadingLine(classes="-first")
                 yield EmptyChatHint()
-                yield Transcript(show_marks=self.options.show_token_marks)
+                yield Transcript(
+                    colours=self.options.show_guesses,
+                    show_marks=self.options.show_token_marks,
+                )
                 yield LoadingLine(classes="-next")
                 yield TokenDetails()
                 yield AttachedFiles()
@@ -126,7 +131,6 @@ class ChatScreen(Screen[None]):
         yield StatusBar(self.options)
 
     def on_mount(self) -> None:
-        self.query_one(TokenDetails).display = False
         self._apply_preferences()
         self._show_saved_turns()
         self.composer.replace_text(self.session.draft)
@@ -148,8 +152,11 @@ class ChatScreen(Screen[None]):
     def _apply_preferences(self) -> None:
         if self.options.chats is not None:
             self.session.history_for_new_chats = self.options.chats.history
-        if self.transcript.show_marks != self.options.show_token_marks:
-            self.transcript.action_glyphs()
+        self.transcript.set_colours(
+            colours=self.options.show_guesses,
+            show_marks=self.options.show_token_marks,
+        )
+        self._draw_token_details()
         self.draw()  # its keys may be others
 
     @property
@@ -308,7 +315,7 @@ class ChatScreen(Screen[None]):
         self._stop_time = None
         self.transcript.add_turn(session, session.conversation.turns[-1])
         self.runner.start_answer(
-            session, self.post_message, probabilities=self.transcript.token_view
+            session, self.post_message, probabilities=self.transcript.is_cursor_active
         )
         self.draw()
         return True
@@ -407,6 +414,9 @@ class ChatScreen(Screen[None]):
         empty_hint.display = is_empty
         self.transcript.display = not is_empty
         empty_hint.draw(session)
+        if self.transcript.has_guesses != self._had_guesses:
+            self._had_guesses = self.transcript.has_guesses
+            self._draw_token_details()
         panel = self.query_one(SpeculationPanel)
         panel.draw_session(session, self.phase)
         status = self.query_one(StatusBar)
@@ -595,14 +605,14 @@ class ChatScreen(Screen[None]):
         self.call_after_refresh(self.draw)
 
     def action_tokens(self) -> None:
-        is_shown = not self.transcript.token_view
-        self.query_one(TokenDetails).display = is_shown
-        self.transcript.show_tokens(is_shown)
-        if is_shown:
-            self._request_logprobs()
-        if not self.transcript.is_cursor_active:
-            self.composer.focus()
-        self.draw()
+        """Shows by colour which text was guessed, or shows the text alone."""
+        options = self.options
+        options.show_guesses = not options.show_guesses
+        self._apply_preferences()
+        try:
+            toml_file.set_value("screen.guesses", options.show_guesses)
+        except LocalspecError as error:
+            self.show_warning(error)
 
     def _request_logprobs(self) -> None:
         """Computes the probabilities of the last answer, once."""
@@ -614,9 +624,14 @@ class ChatScreen(Screen[None]):
         self.runner.inspect(request, self.post_message)
 
     def action_walk(self) -> None:
-        if self.transcript.token_view and self.transcript.turns:
+        if self.transcript.turns:
             self.transcript.activate_cursor()
+            self._request_logprobs()
             self.draw()
+
+    def focus_typing_field(self) -> None:
+        if not self.composer.has_focus:
+            self.set_focus(self.composer)  # The transcript then leaves its token view.
 
     @on(Transcript.TokenViewLeft)
     def _focus_composer(self) -> None:
@@ -626,11 +641,22 @@ class ChatScreen(Screen[None]):
     @on(Transcript.TokenSelected)
     def _show_token(self, message: Transcript.TokenSelected) -> None:
         self.set_class(self.transcript.is_cursor_active, "-walking")
-        self.query_one(TokenDetails).show_token(
-            message.token, message.round, self.transcript.show_marks
-        )
+        self._draw_token_details(message.token, message.round)
 
-    def action_replay(self, number: int = -1) -> None:
+    def _draw_token_details(
+        self, token: Token | None = None, round_: Round | None = None
+    ) -> None:
+        transcript = self.transcript
+        details = self.query_one(TokenDetails)
+        has_legend = transcript.colours and transcript.has_guesses
+        if self.has_class("-narrow"):
+            has_legend = False
+        self.set_class(has_legend, "-legend")
+        details.display = transcript.is_cursor_active or has_legend
+        details.show_token(token, round_, transcript.show_marks)
+
+    def action_replay(self) -> None:
+        number = self.transcript.selected_turn
         turns = self.session.conversation.turns
         if not turns or not turns[number].rounds:
             self.notify("No answer to replay yet.", markup=False)

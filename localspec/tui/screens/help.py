@@ -27,7 +27,7 @@ KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "wizard": "Wizard",
     "composer": "Message box",
     "chat": "Chat",
-    "tokens": "Token view",
+    "tokens": "Walking over tokens (tab)",
     "replay": "Replay",
     "serve": "Server (`localspec serve`)",
     "shared_server": "Server of a chat",

@@ -48,7 +48,7 @@ class ReplayScreen(Screen[None]):
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
             with Vertical(id="main"):
-                yield TextView(id="past")
+                yield TextView(id="past", show_marks=self._options.show_token_marks)
                 yield TokenDetails()
             yield SpeculationPanel(self._options.ascii_only)
         yield KeyLine()

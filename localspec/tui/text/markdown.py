@@ -37,6 +37,7 @@ from rich.theme import Theme
 from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
 from localspec.tui.text.blocks import StyleMap
 from localspec.tui.text.source_map import SourceMap
+from localspec.tui.text.token_classes import VisibleClasses, style_by_class
 from localspec.tui.text.wrapping import CharacterRows
 from localspec.tui.themes import MarkdownStyle
 
@@ -452,9 +453,14 @@ class MarkdownText:
         self._budget = budget
         self._width = 0
         self._n_skipped_code_blocks = 0
+        # Which token wrote each character; None: that is not shown.
+        self._classes: VisibleClasses | None = None
         # The finished blocks, and their lines at `_width`.
         self._finished_blocks: list[str] = []
+        self._starts: list[int] = [0]  # Of each in the source, and of the open block.
         self._lines: list[SegmentLine] = []
+        self._classed_lines: dict[int, list[SegmentLine]] = {}
+        """The lines of finished blocks that were seen, styled by token classes."""
         self._tops: list[int] = []  # The first line of each finished block.
         self._n_rendered = 0  # Number of finished blocks in `_lines`.
         self._n_code_blocks = 0  # In `_lines`.
@@ -503,17 +509,21 @@ class MarkdownText:
         *sections, self._tail = _split_sections(self._tail)
         self._n_parsed = len(self._tail) if self._is_tail_long else 0
         if sections:
-            self._finished_blocks += sections
-            self._waiting_lines = None
+            self._add_finished(*sections)
             self._discard_open_lines()
+
+    def _add_finished(self, *blocks: str) -> None:
+        for block in blocks:
+            self._finished_blocks.append(block)
+            self._starts.append(self._starts[-1] + len(block))
+        self._waiting_lines = None
 
     def finish(self) -> None:
         """The last block is complete, too."""
         if self._tail.strip():
             if self._is_tail_long:
                 self._finish_sections()
-            self._finished_blocks.append(self._tail)
-            self._waiting_lines = None
+            self._add_finished(self._tail)
         self._tail = ""
         self._discard_open_lines()
 
@@ -526,10 +536,13 @@ class MarkdownText:
         starts = _find_block_starts(lines[:-1])
         if starts and starts[-1] > 0:
             edges = [0, *sorted(set(starts))[1:]]
+            tail_end = self._starts[-1] + len(self._tail)
             for start, end in pairwise(edges):
-                self._finished_blocks.append("\n".join(lines[start:end]) + "\n")
-            self._waiting_lines = None
-            self._tail = "\n".join(lines[starts[-1] :])
+                self._add_finished("\n".join(lines[start:end]) + "\n")
+            tail = "\n".join(lines[starts[-1] :])
+            # Blank lines before the first block belong to none.
+            self._starts[-1] = tail_end - len(tail)
+            self._tail = tail
             self._kept_lines = []
             self._n_kept = 0
         self._n_parsed = len(self._tail)
@@ -538,7 +551,15 @@ class MarkdownText:
         self._style = style
         self._discard_rendered()
 
+    def show_classes(self, classes: VisibleClasses | None) -> None:
+        """Styles each character by the class of the token that wrote it; None: none."""
+        if classes is not self._classes:
+            self._classes = classes
+            self._classed_lines.clear()
+            self._discard_open_lines()
+
     def _discard_rendered(self) -> None:
+        self._classed_lines.clear()
         self._lines = []
         self._tops = []
         self._n_rendered = 0
@@ -666,6 +687,7 @@ class MarkdownText:
         is_current = (block.width, block.style) == (self._width, self._style)
         if is_current and len(lines) == block.n_lines:
             self._lines[block.first_line : block.first_line + block.n_lines] = lines
+            self._classed_lines.pop(self._block_at(block.first_line), None)
 
     def _render_open_block(self) -> list[SegmentLine]:
         """The lines of a long block are kept up to its last word; the end is rendered."""
@@ -681,12 +703,21 @@ class MarkdownText:
         return [*self._kept_lines, *open_lines]
 
     def _render_open_part(self, start: int, end: int) -> list[SegmentLine]:
-        """A part of the tail; rows far below a table's head are plain."""
+        """A part of the tail, styled by token classes."""
         text = self._tail[start:end]
+        lines = self._render_open_text(text, is_first=start == 0)
+        if self._classes is None:
+            return lines
+        first = self._starts[-1] + start
+        runs = self._classes.slice(first, first + len(text))
+        return style_by_class(lines, text, runs, self._style.tokens)
+
+    def _render_open_text(self, text: str, *, is_first: bool) -> list[SegmentLine]:
+        """Rows far below a table's head are plain."""
         info = _unclosed_fence_info(self._tail)
         if info is not None:
-            return self._render_open_code(text, info, has_label=start == 0)
-        is_row_of_table = start > 0 and text.lstrip().startswith("|")
+            return self._render_open_code(text, info, has_label=is_first)
+        is_row_of_table = not is_first and text.lstrip().startswith("|")
         is_too_long = _render_cost(text) > 2 * _MAX_REDRAWN_COST
         if is_row_of_table or is_too_long:
             return _render_plain(text, self._width, self._style)
@@ -754,11 +785,34 @@ class MarkdownText:
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._open_lines is not None, "call height() first"
         if y < len(self._lines):
-            return self._lines[y]
+            return self._line_of_finished_block(y)
         assert self._waiting_lines is not None
         if y < self._n_finished_lines:
             return self._waiting_lines[y - len(self._lines)]
         return self._open_lines[y - self._n_finished_lines]
+
+    def _block_at(self, y: int) -> int:
+        """The finished block that has line `y`; the blank line above it counts, too."""
+        return bisect_right(self._tops, y) - 1
+
+    def _line_of_finished_block(self, y: int) -> SegmentLine:
+        number = self._block_at(y)
+        if self._classes is None or number < 0:
+            return self._lines[y]
+        top = self._tops[number]
+        lines = self._classed_lines.get(number)
+        if lines is None:
+            end = len(self._lines)
+            if number + 1 < len(self._tops):
+                end = self._tops[number + 1]
+            source = self._finished_blocks[number]
+            start = self._starts[number]
+            lines = self._lines[top:end]
+            if len(source) <= _MAX_MAPPED_CHARACTERS:
+                runs = self._classes.slice(start, start + len(source))
+                lines = style_by_class(lines, source, runs, self._style.tokens)
+            self._classed_lines[number] = lines
+        return lines[y - top] if y - top < len(lines) else self._lines[y]
 
 
 def _find_block_starts(lines: Sequence[str]) -> list[int]:

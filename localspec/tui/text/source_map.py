@@ -6,6 +6,7 @@ Markdown, and with decoration between them: bullets, frames, the numbers of code
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from msgspec import Struct
 
 _MARKS = set("*_~`[]()#>|-+=.\\:\"'<")
 _FENCES = ("```", "~~~")
+_WORD = re.compile(r"\S+")
 
 
 class DrawnPlace(Struct, frozen=True, order=True):
@@ -22,6 +24,63 @@ class DrawnPlace(Struct, frozen=True, order=True):
     column: int
 
 
+class DrawnRun(Struct, frozen=True):
+    """Characters that are side by side, both as drawn and in the source."""
+
+    row: int
+    column: int
+    position: int  # In the source.
+    length: int
+
+
+def find_runs(source: str, rows: Sequence[str]) -> tuple[list[DrawnRun], bool]:
+    """Where the drawn characters are in their source, in order.
+
+    Also returns whether each letter of the source was found. Else it is drawn in another
+    order, such as the cells of a table's row.
+
+    The rows ` • a bold` and `   word` of the source `- a **bold** word` have the runs
+    `a` at 2, `bold` at 6 and `word` at 13.
+    """
+    runs: list[DrawnRun] = []
+    n_drawn = 0
+    position = 0
+    for number, row in enumerate(rows):
+        for word in _WORD.finditer(row):
+            text = word[0]
+            found = _find(source, text[0], position)
+            if found >= 0 and source.startswith(text, found):
+                runs.append(DrawnRun(number, word.start(), found, len(text)))
+                n_drawn += _count_letters(text)
+                position = found + len(text)
+                continue
+            # The source has marks within the word, or the drawing has decoration.
+            for column, character in enumerate(text, word.start()):
+                found = _find(source, character, position)
+                if found >= 0:
+                    runs.append(DrawnRun(number, column, found, 1))
+                    n_drawn += character.isalnum()
+                    position = found + 1
+    return runs, n_drawn == _count_letters(source)
+
+
+def _find(source: str, character: str, position: int) -> int:
+    """The next place of a character, if nothing but marks is before it; else -1."""
+    while position < len(source):
+        if source[position] == character:
+            return position
+        if not source[position].isspace() and source[position] not in _MARKS:
+            return -1
+        position += 1
+    return -1
+
+
+def _count_letters(text: str) -> int:
+    if text.isalnum():
+        return len(text)
+    return sum(map(str.isalnum, text))
+
+
 class SourceMap:
     """The source of some rows, and the position in it of each drawn character.
 
@@ -29,39 +88,31 @@ class SourceMap:
     positions 2 (a), 6 to 9 (bold) and 13 to 16 (word). A bullet has none.
     """
 
-    def __init__(self, source: str, rows: Sequence[str], first_row: int = 0) -> None:
-        self.source = source
+    def __init__(
+        self,
+        source: str,
+        rows: Sequence[str],
+        first_row: int = 0,
+        inserted: Sequence[range] = (),
+    ) -> None:
+        """`inserted`: parts of the source, in order, that are drawn but not its own."""
         self.n_rows = len(rows)
         self.first_row = first_row
         # Both in ascending order, one for each drawn character of the source.
         self._places: list[DrawnPlace] = []
         self._positions: list[int] = []
-        position = 0
-        n_drawn = 0
-        for number, row in enumerate(rows):
-            for column, character in enumerate(row):
-                if character.isspace():
+        runs, self._is_complete = find_runs(source, rows)
+        for run in runs:
+            for index in range(run.length):
+                position = run.position + index
+                if any(position in part for part in inserted):
                     continue
-                found = self._find(character, position)
-                if found >= 0:
-                    self._places.append(DrawnPlace(number, column))
-                    self._positions.append(found)
-                    n_drawn += character.isalnum()
-                    position = found + 1
-        n_letters = sum(character.isalnum() for character in source)
-        # Else it is drawn in another order, such as the cells of a table's row.
-        self._is_complete = n_drawn == n_letters
-
-    def _find(self, character: str, position: int) -> int:
-        """The next place of a character, if nothing but marks is before it; else -1."""
-        source = self.source
-        while position < len(source):
-            if source[position] == character:
-                return position
-            if not source[position].isspace() and source[position] not in _MARKS:
-                return -1
-            position += 1
-        return -1
+                position -= sum(len(part) for part in inserted if part.stop <= position)
+                self._places.append(DrawnPlace(run.row, run.column + index))
+                self._positions.append(position)
+        for part in reversed(inserted):
+            source = source[: part.start] + source[part.stop :]
+        self.source = source
 
     def _index(self, place: DrawnPlace) -> int:
         """How many characters are drawn before a place."""

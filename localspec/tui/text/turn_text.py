@@ -33,6 +33,12 @@ from localspec.tui.text.blocks import (
 )
 from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import SourceMap
+from localspec.tui.text.token_classes import (
+    ClassAligner,
+    ClassRun,
+    VisibleClasses,
+    skip_runs,
+)
 from localspec.tui.text.wrapping import one_line, shorten
 from localspec.tui.themes import MarkdownStyle
 from localspec.units import count, short_count
@@ -95,7 +101,10 @@ def format_end_reason(turn: Turn, stopped_ms: float | None) -> str:
 
 
 class TurnText:
-    """Shows an answer as Markdown (completion models: plain text) or in the token view."""
+    """Shows an answer as Markdown (completion models: plain text) or in the token view.
+
+    In the token view, a person walks from token to token.
+    """
 
     def __init__(
         self,
@@ -117,12 +126,15 @@ class TurnText:
         self._in_thinking = False
         self._thinking_unfolded = False
         self._token_view = False
+        self._aligner = ClassAligner()
+        self._classes = VisibleClasses()  # Of the text that `markdown` has.
         continued_text = ""
         if speaker.raw:
             continued_text = truncate_question(turn.question, keep_end=True)
         self.token_text = TokenText(continued_text)
         self.markdown = MarkdownText(style, turn.id, budget)
         self.rounds: list[Round] = []
+        self.has_guesses = False  # Whether something was drafted in one of them.
         self.question = sanitize(truncate_question(turn.question))
         self._attachment_blocks = [
             Paragraph(format_attachment(file), "muted") for file in turn.attachments
@@ -161,11 +173,15 @@ class TurnText:
             event = delta.event
             if isinstance(event, Round):
                 self.rounds.append(event)
+                self.has_guesses = self.has_guesses or event.drafted > 0
                 self.token_text.extend(event.tokens)
+                self._aligner.add_tokens(event.tokens)
             elif isinstance(event, GenerationFinished):
                 self._end(event)
-            for part in delta.parts:
-                self._add_part(part)
+                self._aligner.add_tail(event.tail)
+            runs = self._aligner.align(delta.parts)
+            for part, part_runs in zip(delta.parts, runs, strict=True):
+                self._add_part(part, part_runs)
             self._in_thinking = delta.in_thinking
         self._update_thinking()
 
@@ -174,23 +190,36 @@ class TurnText:
 
         If events are missing, the text has no colours.
         """
-        parts = split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking)
-        for part in parts:
-            shown, n_hidden = shorten(part.text, keep_end=True)
-            if n_hidden and not part.is_thinking:
-                shown = self._hide_beginning(part.text[:n_hidden]) + shown
-            self._add_part(AnswerPart(part.is_thinking, shown))
         self.rounds = list(turn.rounds)
         for round_ in self.rounds:
             self.token_text.extend(round_.tokens)
         ends = [event for event in turn.events if isinstance(event, GenerationFinished)]
         if ends:
             self._end(ends[-1])
-        self.token_text.end("".join(event.tail for event in ends))
-        if not self._is_text_of_tokens(turn, ends):
+        tail = "".join(event.tail for event in ends)
+        self.token_text.end(tail)
+        if self._is_text_of_tokens(turn, ends):
+            self._aligner.add_tokens(self.token_text.tokens)
+            self._aligner.add_tail(tail)
+            self.has_guesses = any(round_.drafted for round_ in self.rounds)
+        else:
             self.rounds = []
             self.token_text.clear()
             self.token_text.end(turn.answer)
+        parts = split_thinking(turn.answer, thinking_markers, turn.starts_in_thinking)
+        runs = self._aligner.align(parts)
+        for part, part_runs in zip(parts, runs, strict=True):
+            self._add_stored_part(part, part_runs)
+
+    def _add_stored_part(self, part: AnswerPart, runs: Sequence[ClassRun]) -> None:
+        """Of a very long one only the end is shown."""
+        shown, n_hidden = shorten(part.text, keep_end=True)
+        if n_hidden and not part.is_thinking:
+            hidden = part.text[:n_hidden]
+            fence = self._hide_beginning(hidden)
+            runs = [ClassRun(len(fence), None), *skip_runs(runs, len(sanitize(hidden)))]
+            shown = fence + shown
+        self._add_part(AnswerPart(part.is_thinking, shown), runs)
 
     def _hide_beginning(self, hidden: str) -> str:
         """Says that the beginning of a very long answer is not shown.
@@ -228,7 +257,8 @@ class TurnText:
         else:
             self._speed_block.set_text("")
 
-    def _add_part(self, part: AnswerPart) -> None:
+    def _add_part(self, part: AnswerPart, runs: Sequence[ClassRun]) -> None:
+        """`runs`: the classes of its characters."""
         if part.is_thinking:
             text = sanitize(part.text)
             n_words = len(text.split())
@@ -238,7 +268,12 @@ class TurnText:
             self._n_thinking_words += n_words
             self._thinking_text += text
         elif not self._speaker.raw:
-            self.markdown.write(sanitize(part.text))
+            text = sanitize(part.text)
+            if sum(run.length for run in runs) != len(text):
+                runs = [ClassRun(len(text), None)]
+            for run in runs:
+                self._classes.append(run)
+            self.markdown.write(text)
 
     def finish(self, note: str = "") -> None:
         self._in_thinking = False
@@ -282,9 +317,13 @@ class TurnText:
                 return round_
         return None
 
-    def show_tokens(self, shown: bool, show_marks: bool) -> None:
-        self._token_view = shown
-        self.token_text.set_marking(show_classes=shown, show_marks=show_marks)
+    def show_tokens(self, *, token_view: bool, colours: bool, marks: bool) -> None:
+        """`marks`: the token view has one beside each token, as there is no colour."""
+        self._token_view = token_view
+        self.token_text.set_marking(
+            show_classes=token_view or colours, show_marks=token_view and marks
+        )
+        self.markdown.show_classes(self._classes if colours else None)
         self._arrange_blocks()
 
     def set_thinking_unfolded(self, unfolded: bool) -> None:

@@ -125,10 +125,6 @@ class StatusBar(Static):
                 "app",
                 label_overrides={"chat.stop": escape},
             )
-            if transcript.token_view:
-                send, _, others = keys.partition("  ")
-                walk = key_label("chat.walk", keymap)
-                keys = f"{send}  {walk} select token  {others}"
         numbers = _status_numbers(session, phase)
         speed = session.answer.tokens_per_second
         if with_speed and speed is not None and phase != "answering":

@@ -14,7 +14,7 @@ from operator import attrgetter
 from textwrap import dedent
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -24,6 +24,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
+from localspec.tui import themes
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import (
     TOKEN_CLASS_STYLES,
@@ -37,9 +38,12 @@ MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
 # Seconds from a resize to wrapping again, which takes a while for long text.
 _RESIZE_DELAY = 0.08
 _STYLE_NAMES = (
-    "text", "muted", "role", "speaker", "thinking", "prefix", "error", *TOKEN_CLASS_STYLES,
+    "text", "muted", "role", "speaker", "thinking", "prefix", "error",
 )  # fmt: skip
-"""Each is a component class of `TextView`, which the style sheet gives its style."""
+"""Each is a component class of `TextView`, which the style sheet gives its style.
+
+The styles of tokens are derived from the theme's colours (`themes.token_styles`).
+"""
 
 
 class FollowingView(ScrollView):
@@ -102,8 +106,10 @@ class TextView(FollowingView, can_focus=False):
     _MIN_MARGIN = 2  # Cells at the left and right; aligns the text with the title.
     COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
 
-    def __init__(self, id: str | None = None) -> None:  # noqa: A002
+    def __init__(self, id: str | None = None, *, show_marks: bool = False) -> None:  # noqa: A002
+        """`show_marks`: token classes differ by more than colour, as there is none."""
         super().__init__(id=id)
+        self.show_marks = show_marks
         self._blocks = ScrolledStack()
         self._width = 0  # The width the text is wrapped to; 0: not yet.
         self._is_moving = False  # While `_show` sets the scroll position.
@@ -300,8 +306,15 @@ class TextView(FollowingView, can_focus=False):
                     f"text-view--{name}", partial=True
                 )
                 self._text_styles[name] = style
+            text = self._text_styles["text"]
+            theme = self.app.current_theme
+            tokens = themes.token_styles(theme, marks=self.show_marks)
+            for name, definition in to_builtins(tokens).items():
+                self._text_styles[name] = text + Style.parse(definition)
             for kind, style in TOKEN_CLASS_STYLES.items():
-                self._text_styles[kind] += style
+                if self.show_marks:
+                    self._text_styles[kind] = text + style
+                self._text_styles.setdefault(kind, text)
         return self._text_styles
 
     def notify_style_update(self) -> None:

@@ -1,13 +1,16 @@
-"""The strip below the token view: details of the selected token, and the legend."""
+"""The strip below the transcript: the legend, and details of the selected token."""
 
 from __future__ import annotations
 
+from rich.style import Style
+from rich.text import Text
 from textual.content import Content
 from textual.widgets import Static
 
 from localspec.protocol.events import Round, Token
 from localspec.report.token_classes import TOKEN_CLASSES, format_legend
 from localspec.sanitize import sanitize
+from localspec.tui import themes
 from localspec.tui.text.report_content import to_content
 from localspec.units import milliseconds, percent
 
@@ -21,16 +24,35 @@ class TokenDetails(Static):
     def show_token(
         self, token: Token | None, round_: Round | None, show_marks: bool
     ) -> None:
-        lines = [Content("")]
-        legend = to_content(format_legend(with_marks=show_marks))
+        """`token`: None for the legend alone."""
+        if token is None or round_ is None:
+            self.update(self._make_legend(show_marks=show_marks))
+            return
         brief = self.screen.has_class("-short")  # The strip then has four lines.
-        if token is not None and round_ is not None:
-            lines = [
-                _token_line(token, brief=brief),
-                Content(_probabilities_line(token, brief=brief)),
-                _round_line(token, round_, brief=brief),
-            ]
-        self.update(Content("\n").join([*lines, legend]))
+        lines = [
+            _token_line(token, brief=brief),
+            Content(_probabilities_line(token, brief=brief)),
+            _round_line(token, round_, brief=brief),
+        ]
+        if show_marks:
+            lines.append(to_content(format_legend(with_marks=True)))
+        self.update(Content("\n").join(lines))
+
+    def _make_legend(self, *, show_marks: bool) -> Text:
+        """What the colours of an answer mean, each in its own."""
+        styles = themes.token_styles(self.app.current_theme, marks=show_marks)
+        looks = (
+            (styles.accepted, "guessed right"),
+            (styles.draft, "being checked"),
+            (styles.rejected, "thrown away"),
+            (styles.correction, "written by the model instead"),
+        )
+        legend = Text(no_wrap=True, overflow="crop")
+        for style, words in looks:
+            if legend:
+                legend.append("  ")
+            legend.append(words, Style.parse(style))
+        return legend
 
 
 def _quoted(text: str) -> str:
@@ -54,7 +76,7 @@ def _token_line(token: Token, *, brief: bool) -> Content:
 
 def _probabilities_line(token: Token, *, brief: bool) -> str:
     if token.p_target is None:
-        how = "" if brief else "; open f2 before generating, or use --probabilities"
+        how = "" if brief else "; press tab when the answer has ended"
         return f"Probabilities not recorded{how}."
     probability = _format_probability(token.p_target)
     line = f"target probability {probability}, rank {token.rank or 0:,}"

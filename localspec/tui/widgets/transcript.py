@@ -72,8 +72,9 @@ class Transcript(TextView, can_focus=False):
     class TokenViewLeft(Message):
         """The keyboard goes back to the composer."""
 
-    def __init__(self, *, show_marks: bool) -> None:
-        super().__init__()
+    def __init__(self, *, colours: bool, show_marks: bool) -> None:
+        """`colours`: of the classes of tokens."""
+        super().__init__(show_marks=show_marks)
         self.turns: list[TranscriptTurn] = []
         self._thinking_markers: tuple[str, str] | None = None  # Of stored answers.
         self._error_blocks: list[TextBlock] = []
@@ -81,8 +82,7 @@ class Transcript(TextView, can_focus=False):
         self._unrendered: deque[tuple[MarkdownText, UnrenderedBlock]] = deque()
         self._budget = RenderBudget()
         self._colour_worker = LatestOnlyWorker(self, "colours")
-        self.show_marks = show_marks  # Besides the colours of token classes.
-        self.token_view = False
+        self.colours = colours
         self.thinking_unfolded = False
         self._cursor_turn: int | None = None  # The turn that has the cursor.
 
@@ -102,7 +102,7 @@ class Transcript(TextView, can_focus=False):
 
     @property
     def _markdown_style(self) -> MarkdownStyle:
-        return themes.markdown_style(self.app.current_theme)
+        return themes.markdown_style(self.app.current_theme, marks=self.show_marks)
 
     def _rebuild_blocks(self) -> None:
         self._blocks.blocks = [*self.turns, *self._error_blocks]
@@ -213,7 +213,7 @@ class Transcript(TextView, can_focus=False):
         if budget is None:
             budget = self._budget
         text = TurnText(turn, speaker, self._markdown_style, branch, budget)
-        text.show_tokens(self.token_view, self.show_marks)
+        self._style_tokens(text)
         text.set_thinking_unfolded(self.thinking_unfolded)
         if is_stored:
             text.show_stored(turn, self._thinking_markers)
@@ -287,20 +287,34 @@ class Transcript(TextView, can_focus=False):
     # --- views
     # ----------------------------------------------------------------------------
 
-    def show_tokens(self, shown: bool) -> None:
-        """Switches the token view; it takes the keyboard if there is an answer."""
-        self.token_view = shown
+    @property
+    def has_guesses(self) -> bool:
+        """Whether the last answer, as far as it is shown, has something to colour."""
+        text = self.turns[-1].made_text if self.turns else None
+        return text is not None and text.has_guesses
+
+    def set_colours(self, *, colours: bool, show_marks: bool) -> None:
+        if (colours, show_marks) == (self.colours, self.show_marks):
+            return
+        self.colours = colours
+        if show_marks != self.show_marks:
+            self.show_marks = show_marks
+            self.notify_style_update()
+            self._restyle(None)
         self._restyle_turns()
-        if shown and self.turns:
-            self.activate_cursor()
-        else:
-            self.deactivate_cursor()
 
     def _restyle_turns(self) -> None:
         for text in self._made_texts():
-            text.show_tokens(self.token_view, self.show_marks)
+            self._style_tokens(text)
         self._blocks.forget_all()
         self._rebuild_blocks()
+
+    def _style_tokens(self, text: TurnText) -> None:
+        text.show_tokens(
+            token_view=self.is_cursor_active,
+            colours=self.colours,
+            marks=self.show_marks,
+        )
 
     def show_thinking(self, shown: bool) -> None:
         if shown != self.thinking_unfolded:
@@ -333,9 +347,10 @@ class Transcript(TextView, can_focus=False):
         return self.can_focus
 
     def activate_cursor(self) -> None:
-        """Moves the cursor to the last visible token, and takes the keyboard."""
+        """Moves the cursor to the last visible token, and takes the keys that walk."""
         self.can_focus = True
         self.screen.set_focus(self)  # at once: arrow keys may follow immediately
+        self._restyle_turns()
         if self._cursor_turn is None and self.turns:
             tokens = self.turns[-1].text.token_text.tokens
             with_text = [index for index, token in enumerate(tokens) if token.text]
@@ -345,11 +360,13 @@ class Transcript(TextView, can_focus=False):
             self.post_message(self.TokenSelected(None, None))
 
     def deactivate_cursor(self) -> None:
+        was_active = self.is_cursor_active
         self.can_focus = False
         if self._cursor_turn is not None:
             self.turns[self._cursor_turn].text.token_text.cursor = None
         self._cursor_turn = None
-        self.refresh()
+        if was_active:
+            self._restyle_turns()
         self.post_message(self.TokenSelected(None, None))
 
     def _move_cursor(self, turn_index: int, token_index: int) -> None:
@@ -418,16 +435,13 @@ class Transcript(TextView, can_focus=False):
         token_index = -1 if by < 0 else 0
         self._move_cursor(self._cursor_turn + by, token_index)
 
-    async def action_replay(self) -> None:
-        if self._cursor_turn is not None:
-            await self.screen.run_action(f"replay({self._cursor_turn})")
-
-    def action_glyphs(self) -> None:
-        self.show_marks = not self.show_marks
-        self._restyle_turns()
+    @property
+    def selected_turn(self) -> int:
+        """The index of the turn that has the cursor, else of the last one."""
+        return -1 if self._cursor_turn is None else self._cursor_turn
 
     def on_blur(self) -> None:
-        """Leaves the token view's keys if another field is focused, as by f6."""
+        """Leaves the token view if another field is focused, as by f6 or a letter."""
         if self.is_cursor_active and self.screen.focused not in (None, self):
             self.action_leave()
 
@@ -451,7 +465,7 @@ def _address_at(line: str, column: int) -> str:
 _LOADING_HINT = "You can already type."
 _CHAT_HINT = (
     "Type a message and press enter.\n\n"
-    "f2: token view. f4: settings and system prompt. f1: help."
+    "f2: colours. f4: settings and system prompt. f1: help."
 )
 _CHAT_EXAMPLES = "\n".join(
     [
@@ -465,7 +479,7 @@ _CHAT_EXAMPLES = "\n".join(
 _COMPLETION_HINT = (
     "Text-completion model: type the beginning of a text, for example\n\n"
     "    {example}\n\n"
-    "and press enter. Empty enter continues. f2: token view. f1: help."
+    "and press enter. Empty enter continues. f2: colours. f1: help."
 )
 
 

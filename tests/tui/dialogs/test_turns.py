@@ -94,7 +94,7 @@ async def test_what_was_taken_back_comes_again(chat: Chat) -> None:
 
 
 async def test_editing_from_the_token_view_has_the_keys_of_typing(chat: Chat) -> None:
-    await chat.press("f2")
+    await chat.press("tab")
     assert "↑↓ round" in chat.shown
     assert "enter send" not in chat.shown
     await chat.press("f6")

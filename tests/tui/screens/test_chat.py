@@ -10,7 +10,9 @@ from textual import events
 from textual.events import MouseScrollUp
 from textual.widgets import Input
 
+from localspec import paths
 from localspec.chat.examples import EXAMPLES
+from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, Hint
 from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineExit, GenerationFinished
@@ -517,29 +519,66 @@ def text_completion() -> Chat:
     return Chat(ScriptedEngine(said, ready=ready(chats=False)))
 
 
-async def test_tab_stays_in_the_message_box_while_no_tokens_are_shown() -> None:
+async def test_tab_stays_in_the_message_box_while_there_is_no_answer() -> None:
     async with text_completion() as chat:
-        await chat.send("hi")
-
         await chat.press("tab")
 
         assert chat.screen.composer.has_focus
         assert not chat.screen.transcript.is_cursor_active
 
 
-async def test_tab_leads_to_the_tokens_and_back() -> None:
-    async with text_completion() as chat:
+@pytest.mark.parametrize("chats", [True, False])
+async def test_tab_leads_to_the_tokens_and_back(chats: bool) -> None:
+    async with Chat(ScriptedEngine(said, ready=ready(chats=chats))) as chat:
         await chat.send("hi")
-        await chat.press("f2", "escape")
-        assert chat.screen.composer.has_focus
-        assert "tab select token" in chat.shown
-
         await chat.press("tab")
         assert chat.screen.transcript.is_cursor_active
         await chat.sees("round", "→ token")
 
         await chat.press("tab")
         assert chat.screen.composer.has_focus
+        assert "→ token" not in chat.shown
+
+
+@pytest.mark.parametrize("before", ["", "draft of "])
+@pytest.mark.parametrize(
+    "keys", [(), ("f2",), ("f3",), ("tab",), ("tab", "left"), ("f2", "tab", "up")]
+)
+async def test_what_is_typed_goes_to_the_message_whatever_is_shown(
+    before: str, keys: tuple[str, ...]
+) -> None:
+    message = "great question? ja, lies mehr: g r q x"
+    async with Chat() as chat:
+        await chat.send("hi")
+        chat.screen.composer.replace_text(before)
+        await chat.press(*keys)
+        for letter in message:
+            chat.app.post_message(events.Key(letter, letter))
+        await chat.wait(lambda: chat.typed == before + message)
+        assert chat.screen.composer.has_focus
+        assert not chat.screen.transcript.is_cursor_active
+
+
+async def test_a_paste_goes_to_the_message_while_one_walks_over_tokens() -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        await chat.press("tab")
+        chat.app.post_message(events.Paste("two\nlines"))
+        await chat.wait(lambda: chat.typed == "two\nlines")
+
+
+async def test_f2_turns_the_colours_off_and_on_and_is_remembered() -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        await chat.press("f2")
+        assert not chat.screen.transcript.colours
+        assert chat.screen.composer.has_focus
+        assert (
+            toml_file.read(paths.config_file()).document["screen"]["guesses"] is False
+        )
+        await chat.press("f2")
+        assert chat.screen.transcript.colours
+        assert toml_file.read(paths.config_file()).document["screen"]["guesses"] is True
 
 
 # --- commands
@@ -547,7 +586,7 @@ async def test_tab_leads_to_the_tokens_and_back() -> None:
 
 AFTER = {
     "rename Wheels": "This chat is not saved yet.",
-    "tokens on": "bonus",
+    "tokens on": "guessed right",
     "save": "Type: /save FILE",
     "keys": "Message box",
     "logs": "llama.cpp's messages",

@@ -388,7 +388,7 @@ async def test_new_keys_count_in_the_chat_below(
         assert page.screen.composer.text == "a\n"  # enter sends no more
         await page.sees("alt+s send")
         await page.press("f8")
-        assert page.screen.transcript.token_view
+        assert not page.screen.transcript.colours
 
 
 async def test_chats_that_begin_later_are_saved_as_was_chosen() -> None:

@@ -33,7 +33,7 @@ def shown(text: TurnText) -> str:
 def new_text(turn: Turn, *, raw: bool, token_view: bool) -> TurnText:
     text = TurnText(turn, Speaker("model", raw), LOOK)
     text.set_thinking_unfolded(True)
-    text.show_tokens(token_view, False)
+    text.show_tokens(token_view=token_view, colours=True, marks=False)
     return text
 
 

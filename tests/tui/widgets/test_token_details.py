@@ -1,28 +1,38 @@
-"""The four token classes can be distinguished without colour."""
+"""The classes of tokens can be distinguished without hue, and can be read."""
 
 from itertools import combinations
-from typing import get_args
 
 import pytest
 from rich.color import ColorType
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color
 from textual.pilot import Pilot
 
-from localspec.protocol.events import TokenClass
-from localspec.report.token_classes import TOKEN_CLASSES
-from localspec.tui.themes import ANSI, THEME_NAMES
+from localspec.tui.themes import ANSI, THEME_NAMES, THEMES, token_styles
 from tests.support import scenes
-from tests.support.scenes import CODE, asking
+from tests.support.scenes import asking
 
-KINDS: tuple[TokenClass, ...] = get_args(TokenClass)
+LOOKS = {
+    "accepted": "guessed right",
+    "draft": "being checked",
+    "rejected": "thrown away",
+    "correction": "written by the model instead",
+}
+"""Styles of tokens, and what the legend says of them."""
 
 
-def without_colour(style: Style | None) -> tuple[bool, ...]:
-    """The parts of a style that do not depend on colour."""
+def without_hue(style: Style | None, text: Style) -> tuple[bool, ...]:
+    """What distinguishes a style from that of the text, for an eye without colours."""
     if style is None:
         style = Style()
+    has_ground = style.bgcolor not in (None, text.bgcolor)
+    is_dimmer = style.color not in (None, text.color) and not style.italic
     return (
+        has_ground,
+        is_dimmer,
+        bool(style.dim),
+        bool(style.strike),
         bool(style.underline),
         bool(style.underline2),
         bool(style.overline),
@@ -45,22 +55,53 @@ def last_with(segments: list[Segment], text: str) -> Segment:
 
 
 @pytest.mark.parametrize("theme", THEME_NAMES)
-async def test_classes_differ_without_their_colours(theme: str) -> None:
+async def test_what_was_guessed_and_corrected_differs_without_hue(theme: str) -> None:
     """In the text and in the legend, as rendered."""
-    app = scenes.chat(lambda: scenes.spoken(scenes.COMPLETED), chats=False, theme=theme)
+    app = scenes.chat(scenes.spoken, theme=theme)
     async with app.run_test(size=(100, 30)) as pilot:
-        await asking(CODE, "f2")(pilot)
+        await asking(scenes.QUESTION)(pilot)
         transcript = pilot.app.screen.transcript  # type: ignore[attr-defined]
-        in_text = {kind: without_colour(transcript.text_styles[kind]) for kind in KINDS}
+        text = transcript.text_styles["text"]
+        in_text = {
+            name: without_hue(transcript.text_styles[name], text) for name in LOOKS
+        }
         drawn = rendered(pilot)
     in_legend = {}
-    for kind, look in TOKEN_CLASSES.items():
-        in_legend[kind] = without_colour(last_with(drawn, look.label).style)
-    for one, other in combinations(KINDS, 2):
-        assert in_text[one] != in_text[other]
-        assert in_legend[one] != in_legend[other]
-    assert not any(in_text["plain"])
-    assert all(any(in_text[kind]) for kind in KINDS if kind != "plain")
+    question = last_with(drawn, scenes.QUESTION[:-1]).style or Style()
+    for name, label in LOOKS.items():
+        in_legend[name] = without_hue(last_with(drawn, label).style, question)
+    for looks in (in_text, in_legend):
+        for one, other in combinations(LOOKS, 2):
+            assert looks[one] != looks[other]
+        assert all(any(look) for look in looks.values())
+
+
+@pytest.mark.parametrize("theme", sorted({*THEME_NAMES} - {ANSI}))
+def test_text_can_be_read_on_the_ground_of_what_was_guessed(theme: str) -> None:
+    look = next(each for each in THEMES if each.name == theme)
+    styles = token_styles(look, marks=False)
+    ground = Color.parse(styles.accepted.removeprefix("on "))
+    background = Color.parse(look.background or "")
+    assert contrast(Color.parse(look.foreground or ""), ground) >= 7
+    assert contrast(ground, background) >= 1.25
+    correction = Color.parse(styles.correction.removeprefix("italic "))
+    assert contrast(correction, background) >= 4.5
+    assert contrast(Color.parse(styles.draft), background) >= 3
+
+
+def contrast(one: Color, other: Color) -> float:
+    """As WCAG defines it: from 1 to 21."""
+    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def luminance(colour: Color) -> float:
+    def linear(value: int) -> float:
+        share = value / 255
+        return share / 12.92 if share <= 0.04 else ((share + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = map(linear, colour.rgb)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @pytest.mark.parametrize("keys", [("f2",), ("f4",)])
