@@ -24,7 +24,7 @@ from rich.text import Text
 from textual.pilot import Pilot
 from tour import svg, until
 
-from localspec.protocol.events import Token
+from localspec.protocol.events import Round, Token
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
 from localspec.tui.screens.chat import ChatScreen
@@ -85,11 +85,8 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
     for spec in ("off", "on"):  # plain first, so that the panel can compare
         await ask(pilot, screen, f"/spec {spec}")
         await ask(pilot, screen, "/clear")
-        if spec == "on":
-            await pilot.press("f2")  # so that probabilities are recorded
         await ask(pilot, screen, CODE)
         await until(pilot, lambda: has_answered(screen))
-    await pilot.press("f2")
     screen.app.clear_notifications()
     return screen
 
@@ -110,28 +107,28 @@ def phase(pilot: Pilot[None]) -> str:
 
 
 async def to_a_correction(pilot: Pilot[None], screen: ChatScreen) -> None:
-    """Opens the token view and selects a correction near its middle."""
-    await pilot.press("f2")
+    """Goes to the tokens and selects a correction near their middle."""
+    await pilot.press("tab")
+    await until(pilot, lambda: screen.phase == "ready")  # The probabilities are there.
     rounds = screen.session.conversation.turns[-1].rounds
     tokens: list[Token] = []
+    places: list[int] = []  # Of the corrections to choose from.
     for round_ in rounds:
         tokens += round_.tokens
+        if is_telling(round_):
+            places.append(len(tokens) - 1)
     middle = len(tokens) // 2
-    places = [n for n, token in enumerate(tokens) if is_telling(token)]
     goal = min(places, key=lambda n: abs(n - middle), default=middle)
     for _ in range(len(tokens) - 1 - goal):
         await pilot.press("left")
 
 
-def is_telling(token: Token) -> bool:
-    """A correction whose token and rejected draft token are both words."""
-    guess = next((other.text for other in token.alternatives if other.was_drafted), "")
-    said = token.text.strip()
-    return (
-        token.kind == "correction"
-        and said.isidentifier()
-        and guess.strip().isidentifier()
-    )
+def is_telling(round_: Round) -> bool:
+    """Whether it ends in a correction, and that and the rejected token are words."""
+    if not round_.rejected or round_.tokens[-1].kind != "correction":
+        return False
+    words = (round_.tokens[-1].text.strip(), round_.rejected[0].strip())
+    return all(map(str.isidentifier, words))
 
 
 async def pictures_of_app(names: Collection[str]) -> dict[str, str]:

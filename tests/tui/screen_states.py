@@ -148,7 +148,7 @@ async def toasted(pilot: Pilot[Any]) -> None:
     await settled(pilot)
     words = "The chat is not saved: the disk is full. Free some room, and ask again."
     pilot.app.notify(words, severity="warning", markup=False, timeout=600)
-    await wait_until(pilot, lambda: "disk is full" in painted(pilot.app.screen))
+    await wait_until(pilot, lambda: "Free some room" in painted(pilot.app.screen))
     await settled(pilot)
 
 

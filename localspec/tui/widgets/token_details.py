@@ -30,7 +30,7 @@ class TokenDetails(Static):
             return
         brief = self.screen.has_class("-short")  # The strip then has four lines.
         lines = [
-            _token_line(token, brief=brief),
+            _token_line(token, round_, brief=brief),
             Content(_probabilities_line(token, brief=brief)),
             _round_line(token, round_, brief=brief),
         ]
@@ -62,16 +62,19 @@ def _quoted(text: str) -> str:
     return f"“{shown}”" if shown else "invisible characters"
 
 
-def _token_line(token: Token, *, brief: bool) -> Content:
+def _token_line(token: Token, round_: Round, *, brief: bool) -> Content:
     description = TOKEN_CLASSES[token.kind].description
     rejected = next((each for each in token.alternatives if each.was_drafted), None)
-    if rejected is not None:
+    if rejected is None and token.kind == "correction" and round_.rejected:
+        text = _quoted(round_.rejected[0])
+        description = f"corrected: draft token {text} rejected"
+    elif rejected is not None:
         description = f"corrected: draft token {_quoted(rejected.text)} rejected"
         if rejected.p_draft is not None and not brief:
             probability = _format_probability(rejected.p_draft)
             description += f" (draft probability {probability})"
-    text = (_quoted(token.text), "bold")
-    return Content.assemble(("token ", "$muted"), text, f"   {description}")
+    name = (_quoted(token.text), "bold")
+    return Content.assemble(("token ", "$muted"), name, f"   {description}")
 
 
 def _probabilities_line(token: Token, *, brief: bool) -> str:
