@@ -262,6 +262,9 @@ def _build_ansi_theme() -> Theme:
 # How much of a colour is in what is blended of it and the background.
 _GROUND_SHARE = 0.24
 _DRAFT_SHARE = 0.76
+# Least contrasts: of text to that ground, and of a draft to the background.
+_GROUND_CONTRAST = 6.0
+_DRAFT_CONTRAST = 3.0
 
 
 def token_styles(theme: Theme, *, marks: bool) -> TokenStyles:
@@ -280,9 +283,17 @@ def token_styles(theme: Theme, *, marks: bool) -> TokenStyles:
         )
     plain_background = "#000000" if theme.dark else "#ffffff"
     background = Color.parse(theme.background or plain_background)
-    ground = background.blend(Color.parse(accepted), _GROUND_SHARE).hex
-    draft = background.blend(Color.parse(_muted(theme)), _DRAFT_SHARE).hex
-    return TokenStyles(f"on {ground}", f"italic {corrected}", draft, f"strike {draft}")
+    text = Color.parse(theme.foreground or background.inverse.hex)
+    share = _GROUND_SHARE
+    ground = background.blend(Color.parse(accepted), share)
+    while contrast(text, ground) < _GROUND_CONTRAST and share > 0:
+        share -= 0.01
+        ground = background.blend(Color.parse(accepted), share)
+    muted = background.blend(Color.parse(_muted(theme)), _DRAFT_SHARE)
+    draft = _make_readable(muted, [background], _DRAFT_CONTRAST).hex
+    return TokenStyles(
+        f"on {ground.hex}", f"italic {corrected}", draft, f"strike {draft}"
+    )
 
 
 def _muted(theme: Theme) -> str:
