@@ -289,8 +289,8 @@ def token_styles(theme: Theme, *, marks: bool) -> TokenStyles:
     while contrast(text, ground) < _GROUND_CONTRAST and share > 0:
         share -= 0.01
         ground = background.blend(Color.parse(accepted), share)
-    muted = background.blend(Color.parse(_muted(theme)), _DRAFT_SHARE)
-    draft = _make_readable(muted, [background], _DRAFT_CONTRAST).hex
+    dimmed = background.blend(Color.parse(_muted(theme)), _DRAFT_SHARE)
+    draft = _make_readable(dimmed, [background], _DRAFT_CONTRAST).hex
     return TokenStyles(
         f"on {ground.hex}", f"italic {corrected}", draft, f"strike {draft}"
     )
