@@ -57,9 +57,9 @@ from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.text.wrapping import one_line
-from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
+from localspec.tui.widgets.composer import AttachedFiles, MessageComposer, TypingArea
 from localspec.tui.widgets.loading_line import LoadingLine
-from localspec.tui.widgets.screen_frame import CenteredColumn, StatusBar
+from localspec.tui.widgets.screen_frame import CenteredLayout, StatusBar
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
@@ -73,7 +73,7 @@ ChatPhase = Literal["loading", "ready", "answering", "inspecting", "failed"]
 """`inspecting`: the probabilities of the last answer are computed."""
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(CenteredLayout, Screen[None]):
     BINDINGS = bindings_for("chat")
     KEY_CONTEXTS = ("chat",)
     AUTO_FOCUS = "#composer"  # set before the first draw: no typed key is lost
@@ -113,7 +113,7 @@ class ChatScreen(Screen[None]):
             yield Static(id="pair", markup=False)
             yield Static("", id="topic", markup=False)
         with Horizontal(id="body"):
-            with CenteredColumn(id="main"):
+            with Vertical(id="main"):
                 yield LoadingLine(classes="-first")
                 yield EmptyChatHint()
                 yield Transcript(
@@ -123,7 +123,7 @@ class ChatScreen(Screen[None]):
                 yield LoadingLine(classes="-next")
                 yield TokenDetails()
                 yield AttachedFiles()
-                with Vertical(id="typing"):
+                with TypingArea(id="typing"):
                     composer = MessageComposer(self.options.keymap, self.session)
                     yield composer.completions
                     yield composer

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.geometry import Size
 from textual.layout import DockArrangeResult, WidgetPlacement
@@ -91,10 +91,6 @@ class CenteredLayout(_Container):
             region = place.region.translate((margin, 0))
             centered.append(place._replace(region=region))
         return centered
-
-
-class CenteredColumn(CenteredLayout, Vertical):
-    pass
 
 
 class StatusBar(Static):

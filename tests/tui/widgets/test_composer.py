@@ -14,6 +14,7 @@ from localspec.tui.app import LocalspecApp
 from localspec.tui.widgets import composer
 from localspec.tui.widgets.composer import CompletionList
 from tests.support.app_driver import Chat, home_app, long, said
+from tests.support.scenes import settled
 from tests.support.scripted_engine import ScriptedEngine
 
 
@@ -311,3 +312,28 @@ async def test_the_size_of_a_message_counts_its_files_once(
         assert not formatted
         n_tokens = chat.screen.session.estimate_tokens("abc")
     assert n_tokens >= 20_000
+
+
+@pytest.mark.parametrize("n_lines", range(1, 11))
+async def test_a_notification_covers_no_line_of_the_message(n_lines: int) -> None:
+    async with Chat() as chat:
+        await chat.pilot.resize_terminal(80, 24)
+        chat.screen.composer.replace_text("\n".join(["a line"] * n_lines))
+        chat.app.notify("A notice of two lines.\nThis is the second.", timeout=60)
+        await chat.sees("This is the second")
+        await settled(chat.pilot)
+        rack = chat.screen.query_one("ToastRack").region
+        typing = chat.screen.query_one("#typing").region
+        assert typing.height == min(n_lines, 7) + 2
+        assert rack.bottom <= typing.y
+
+
+async def test_a_notification_covers_no_completion() -> None:
+    async with Chat() as chat:
+        await chat.pilot.resize_terminal(80, 24)
+        chat.app.notify("A notice of two lines.\nThis is the second.", timeout=60)
+        await chat.press("slash")
+        await chat.sees("This is the second", "/model")
+        await settled(chat.pilot)
+        completions = chat.screen.composer.completions.region
+        assert chat.screen.query_one("ToastRack").region.bottom <= completions.y

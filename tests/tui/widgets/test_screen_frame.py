@@ -1,10 +1,15 @@
 """Pages begin at one column: the title, the rows below it and the keys."""
 
 import pytest
+from textual.containers import Vertical
 from textual.widgets import Static
 
 from localspec.tui.screens.chat import ChatScreen
-from localspec.tui.widgets.screen_frame import PAGE_WIDTH, CenteredColumn
+from localspec.tui.widgets.screen_frame import PAGE_WIDTH, CenteredLayout
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
+from localspec.tui.widgets.text_view import MAX_TEXT_WIDTH
+from localspec.tui.widgets.transcript import Transcript
+from tests.support.scenes import settled
 from tests.tui.screen_rows import find_rows, show_widgets
 from tests.tui.screen_states import STATES
 
@@ -31,6 +36,10 @@ async def test_title_rows_and_keys_begin_at_one_column(
     assert len(title) - len(title.lstrip()) == edge
     assert len(keys) - len(keys.lstrip()) == edge
     assert min(len(row) - len(row.lstrip()) for row in rows) == edge
+
+
+class CenteredColumn(CenteredLayout, Vertical):
+    pass
 
 
 @pytest.mark.parametrize("is_other_shown", [True, False])
@@ -60,3 +69,41 @@ async def test_the_message_field_of_an_empty_chat_is_where_that_of_a_full_one_is
             )
             columns.append(chat.composer.region.x)
     assert columns[0] == columns[1]
+
+
+CHATS = ("chat-empty", "chat-streaming", "chat-tokens", "chat-dead")
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
+@pytest.mark.parametrize("name", CHATS)
+async def test_title_text_field_and_keys_of_a_chat_begin_at_one_column(
+    name: str, size: tuple[int, int]
+) -> None:
+    make, steps = STATES[name]
+    app = make()
+    async with app.run_test(size=size) as pilot:
+        await steps(pilot)
+        rows = [row for row in find_rows(app.screen) if row.strip()]
+        body = app.screen.query_one("#body").region
+    edge = body.x + MARGIN
+    assert {len(row) - len(row.lstrip()) for row in (rows[0], rows[-1])} == {edge}
+    assert min(len(row) - len(row.lstrip()) for row in rows) == edge
+    assert abs(body.x - (size[0] - body.right)) <= 1  # centred
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("width", [80, 120, 160, 200, 300])
+async def test_the_panel_is_beside_the_text_at_any_width(width: int) -> None:
+    make, steps = STATES["chat-streaming"]
+    app = make()
+    async with app.run_test(size=(width, 30)) as pilot:
+        await steps(pilot)
+        panel = app.screen.query_one(SpeculationPanel)
+        if not panel.display:
+            await pilot.press("f3")
+            await settled(pilot)
+        transcript = app.screen.query_one(Transcript)
+        n_blank = transcript.size.width - 2 * MARGIN - MAX_TEXT_WIDTH
+        assert panel.region.x == transcript.region.right
+        assert n_blank <= 0
