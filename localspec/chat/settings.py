@@ -28,7 +28,41 @@ OverflowPolicy = options.OverflowPolicy
 CHAT_SETTING_FIELDS: Mapping[str, Option] = {
     each.name: each for each in options.select("chat")
 }
-"""By name, in screen order."""
+"""By name."""
+
+_FIELD_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Answer": ("temperature", "max_tokens", "stop", "seed", "json_schema"),
+    "Thinking": ("think", "think_budget", "show_thinking"),
+    "Speculation": ("spec", "draft_max", "verify", "exact"),
+    "Sampling": ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n"),
+    "Context": ("overflow",),
+}
+_RARE_FIELDS = "Rare samplers"
+_RARE_PREFIXES = ("dry_", "xtc_")
+
+
+def group_setting_fields() -> dict[str, list[Option]]:
+    """The settings by the headings of the sheet: what is set most often comes first.
+
+    A speculation option of `extras/` joins its group, any other new one "Answer".
+    """
+    groups: dict[str, list[Option]] = {}
+    for heading, names in _FIELD_GROUPS.items():
+        groups[heading] = [CHAT_SETTING_FIELDS[name] for name in names]
+    speculation = list(options.select("chat", "speculation"))
+    rare: list[Option] = []
+    listed = {name for names in _FIELD_GROUPS.values() for name in names}
+    for option in CHAT_SETTING_FIELDS.values():
+        if option.name in listed:
+            continue
+        if option.name.startswith(_RARE_PREFIXES):
+            rare.append(option)
+        elif option in speculation:
+            groups["Speculation"].append(option)
+        else:
+            groups["Answer"].append(option)
+    groups[_RARE_FIELDS] = rare
+    return groups
 
 
 class ChatSettings(Struct, frozen=True):

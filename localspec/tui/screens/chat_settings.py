@@ -1,4 +1,4 @@
-"""The settings sheet of a chat: sampling, limits and system prompt for the next answer."""
+"""The settings sheet of a chat: the system prompt, then settings in groups."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Static, TextArea
 
 from localspec.chat.session import ChatSession
-from localspec.chat.settings import CHAT_SETTING_FIELDS
+from localspec.chat.settings import CHAT_SETTING_FIELDS, group_setting_fields
+from localspec.config.option_types import Option
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
 from localspec.tui.notices import problem_text
 from localspec.tui.widgets.pointer_list import FieldRow
+
+_SYSTEM_HINT = "instructions that the model reads first"
 
 
 class ChatSettingsScreen(ModalScreen[None]):
@@ -44,25 +47,38 @@ class ChatSettingsScreen(ModalScreen[None]):
                 "Settings for the next answer", classes="heading", markup=False
             )
             yield Static(Content(self._describe_model()), id="model", markup=False)
-            for field in CHAT_SETTING_FIELDS.values():
-                with FieldRow(classes="setting"):
-                    yield Label(field.label, markup=False)
-                    yield Input(
-                        self._session.settings.format_value(field.name),
-                        name=field.name,
-                        compact=True,
-                        select_on_focus=True,
-                    )
-                    source = self._find_source(field.name)
-                    yield Label(source, name=field.name, classes="source", markup=False)
-            yield Static("System prompt", classes="heading", markup=False)
+            yield Static("System prompt", classes="group", markup=False)
             text = sanitize(self._session.conversation.system)
-            system_prompt = TextArea(text, id="system", compact=True)
+            system_prompt = TextArea(
+                text, id="system", compact=True, placeholder=_SYSTEM_HINT
+            )
             system_prompt.cursor_blink = False
             yield system_prompt
+            for heading, fields in group_setting_fields().items():
+                yield Static(heading, classes="group", markup=False)
+                for field in fields:
+                    yield self._make_row(field)
             with Vertical(id="foot"):  # stays visible in short terminals
                 yield Static("", id="wrong", markup=False)
                 yield Static("enter, tab next   esc done", classes="hint", markup=False)
+
+    def _make_row(self, field: Option) -> FieldRow:
+        return FieldRow(
+            Label(field.label, markup=False),
+            Input(
+                self._session.settings.format_value(field.name),
+                name=field.name,
+                compact=True,
+                select_on_focus=True,
+            ),
+            Label(
+                self._find_source(field.name),
+                name=field.name,
+                classes="source",
+                markup=False,
+            ),
+            classes="setting",
+        )
 
     def _find_source(self, name: str) -> Content:
         suggested = self._session.pair.suggested_settings
@@ -79,8 +95,12 @@ class ChatSettingsScreen(ModalScreen[None]):
         fields = {field.name: field for field in self.query(Input)}
         for field in fields.values():
             field.cursor_blink = False
-        first = fields.get(self._first_field) or next(iter(fields.values()))
-        self.set_focus(first)  # at once: a paste may follow immediately
+        first = fields.get(self._first_field)
+        is_asked_for = first is not None
+        # at once: a paste may follow immediately
+        self.set_focus(
+            first or next(iter(fields.values())), scroll_visible=is_asked_for
+        )
 
     @on(Input.Changed)
     def _check_typed_value(self, event: Input.Changed) -> None:
@@ -130,7 +150,7 @@ class ChatSettingsScreen(ModalScreen[None]):
 
     def _update_hint(self) -> None:
         field = CHAT_SETTING_FIELDS.get(str(getattr(self.focused, "name", None)))
-        hint = field.hint if field else "instructions that the model reads first"
+        hint = field.hint if field else _SYSTEM_HINT
         self.query_one("#wrong", Static).update(Content(self._error or hint))
 
     @on(TextArea.Changed, "#system")

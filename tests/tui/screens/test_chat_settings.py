@@ -2,6 +2,7 @@
 
 from textual.widgets import Input
 
+from localspec.chat.settings import CHAT_SETTING_FIELDS, group_setting_fields
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from tests.support.app_driver import Chat
 
@@ -31,3 +32,21 @@ async def test_thinking_is_refused_where_the_model_has_none() -> None:
         await chat.sees("This model's chat template has no thinking")
         await chat.press("escape")
         assert chat.screen.session.settings.think is None
+
+
+def test_every_setting_is_in_one_group_and_the_rare_ones_are_last() -> None:
+    groups = group_setting_fields()
+    names = [field.name for fields in groups.values() for field in fields]
+    assert sorted(names) == sorted(CHAT_SETTING_FIELDS)
+    rare = [name for name in names if name.startswith(("dry_", "xtc_"))]
+    assert names[-len(rare) :] == rare
+
+
+async def test_the_sheet_begins_with_the_system_prompt() -> None:
+    async with Chat() as chat:
+        await chat.pilot.resize_terminal(80, 24)
+        await chat.press("f4")
+        await chat.sees("System prompt", "instructions that the model reads first")
+        assert chat.shown.index("System prompt") < chat.shown.index("temperature")
+        await chat.press("up", *"Be")
+        assert chat.screen.session.conversation.system == "Be"
