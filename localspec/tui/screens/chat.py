@@ -57,9 +57,13 @@ from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.text.wrapping import one_line
-from localspec.tui.widgets.composer import AttachedFiles, MessageComposer, TypingArea
+from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
 from localspec.tui.widgets.loading_line import LoadingLine
-from localspec.tui.widgets.screen_frame import CenteredLayout, StatusBar
+from localspec.tui.widgets.screen_frame import (
+    CenteredLayout,
+    NotificationFloor,
+    StatusBar,
+)
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
@@ -121,12 +125,13 @@ class ChatScreen(CenteredLayout, Screen[None]):
                     show_marks=self.options.show_token_marks,
                 )
                 yield LoadingLine(classes="-next")
-                yield TokenDetails()
-                yield AttachedFiles()
-                with TypingArea(id="typing"):
-                    composer = MessageComposer(self.options.keymap, self.session)
-                    yield composer.completions
-                    yield composer
+                with NotificationFloor(id="below"):
+                    yield TokenDetails()
+                    yield AttachedFiles()
+                    with Vertical(id="typing"):
+                        composer = MessageComposer(self.options.keymap, self.session)
+                        yield composer.completions
+                        yield composer
             yield SpeculationPanel(self.options.ascii_only)
         yield StatusBar(self.options)
 
@@ -651,7 +656,6 @@ class ChatScreen(CenteredLayout, Screen[None]):
         has_legend = transcript.colours and transcript.has_guesses
         if self.has_class("-narrow"):
             has_legend = False
-        self.set_class(has_legend, "-legend")
         details.display = transcript.is_cursor_active or has_legend
         details.show_token(token, round_, transcript.show_marks)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from textual import events, on
 from textual.app import SuspendNotSupported
-from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
@@ -38,7 +37,6 @@ _MAX_LISTED = 200
 _MAX_FIELD_BYTES = 20_000
 """Longer text is attached as a file: the field wraps all of its text at each key."""
 _MAX_FIELD_LINES = 400
-_LAST_LINE_HEIGHT = 1  # The keys and numbers below the field.
 
 
 class CompletionList(MarkedList, can_focus=False):
@@ -331,14 +329,6 @@ def _clean_typed(text: str) -> Iterator[str]:
         for index in range(0, len(parts), 2):
             parts[index] = sanitize(parts[index])
         yield "".join(parts)
-
-
-class TypingArea(Vertical):
-    """Holds the message field and its completions, and keeps notifications above them."""
-
-    def on_resize(self, event: events.Resize) -> None:
-        above = event.size.height + _LAST_LINE_HEIGHT
-        self.screen.query("ToastRack").set_styles(f"margin: 0 1 {above} 0;")
 
 
 class AttachedFiles(Static):

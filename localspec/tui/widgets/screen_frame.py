@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.layout import DockArrangeResult, WidgetPlacement
@@ -30,6 +31,7 @@ else:
 
 PAGE_WIDTH = 120
 """The most columns of a page; localspec.tcss calls it `$page-width`."""
+_LAST_LINE_HEIGHT = 1
 
 
 class TitleLine(Horizontal):
@@ -91,6 +93,17 @@ class CenteredLayout(_Container):
             region = place.region.translate((margin, 0))
             centered.append(place._replace(region=region))
         return centered
+
+
+class NotificationFloor(Vertical):
+    """What is above the last line and stays readable: notifications appear above it.
+
+    The message that is typed is such a widget, whatever its height.
+    """
+
+    def on_resize(self, event: events.Resize) -> None:
+        height = event.size.height + _LAST_LINE_HEIGHT
+        self.screen.query("ToastRack").set_styles(f"margin: 0 1 {height} 0;")
 
 
 class StatusBar(Static):
