@@ -72,6 +72,7 @@ class DataFile(StrEnum):
     CRASH_LOG = "crash.log"
     WELCOMED = "welcomed"
     REPAIR_LOCK = "chats/repair.lock"
+    CONVERSION_LOCK = "conversion.lock"
     # Folders.
     CHAT_LOCKS = "chats/open"
     HEADERS = "headers"

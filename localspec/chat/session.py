@@ -42,6 +42,7 @@ from localspec.chat.settings import ChatSettings, LoadedModel
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.chat.titles import make_title
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
+from localspec.fit.advisor import SettingsRequest
 from localspec.launch import SETTINGS_NOTICE, Engine, ResolvedPair, recent_pairs
 from localspec.launch.pair import PairTitles
 from localspec.models.local_files import inventory
@@ -193,6 +194,18 @@ class ChatSession:
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
         """The pair must be loaded again if one of these changes."""
         return self.pair, self.settings.ctx, self.settings.exact
+
+    def keep_model_file(self, request: SettingsRequest) -> SettingsRequest:
+        """The request, of which the last answer's model file is a part.
+
+        A copy of the model in another type writes other texts, so a conversation that
+        the model's own file has begun goes on with that file.
+        """
+        turns = self.conversation.turns
+        is_own = bool(turns) and turns[-1].model == self._titles.target
+        if is_own and launch.has_faster_copy(self.pair.target):
+            return replace(request, keeps_file=True)
+        return request
 
     @property
     def title(self) -> str:

@@ -173,7 +173,8 @@ def _run_chat(
     def build_load_request(session: ChatSession) -> SettingsRequest:
         # The chat may have changed both.
         changed = {"ctx": session.settings.ctx, "exact": session.settings.exact}
-        return _build_load_request(session.pair, arguments, changed)
+        request = _build_load_request(session.pair, arguments, changed)
+        return session.keep_model_file(request)
 
     recap: tuple[str, ...] = ()
     if saved_chat is not None:

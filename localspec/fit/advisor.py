@@ -97,6 +97,11 @@ class SettingsRequest(Struct, frozen=True):
     draft_note: str = ""  # A remark to show about the draft.
     exact: bool = False
     skip_memory_check: bool = False  # Load even if the estimate exceeds the memory.
+    keeps_file: bool = False
+    """Load the target's own file, although there may be a faster copy of it.
+
+    A conversation that it has begun does not go on with another file.
+    """
     can_skip_remote: bool = False
     """Use other computers only if they can be reached and are worth it.
 

@@ -22,6 +22,7 @@ from localspec.launch.start import (
     LoadOptions,
     StartEngine,
     choose_settings,
+    has_faster_copy,
     saved_criteria,
     start_engine,
 )

@@ -260,8 +260,17 @@ def _with_measurements(
     return load
 
 
-FasterCopyChooser = Callable[[Path, Callable[[Notice], None]], Path]
-"""Returns the file to load for a model's file, and may say so."""
+FasterCopyChooser = Callable[[Path, Callable[[Notice], None] | None], Path]
+"""Returns the file to load for a model's file.
+
+It may say so, unless it gets None: then nothing is loaded.
+"""
+
+
+def has_faster_copy(target: Path) -> bool:
+    """Whether a load would take a copy that an extra has made of this file."""
+    choosers: list[FasterCopyChooser] = extras.load("FASTER_COPIES")
+    return any(choose(target, None) != target for choose in choosers)
 
 
 def _choose_faster_copy(
@@ -269,6 +278,8 @@ def _choose_faster_copy(
 ) -> str:
     """The target's file, or a copy of it that an extra has made for this computer."""
     target = Path(request.load.target)
+    if request.keeps_file:
+        return str(target)
     choosers: list[FasterCopyChooser] = extras.load("FASTER_COPIES")
     for choose in choosers:
         target = choose(target, notify)

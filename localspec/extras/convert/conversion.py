@@ -333,17 +333,17 @@ def find_faster_copy(path: Path) -> PackagedCopy | None:
     return PackagedCopy(source, kind, copy)
 
 
-def choose_faster_copy(path: Path, notify: Callable[[Notice], None]) -> Path:
+def choose_faster_copy(path: Path, notify: Callable[[Notice], None] | None) -> Path:
     """The faster copy of a packaged model if it has been made, else the file itself.
 
     Loading never waits for the conversion: beside a busy program it takes minutes at
     its low priority. `make_faster_copy` makes the copy while nobody waits. The first
-    load that uses the copy says so.
+    load that uses the copy says so; without `notify` nothing is loaded.
     """
     copy = find_faster_copy(path)
     if copy is None or not copy.path.is_file():
         return path
-    if not _is_listed(DataFile.USED_COPIES, copy.path):
+    if notify is not None and not _is_listed(DataFile.USED_COPIES, copy.path):
         _add_to_list(DataFile.USED_COPIES, copy.path)
         message = (
             f"{copy.source.stem} now runs as {copy.type}, which this CPU computes faster: "
@@ -358,14 +358,23 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
     """Convert a packaged model unless that is done; a task of IDLE_TASKS.
 
     A conversion that is ended leaves no file and begins again at the next idle moment.
-    Raises ChecksumError, EngineError, StorageError, UsageError.
+    While another localspec converts it, this one does nothing: two of them would take
+    each other's time. Raises ChecksumError, EngineError, StorageError, UsageError.
     """
     copy = find_faster_copy(path)
     if copy is None or copy.path.exists():
         return
-    inventory.verify_packaged(path)
-    for _ in convert(copy.source, copy.type, copy.path, on_start=on_start):
-        pass
+    lock_file = DataFile.CONVERSION_LOCK.path
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    lock = data_files.lock(lock_file)
+    if lock is None:
+        return
+    with closing(lock):
+        if copy.path.exists():  # The other one has just made it.
+            return
+        inventory.verify_packaged(path)
+        for _ in convert(copy.source, copy.type, copy.path, on_start=on_start):
+            pass
 
 
 # --- Lists of models for which a notice was shown, so that it is shown once

@@ -187,7 +187,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         request = self.options.build_load_request(
             session.pair, exact=session.settings.exact, ctx=session.settings.ctx
         )
-        self.runner.load(request, self.post_message)
+        self.runner.load(session.keep_model_file(request), self.post_message)
         self.draw()
 
     def load_if_changed(self, *, regenerate: bool = False) -> None:

@@ -8,17 +8,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from localspec import child_process, paths
+from localspec import child_process, data_files, paths
+from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, StorageError, UsageError
 from localspec.extras.convert import conversion
 from localspec.extras.convert.conversion import ComparisonTrial, ConvertedModel, Source
-from localspec.launch import idle_tasks
+from localspec.fit.advisor import SettingsRequest
+from localspec.launch import ResolvedPair, idle_tasks, start
 from localspec.machine import type_speeds
 from localspec.machine.type_speeds import TypeSpeed
 from localspec.models.gguf import reader
@@ -26,6 +29,7 @@ from localspec.models.gguf.parser import FILE_TYPES
 from localspec.models.local_files import inventory
 from localspec.models.local_files.local_model import describe_file
 from localspec.protocol.events import Notice
+from localspec.protocol.wire import LoadCommand
 from tests.support import families, tinygguf
 from tests.support.downloads import wait_for
 from tests.support.zoo import Zoo
@@ -341,6 +345,43 @@ def test_a_copy_that_is_there_is_not_made_again(
     monkeypatch.setattr(child_process, "start", refuse_process)
 
     conversion.make_faster_copy(packaged, lambda _: None)
+
+
+def test_two_programs_never_convert_at_once(
+    packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "start", refuse_process)
+    lock_file = paths.DataFile.CONVERSION_LOCK.path
+    lock_file.parent.mkdir(parents=True)
+    lock = data_files.lock(lock_file)
+    assert lock is not None
+
+    with closing(lock):
+        conversion.make_faster_copy(packaged, lambda _: None)
+
+    assert conversion.choose_faster_copy(packaged, None) == packaged
+
+
+def loaded_file(session: ChatSession) -> Path:
+    """What a load for this chat reads."""
+    load = LoadCommand(str(session.pair.target))
+    request = session.keep_model_file(SettingsRequest(load))
+    return Path(start._choose_faster_copy(request, lambda _: None))
+
+
+def test_a_conversation_goes_on_with_the_file_that_began_it(packaged: Path) -> None:
+    pair = ResolvedPair(packaged, None)
+    begun = ChatSession(pair)
+    begun.conversation.ask("Hello?")
+    begun.conversation.set_model(begun.model_name)
+    assert loaded_file(begun) == packaged
+
+    conversion.make_faster_copy(packaged, lambda _: None)
+
+    copy = conversion.choose_faster_copy(packaged, None)
+    assert copy != packaged
+    assert loaded_file(begun) == packaged
+    assert loaded_file(ChatSession(pair)) == copy
 
 
 def test_the_copy_is_made_while_nobody_asks(
