@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.bench import results
 from localspec.bench.measurement import (
@@ -19,6 +20,7 @@ from localspec.bench.measurement import (
 )
 from localspec.bench.workloads import BenchRequest, BenchRun
 from localspec.launch import Engine
+from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol.events import SpeculationPlan
 from localspec.protocol.wire import MeasuredCosts, ProbeCommand
 from localspec.units import count, duration
@@ -80,6 +82,7 @@ class Benchmark:
         self._n_rounds = request.rounds or 0
         self._engine: Engine | None = None
         self._is_complete = False
+        self._other_load: float | None = None
 
     def format_estimate(self, measured: MeasuredCosts | None) -> str:
         estimate = estimate_bench(self.request, measured)
@@ -99,12 +102,15 @@ class Benchmark:
         self.runs = []
         self.has_ended = False
         self._is_complete = False
+        cpu_load = OtherCpuLoad()
+        cpu_load.start()
         try:
             yield from self._measure(engine, should_stop)
             self._is_complete = True
         except AnswerCancelled:
             pass
         finally:
+            self._other_load = cpu_load.read()
             self.has_ended = True
 
     def _measure(
@@ -149,7 +155,7 @@ class Benchmark:
         """The report of the answers so far."""
         engine = self._engine
         assert engine is not None, "not begun"
-        return results.build_report(
+        report = results.build_report(
             tuple(self.runs),
             self.request,
             engine.ready,
@@ -157,6 +163,7 @@ class Benchmark:
             rounds=self._n_rounds,
             interrupted=self.has_ended and not self._is_complete,
         )
+        return replace(report, other_load=self._other_load)
 
     @property
     def summary(self) -> str:

@@ -138,6 +138,8 @@ class BenchReport(Struct, frozen=True):
     max_tokens: int
     rounds: int
     interrupted: bool
+    other_load: float | None = None
+    """What other programs used of the CPUs meanwhile, 0 to 1; None if unknown."""
     rows: tuple[WorkloadResult, ...] = ()
 
     @property
@@ -199,6 +201,7 @@ def report_to_json(report: BenchReport) -> dict[str, Any]:
         "trials": len(report.trials),
         "left_out": report.left_out,
         "interrupted": report.interrupted,
+        "other_load": _round_floats(report.other_load),
     }
 
 

@@ -166,7 +166,7 @@ def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
     test = pair_test.DraftTest(target, drafts, arguments)
 
     def format_report() -> Iterable[Line]:
-        return bench.format_judgements(test.judgements)
+        return bench.format_judgements(test.judgements, test.other_load)
 
     is_done = measuring.print_measurement(
         test,

@@ -19,6 +19,7 @@ from localspec.cli.history import open_history
 from localspec.cli.options import CommandArguments
 from localspec.errors import NotFoundError, UsageError
 from localspec.launch import Engine
+from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol.events import Prefill
 from localspec.protocol.wire import (
     ChatMessage,
@@ -62,9 +63,19 @@ class DraftTest:
         self._drafts = drafts
         self._arguments = arguments
         self._judgements: list[DraftJudgement] = []
+        self.other_load: float | None = None
+        """What other programs used of the CPUs meanwhile, 0 to 1; None if unknown."""
 
     def run(self) -> Generator[MeasurementProgress, None, None]:
         """Raises UsageError, or the launcher's errors."""
+        cpu_load = OtherCpuLoad()
+        cpu_load.start()
+        try:
+            yield from self._judge_drafts()
+        finally:
+            self.other_load = cpu_load.read()
+
+    def _judge_drafts(self) -> Generator[MeasurementProgress, None, None]:
         arguments = self._arguments
         answers: list[ScoreDraftCommand] = []
         draft_models = [draft for draft in self._drafts if draft != _LOOKUP]
@@ -105,6 +116,7 @@ class DraftTest:
             "schema": 1,
             "target": self._target,
             "temperature": self._arguments.temperature,
+            "other_load": self.other_load,
             "drafts": [judgement.to_json() for judgement in self.judgements],
         }
 

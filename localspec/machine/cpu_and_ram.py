@@ -173,6 +173,11 @@ MAX_OTHER_LOAD = 1 / 8
 """A measurement is trusted if other programs used at most this share of all CPUs."""
 
 
+def is_busy(other_load: float | None) -> bool:
+    """Whether other programs used so much of the CPUs that times measured then say little."""
+    return other_load is not None and other_load > MAX_OTHER_LOAD
+
+
 def count_free_cpus(other_load: float | None) -> int:
     """CPUs that other programs leave, at least one; unlimited if the load is unknown.
 
@@ -193,6 +198,9 @@ class _CpuSeconds(Struct, frozen=True):
 
 class OtherCpuLoad:
     """CPU time of programs other than the given processes.
+
+    Without a process, it is that of programs other than this one with all processes that
+    it has started, those that have ended included.
 
     It is counted from `start` or the last `read`. A time too short to be measured
     counts with the next one.
@@ -240,6 +248,11 @@ class OtherCpuLoad:
             for pid in self._pids:
                 process_times = psutil.Process(pid).cpu_times()
                 own += process_times.user + process_times.system
+            if not self._pids:
+                this = psutil.Process()
+                for process in (this, *this.children(recursive=True)):
+                    # The children are those that have ended.
+                    own += sum(process.cpu_times()[:4])
         except psutil.Error:
             return None
         return _CpuSeconds(other=total - idle - own, total=total)

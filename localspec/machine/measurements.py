@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, field, to_builtins
+from msgspec.structs import replace
 
 from localspec import sqlite_damage
 from localspec.machine import device_detection, installed_llama_cpp
-from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
+from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, is_busy, read_cpu_name
 from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
@@ -158,7 +159,12 @@ class MeasurementStore:
         if not rows:
             return None
         (text,) = rows[0]
-        return _parse_costs(text)
+        costs = _parse_costs(text)
+        if costs is not None and is_busy(costs.other_load):
+            # What passes cost beside other programs says nothing of the next run. The
+            # pair's acceptance rates hold all the same.
+            return replace(costs, curve={}, c=None)
+        return costs
 
     def read_all(self) -> tuple[PairMeasurement, ...]:
         """Measurements with this machine's devices and engine build, the latest first."""

@@ -13,6 +13,7 @@ from statistics import median
 from localspec.bench.draft_test import DraftJudgement
 from localspec.bench.results import BenchReport, WorkloadResult
 from localspec.machine import device_detection, gpu_catalog
+from localspec.machine.cpu_and_ram import is_busy
 from localspec.models import catalog
 from localspec.models.catalog_entries import quantization_of
 from localspec.report.lines import EMPTY_LINE, Line, format_columns, make_line
@@ -59,6 +60,8 @@ def format_table(report: BenchReport, *, is_final: bool = True) -> Iterator[Line
 def _format_facts(report: BenchReport) -> Iterator[str]:
     """The machine, why the pair drafts, and what its passes cost."""
     yield from _format_machine(report)
+    if is_busy(report.other_load):
+        yield describe_busy(report.other_load)
     if report.why:
         yield f"ON, {report.why}"
     costs = report.measured
@@ -220,6 +223,8 @@ def format_markdown(report: BenchReport) -> Iterator[str]:
         files += f" ({report.why})"
     yield _escape_markdown(files)
     yield f"- machine: {_escape_markdown(' · '.join(_format_machine(report)))}"
+    if is_busy(report.other_load):
+        yield f"- {describe_busy(report.other_load)}"
     costs = report.measured
     if costs is not None:
         parts = [f"{milliseconds(costs.t1_ms)} per pass"]
@@ -319,9 +324,24 @@ _JUDGEMENT_TITLES = (
 )
 
 
-def format_judgements(judgements: Sequence[DraftJudgement]) -> Iterator[Line]:
-    """`judgements`: the fastest first."""
+def describe_busy(other_load: float | None) -> str:
+    return (
+        f"Other programs used {percent(other_load)} of the CPUs meanwhile: speeds measured "
+        "then say little. Measure again when they have ended."
+    )
+
+
+def format_judgements(
+    judgements: Sequence[DraftJudgement], other_load: float | None = None
+) -> Iterator[Line]:
+    """`judgements`: the fastest first. Beside other programs no speed is shown."""
     rows = [_JUDGEMENT_TITLES, *map(_judgement_cells, judgements)]
+    if is_busy(other_load):
+        n_rate_cells = 2 + len(_SHOWN_DRAFT_LENGTHS)  # After them come the speeds.
+        rates = [(*row[:n_rate_cells], "–", "–", "–") for row in rows[1:]]
+        yield from map(make_line, format_columns([_JUDGEMENT_TITLES, *rates]))
+        yield make_line(describe_busy(other_load), "warning")
+        return
     yield from map(make_line, format_columns(rows))
     fastest = judgements[0]
     yield make_line(f"Plain decoding: {fastest.plain_tps:.1f} tok/s.")

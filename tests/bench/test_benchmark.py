@@ -7,10 +7,11 @@ import pytest
 from localspec.bench.benchmark import Benchmark, estimate_bench
 from localspec.bench.workloads import BenchRequest, Workload
 from localspec.errors import LocalspecError
+from localspec.machine.cpu_and_ram import OtherCpuLoad
 from localspec.protocol.events import EngineExit, Event, SpeculationPlan
 from localspec.protocol.wire import GenerateCommand, MeasuredCosts, ProbeCommand
 from localspec.report.lines import plain_text
-from localspec.report.measurement import format_measurement
+from localspec.report.measurement import format_measurement, format_to_share
 from tests.bench.fake_engine import Clock, FakeEngine
 
 CODE = Workload("code", "", ("a", "b", "c"))
@@ -81,3 +82,22 @@ def test_an_engine_exit_is_reported_with_the_earlier_results() -> None:
     with pytest.raises(LocalspecError, match="The engine stopped"):
         progress_of(benchmark, engine)
     assert len(benchmark.report.trials) == 3 and benchmark.report.interrupted
+
+
+def test_a_benchmark_beside_other_programs_says_that_it_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
+    engine = ProbedEngine(Clock())
+    benchmark = Benchmark(REQUEST, engine.clock)
+
+    progress_of(benchmark, engine)
+
+    shown = [plain_text(line) for line in format_measurement(benchmark)]
+    assert any(
+        line.startswith("Other programs used 60 % of the CPUs") for line in shown
+    )
+    assert any(
+        "Other programs used 60 %" in line for line in format_to_share(benchmark)
+    )
+    assert benchmark.to_json()["other_load"] == 0.6

@@ -288,7 +288,7 @@ def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
     """By the idle engine: tests/engine/test_idle_profiler.py."""
     loads: list[LoadCommand] = []
 
-    def note(engine: launch.EngineClient, load: LoadCommand, _: object) -> None:
+    def note(_: object, load: LoadCommand, *_others: object) -> None:
         loads.append(load)
         raise EngineError("It is not loaded.")
 
@@ -306,3 +306,19 @@ def test_untrusted_costs_are_measured_again_where_that_is_asked_for(
             with pytest.raises(EngineError, match="not loaded"):
                 launch.start_engine(request_, probe=probe)
             assert loads[-1].measure_when_idle == (probe and is_due)
+
+
+def test_of_costs_measured_beside_other_programs_only_the_acceptance_is_used(
+    request_: SettingsRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass that another program interrupted takes many times as long as the next."""
+    monkeypatch.setattr(OtherCpuLoad, "read", lambda _: 0.6)
+    written = measure(request_)
+    assert written.curve
+
+    store = MeasurementStore(paths.data_dir() / "measured.sqlite")
+    (record,) = store.read_all()
+    used = store.read_costs(record.key)
+
+    assert used == replace(written, curve={}, c=None)
+    assert used.survival
