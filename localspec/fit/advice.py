@@ -296,12 +296,13 @@ def _distance(model: CatalogModel, other: CatalogModel) -> float:
 
 
 def _replaces(newer: CatalogModel, model: CatalogModel) -> bool:
-    """Whether it is of the same makers and class, newer, no worse, and for the same uses."""
+    """Whether it is of the same makers and class, newer, no worse, and for the same use."""
     if _makers(newer.id) != _makers(model.id) or not _is_same_class(newer, model):
         return False
     if TIERS.index(newer.tier) > TIERS.index(model.tier):
         return False
-    return _version(newer) > _version(model) and set(model.use) <= set(newer.use)
+    is_for_same_use = set(model.use[:1]) <= set(newer.use)
+    return _version(newer) > _version(model) and is_for_same_use
 
 
 def _makers(id_: str) -> str:
