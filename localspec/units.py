@@ -21,6 +21,10 @@ def token_rate(rate: float | None) -> str:
     return f"{rate:.1f} tok/s" if rate < 100 else f"{rate:.0f} tok/s"
 
 
+def middle(low_high: tuple[float, float] | None) -> float | None:
+    return None if low_high is None else sum(low_high) / 2
+
+
 def about_rate(rate: float | None) -> str:
     """The middle of an estimate, no more exact than it is: `≈ 2.4`, `≈ 55`, `≈ 170`."""
     if rate is None:

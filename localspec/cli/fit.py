@@ -15,11 +15,13 @@ from localspec.cli.global_options import number_option
 from localspec.cli.options import CommandArguments
 from localspec.cli.report_printer import echo_line
 from localspec.cli.terminal import echo, echo_json, notify, terminal_width
-from localspec.fit import machine_profile, suggestions
+from localspec.fit import advice, machine_profile, suggestions
 from localspec.fit.advisor import SettingsAdvisor, with_settings
+from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes, resolve_shapes
+from localspec.fit.plan import Plan
 from localspec.fit.speed import UseCase
-from localspec.fit.suggestions import SuggestionCriteria
+from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria
 from localspec.launch import ResolvedPair
 from localspec.launch.start import describe_transfer
 from localspec.machine import published, remote_devices
@@ -86,7 +88,10 @@ def command(ref: str, **given: Any) -> int:
     wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
     criteria = SuggestionCriteria(arguments.use, wishes)
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
-    subject, default_draft = _load_subject(request, arguments.draft)
+    request, default_draft = choose_draft(request, arguments.draft, machine, criteria)
+    subject = _read_subject(request)
+    if default_draft or (request.pair and request.pair.spec == "mtp"):
+        subject = subject.add_own_head()
     subject.check_head()
     on_unusable = options.print_skipped if wishes.can_skip_remote else None
     hosts = wishes.load.target_settings.remote_hosts
@@ -107,6 +112,10 @@ def command(ref: str, **given: Any) -> int:
         plan=plan,
         savings=advisor.list_memory_savings(plan),
         use_case=arguments.use,
+        pair=request.pair,
+        missing=_find_missing(request),
+        instead=_find_better(request, plan, machine=machine, criteria=criteria),
+        window_saving=advisor.count_window_saving(plan),
     )
     if arguments.as_json:
         _print_json(answer)
@@ -120,6 +129,30 @@ def command(ref: str, **given: Any) -> int:
         if transfer:
             echo(transfer)
     return 0 if plan.verdict.can_load else 4
+
+
+def _find_missing(request: ModelRequest) -> str:
+    """What `pull` takes to get the files of the pair; empty if all are here."""
+    if all(model.find_path() for model in request.models):
+        return ""
+    return request.pair.name if request.pair else request.name
+
+
+def _find_better(
+    request: ModelRequest,
+    plan: Plan,
+    *,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+) -> PairSuggestion | None:
+    """What to take in place of a pair that does not fit, or is too slow."""
+    model = request.target.catalog_model
+    if plan.verdict.can_load:
+        rate = plan.speed.speculative or plan.speed.plain
+        if rate is None or not suggestions.is_too_slow(sum(rate) / 2, model):
+            return None
+    best = advice.advise(machine, criteria).best
+    return best.suggestion if best else None
 
 
 def _print_json(answer: FitAnswer) -> None:
@@ -148,28 +181,49 @@ def _find_published(answer: FitAnswer) -> PublishedRow | None:
     return published.find_nearest(subject.target.name, devices, kind)
 
 
-def _load_subject(request: ModelRequest, draft: str | None) -> tuple[PairShapes, str]:
-    """The pair as `run` takes it, and what its draft is if nobody named it."""
-    is_draft_open = False
-    default_draft = ""
+def choose_draft(
+    request: ModelRequest,
+    draft: str | None,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+) -> tuple[ModelRequest, str]:
+    """The request with its draft, and what that is if nobody named it.
+
+    `draft` is what --draft says.  Without it, a draft that is here is taken, as `run`
+    does; else the one that `pair suggest` would put first for the model.
+    """
     if draft == "none":
-        request = replace(request, draft=None)
-    elif draft:
+        return replace(request, draft=None, pair=None), ""
+    if draft:
         named = model_lookup.resolve(draft)
-        request = replace(request, draft=named.draft or named.target)
-    elif request.draft is None and not request.is_lookup_pair:
-        is_draft_open = True
-        request, default_draft = _find_default_draft(request)
+        draft_model = named.draft or named.target
+        return replace(request, draft=draft_model, pair=None), ""
+    if request.pair is not None:
+        if request.draft is not None or request.is_lookup_pair:
+            return request, ""  # The reference names the draft.
+        return _find_default_draft(request)[0], ""
+
+    request, default_draft = _find_default_draft(request)
+    if request.draft is not None:
+        return request, default_draft
+    model = request.target.catalog_model
+    found = None
+    if model is not None:
+        found = suggestions.best_pair(model, machine, criteria, searches=True)
+    if found is None or found.pair.draft_kind == "lookup":
+        # A head that no catalogue knows may be in the model's own file.
+        return request, draft_heads.describe_found_head("mtp", "")
+    drafting = found.pair.draft
+    if drafting is None:
+        return replace(request, pair=found.pair), ""
+    listed = model_lookup.from_catalog(drafting)
+    return replace(request, draft=listed, pair=found.pair), ""
+
+
+def _read_subject(request: ModelRequest) -> PairShapes:
     if all(model.find_path() for model in request.models):
-        subject = resolve_shapes(request, None)
-    else:
-        subject = _read_shapes(request)
-        if is_draft_open:
-            default_draft = draft_heads.describe_found_head("mtp", "")
-            subject = subject.add_own_head()
-    if request.pair:  # The reference names the draft: it is no default.
-        default_draft = ""
-    return subject, default_draft
+        return resolve_shapes(request, None)
+    return _read_shapes(request)
 
 
 def _find_default_draft(request: ModelRequest) -> tuple[ModelRequest, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -13,8 +13,9 @@ from localspec.cli.global_options import FiniteRange, flag, number_option, text_
 from localspec.cli.report_printer import echo_columns, echo_line
 from localspec.cli.terminal import echo, echo_json, notify
 from localspec.errors import UsageError
-from localspec.fit import machine_profile
-from localspec.fit.suggestions import PairSuggestion, suggest
+from localspec.fit import advice, machine_profile, suggestions
+from localspec.fit.machine_profile import MachineProfile
+from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, suggest
 from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog import CatalogPair
@@ -22,12 +23,12 @@ from localspec.models.catalog_entries import USE_CASES
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import inventory
+from localspec.models.model_lookup import ModelRequest, ResolvedModel
 from localspec.models.pull_plan import PlannedPair, PullPlanner
+from localspec.report import advice as advice_report
 from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line
 from localspec.units import gb, gib
-
-_MAX_SHOWN = 5
 
 
 @click.group("pair")
@@ -40,46 +41,90 @@ def command() -> None:
 @global_options.GPU
 @global_options.VRAM
 @click.option("--use", type=click.Choice(USE_CASES), help="Prefer pairs for this use.")
-@flag("--all", "everything", about=f"List all, not only {_MAX_SHOWN}.")
+@number_option("--ctx", "Context size in tokens.  [default: what fits]", 1)
+@flag("--all", "everything", about="List all, not only the first of each group.")
 @global_options.JSON
 def _suggest(
-    ref: str | None, use: str | None, everything: bool, as_json: bool, **gpu: Any
+    ref: str | None,
+    use: str | None,
+    ctx: int | None,
+    everything: bool,
+    as_json: bool,
+    **gpu: Any,
 ) -> None:
-    """List the pairs that fit, best first; with REF only those of that model.
+    """Advise what to run on this computer; with REF, which draft for that model.
 
-    The pairs are loaded with the settings of config.toml. The network is not used,
-    except for other computers that these settings name.
+    The advice counts the whole memory, not what is free at the moment. The pairs are
+    loaded with the settings of config.toml. The network is not used, except for other
+    computers that these settings name.
     """
-    criteria = launch.saved_criteria(use)
+    criteria = launch.saved_criteria(use, ctx)
     hosts = criteria.wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, options.print_skipped)
     machine = machine_profile.with_remote(machine_profile.simulate(**gpu), remote)
-    suggestions = suggest(machine, criteria, ref)
-    device = machine.devices[0] if machine.devices else machine.cpu
-    free = device.free or 0
+    found = suggest(machine, criteria, ref)
     if as_json:
-        pairs = [_suggestion_to_json(suggestion) for suggestion in suggestions]
-        document = {
-            "memory": free,
-            "gpu": bool(machine.devices),
-            "use": use,
-            "pairs": pairs,
-        }
-        echo_json(document)
+        echo_json(_suggestions_to_json(found, machine, criteria))
         return
-    where = "on the GPU" if machine.devices else "free on this computer"
-    echo(f"Pairs for {gib(free)} {where}:", err=True)
-    shown = suggestions if everything else suggestions[:_MAX_SHOWN]
-    for number, suggestion in enumerate(shown, 1):
-        echo(f"{number}. {suggestion.pair.id}  {suggestion.pair.title}")
-        for reason in suggestion.shown_reasons:
-            echo(f"   {reason}")
-    if len(suggestions) > len(shown):
-        echo(f"{len(suggestions) - len(shown)} more with --all", err=True)
-    if suggestions and suggestions[0].verdict.can_load:
-        echo(f"Download one: localspec pull {suggestions[0].pair.id}", err=True)
+    echo(f"For {_describe_device(machine)}:", err=True)
+    if ref is None:
+        advised = advice.group(found, machine, criteria)
+        best = advised.best.suggestion if advised.best else None
+        lines = advice_report.format_advice(advised, is_whole=everything)
+        n_hidden = 0 if everything else advice_report.count_hidden(advised)
+    else:
+        instead = None
+        best = found[0] if found else None
+        if best is None or not best.verdict.can_load or best.is_too_slow:
+            first = advice.advise(machine, criteria).best
+            instead = first.suggestion if first else None
+        lines = advice_report.format_drafts(found, instead)
+        n_hidden = 0
+        best = instead or best
+    for line in lines:
+        echo_line(line)
+    if n_hidden:
+        echo(f"{n_hidden} more with --all", err=True)
+    if best is not None and best.verdict.can_load:
+        echo(f"Download one: localspec pull {best.pair.name}", err=True)
     else:
         echo("No pair fits.", err=True)
+
+
+def _describe_device(machine: MachineProfile) -> str:
+    """What the advice is for, with its memory: `RTX 3090, 24 GB`."""
+    device = machine.devices[0] if machine.devices else machine.cpu
+    name = device.description or device.name
+    if not machine.devices:
+        name = f"this computer without a GPU ({name})"
+    if len(machine.devices) > 1:
+        name = f"{len(machine.devices)} GPUs, the first {name}"
+    if device.total is None or device.simulated:
+        return name
+    return f"{name}, {gib(device.total)}"
+
+
+def _suggestions_to_json(
+    found: Sequence[PairSuggestion],
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+) -> dict[str, object]:
+    device = machine.devices[0] if machine.devices else machine.cpu
+    advised = advice.group(found, machine, criteria)
+    by_id = {each.suggestion.pair.id: each for each in advised.pairs}
+    pairs = []
+    for suggestion in found:
+        document = _suggestion_to_json(suggestion)
+        each = by_id.get(suggestion.pair.id)
+        document["group"] = each.group if each else None
+        document["reason"] = each.reason if each else None
+        pairs.append(document)
+    return {
+        "memory": device.free or 0,
+        "gpu": bool(machine.devices),
+        "use": criteria.use,
+        "pairs": pairs,
+    }
 
 
 @command.command("check")
@@ -94,19 +139,17 @@ def _suggest(
 def _check(target: str, draft: str | None, as_json: bool) -> int:
     """Check whether DRAFT is compatible with TARGET.
 
-    Reads only the headers of the files, here or on the hub. A pair may be given as
-    TARGET alone. Exit code 5 if the models are incompatible.
+    Reads only the headers of the files, here or on the hub. Without DRAFT it is that of
+    the pair TARGET, or the one that `pair suggest` puts first for the model TARGET. Exit
+    code 5 if the models are incompatible.
     """
     request = model_lookup.resolve(target)
-    draft_model = request.draft
+    target_model = request.target
     if draft:
         draft_request = model_lookup.resolve(draft)
         draft_model = draft_request.draft or draft_request.target
-    if draft_model is None:
-        raise UsageError(
-            "Two models are needed.", "Type: localspec pair check TARGET DRAFT"
-        )
-    target_model = request.target
+    else:
+        draft_model = find_draft(request, machine_profile.detect())
 
     def check(stop: CancelToken) -> PlannedPair | None:
         planner = PullPlanner(HubClient(on_wait=notify), stop, refresh=False)
@@ -124,6 +167,31 @@ def _check(target: str, draft: str | None, as_json: bool) -> int:
         for line in format_pair_verdict(match):
             echo_line(line)
     return 0 if match.compatibility.is_compatible else 5
+
+
+def find_draft(request: ModelRequest, machine: MachineProfile) -> ResolvedModel:
+    """The draft of a pair, or that which suits a model best on this machine.
+
+    The target is its own draft if it has an MTP layer.  Raises UsageError without one.
+    """
+    if request.draft is not None:
+        return request.draft
+    pair = request.pair
+    model = request.target.catalog_model
+    if pair is None and model is not None:
+        found = suggestions.best_pair(
+            model, machine, launch.saved_criteria(), searches=True
+        )
+        pair = found.pair if found else None
+    if pair is not None and pair.draft is not None:
+        return model_lookup.from_catalog(pair.draft)
+    if pair is not None and pair.draft_kind == "mtp":
+        return request.target
+    name = request.target.name
+    raise UsageError(
+        f"No draft is known to make {name} faster here.",
+        f"Name one: localspec pair check {name} DRAFT",
+    )
 
 
 @command.command("test")
@@ -215,11 +283,14 @@ def _suggestion_to_json(suggestion: PairSuggestion) -> dict[str, object]:
     pair = suggestion.pair
     return {
         "id": pair.id,
+        "name": pair.name,
         "target": pair.target.id,
         "draft": pair.draft.id if pair.draft else None,
         "bytes": suggestion.bytes,
         "needed": suggestion.needed_bytes,
         "verdict": suggestion.verdict,
+        "to_free": suggestion.bytes_to_free,
         "speed": suggestion.plan.speed.speculative if suggestion.plan else None,
+        "plain": suggestion.plan.speed.plain if suggestion.plan else None,
         "reasons": list(suggestion.reasons),
     }

@@ -20,7 +20,7 @@ from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, sugges
 from localspec.models import catalog
 from localspec.models.catalog import Catalog, CatalogModel, own_id
 from localspec.models.catalog_entries import TIERS
-from localspec.units import about_rate
+from localspec.units import about_rate, gib
 
 _N_BEST = 3
 _FASTER = 1.5  # Times the speed of the best: so much faster that a person notices it.
@@ -241,11 +241,12 @@ def describe_ram(suggestion: PairSuggestion) -> str:
     plan = suggestion.plan
     if plan is None or not plan.is_partly_in_ram:
         return ""
+    size = gib(plan.host.needed)
     if plan.has_layers_in_ram:
         n_layers = len(plan.memory.target.placement.layer_backends)
         n_on_gpu = plan.load.target_settings.n_gpu_layers
-        return f"{n_layers - n_on_gpu} of {n_layers} layers in RAM"
-    return "experts in RAM"
+        return f"{n_layers - n_on_gpu} of {n_layers} layers in RAM, {size}"
+    return f"experts in RAM, {size}"
 
 
 def describe_slow(suggestion: PairSuggestion, instead: PairSuggestion | None) -> str:

@@ -32,7 +32,7 @@ from localspec.machine.llama_params import (
     round_up_to_step,
 )
 from localspec.protocol.wire import ALL_LAYERS, KvType, LoadCommand
-from localspec.units import token_rate
+from localspec.units import gib, token_rate
 
 _RECURRENT_DRAFT_MAX = (6, 4, 2)
 """Draft lengths for a target with recurrent state, the longest first.
@@ -352,6 +352,16 @@ class SettingsAdvisor:
         if not steps:
             return None
         return steps * CTX_STEP
+
+    def count_window_saving(self, plan: Plan) -> int:
+        """Bytes that a cache cut to the sliding window would save; 0 without a window.
+
+        It is cut only where memory is short: whole, it makes going back exact.
+        """
+        if not self.target.n_swa or not plan.load.target_settings.swa_full:
+            return 0
+        cut = self.estimate(with_settings(plan.load, swa_full=False), with_speed=False)
+        return plan.total - cut.total
 
     def list_memory_savings(self, plan: Plan) -> tuple[MemorySaving, ...]:
         """Single changes that save memory: those that fit first, then the fastest."""
@@ -732,7 +742,7 @@ def _describe_settings(plan: Plan, default_plan: Plan) -> str:
         n_layers = len(plan.memory.target.placement.layer_backends)
         parts.append(f"{settings.n_gpu_layers} of {n_layers} layers on the GPU")
     if not settings.swa_full:
-        parts.append("KV cache limited to the sliding window")
+        parts.append("KV cache of the sliding window only")
     if settings.cpu_moe == ALL_LAYERS:
         parts.append("experts in RAM")
     elif settings.cpu_moe > 0:
@@ -748,10 +758,12 @@ def _describe_shortage(plan: Plan, default_plan: Plan) -> str:
     """What the default settings need, if they do not fit and others are taken."""
     if plan is default_plan or default_plan.verdict is FitVerdict.FITS:
         return ""
-    needed = default_plan.tightest.needed_text
+    tightest = default_plan.tightest
+    about = "about " if tightest.is_coarse else ""
+    needed = f"{about}{gib(tightest.needed)}"
     if _has_lost_draft(plan, default_plan):
-        return f"with a draft model it needs {needed}, more than available"
-    return f"the default settings need {needed}, more than available"
+        return f"with a draft model it would need {needed}"
+    return f"the usual settings would need {needed}"
 
 
 def _has_lost_draft(plan: Plan, default_plan: Plan) -> bool:

@@ -62,8 +62,11 @@ class PairShapes(Struct, frozen=True):
 
     @property
     def name(self) -> str:
+        """For a pair that is none of the catalogue's, which has names of its own."""
         if self.draft is None:
             return self.target.name
+        if self.draft.name == self.target.name:
+            return f"{self.target.name} with its own MTP layer"
         return f"{self.target.name} + {self.draft.name}"
 
     @property

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -48,7 +48,7 @@ from localspec.models.catalog import Catalog, CatalogModel, CatalogPair, own_id
 from localspec.models.catalog_entries import TIERS
 from localspec.models.model_lookup import ModelRequest
 from localspec.protocol.wire import LoadCommand
-from localspec.units import gib, token_rate_range
+from localspec.units import gib, middle, token_rate_range
 
 _OVERHEAD_FACTOR = 1.2  # Memory per byte of files, for pairs of unknown shape.
 _ANSWER_TOKENS = 700  # Of an answer with a few paragraphs or some code.
@@ -103,26 +103,22 @@ class PairSuggestion(Struct, frozen=True):
     @property
     def tokens_per_second(self) -> float | None:
         """The middle of the estimate with its draft; None if unknown, or if it cannot run."""
-        return self._middle("speculative")
+        if self.plan is None or not self.plan.verdict.can_load:
+            return None
+        return middle(self.plan.speed.speculative or self.plan.speed.plain)
 
     @property
     def plain_tokens_per_second(self) -> float | None:
         """The same without the draft."""
-        return self._middle("plain")
-
-    def _middle(self, kind: Literal["plain", "speculative"]) -> float | None:
         if self.plan is None or not self.plan.verdict.can_load:
             return None
-        low_high = self.plan.speed.plain
-        if kind == "speculative":
-            low_high = self.plan.speed.speculative or low_high
-        return sum(low_high) / 2 if low_high else None
+        return middle(self.plan.speed.plain)
 
     @property
     def is_too_slow(self) -> bool:
         """Whether its answers take longer than a person waits."""
         rate = self.tokens_per_second
-        return rate is not None and rate < least_useful_rate(self.pair.target)
+        return rate is not None and is_too_slow(rate, self.pair.target)
 
     @property
     def is_partly_in_ram(self) -> bool:
@@ -185,6 +181,13 @@ class PairSuggestion(Struct, frozen=True):
         return True
 
     @property
+    def memory_bytes(self) -> int | None:
+        """The memory of the devices `used`; None if unknown."""
+        totals = [each.device.total for each in self.used]
+        known = [total for total in totals if total is not None]
+        return sum(known) if known and len(known) == len(totals) else None
+
+    @property
     def needed_bytes(self) -> int:
         """Memory on the devices `used`."""
         if self.plan is None:
@@ -192,7 +195,12 @@ class PairSuggestion(Struct, frozen=True):
         return sum(device_fit.total for device_fit in self.used)
 
 
-def least_useful_rate(model: CatalogModel) -> float:
+def is_too_slow(rate: float, model: CatalogModel | None) -> bool:
+    """Whether its answers take longer than a person waits; `model`: None if unknown."""
+    return rate < least_useful_rate(model)
+
+
+def least_useful_rate(model: CatalogModel | None) -> float:
     """Tokens per second below which its answers take too long.
 
     7.8 for 700 tokens in 90 s; 11.7 for a model that thinks, which writes 1,050.
@@ -200,8 +208,8 @@ def least_useful_rate(model: CatalogModel) -> float:
     return _answer_tokens(model) / _LONGEST_SECONDS
 
 
-def _answer_tokens(model: CatalogModel) -> int:
-    if model.thinks:
+def _answer_tokens(model: CatalogModel | None) -> int:
+    if model is not None and model.thinks:
         return _THINKING_TOKENS + _ANSWER_TOKENS
     return _ANSWER_TOKENS
 
@@ -230,6 +238,8 @@ def suggest(
         pairs = _find_pairs(catalogue, target)
     shown = []
     for pair in pairs:
+        if not target and not _can_have_context(pair, criteria):
+            continue
         found = choose_file(pair, machine, criteria, searches=bool(target))
         if found is not None and (target or _is_worth_listing(found)):
             shown.append(found)
@@ -247,6 +257,15 @@ def suggest(
         return _rank(suggestion, place, criteria.use, machine)
 
     return tuple(sorted(shown, key=sort_key))
+
+
+def _can_have_context(pair: CatalogPair, criteria: SuggestionCriteria) -> bool:
+    """Whether the target was trained with as long a context as is wished."""
+    n_ctx = criteria.wishes.ctx
+    if n_ctx is None:
+        return True
+    shapes = pair_shapes.from_catalog(pair)
+    return shapes is None or n_ctx <= (shapes.target.shape.n_ctx_train or n_ctx)
 
 
 def _is_worth_listing(suggestion: PairSuggestion) -> bool:
@@ -296,21 +315,37 @@ def resolve_best_file(
     model = request.target.catalog_model
     if model is None or not model.files or ":" in text or request.target.find_local():
         return request
-    if request.pair:
-        pairs: Sequence[CatalogPair] = [request.pair]
-    else:
-        pairs = catalog.pairs_for(catalog.load(), model)
     profile = machine()
-    found = []
-    for pair in pairs:
-        suggestion = choose_file(pair, profile, criteria)
-        if suggestion is not None:
-            found.append(suggestion)
-    best = min(found, key=_draft_sort_key, default=None)
+    if request.pair:
+        best = choose_file(request.pair, profile, criteria)
+    else:
+        best = best_pair(model, profile, criteria)
     if best is None:
         return request
     quantization = best.pair.target.quantization
     return model_lookup.resolve(f"{own_id(request.name)}:{quantization}")
+
+
+def best_pair(
+    model: CatalogModel,
+    machine: MachineProfile,
+    criteria: SuggestionCriteria,
+    *,
+    searches: bool = False,
+) -> PairSuggestion | None:
+    """The draft and the quantisation with which a model suits the machine best.
+
+    It is the first that `suggest` gives for it, so that every command decides alike.  A
+    quantisation that `model` names stays.  None for a model without pairs.
+    """
+    found = []
+    for pair in catalog.pairs_for(catalog.load(), model):
+        if ":" in model.id:
+            pair = pair.with_target(model)  # noqa: PLW2901
+        suggestion = choose_file(pair, machine, criteria, searches=searches)
+        if suggestion is not None:
+            found.append(suggestion)
+    return min(found, key=_draft_sort_key, default=None)
 
 
 def choose_file(
@@ -698,11 +733,11 @@ class _SuggestionRank(NamedTuple):
     """The least is the best."""
 
     does_not_fit: bool
-    is_tight: bool
     is_bundled: bool  # It is only a demonstration.
+    draft_place: int  # Among the drafts of its target.
+    is_tight: bool
     is_for_other_use: bool
     is_slow: bool
-    draft_place: int  # Among the drafts of its target.
     is_full: bool
     tier: int
     is_short: bool  # A GPU has no room for a long context.
@@ -734,11 +769,11 @@ def _rank(
         is_reduced = plan.is_partly_in_ram or has_quantized_cache
     return _SuggestionRank(
         does_not_fit=not suggestion.verdict.can_load and not suggestion.is_bundled,
-        is_tight=suggestion.verdict is FitVerdict.TIGHT,
         is_bundled=suggestion.is_bundled,
+        draft_place=draft_place,
+        is_tight=suggestion.verdict is FitVerdict.TIGHT,
         is_for_other_use=bool(use) and use not in pair.use,
         is_slow=is_slow,
-        draft_place=draft_place,
         is_full=is_full,
         tier=TIERS.index(pair.target.tier),
         is_short=is_short,

@@ -11,6 +11,8 @@ from localspec import draft_kinds
 from localspec.fit.advisor import MemorySaving
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import DeviceFit, Plan, is_in_system_memory
+from localspec.fit.suggestions import PairSuggestion
+from localspec.models.catalog import CatalogPair
 from localspec.report.lines import EMPTY_LINE, Line, Span, make_line
 from localspec.report.memory import (
     VERDICT_LABELS,
@@ -24,15 +26,17 @@ from localspec.report.pair_text import (
     format_speed,
     format_speeds,
 )
-from localspec.units import gib
+from localspec.units import about_rate, gib, middle
 
 _SOURCE_TEXT = {
     "file": "the installed files",
-    "hub": "the file headers on the hub",
-    "shape": "the model shapes in the catalogue",
+    "hub": "the headers of the files on the hub",
+    "shape": "the catalogue's numbers",
 }
 _MAX_SAVINGS = 6
 _INDENT = "  "
+_NOTABLE_WINDOW_BYTES = 2 << 30
+"""A saving by a cache cut to the window that explains why a larger memory needs more."""
 
 
 class FitAnswer(Struct, frozen=True):
@@ -42,34 +46,82 @@ class FitAnswer(Struct, frozen=True):
     plan: Plan
     savings: Sequence[MemorySaving]
     use_case: str
+    pair: CatalogPair | None = None  # What it is in the catalogue.
+    missing: str = ""  # What `pull` takes to get its files; empty if all are here.
+    instead: PairSuggestion | None = None
+    """What to take in its place, if it does not fit or is too slow."""
+    window_saving: int = 0
+    """Bytes that a cache cut to the sliding window would save."""
+
+    @property
+    def name(self) -> str:
+        if self.subject.draft is None or not self.plan.load.draft:
+            return self.subject.target.name
+        return self.pair.name if self.pair else self.subject.name
 
 
 def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterator[Line]:
     """The lines of the report; `plain`: in words, without bars, for a screen reader."""
     plan = answer.plan
-    draft = answer.subject.draft
-    yield make_line(answer.subject.name, "heading")
+    yield make_line(answer.name, "heading")
+    yield from _format_answer(answer)
     for device_fit in plan.all_fits:
-        if device_fit.needed:
+        if device_fit.needed and not _is_beside_the_point(device_fit, plan):
             yield EMPTY_LINE
             yield from _format_device(device_fit, width, plain=plain)
     yield EMPTY_LINE
     separator = ", " if plain else " · "
     yield from _format_speed(answer, width, separator=separator)
-    if draft is not None and plan.load.draft:
-        head = draft_kinds.describe(draft.shape.head_kind)
-        if head:
-            yield make_line(f"Draft: {head}.")
+    draft = _describe_draft(answer)
+    if draft:
+        yield make_line(f"Draft: {draft}.")
     if plan.skipped_draft:
         yield make_line(plan.skipped_draft)
-    yield make_line(f"With {plan.explanation}.")
-    yield make_line(f"Memory estimate: {_describe_method(plan, answer.subject)}.")
+    settings = plan.chosen
+    if plan.shortage:
+        settings += f"; {plan.shortage}"
+    yield make_line(f"Settings: {settings}.")
+    if answer.window_saving >= _NOTABLE_WINDOW_BYTES:
+        saving = gib(answer.window_saving)
+        yield make_line(
+            "Its KV cache keeps what its sliding window has passed, so that going back "
+            f"is exact. Where memory is short it does not, and needs {saving} less."
+        )
+    yield make_line(f"Memory: {_describe_method(plan, answer.subject)}.")
     if not plan.has_room and answer.savings:
         yield make_line("To save memory:")
-        for saving in answer.savings[:_MAX_SAVINGS]:
-            yield _format_saving(saving)
-    if not plan.verdict.can_load:
+        for change in answer.savings[:_MAX_SAVINGS]:
+            yield _format_saving(change)
+    if not plan.verdict.can_load and answer.instead is None:
         yield make_line("Find a smaller model: localspec pair suggest")
+    elif answer.instead is not None:
+        yield make_line(f"Get that: localspec pull {answer.instead.pair.name}")
+    elif answer.missing:
+        yield make_line(f"Get it: localspec pull {answer.missing}")
+
+
+def _format_answer(answer: FitAnswer) -> Iterator[Line]:
+    """Whether to take it, in one line."""
+    plan = answer.plan
+    instead = answer.instead
+    if instead is None:
+        return
+    rate = about_rate(instead.tokens_per_second)
+    take = f"take {instead.pair.name} ({rate} tok/s)"
+    if not plan.verdict.can_load:
+        yield make_line(f"does not fit: {take}", "error")
+        return
+    source = " from RAM" if plan.is_partly_in_ram else ""
+    slow = about_rate(middle(plan.speed.speculative or plan.speed.plain))
+    yield make_line(f"too slow{source} ({slow} tok/s): {take}", "warning")
+
+
+def _is_beside_the_point(device_fit: DeviceFit, plan: Plan) -> bool:
+    """Whether it is system memory that a model on the GPU hardly uses."""
+    if device_fit is not plan.host or not plan.device_fits or device_fit.sharing:
+        return False
+    is_small = 4 * device_fit.needed < plan.total
+    return is_small and device_fit.verdict.has_room and not plan.is_partly_in_ram
 
 
 def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterator[Line]:
@@ -81,7 +133,10 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
     else:
         note = f"{gib(device_fit.reserve)} reserved for other programs"
     name = device.description or device.name
-    yield make_line(f"{name}: {gib(free)} free of {gib(total)}, {note}")
+    memory = f"{gib(free)} free of {gib(total)}"
+    if free == total:
+        memory = f"{gib(free)} free"
+    yield make_line(f"{name}: {memory}, {note}")
     if plain:
         yield make_line(_INDENT + describe_parts(device_fit))
     else:
@@ -89,6 +144,19 @@ def _format_device(device_fit: DeviceFit, width: int, *, plain: bool) -> Iterato
             yield (Span(_INDENT), *line)
     verdict = describe_device_fit(device_fit, with_need=True)
     yield (Span(_INDENT), Span(verdict, VERDICT_ROLES[device_fit.verdict]))
+
+
+def _describe_draft(answer: FitAnswer) -> str:
+    """Such as `the model's own MTP layer`; empty without a draft."""
+    draft = answer.subject.draft
+    if draft is None or not answer.plan.load.draft:
+        return ""
+    if draft.name == answer.subject.target.name:
+        return "the model's own MTP layer"
+    if answer.pair is not None and answer.pair.draft is not None:
+        return answer.pair.draft.title
+    head = draft_kinds.head_title(draft.shape.head_kind)
+    return f"{draft.name}, a head of the kind {head}" if head else draft.name
 
 
 def _format_speed(answer: FitAnswer, width: int, *, separator: str) -> Iterator[Line]:
@@ -114,14 +182,14 @@ def _format_saving(saving: MemorySaving) -> Line:
 
 
 def _describe_method(plan: Plan, subject: PairShapes) -> str:
-    """Such as `calculated by localspec from the installed files, ± 0.20 GiB`."""
+    """Such as `estimated from the installed files, ± 0.20 GB`."""
     memory = plan.memory
     sources = [_SOURCE_TEXT[subject.target.source]]
     if subject.draft:
         draft_source = _SOURCE_TEXT[subject.draft.source]
         if draft_source not in sources:
             sources.append(draft_source)
-    method = "calculated by localspec"
+    method = "estimated"
     if not memory.is_coarse:
         method = "counted by llama.cpp"
     text = f"{method} from {' and '.join(sources)}"

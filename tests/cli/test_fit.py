@@ -48,8 +48,39 @@ def test_what_does_not_fit_ends_with_4_and_advice() -> None:
         "fit", "llama-3.3-70b", "--gpu", "RTX 4060", "--ctx", "8192", env=OFFLINE
     )
     assert done.code == 4 and "Speed: none, because it does not fit." in done.text
-    assert "tok/s" not in done.text.partition("To save memory:")[0]
-    assert "--kv q8_0" in done.text and "localspec pair suggest" in done.text
+    lines = done.text.partition("To save memory:")[0].splitlines()
+    advice, *others = [line for line in lines if line][1:]
+    assert advice == "does not fit: take qwen3.5-9b+mtp (≈ 54 tok/s)"
+    assert not any("tok/s" in line for line in others), "of what does not run"
+    assert "--kv q8_0" in done.text and "localspec pull qwen3.5-9b+mtp" in done.text
+
+
+def test_what_is_too_slow_is_no_fit_but_names_what_to_take() -> None:
+    """A dense model of 32 billion parameters beside 12 GB: half is read from RAM."""
+    done = localspec("fit", "qwq-32b", "--gpu", "RTX 3060", env=OFFLINE)
+    assert done.code == 0, done.err
+    second = done.text.splitlines()[1]
+    assert re.fullmatch(
+        r"too slow from RAM \(≈ [\d.]+ tok/s\): take gemma-4-12b\+mtp \(≈ \d+ tok/s\)",
+        second,
+    )
+
+
+def test_fit_names_the_head_that_suggest_names() -> None:
+    done = localspec("fit", "gemma-4-31b", "--gpu", "RTX 3090", env=OFFLINE)
+    assert done.text.startswith("gemma-4-31b+mtp\n")
+    assert "Draft: MTP head of Gemma 4 31B." in done.text
+    assert "Get it: localspec pull gemma-4-31b+mtp" in done.text
+
+
+def test_fit_explains_why_a_larger_memory_needs_more() -> None:
+    """A Mac keeps the whole cache of a window that a card of 24 GB cuts."""
+    done = localspec("fit", "gemma-4-31b", "--gpu", "M4 Pro 48GB", env=OFFLINE)
+    saving = re.search(
+        r"Where memory is short it does not, and needs ([\d.]+) G", done.text
+    )
+    assert saving
+    assert float(saving[1]) > 8
 
 
 @pytest.mark.parametrize("gpu", [(), ("--gpu", "RTX 4060")])

@@ -1,6 +1,7 @@
 """`localspec pair`: suggestions, verdicts, and drafts judged by answers."""
 
 import json
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -23,11 +24,51 @@ def test_pairs_for_a_gpu() -> None:
     assert said["gpu"] is True and 11 << 30 < said["memory"] <= 12 << 30
     for pair in said["pairs"]:
         assert set(pair) == {
-            *("id", "target", "draft", "bytes", "needed", "verdict", "speed", "reasons")
+            *(
+                "id",
+                "target",
+                "draft",
+                "bytes",
+                "needed",
+                "verdict",
+                "speed",
+                "reasons",
+            ),
+            *("name", "plain", "to_free", "group", "reason"),
         }
         assert pair["needed"] <= said["memory"] and pair["reasons"]
     unknown = localspec("pair", "suggest", "--gpu", "RTX 3960")
     assert unknown.code == 3 and "RTX 3" in unknown.err
+
+
+def test_the_advice_is_three_best_and_then_the_others_by_kind() -> None:
+    """Each line has the memory, the middle of both speeds, and one reason."""
+    done = localspec("pair", "suggest", "--gpu", "RTX 3090")
+    assert done.code == 0, done.err
+    lines = done.text.splitlines()
+    assert lines[0] == "Best for this card"
+    best = lines[1 : lines.index("")]
+    assert len(best) == 3
+    for line in best:
+        assert re.search(r"\S+  +\d+\.\d of 23\.5 G\S+ +≈ \d+ → \d+ tok/s +\w", line)
+    assert {"Faster", "Larger, partly in RAM", "Older"} <= set(lines)
+    assert not re.search(r"\blookup\b|untested|\d–\d", done.text)
+    assert "Download one: localspec pull gemma-4-31b+mtp" in done.err
+
+
+def test_a_longer_context_is_a_wish_of_the_advice() -> None:
+    asked = ("pair", "suggest", "--gpu", "RTX 3090", "--use", "code", "--json")
+    for n_ctx in (8192, 32768):
+        done = localspec(*asked, "--ctx", str(n_ctx))
+        assert done.code == 0, done.err
+        best = done.document["pairs"][0]
+        assert f"with a context of {n_ctx:,}" in best["reasons"][0]
+    assert best["target"] == "qwen3.8-27b"
+
+
+def test_what_does_not_fit_says_what_to_take() -> None:
+    done = localspec("pair", "suggest", "llama-3.3-70b", "--gpu", "RTX 4060")
+    assert "Does not fit: take qwen3.5-9b+mtp." in done.text
 
 
 def test_pairs_for_this_computer() -> None:
