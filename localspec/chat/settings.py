@@ -129,6 +129,11 @@ class ChatSettings(Struct, frozen=True):
         owner = self.sampling if option.name in _SAMPLING_NAMES else self
         return getattr(owner, option.attribute)
 
+    @property
+    def is_free_text(self) -> bool:
+        """Whether answers follow no grammar or schema, and so may be Markdown."""
+        return not self.grammar and not self.json_schema
+
     def requested_spec(self, loaded: LoadedModel) -> str:
         """With `auto`, the catalogue's setting for the pair."""
         return loaded.spec if self.spec == "auto" else self.spec

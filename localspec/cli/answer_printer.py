@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import click
 from msgspec import Struct
@@ -12,6 +13,7 @@ from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
 from localspec.cli import global_options, report_printer, terminal
+from localspec.cli.word_wrap import StyledText, WordWriter
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
 from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import (
@@ -33,6 +35,7 @@ _UNANSWERED = (
     "Use a higher --max-tokens N, or limit thinking: --think-budget N, or --think off",
 )
 _SHOWN_NOTICES = (EXACT_NOTICE, HEAD_NOTICE)
+_DIM = "\x1b[2m"
 _LONG_PREFILL_TOKENS = 512  # Prefill progress is shown from this many tokens.
 
 
@@ -55,6 +58,18 @@ def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
     return "".join(sanitize(token.text) for token in tokens)
 
 
+def _styled_answer(event: Event, style: OutputStyle) -> list[StyledText]:
+    """The tokens of an event, each marked with its class."""
+    parts: list[StyledText] = []
+    if isinstance(event, Round):
+        for token in event.tokens:
+            line = mark_token(token)
+            parts += report_printer.styled_parts(line, colour=style.colour)
+    elif isinstance(event, GenerationFinished):
+        parts.append(StyledText(sanitize(event.tail)))
+    return parts
+
+
 class AnswerPrinter:
     """Prints one answer of `localspec run -p`, as text or as one JSON document."""
 
@@ -64,6 +79,7 @@ class AnswerPrinter:
         ready: EngineReady,
         *,
         as_json: bool,
+        is_markdown: bool,
         mark_tokens: bool,
         show_stats: bool,
     ) -> None:
@@ -73,6 +89,10 @@ class AnswerPrinter:
         self._mark_tokens = mark_tokens
         self._show_stats = show_stats
         self._is_at_line_start = True
+        self._markdown_writer: _MarkdownWriter | None = None
+        is_on_terminal = sys.stdout.isatty() and not style.plain
+        if is_markdown and is_on_terminal and style.colour and not mark_tokens:
+            self._markdown_writer = _MarkdownWriter()
         self.answer = GeneratedAnswer()
         for notice in ready.notices:
             self._print_notice(notice)
@@ -84,7 +104,10 @@ class AnswerPrinter:
         if self._as_json:
             return
         text = _answer_text(event, self._style, mark_tokens=self._mark_tokens)
-        if text:
+        if text and self._markdown_writer is not None:
+            self._markdown_writer.write(StyledText(text))
+            sys.stdout.flush()
+        elif text:
             sys.stdout.write(text)
             sys.stdout.flush()
             self._is_at_line_start = text.endswith("\n")
@@ -98,7 +121,9 @@ class AnswerPrinter:
             terminal.notify(f"{notice.message} {notice.hint}".rstrip())
 
     def end_line(self) -> None:
-        if not self._is_at_line_start:
+        if self._markdown_writer is not None:
+            self._markdown_writer.end_line()
+        elif not self._is_at_line_start:
             terminal.echo()
             self._is_at_line_start = True
 
@@ -154,6 +179,86 @@ def _format_memory(ready: EngineReady) -> Iterator[str]:
         yield f"memory {gib(used)}"
 
 
+class _TextWriter(Protocol):
+    """Writes an answer to the terminal in the form that the terminal can show."""
+
+    @property
+    def is_at_line_start(self) -> bool: ...
+
+    def write(self, part: StyledText) -> None: ...
+
+    def end_line(self) -> None:
+        """Write all that is left; the cursor is then at the beginning of a line."""
+
+
+class _RawWriter:
+    """For plain output, which a screen reader breaks into lines itself."""
+
+    def __init__(self) -> None:
+        self.is_at_line_start = True
+
+    def write(self, part: StyledText) -> None:
+        if part.text:
+            sys.stdout.write(part.render())
+            self.is_at_line_start = part.text.endswith("\n")
+
+    def end_line(self) -> None:
+        if not self.is_at_line_start:
+            self.write(StyledText("\n"))
+
+
+class _WrappingWriter:
+    def __init__(self) -> None:
+        self._words = WordWriter(
+            terminal.terminal_width,
+            lambda _: sys.stdout.write("\n"),
+            write_part=sys.stdout.write,
+        )
+
+    @property
+    def is_at_line_start(self) -> bool:
+        return self._words.is_at_line_start
+
+    def write(self, part: StyledText) -> None:
+        self._words.write(part)
+
+    def end_line(self) -> None:
+        self._words.end()
+
+
+class _MarkdownWriter:
+    """Text without a style is Markdown; it is rendered with colours."""
+
+    def __init__(self) -> None:
+        from localspec.cli.markdown_view import MarkdownView  # noqa: PLC0415  late: 30 ms
+
+        self._view = MarkdownView(sys.stdout.write)
+        self._styled_text = _WrappingWriter()
+        self._has_text = False
+
+    @property
+    def is_at_line_start(self) -> bool:
+        return not self._has_text and self._styled_text.is_at_line_start
+
+    def write(self, part: StyledText) -> None:
+        if part.codes:
+            self._end_text()
+            self._styled_text.write(part)
+        elif part.text:
+            self._styled_text.end_line()
+            self._has_text = True
+            self._view.add(part.text)
+
+    def end_line(self) -> None:
+        self._end_text()
+        self._styled_text.end_line()
+
+    def _end_text(self) -> None:
+        if self._has_text:
+            self._has_text = False
+            self._view.finish()
+
+
 class ChatAnswerPrinter:
     """Prints one answer of the linear chat, as it is generated.
 
@@ -166,10 +271,18 @@ class ChatAnswerPrinter:
         style: OutputStyle,
         name: str,
         *,
+        is_markdown: bool = False,
         mark_tokens: bool = False,
         show_thinking: bool = False,
     ) -> None:
         self._style = style
+        self._writer: _TextWriter
+        if style.plain:
+            self._writer = _RawWriter()
+        elif is_markdown and style.colour and not mark_tokens:
+            self._writer = _MarkdownWriter()
+        else:
+            self._writer = _WrappingWriter()
         self._name = name
         self._mark_tokens = mark_tokens
         self._show_thinking = show_thinking
@@ -177,7 +290,6 @@ class ChatAnswerPrinter:
         self._thinking_folded = False  # Whether the line `thinking …` is not ended yet.
         self._started = False  # Whether the name was printed.
         self._answer_started = False  # Whether something visible was.
-        self._at_line_start = True
         self._progress_width = 0  # Characters of the progress line on the screen.
 
     def print_delta(self, delta: AnswerDelta) -> None:
@@ -192,24 +304,24 @@ class ChatAnswerPrinter:
         elif isinstance(event, Round | GenerationFinished):
             self._clear_progress()
         if self._mark_tokens and not self._style.plain:
-            self._write_answer(_answer_text(event, self._style, mark_tokens=True))
+            for part in _styled_answer(event, self._style):
+                self._write_answer(part)
         else:
-            for part in delta.parts:
-                self._write_part(part)
+            for answer_part in delta.parts:
+                self._write_part(answer_part)
         sys.stdout.flush()
 
     def start_new_line(self) -> None:
         self._clear_progress()
         self._close_thinking_fold()
-        if not self._at_line_start:
-            self._write_stderr("\n")
+        self._writer.end_line()
+        sys.stdout.flush()
 
     def finish(self, rounds: Sequence[Round]) -> None:
         """End the line and print what is pending, also after an error."""
         self._clear_progress()
         self._close_thinking_fold()
-        if not self._at_line_start:
-            self._write_answer("\n")
+        self._writer.end_line()
         sys.stdout.flush()
         if self._mark_tokens and self._style.plain:
             for event in rounds:
@@ -228,21 +340,21 @@ class ChatAnswerPrinter:
         text = sanitize(part.text)
         if part.is_thinking:
             if self._style.plain and not self._thinking:
-                self._write(f"Thinking: {text}")
+                self._writer.write(StyledText(f"Thinking: {text}"))
             elif self._style.plain:
-                self._write(text)
+                self._writer.write(StyledText(text))
             else:
                 self._write_name()
-                self._write(text, dim=True)
+                self._writer.write(StyledText(text, _DIM if self._style.colour else ""))
             self._thinking.append(text)
             return
         # begin the answer on a new line
         if self._thinking and not self._answer_started:
             text = text.lstrip()
-            if text and not self._at_line_start:
-                self._write("\n")
+            if text:
+                self._writer.end_line()
         self._answer_started = self._answer_started or bool(text.strip())
-        self._write_answer(text)
+        self._write_answer(StyledText(text))
 
     def _close_thinking_fold(self) -> None:
         if self._thinking_folded:
@@ -251,16 +363,10 @@ class ChatAnswerPrinter:
             summary = f"Thinking, {words}." if self._style.plain else f"({words})"
             self._write_stderr(self._dim(summary) + "\n")
 
-    def _write_answer(self, text: str) -> None:
-        if text:
+    def _write_answer(self, part: StyledText) -> None:
+        if part.text:
             self._write_name()
-            self._write(text)
-
-    def _write(self, text: str, *, dim: bool = False) -> None:
-        if text:
-            styled = self._dim(text) if dim else text
-            sys.stdout.write(styled)
-            self._at_line_start = text.endswith("\n")
+            self._writer.write(part)
 
     def _write_name(self) -> None:
         if self._style.plain and not self._started:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -75,6 +73,10 @@ class LinearFrontEnd:
         self._initial_text = ""
         return text
 
+    def keep_typed_text(self, text: str) -> None:
+        """Text that was typed before a question, for the next prompt."""
+        self._initial_text += text
+
     def take_pending_turn(self) -> PendingTurn | None:
         turn = self._pending_turn
         self._pending_turn = None
@@ -84,25 +86,23 @@ class LinearFrontEnd:
     # --------------------------------------------------------------------------------
 
     def print_line(self, line: str) -> None:
-        """Print one line on standard error, after the answer so far."""
+        """Print text on standard error, after the answer so far; wrapped at words."""
         sys.stdout.flush()
-        terminal.echo(line, err=True)
+        terminal.echo_wrapped(line, err=True)
 
     def print_report_line(self, line: Line) -> None:
         """Like `print_line`, with the colours of the line's roles."""
         sys.stdout.flush()
-        report_printer.echo_line(line, err=True, colour=self.style.colour)
+        report_printer.echo_wrapped_line(line, err=True, colour=self.style.colour)
 
     def _print_row(self, name: str, text: str, width: int = _NAME_WIDTH) -> None:
         if self.style.plain:
             self.print_line(f"{name}: {text}")
             return
-        columns = shutil.get_terminal_size().columns - 1
         start = f"  {name:<{width}} "
-        indent_width = width + 3 if columns >= 60 else 6
+        indent_width = width + 3 if terminal.terminal_width() > 60 else 6
         indent = " " * min(len(start), indent_width)
-        for line in textwrap.wrap(start + text, columns, subsequent_indent=indent):
-            self.print_line(line)
+        terminal.echo_wrapped(start + text, err=True, indent=indent)
 
     # --- what the slash commands need
     # --------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from localspec.chat.settings import ChatSettings, OverflowPolicy
 from localspec.chat.slash_commands import CommandCall, UnknownCommand
 from localspec.cli.answer_printer import ChatAnswerPrinter
 from localspec.cli.chat_front_end import NOT_SENT_HINT, LinearFrontEnd, PendingTurn
+from localspec.cli.hidden_typing import HiddenTyping, hide_typing
 from localspec.cli.load_display import LoadDisplay
 from localspec.cli.readline_prompt import ReadlinePrompt
 from localspec.cli.terminal import Interrupt, stop_on_interrupt
@@ -80,13 +81,18 @@ class ChatLoop:
         self._message_prompt = ReadlinePrompt(prompt, read_line)
         self._interrupt = Interrupt()  # The last Ctrl+C while an answer streamed.
         self._quit_hint_shown = False
+        self._typing: HiddenTyping
 
     def run(self, on_loaded: Callable[[EngineReady], None] = lambda _: None) -> int:
         """Chat until the user quits; returns the exit code.
 
         Raises LocalspecError if the pair cannot be loaded.
         """
-        with exit_cleanly_on_signals():
+        mark_pastes = self._message_prompt.marks_pastes
+        with (
+            exit_cleanly_on_signals(),
+            hide_typing(mark_pastes=mark_pastes) as self._typing,
+        ):
             try:
                 on_loaded(self._start_engine().ready)
                 self._print_welcome()
@@ -187,7 +193,10 @@ class ChatLoop:
         initial_text = self._front_end.take_initial_text()
         self._print_notices(self.session.take_notices())
         try:
-            with idle_tasks.work_while_idle(self.session.pair.target):
+            with (
+                idle_tasks.work_while_idle(self.session.pair.target),
+                self._typing.shown(),
+            ):
                 text = self._message_prompt.read_message(initial_text)
         except EOFError:
             self._print("")
@@ -258,9 +267,14 @@ class ChatLoop:
         except LocalspecError as error:
             self._print_error(error, turn.not_sent_hint)
             return None
+        assert session.loaded is not None
         printer = ChatAnswerPrinter(
             front_end.style,
             session.model_name,
+            # A completion model writes any text, most of all code.
+            is_markdown=(
+                session.loaded.has_chat_template and session.settings.is_free_text
+            ),
             mark_tokens=front_end.tokens_marked,
             show_thinking=session.settings.show_thinking,
         )
@@ -297,7 +311,9 @@ class ChatLoop:
 
         def choose(overflow: ContextOverflow) -> OverflowPolicy:
             printer.start_new_line()
-            return ask_overflow_choice(overflow, self._print)
+            self._front_end.keep_typed_text(self._typing.take_typed())
+            with self._typing.shown():
+                return ask_overflow_choice(overflow, self._print)
 
         stopped_ms = None
         with stop_on_interrupt(session.stop) as self._interrupt:

@@ -31,9 +31,11 @@ class ReadlinePrompt:
         self._prompt = prompt
         self._read_line = read_line
         self._readline = _setup_readline()
+        self.marks_pastes = not _lacks_bracketed_paste(self._readline)
+        """Whether the terminal is asked to mark what is pasted."""
         if has_pending_input is None:
             has_pending_input = _stdin_has_input
-            if not _lacks_bracketed_paste(self._readline):
+            if self.marks_pastes:
                 # readline already returns a paste as one line.
                 has_pending_input = _no_input
         self._has_pending_input = has_pending_input

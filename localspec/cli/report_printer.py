@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from localspec.cli import global_options, terminal
+from localspec.cli.word_wrap import StyledText
+from localspec.cli.word_wrap import render_line as render_styled_line
 from localspec.report.lines import Line, Role, Span, format_columns, plain_text
 from localspec.report.token_classes import TOKEN_CLASSES
 from localspec.sanitize import sanitize
@@ -45,23 +47,50 @@ def render_line(line: Line, *, colour: bool) -> str:
 
 
 def _style_text(text: str, role: Role) -> str:
+    style = _find_style(role)
+    return click.style(text, **style) if style else text
+
+
+def style_codes(role: Role) -> str:
+    """The ANSI codes that turn the style of a role on; empty for plain text."""
+    style = _find_style(role)
+    return click.style("", **style, reset=False) if style else ""
+
+
+def _find_style(role: Role) -> dict[str, Any]:
     style = dict(_ROLE_STYLES.get(role, {}))
     if role in TOKEN_CLASSES:
         for attribute in TOKEN_CLASSES[role].attributes:
             # Some terminals take the code of a double underline for `not bold`.
             name = "underline" if attribute == "underline2" else attribute
             style[name] = True
-    return click.style(text, **style) if style else text
+    return style
+
+
+def styled_parts(line: Line, *, colour: bool) -> list[StyledText]:
+    """The spans, with ANSI codes if `colour`. The spans must be sanitized."""
+    return [
+        StyledText(span.text, style_codes(span.role) if colour else "") for span in line
+    ]
 
 
 def echo_line(line: Line, *, err: bool = False, colour: bool | None = None) -> None:
     """Print one line of a report; `colour`: by default where the stream takes it."""
-    clean = tuple(
-        Span(sanitize(span.text, multiline=False), span.role) for span in line
-    )
+    clean = _sanitize(line)
     if colour is None:
         colour = global_options.use_colour(err=err)
     terminal.echo_styled(render_line(clean, colour=colour), err=err, colour=colour)
+
+
+def echo_wrapped_line(line: Line, *, err: bool = False, colour: bool) -> None:
+    """Like `echo_line`, but a terminal gets lines that are broken between words."""
+    parts = styled_parts(_sanitize(line), colour=colour)
+    for wrapped in terminal.wrap_for_stream(parts, err=err):
+        terminal.echo_styled(render_styled_line(wrapped), err=err, colour=colour)
+
+
+def _sanitize(line: Line) -> Line:
+    return tuple(Span(sanitize(span.text, multiline=False), span.role) for span in line)
 
 
 def echo_columns(rows: Sequence[Sequence[str]]) -> None:

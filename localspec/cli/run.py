@@ -259,6 +259,7 @@ def _run_once(
             arguments.output_style,
             engine.ready,
             as_json=arguments.as_json,
+            is_markdown=loaded.has_chat_template and settings.is_free_text,
             mark_tokens=arguments.tokens,
             show_stats=arguments.stats,
         )

@@ -10,14 +10,14 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TextIO
 
 import click
 
-from localspec.cli import global_options
+from localspec.cli import global_options, word_wrap
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
 
@@ -27,11 +27,37 @@ def echo(line: str = "", *, err: bool = False) -> None:
     echo_styled(sanitize(line, multiline=False), err=err)
 
 
+def echo_wrapped(line: str, *, err: bool = False, indent: str = "") -> None:
+    """Like `echo`, but a terminal gets lines that are broken between words.
+
+    `indent` begins each line but the first.
+    """
+    text = sanitize(line, multiline=False)
+    parts = [word_wrap.StyledText(text)]
+    for wrapped in wrap_for_stream(parts, err=err, indent=indent):
+        echo_styled(word_wrap.render_line(wrapped), err=err)
+
+
+def wrap_for_stream(
+    parts: Sequence[word_wrap.StyledText], *, err: bool, indent: str = ""
+) -> Sequence[word_wrap.StyledLine]:
+    """One line if the stream is no terminal, or is read aloud."""
+    stream = sys.stderr if err else sys.stdout
+    if global_options.is_plain() or not stream.isatty():
+        return [tuple(parts)]
+    first = (word_wrap.StyledText(indent),) if indent else ()
+    return word_wrap.wrap(parts, terminal_width(), indent=first) or [()]
+
+
+def terminal_width() -> int:
+    return max(1, shutil.get_terminal_size().columns)
+
+
 def notify(message: str, hint: str = "") -> None:
     """Print a notice on standard error, and its hint below."""
-    echo(f"localspec: {message}", err=True)
+    echo_wrapped(f"localspec: {message}", err=True)
     if hint:
-        echo(f"  {hint}", err=True)
+        echo_wrapped(f"  {hint}", err=True, indent="  ")
 
 
 def echo_text(text: str, *, err: bool = False, newline: bool = True) -> None:
@@ -45,10 +71,6 @@ def echo_styled(
     # named: click would print UTF-8 instead of ASCII
     file = sys.stderr if err else sys.stdout
     click.echo(text, file, newline, color=colour)
-
-
-def terminal_width() -> int:
-    return shutil.get_terminal_size().columns
 
 
 def echo_json(document: dict[str, Any]) -> None:

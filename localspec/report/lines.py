@@ -45,6 +45,8 @@ class Span(NamedTuple):
 Line = tuple[Span, ...]
 
 EMPTY_LINE: Line = ()
+_ONE_CELL = "\xad\ufe0f"
+"""The soft hyphen, and the selector that makes a narrow symbol a wide emoji."""
 
 
 def make_line(text: str, role: Role = "text") -> Line:
@@ -67,16 +69,16 @@ def format_columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [0] * n_columns
     for row in cleaned:
         for column, cell in enumerate(row):
-            widths[column] = max(widths[column], _width(cell))
+            widths[column] = max(widths[column], cell_width(cell))
     for row in cleaned:
         cells = [
-            cell + " " * (width - _width(cell))
+            cell + " " * (width - cell_width(cell))
             for cell, width in zip(row, widths, strict=False)
         ]
         yield "  ".join(cells).rstrip()
 
 
-def _width(text: str) -> int:
+def cell_width(text: str) -> int:
     """In terminal cells: `模型` takes four."""
     if text.isascii():
         return len(text)

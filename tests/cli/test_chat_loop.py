@@ -3,6 +3,9 @@
 Commands, signals and pastes; an engine that ends, and a model that is hostile.
 """
 
+import re
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.slash_commands import COMMANDS
-from tests.support.run_command import harmful, localspec
+from tests.support.run_command import command, harmful, localspec
 from tests.support.zoo import HELLO_TEXT, Zoo
 
 if sys.platform == "win32":
@@ -21,11 +24,13 @@ import termios
 
 from tests.engine_process.ends import ended
 from tests.support.dialogue import Dialogue
+from tests.support.pty_terminal import Terminal, text
 
 GREEDY = ("--temperature", "0")
 ENDLESS = (*GREEDY, "--max-tokens", "60000", "--spec", "off")
 CTRL_C = "\x03"
 CTRL_D = "\x04"
+CTRL_Z = "\x1a"
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +156,98 @@ def test_the_end_leaves_the_terminal_whole_and_no_engine(how: str, zoo: Zoo) -> 
             chat.close()
             assert chat.end() == 129
         assert ended(engine.pid)
+
+
+def test_what_is_typed_while_an_answer_streams_is_hidden_and_kept(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatter"], *ENDLESS) as chat:
+        chat.until("> ")
+        chat.type("a\r")
+        chat.until("one two three")
+        assert not chat.settings()[3] & termios.ECHO
+        chat.type("/sh\x7fhow")
+        chat.until("one two three")
+        chat.type(CTRL_C)
+        told = chat.until("\n> ")
+        assert "/sh" not in told
+        assert "how" in chat.until("how")  # The keys as typed, the deleted one too.
+        assert "template" in chat.line("")
+
+
+def test_a_line_that_is_typed_while_an_answer_streams_is_sent_after_it(
+    zoo: Zoo,
+) -> None:
+    with Dialogue("run", zoo["parrot"], *GREEDY, "--spec", "off") as chat:
+        chat.until("> ")
+        chat.type("a\r/keys\r")
+        told = chat.until("Ctrl+D")
+        assert HELLO_TEXT in told
+        assert told.count("/keys") == 1, "it is shown at the prompt only"
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "twice SIGINT", "crash"])
+def test_whatever_ends_an_answer_the_terminal_echoes_again(
+    how: str, zoo: Zoo, tmp_path: Path
+) -> None:
+    options: tuple[str | Path, ...] = ENDLESS
+    if how == "crash":  # What writes the events finds no more space.
+        options = (*ENDLESS, "--events", "/dev/full")
+    with Dialogue("run", zoo["chatter"], *options) as chat:
+        if how != "crash":
+            chat.until("> ")
+            chat.type("a\r")
+            chat.until("one two three")
+            assert not chat.settings()[3] & termios.ECHO
+        if how == "SIGTERM":
+            chat.signal(signal.SIGTERM)
+        elif how == "twice SIGINT":
+            chat.process.send_signal(signal.SIGINT)
+            chat.process.send_signal(signal.SIGINT)
+            chat.until("\n> ")
+            chat.process.send_signal(signal.SIGINT)
+        chat.end()
+        assert chat.settings()[:4] == chat.cooked[:4]
+        assert chat.seen.rfind(b"\x1b[?2004l") > chat.seen.rfind(b"\x1b[?2004h")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_ctrl_z_gives_the_shell_its_terminal_and_fg_hides_again(zoo: Zoo) -> None:
+    shell = ["bash", "--norc", "--noprofile", "-i"]
+    line = shlex.join(command("run", zoo["chatter"], *ENDLESS))
+    with Terminal(shell, env={"PS1": "$$ "}) as terminal:
+        terminal.type(f"{line}\r")
+        terminal.wait_for("quits")
+        terminal.type("a\r")
+        at = terminal.wait_for("one two three")
+        assert not terminal.settings()[3] & termios.ECHO
+        terminal.type(CTRL_Z)
+        at = terminal.wait_for("Stopped", at)
+        terminal.type("stty -a\r")
+        end = terminal.wait_for("-extproc", at)
+        assert " echo " in text(terminal.seen[at:end])
+        terminal.type("fg\r")
+        at = terminal.wait_for("one two three", len(terminal.seen))
+        terminal.wait_for(lambda: not terminal.settings()[3] & termios.ECHO)
+        terminal.type(CTRL_C)
+        terminal.wait_for("stopped in", at)
+
+
+def test_answers_and_figures_are_broken_between_words(zoo: Zoo) -> None:
+    with Dialogue("run", zoo["chatter"], *ENDLESS, "--stats") as chat:
+        chat.until("> ")
+        chat.resize(40, 24)
+        chat.type("a\r")
+        for _ in range(12):
+            chat.until("one two three")
+        chat.type(CTRL_C)
+        told = chat.until("\n> ")
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", chat.said)
+    answer = shown[shown.index("> a\n") + len("> a\n") :]
+    assert "sampling:" in told
+    assert max(map(len, answer.split("\n"))) <= 40
+    words = set(answer[: answer.index("stopped")].split())
+    assert words <= set(
+        ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    )
 
 
 def test_an_engine_killed(zoo: Zoo, tmp_path: Path) -> None:
