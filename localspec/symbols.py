@@ -23,7 +23,7 @@ _ASCII_EQUIVALENTS = {
     ">": "→▸⏎⇥›",
     "^": "↑▔▀▞",
     "v": "↓▾",
-    "~": "…ˢ▚",
+    "~": "…ˢ▚≈",
 }
 ASCII_TRANSLATION = {
     ord(symbol): ascii_

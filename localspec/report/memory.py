@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
@@ -224,6 +225,16 @@ def describe_parts(device_fit: DeviceFit) -> str:
     """The legend in words, for a screen reader."""
     parts = device_fit.memory_parts.items()
     return ", ".join(f"{name} {gib(size)}" for name, size in parts if size)
+
+
+def format_share(needed: int, total: int | None) -> str:
+    """What is needed of a memory: `19.9 of 24 GB`.
+
+    A memory is called by its size as it is sold: 24, though 23.5 are seen.
+    """
+    if total is None:
+        return f"{short_gib(needed)} GB"
+    return f"{short_gib(needed)} of {math.ceil(total / _GIB - 0.05)} GB"
 
 
 def short_gib(n_bytes: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from localspec.fit.speed import FloatRange, SpeedEstimate
-from localspec.models.catalog import CatalogModel, CatalogPair
+from localspec.models.catalog import CatalogModel, CatalogPair, own_id
 from localspec.report.lines import Line, Span, make_line
 from localspec.sanitize import sanitize
 
@@ -24,7 +24,9 @@ _WIDE = 58
 
 
 def format_model(model: CatalogModel) -> str:
-    return sanitize(f"{model.id} {model.quantization}".strip(), multiline=False)
+    """Its id and quantisation: an id such as qwen3-8b:Q8_0 has it already."""
+    name = f"{own_id(model.id)} {model.quantization}"
+    return sanitize(name.strip(), multiline=False)
 
 
 def format_pair_name(pair: CatalogPair) -> str:

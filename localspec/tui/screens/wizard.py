@@ -33,7 +33,7 @@ from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
 from localspec.tui.widgets.pointer_list import MarkedList, PointerList
-from localspec.tui.widgets.screen_frame import CenteredLayout, KeyLine
+from localspec.tui.widgets.screen_frame import PAGE_WIDTH, CenteredLayout, KeyLine
 from localspec.tui.wizard import pair_details, shortlist, what_if
 from localspec.tui.wizard.pair_details import (
     HeaderComparison,
@@ -216,7 +216,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             return
         self._listed_for = key
         self._estimates.store(*key, candidates)
-        self._list.set_sections([(None, candidates)])
+        self._list.set_sections(shortlist.group_candidates(candidates))
         self._estimate_details()
         self.draw()
 
@@ -449,7 +449,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     @property
     def _list_width(self) -> int:
-        return min(self.size.width, 120) - 2
+        return min(self.size.width, PAGE_WIDTH) - 4
 
     def draw(self) -> None:
         self._draw_header()
@@ -464,7 +464,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
 
     def _draw_page(self, candidate: Candidate) -> None:
         page = self._details.build_page(candidate, self._use_case)
-        width = max(40, min(self.size.width - 5, 116))  # one column for a scrollbar
+        width = max(
+            40, min(self.size.width, PAGE_WIDTH) - 5
+        )  # one column for a scrollbar
         height = self.size.height - 2
         if self.size.height >= 20:
             height -= 2
@@ -472,7 +474,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self.query_one("#page", Static).update(Content("\n").join(lines))
 
     def _draw_header(self) -> None:
-        width = self.size.width - 4
+        width = self._list_width
         candidate = self._selected
         plan = candidate.plan if candidate is not None else None
         header = what_if.step_header(
@@ -483,7 +485,6 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     def _candidate_line(self, candidate: Candidate) -> Content:
         return shortlist.candidate_line(
             candidate,
-            self._use_case,
             is_downloaded=candidate.pair.id in self._services.ready_pairs,
             width=self._list_width,
         )
@@ -502,12 +503,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
                 text = what_if.NO_CANDIDATE_TEXT
             lines = [Content.styled(text, "$muted")]
         elif self.step == 2:
-            max_lines = 1
-            if self.size.height >= 30:
-                max_lines = 4
-            elif self.size.height >= 20:
-                max_lines = 3
-            width = min(self.size.width - 6, 110)
+            max_lines = 2 if self.size.height >= 20 else 1
+            width = self._list_width
             lines = shortlist.reason_lines(self._list.highlighted_row, width, max_lines)
         about = self.query_one("#about", Static)
         about.update(Content("\n").join(lines))

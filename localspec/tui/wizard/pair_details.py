@@ -24,10 +24,11 @@ from localspec.tui.wizard.shortlist import (
     Candidate,
     EstimateCache,
     WizardServices,
+    describe_bytes_to_free,
     pairs_of_same_target,
 )
 from localspec.tui.wizard.what_if import WhatIf
-from localspec.units import gb, gib
+from localspec.units import about_rate, gb, gib
 
 _LABEL_WIDTH = 12
 _MAX_BARS = 3  # Of devices other than the host.
@@ -137,7 +138,7 @@ def _title_facts(page: DetailsPage) -> str:
     else:
         facts.append(f"{gb(page.candidate.total_bytes)} to download")
         if page.free_disk is not None:
-            facts.append(f"{gb(page.free_disk)} free")
+            facts.append(f"{gb(page.free_disk)} free on disk")
     return " · ".join(facts)
 
 
@@ -157,7 +158,7 @@ def _memory_lines(page: DetailsPage, width: int, height: int) -> Iterator[Conten
             device_fit, width, with_scale=has_scale
         ):
             yield to_content(line)
-    yield from _verdict_lines(plan, page.fit_basis, width)
+    yield from _verdict_lines(page, plan, width)
     if height >= _HOST_MEMORY_HEIGHT and plan.host not in devices and plan.host.total:
         needed = memory.format_need(plan.host, plan.host.total)
         text = f"plus {needed} of this computer's memory"
@@ -180,12 +181,25 @@ def _devices_with_bars(plan: Plan) -> list[DeviceFit]:
     return used[:_MAX_BARS] or [plan.host]
 
 
-def _verdict_lines(plan: Plan, basis: str, width: int) -> Iterator[Content]:
-    style = f"bold {role_style(memory.VERDICT_ROLES[plan.verdict])}"
+def _verdict_lines(page: DetailsPage, plan: Plan, width: int) -> Iterator[Content]:
+    """Whether it fits; that it is too slow, or that programs hold its memory, comes first."""
+    candidate = page.candidate
+    warning = ""
+    if candidate.is_too_slow:
+        warning = candidate.group_reason
+    elif candidate.bytes_to_free:
+        warning = describe_bytes_to_free(candidate)
+    if warning:
+        for line in wrap_words(warning, width):
+            yield Content.styled(line, "bold $warning")
+    style = role_style(memory.VERDICT_ROLES[plan.verdict])
+    if warning and plan.verdict.can_load:
+        style = "$muted"
+    style = f"bold {style}"
     *lines, last = wrap_words(memory.describe_fit(plan), width)
     for line in lines:
         yield Content.styled(line, style)
-    basis = f" · {basis}"
+    basis = f" · {page.fit_basis}"
     is_wide = width + _LABEL_WIDTH >= _FIT_BASIS_WIDTH
     if is_wide and len(last) + len(basis) <= width:
         yield Content.assemble((last, style), (basis, "$muted"))
@@ -197,6 +211,7 @@ def _speed_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content
     plan = page.candidate.plan
     if plan is None or not plan.verdict.can_load:
         return
+    yield from _short_speed_lines(page.candidate)
     for line in pair_text.format_speeds(plan.speed, page.use_case, width):
         yield to_content(line)
     basis = pair_text.describe_speed_basis(plan.speed)
@@ -206,6 +221,18 @@ def _speed_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content
         yield from _published_lines(page.candidate.pair, plan, width)
         for text in wrap_words(plain_text(basis), width):
             yield Content.styled(text, "$muted")
+
+
+def _short_speed_lines(candidate: Candidate) -> Iterator[Content]:
+    """The middles of the estimates; their ranges are below."""
+    if candidate.rate is None:
+        return
+    rate = f"{about_rate(candidate.rate)} tok/s"
+    if candidate.plain_rate is None:
+        yield Content.styled(rate, "bold")
+        return
+    plain = f" with the draft, {about_rate(candidate.plain_rate)} without"
+    yield Content.assemble((rate, "bold"), plain)
 
 
 def _published_lines(pair: CatalogPair, plan: Plan, width: int) -> Iterator[Content]:
@@ -251,7 +278,7 @@ def _check_cell(check: PreDownloadCheck, width: int) -> Content:
     if check.passed:
         return Content.assemble(("✓ ", "$success"), text)
     if check.passed is None:
-        return Content.assemble(("  ", "$muted"), (text, "$muted"))
+        return Content.assemble(("· ", "$muted"), (text, "$muted"))
     return Content.assemble(("✗ ", "$error"), (text, "$error"))
 
 

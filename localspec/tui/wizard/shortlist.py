@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -11,7 +12,8 @@ from textual.content import Content
 
 from localspec import launch
 from localspec.errors import LocalspecError
-from localspec.fit import pair_shapes, suggestions
+from localspec.fit import advice, pair_shapes, suggestions
+from localspec.fit.advice import AdviceGroup
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.pair_shapes import PairShapes
 from localspec.fit.plan import FitVerdict, Plan
@@ -20,11 +22,10 @@ from localspec.launch import ResolvedPair
 from localspec.models import catalog, model_lookup
 from localspec.models.catalog import Catalog, CatalogPair
 from localspec.report import memory, pair_text
-from localspec.symbols import draw_bar
 from localspec.tui.text.report_content import role_style
 from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
 from localspec.tui.wizard.what_if import WhatIf
-from localspec.units import gb
+from localspec.units import about_rate, gb, gib, middle
 
 if TYPE_CHECKING:
     from localspec.models.hub.cancellation import CancelToken
@@ -44,28 +45,62 @@ class Candidate(Struct, frozen=True):
     draft_reason: str = ""
     no_fit_reason: str = ""
     size_verdict: FitVerdict | None = None  # By file sizes only.
+    group: str = ""  # The title of its group in the list.
+    group_reason: str = ""  # Why it is in that group, in a few words.
+    is_best: bool = False  # Whether it is in the first group.
+    is_too_slow: bool = False
+    bytes_to_free: int = 0  # What other programs hold now of the memory that it needs.
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second with its draft: the middle of the estimate."""
+        if self.plan is None or not self.plan.verdict.can_load:
+            return None
+        return middle(self.plan.speed.speculative or self.plan.speed.plain)
+
+    @property
+    def plain_rate(self) -> float | None:
+        """The same without the draft; None if it has none."""
+        if self.rate is None or self.plan is None or self.pair.draft_kind == "lookup":
+            return None
+        return middle(self.plan.speed.plain)
 
 
 def suggest_candidates(
     machine_profile: MachineProfile, use_case: str, what_if: WhatIf, catalogue: Catalog
 ) -> tuple[Candidate, ...]:
-    """The best pair of each target that fits.
+    """The best pair of each target, by the groups of `fit.advice`.
 
     Takes about a second: call it on a thread.
     """
     criteria = launch.saved_criteria(use_case, what_if.ctx, what_if.kv)
-    best_by_target: dict[str, Candidate] = {}
-    suggested = suggestions.suggest(machine_profile, criteria, catalogue=catalogue)
-    for suggestion in suggested:
-        target = suggestion.pair.target
-        if target.repo is not None:  # the bundled demo is not suggested
-            own_id = catalog.own_id(target.id)
-            best_by_target.setdefault(own_id, _candidate_from_suggestion(suggestion))
-    return tuple(best_by_target.values())
+    given = advice.advise(machine_profile, criteria, catalogue=catalogue)
+    candidates = []
+    for title, pairs in given.by_group():
+        for advised in pairs:
+            candidate = replace(
+                _candidate_from_suggestion(advised.suggestion),
+                group=title,
+                group_reason=advised.reason,
+                is_best=advised.group is AdviceGroup.BEST,
+            )
+            candidates.append(candidate)
+    return tuple(candidates)
+
+
+def group_candidates(
+    candidates: Iterable[Candidate],
+) -> list[tuple[Content | None, list[Candidate]]]:
+    """The sections of the list: the title of each group, and its rows."""
+    sections: list[tuple[Content | None, list[Candidate]]] = []
+    for title, members in groupby(candidates, lambda each: each.group):
+        heading = Content.styled(title, "$muted bold") if title else None
+        sections.append((heading, list(members)))
+    return sections
 
 
 def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
-    """Leaves out reasons that the table shows as a bar or a number."""
+    """Leaves out reasons that the table shows as a number."""
     plan = suggestion.plan
     n_shown = 1  # The first reason is the memory.
     has_speed = plan is not None and plan.speed.speculative is not None
@@ -76,6 +111,9 @@ def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
     no_fit_reason = ""
     if plan is None:
         no_fit_reason = f"{NO_SHAPE_REASON}; {suggestion.reasons[0]}"
+    group_reason = ""
+    if suggestion.is_too_slow:
+        group_reason = advice.describe_slow(suggestion, None)
     return Candidate(
         pair=suggestion.pair,
         total_bytes=suggestion.bytes,
@@ -84,6 +122,9 @@ def _candidate_from_suggestion(suggestion: PairSuggestion) -> Candidate:
         draft_reason=suggestion.draft_reason,
         no_fit_reason=no_fit_reason,
         size_verdict=suggestion.verdict,
+        group_reason=group_reason,
+        is_too_slow=suggestion.is_too_slow,
+        bytes_to_free=suggestion.bytes_to_free,
     )
 
 
@@ -144,8 +185,16 @@ class EstimateCache:
         estimate = self.get(candidate, use_case, what_if)
         if estimate is None:
             estimate = self._compute(candidate, machine_profile, use_case, what_if)
+        group_reason = estimate.group_reason
+        if estimate.is_too_slow == candidate.is_too_slow:
+            group_reason = candidate.group_reason
         estimate = replace(
-            estimate, reasons=candidate.reasons, draft_reason=candidate.draft_reason
+            estimate,
+            reasons=candidate.reasons,
+            draft_reason=candidate.draft_reason,
+            group=candidate.group,
+            group_reason=group_reason,
+            is_best=candidate.is_best,
         )
         self._estimates[candidate.pair.id, use_case, what_if] = estimate
         return estimate
@@ -171,29 +220,47 @@ class EstimateCache:
         return _candidate_from_suggestion(found)
 
 
-_FIT_WIDTH = 8
-_SPEED_WIDTH = 14
+_MEMORY_WIDTH = 15
+_RATE_WIDTH = 9
+_PLAIN_WIDTH = 15
 _SIZE_WIDTH = 12
+_MAX_NAME_WIDTH = 32
+_MIN_REASON_WIDTH = 20
+CLOSE_PROGRAMS = "close other programs first"
 
 
 class ShortlistColumns(Struct, frozen=True):
     """Widths in cells of the columns that depend on the terminal; 0 hides a column."""
 
     name: int
-    bar: int = 0
-    speedup: int = 0
     plain: int = 0
-    licence: int = 0
+    size: int = 0
+    reason: int = 0
 
     @classmethod
     def for_width(cls, width: int) -> ShortlistColumns:
-        if width >= 110:
-            licence = max(0, min(20, width - 104))
-            return cls(name=32, bar=9, speedup=9, plain=14, licence=licence)
-        if width >= 78:
-            return cls(name=25, bar=7, speedup=9)
-        others = 4 + _FIT_WIDTH + _SPEED_WIDTH + _SIZE_WIDTH
-        return cls(name=max(12, width - others))
+        """In narrow terminals the reasons are below the names of the best."""
+        figures = 1 + _MEMORY_WIDTH + _RATE_WIDTH
+        all_figures = figures + _PLAIN_WIDTH + _SIZE_WIDTH
+        reason = width - _MAX_NAME_WIDTH - all_figures - 2
+        if reason >= _MIN_REASON_WIDTH:
+            return cls(_MAX_NAME_WIDTH, _PLAIN_WIDTH, _SIZE_WIDTH, reason)
+        if width >= all_figures + 20:
+            name = min(_MAX_NAME_WIDTH, width - all_figures)
+            return cls(name, _PLAIN_WIDTH, _SIZE_WIDTH)
+        return cls(max(12, width - figures))
+
+
+def heading_line(width: int) -> Content:
+    columns = ShortlistColumns.for_width(width)
+    cells = [
+        " " * (1 + columns.name),
+        "memory".rjust(_MEMORY_WIDTH),
+        "tok/s".rjust(_RATE_WIDTH),
+        _right("without draft", columns.plain),
+        _right("download", columns.size),
+    ]
+    return Content.styled("".join(cells), "$muted")
 
 
 def _right(text: str, width: int) -> str:
@@ -201,108 +268,109 @@ def _right(text: str, width: int) -> str:
     return text.rjust(width) if width else ""
 
 
-def heading_line(width: int) -> Content:
+def candidate_line(candidate: Candidate, *, is_downloaded: bool, width: int) -> Content:
+    """Its figures and the reason for its group; or only why it is not to be taken."""
     columns = ShortlistColumns.for_width(width)
-    cells = [
-        " " * (1 + columns.name),
-        "fits".ljust(columns.bar + _FIT_WIDTH),
-        _right("speculative", _SPEED_WIDTH),
-        _right("speed-up", columns.speedup),
-        _right("plain", columns.plain),
-        _right("download", _SIZE_WIDTH),
-    ]
-    if columns.licence:
-        cells.append(f"  {'licence':<{columns.licence}}")
-    return Content.styled("".join(cells), "$muted")
-
-
-def candidate_line(
-    candidate: Candidate,
-    use_case: str,
-    *,
-    is_downloaded: bool,
-    width: int,
-) -> Content:
-    columns = ShortlistColumns.for_width(width)
+    name = f"{fit_to_width(pair_text.format_pair_name(candidate.pair), columns.name)} "
+    problem = _find_problem(candidate)
+    if problem:
+        return Content.assemble(name, " ", (problem, "$warning"))
     size = "✓ installed" if is_downloaded else gb(candidate.total_bytes)
-    name = fit_to_width(pair_text.format_pair_name(candidate.pair), columns.name)
-    licence = fit_to_width(pair_text.format_licences(candidate.pair), columns.licence)
-    if columns.licence:
-        licence = f"  {licence}"
-    return Content.assemble(
-        f"{name} ",
-        *_fit_cells(candidate, columns),
-        *_speed_cells(candidate, use_case, columns),
-        _right(size, _SIZE_WIDTH),
-        (licence, "$muted"),
+    line = Content.assemble(
+        name,
+        *_memory_cells(candidate),
+        _right(_format_rate(candidate), _RATE_WIDTH),
+        (_right(_format_plain_rate(candidate), columns.plain), "$muted"),
+        _right(size, columns.size),
     )
+    reason, style = _row_reason(candidate)
+    if columns.reason:
+        reason = fit_to_width(reason, columns.reason).rstrip()
+        return Content.assemble(line, ("  ", ""), (reason, style))
+    if candidate.is_best and reason:
+        reason = fit_to_width(reason, width - 2).rstrip()
+        return Content.assemble(line, "\n", (f"  {reason}", style))
+    return line
 
 
-def _fit_cells(
-    candidate: Candidate, columns: ShortlistColumns
-) -> Iterator[tuple[str, str]]:
-    """How much of its free memory the fullest device uses, as a bar, and the verdict."""
+def _find_problem(candidate: Candidate) -> str:
+    """Why it is no advice: too slow, which says what to take instead, or too big."""
+    if candidate.is_too_slow and candidate.group_reason:
+        return candidate.group_reason
+    if candidate.plan is not None and not candidate.plan.verdict.can_load:
+        return memory.describe_fit(candidate.plan)
+    return ""
+
+
+def _row_reason(candidate: Candidate) -> tuple[str, str]:
+    """With its style."""
+    if candidate.bytes_to_free:
+        return CLOSE_PROGRAMS, "$warning"
+    return candidate.group_reason, "$muted"
+
+
+def _memory_cells(candidate: Candidate) -> Iterator[tuple[str, str]]:
+    """What it needs of the GPUs' memory, or of RAM without one."""
     plan = candidate.plan
     if plan is None:
-        label = _label_without_fit(candidate)
-        yield f"{' ' * columns.bar}{label:<{_FIT_WIDTH}}", "$muted"
+        text = "…"  # It is not estimated yet.
+        if candidate.no_fit_reason:
+            text = f"about {gb(candidate.total_bytes)}"
+        yield text.rjust(_MEMORY_WIDTH), "$muted"
         return
-    style = role_style(memory.VERDICT_ROLES[plan.verdict])
-    if columns.bar:
-        free = plan.tightest.device.free
-        share = plan.tightest.needed / free if free else 1.0
-        bar_width = columns.bar - 1
-        bar = draw_bar(share, bar_width)
-        bar_style = "$accent" if plan.verdict is FitVerdict.FITS else style
-        yield bar, bar_style
-        yield "·" * (bar_width - len(bar)), "$muted"
-        yield " ", ""
-    yield f"{memory.VERDICT_LABELS[plan.verdict]:<{_FIT_WIDTH}}", style
+    used = plan.device_fits or (plan.host,)
+    if plan.host.sharing:
+        used = (plan.host,)
+    totals = [each.device.total for each in used]
+    total = None if None in totals else sum(filter(None, totals))
+    share = memory.format_share(sum(each.needed for each in used), total)
+    style = ""
+    if plan.verdict is not FitVerdict.FITS:
+        style = role_style(memory.VERDICT_ROLES[plan.verdict])
+    yield share.rjust(_MEMORY_WIDTH), style
 
 
-def _label_without_fit(candidate: Candidate) -> str:
-    if not candidate.no_fit_reason:
-        return "…"  # It is not estimated yet.
-    if candidate.size_verdict is None:
-        return "?"
-    return memory.VERDICT_LABELS[candidate.size_verdict]
+def _format_rate(candidate: Candidate) -> str:
+    """`?` where it is unknown, nothing where it is not estimated yet."""
+    if candidate.plan is None and not candidate.no_fit_reason:
+        return ""
+    return "?" if candidate.rate is None else about_rate(candidate.rate)
 
 
-def _speed_cells(
-    candidate: Candidate, use_case: str, columns: ShortlistColumns
-) -> Iterator[tuple[str, str]]:
-    """No speed where the pair does not run, and `?` where it is unknown."""
-    plan = candidate.plan
-    speedup_and_plain = " " * (columns.speedup + columns.plain)
-    if plan is None or not plan.verdict.can_load:
-        yield _right("", _SPEED_WIDTH) + speedup_and_plain, "$muted"
-        return
-    speed = plan.speed
-    if speed.plain is None:
-        yield _right("?", _SPEED_WIDTH) + speedup_and_plain, "$muted"
-        return
-    yield _right(pair_text.format_speed(speed.speculative), _SPEED_WIDTH), ""
-    speedup = pair_text.format_speedup(pair_text.find_speedup(speed, use_case))
-    yield _right(speedup, columns.speedup), ""
-    yield _right(pair_text.format_speed(speed.plain), columns.plain), "$muted"
+def _format_plain_rate(candidate: Candidate) -> str:
+    return "" if candidate.plain_rate is None else about_rate(candidate.plain_rate)
 
 
 def reason_lines(
     candidate: Candidate | None, width: int, max_lines: int
 ) -> list[Content]:
-    if candidate is None:
-        return []
-    plan = candidate.plan
-    reasons: list[str] = []
-    if candidate.no_fit_reason:
-        reasons.append(candidate.no_fit_reason)
-    if plan is not None:
-        reasons.append(memory.describe_fit(plan))
-    reasons += candidate.reasons
-    if plan is not None and plan.verdict.can_load and plan.speed.explanation:
-        reasons.append(f"speed: {plan.speed.explanation}")
-    lines = wrap_words(" · ".join(reasons), width)
+    """What the row has no room for; always `max_lines`, so that the list does not jump."""
+    lines: list[str] = []
+    if candidate is not None:
+        reasons = list(_list_reasons(candidate, width))
+        lines = wrap_words(" · ".join(filter(None, reasons)), width)
+    lines += [""] * max_lines
     return [Content.styled(line, "$muted") for line in lines[:max_lines]]
+
+
+def _list_reasons(candidate: Candidate, width: int) -> Iterator[str]:
+    plan = candidate.plan
+    if candidate.bytes_to_free:
+        yield describe_bytes_to_free(candidate)
+    is_in_row = candidate.is_best or ShortlistColumns.for_width(width).reason
+    if candidate.is_too_slow or candidate.bytes_to_free or not is_in_row:
+        yield candidate.group_reason
+    yield candidate.no_fit_reason
+    if plan is not None and plan.verdict is not FitVerdict.FITS:
+        yield memory.describe_fit(plan)
+    for reason in candidate.reasons:
+        if reason != candidate.draft_reason:
+            yield reason
+
+
+def describe_bytes_to_free(candidate: Candidate) -> str:
+    held = gib(candidate.bytes_to_free)
+    return f"{CLOSE_PROGRAMS}: they hold {held} of the memory that it needs"
 
 
 class WizardResult(Struct, frozen=True):

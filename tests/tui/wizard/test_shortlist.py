@@ -1,16 +1,17 @@
 """The shortlist: its estimates, and rows that fit their window."""
 
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from textual.content import Content
 
 from localspec.fit import pair_shapes, suggestions
 from localspec.fit.pair_shapes import PairShapes
 from localspec.launch import saved_criteria
 from localspec.machine import memory_probe
 from localspec.machine.memory_probe import ModelBuffers, PairBuffers
+from localspec.models import catalog
 from localspec.models.gguf import reader
 from localspec.protocol.wire import LoadCommand
 from localspec.tui.wizard import shortlist
@@ -95,19 +96,105 @@ def fast(usual: Candidate) -> Candidate:
     return replace(usual, plan=replace(usual.plan, speed=wizards.speed(price)))
 
 
-def draw(candidate: Candidate, width: int) -> Content:
-    return shortlist.candidate_line(candidate, "chat", is_downloaded=False, width=width)
+def draw(candidate: Candidate, width: int) -> list[str]:
+    line = shortlist.candidate_line(candidate, is_downloaded=False, width=width)
+    return line.plain.split("\n")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_lines_fit_their_window(width: int, usual: Candidate, fast: Candidate) -> None:
     assert shortlist.heading_line(width).cell_length <= width
-    assert draw(usual, width).cell_length <= width
-    assert draw(fast, width).cell_length <= width
+    for candidate in (usual, fast, replace(fast, is_best=True, group_reason="x" * 200)):
+        lines = draw(candidate, width)
+        assert max(map(len, lines)) <= width
+        assert len(lines) <= 2
 
 
-def test_wide_numbers_keep_their_columns_apart(fast: Candidate) -> None:
-    assert "2.0–2.4× 143–238 tok/s " in draw(fast, 116).plain
+@pytest.mark.parametrize("width", WIDTHS)
+def test_figures_end_where_their_headings_end(
+    width: int, usual: Candidate, fast: Candidate
+) -> None:
+    heading = shortlist.heading_line(width).plain
+    ends = {
+        len(heading[: found.end()]) for found in re.finditer(r"\S+(?: \S+)*", heading)
+    }
+    for candidate in (usual, fast):
+        figures = draw(candidate, width)[0][: len(heading)]
+        assert {found.end() for found in re.finditer(r"\S(?=  |$)", figures)} >= ends
+
+
+def test_a_row_has_the_middles_of_its_estimates(usual: Candidate) -> None:
+    """76–106 tok/s with the draft, 38–44 without."""
+    (line,) = draw(usual, 116)
+    assert " 7.0 of 12 GB " in line
+    assert " ≈ 91 " in line
+    assert " ≈ 41 " in line
+
+
+def test_a_pair_that_drafts_from_the_text_has_one_speed(stock: WizardServices) -> None:
+    _, second, _ = wizards.candidates(PLACE, "chat", WhatIf(), stock.catalogue)
+    (line,) = draw(second, 116)
+    assert line.count("≈") == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_best_have_their_reason_in_every_terminal(
+    width: int, usual: Candidate
+) -> None:
+    best = replace(usual, is_best=True, group_reason="answers well")
+    assert "answers well" in "".join(draw(best, width))
+
+
+def test_a_pair_that_is_too_slow_says_what_to_take_and_not_that_it_fits(
+    usual: Candidate,
+) -> None:
+    reason = "too slow from RAM (≈ 2 tok/s): take phi-4 (≈ 31)"
+    slow = replace(usual, is_too_slow=True, group_reason=reason)
+    (line,) = draw(slow, 116)
+    assert line.split(maxsplit=1)[1] == reason
+
+
+def test_memory_that_programs_hold_is_said_before_the_reason(usual: Candidate) -> None:
+    held = replace(usual, bytes_to_free=2 * GIB, group_reason="answers well")
+    (line,) = draw(held, 116)
+    assert line.endswith("close other programs first")
+    (about, _) = shortlist.reason_lines(held, 116, 2)
+    assert "they hold 2.00 GiB of the memory that it needs" in about.plain
+
+
+def test_the_reasons_below_the_list_have_as_many_lines_for_each_row(
+    usual: Candidate,
+) -> None:
+    longer = replace(usual, reasons=("word " * 100,))
+    for candidate in (usual, longer, replace(usual, reasons=()), None):
+        assert len(shortlist.reason_lines(candidate, 76, 2)) == 2
+
+
+def test_no_candidate_of_any_card_is_marked_untested_or_named_lookup() -> None:
+    for place in (PLACE, NO_CARD):
+        for candidate in suggest_candidates(place, "chat", WhatIf(), catalog.load()):
+            text = "\n".join(draw(candidate, 116))
+            assert "untested" not in text
+            assert "lookup" not in text
+
+
+def test_groups_are_sections_in_their_order(usual: Candidate) -> None:
+    rows = [replace(usual, group=title) for title in ("Best", "Best", "Older")]
+    sections = shortlist.group_candidates(rows)
+    titles = [heading.plain for heading, _ in sections if heading is not None]
+    assert titles == ["Best", "Older"]
+    assert [len(members) for _, members in sections] == [2, 1]
+
+
+def test_a_row_that_becomes_too_slow_by_a_dial_loses_its_praise(
+    stock: WizardServices, usual: Candidate
+) -> None:
+    praised = replace(usual, is_best=True, group_reason="the best answers that fit")
+    slow = replace(usual, is_too_slow=True, group_reason="too slow (≈ 2 tok/s)")
+    cache = EstimateCache()
+    cache.store("chat", WhatIf(), (slow,))
+    estimated = cache.estimate(praised, PLACE, "chat", WhatIf())
+    assert estimated.group_reason == "too slow (≈ 2 tok/s)"
 
 
 def test_settings_are_sought_again_if_the_counted_memory_does_not_fit(
