@@ -126,6 +126,14 @@ def write_json(name: str, body: Any) -> bool:
     return False
 
 
+def write_mark(file: Path, text: str) -> None:
+    """Write a file that only has to exist. Does nothing if it cannot be written."""
+    with suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(file, "w", encoding="utf-8", opener=open_without_waiting) as new:
+            new.write(f"{text}\n")
+
+
 def sync_folder(folder: Path) -> None:
     """Make new file names survive a power failure. Raises OSError.
 

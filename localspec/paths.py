@@ -73,6 +73,7 @@ class DataFile(StrEnum):
     WELCOMED = "welcomed"
     REPAIR_LOCK = "chats/repair.lock"
     CONVERSION_LOCK = "conversion.lock"
+    USED_ANOTHER_MODEL = "used-another-model"
     # Folders.
     CHAT_LOCKS = "chats/open"
     HEADERS = "headers"

@@ -86,6 +86,11 @@ def has_costs() -> bool:
     return store.read_costs(make_key(LoadCommand(str(model_path())))) == COSTS
 
 
+def use_another_model() -> None:
+    for model in ("demo", str(model_path())):
+        recent_pairs.save_last(model, "none")
+
+
 def pin() -> None:
     if not is_pinned():
         saved_chats.pin_or_unpin(7)
@@ -228,6 +233,9 @@ DATA_FILES: dict[DataFile, FileUse] = {
     ),
     DataFile.WELCOMED: FileUse(
         write=welcome.mark_welcomed, read=lambda: not welcome.is_first_run()
+    ),
+    DataFile.USED_ANOTHER_MODEL: FileUse(
+        write=use_another_model, read=recent_pairs.has_used_another_model
     ),
     DataFile.REPAIR_LOCK: FileUse(repair_chats, has_saved_chat),
     DataFile.CHAT_LOCKS: FileUse(

@@ -86,6 +86,7 @@ class ChatSession:
         self.loaded: LoadedModel | None = None  # None until the first load.
         self.settings_summary = ""  # What the pair was loaded with, and the reasons.
         self._copy_name = ""  # Of a converted copy that is loaded for the target.
+        self._is_packaged = inventory.find_packaged(pair.target) is not None
         self._titles = self._name_pair()
         # The conversation and its settings.
         self._initial_system = system
@@ -194,6 +195,11 @@ class ChatSession:
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
         """The pair must be loaded again if one of these changes."""
         return self.pair, self.settings.ctx, self.settings.exact
+
+    @property
+    def is_toy(self) -> bool:
+        """Whether the small packaged model answers somebody who has used no other yet."""
+        return self._is_packaged and not recent_pairs.has_used_another_model()
 
     def keep_model_file(self, request: SettingsRequest) -> SettingsRequest:
         """The request, of which the last answer's model file is a part.
@@ -353,6 +359,7 @@ class ChatSession:
         self.previous_pair = self.pair
         self.pair = pair
         self._copy_name = ""
+        self._is_packaged = inventory.find_packaged(pair.target) is not None
         self._titles = self._name_pair()
         self.change_settings(spec=launch.preferred_drafter(pair, self.settings.spec))
         model, draft = pair.portable_refs

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from localspec import config, data_files
+from localspec import config, data_files, paths
+from localspec.errors import LocalspecError
 from localspec.launch import ResolvedPair
 from localspec.launch.pair import split_drafts
 from localspec.models import model_lookup
@@ -67,8 +68,30 @@ def resolve_default(model: str | None, draft: str) -> DefaultPair:
 
 def save_last(model: str, draft: str) -> None:
     """Save the arguments of the last run. `draft` is a reference, `auto` or `none`."""
-    if load_last() != (model, draft):
-        data_files.write_json(DataFile.LAST_RUN, {"model": model, "draft": draft})
+    last = load_last()
+    if last == (model, draft):
+        return
+    data_files.write_json(DataFile.LAST_RUN, {"model": model, "draft": draft})
+    used = [model] if last is None else [model, last[0]]
+    if not has_used_another_model() and not all(map(_comes_with_localspec, used)):
+        data_files.write_mark(DataFile.USED_ANOTHER_MODEL.path, f"{model} was used.")
+
+
+def has_used_another_model() -> bool:
+    """Whether a model was ever used that did not come with localspec."""
+    return DataFile.USED_ANOTHER_MODEL.path.exists()
+
+
+def _comes_with_localspec(model: str) -> bool:
+    """Whether a reference is that of a bundled model, or of the one in a package."""
+    try:
+        target = model_lookup.resolve(model).target.find_path()
+    except LocalspecError:
+        return False
+    if target is None:
+        return False
+    is_bundled = target.is_relative_to(paths.PACKAGE)
+    return is_bundled or inventory.find_packaged(target) is not None
 
 
 class _LastRun(Struct, frozen=True):

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from localspec import launch, paths
+from localspec import data_files, launch, paths
 from localspec.errors import NotFoundError
 from localspec.launch import ResolvedPair, recent_pairs
 from localspec.launch.recent_pairs import DefaultPair
 from localspec.models import model_lookup
+from tests.models import packagefile
 from tests.support import tinygguf
+from tests.support.zoo import Zoo
 
 
 def model(folder: Path, name: str) -> Path:
@@ -103,3 +105,36 @@ def test_a_file_that_was_opened_by_its_path_is_found_by_its_name(
         by_name("my-own-Q8_0")
     names = [name for name, _ in model_lookup.list_installed()]
     assert {str(path), str(twin)} <= set(names), "paths, where names are not enough"
+
+
+@pytest.fixture
+def toy(tmp_path: Path, zoo: Zoo, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The model of the package, by its path."""
+    folder = tmp_path / "packages"
+    return str(packagefile.install(folder, zoo["chatty"], monkeypatch))
+
+
+def test_models_that_came_with_localspec_are_no_others(toy: str) -> None:
+    for used in (toy, "demo", "demo+eagle3", toy):
+        recent_pairs.save_last(used, "auto")
+
+    assert not recent_pairs.has_used_another_model()
+
+
+def test_another_model_is_remembered_for_ever(toy: str, zoo: Zoo) -> None:
+    for used in (str(zoo["target"]), toy, "demo", toy):
+        recent_pairs.save_last(used, "auto")
+
+    assert recent_pairs.has_used_another_model()
+
+
+def test_a_model_that_an_earlier_version_used_counts(
+    toy: str, zoo: Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(data_files, "write_mark", lambda *_: None)
+        recent_pairs.save_last(str(zoo["target"]), "auto")
+
+    recent_pairs.save_last(toy, "auto")
+
+    assert recent_pairs.has_used_another_model()

@@ -18,6 +18,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from localspec import data_files
+from localspec.data_files import FileLock
 from localspec.errors import EngineError, LocalspecError, StorageError, UsageError
 from localspec.extras.convert.child_requests import (
     ChildRequest,
@@ -364,9 +365,7 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
     copy = find_faster_copy(path)
     if copy is None or copy.path.exists():
         return
-    lock_file = DataFile.CONVERSION_LOCK.path
-    lock_file.parent.mkdir(parents=True, exist_ok=True)
-    lock = data_files.lock(lock_file)
+    lock = take_lock()
     if lock is None:
         return
     with closing(lock):
@@ -375,6 +374,18 @@ def make_faster_copy(path: Path, on_start: OnProcessStart) -> None:
         inventory.verify_packaged(path)
         for _ in convert(copy.source, copy.type, copy.path, on_start=on_start):
             pass
+
+
+def take_lock() -> FileLock | None:
+    """None while another localspec converts. Raises StorageError."""
+    file = DataFile.CONVERSION_LOCK.path
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return data_files.lock(file)
+    except OSError as error:
+        shown = sanitize(str(file), multiline=False)
+        message = f"{shown} cannot be locked: {error.strerror}."
+        raise StorageError(message, "Move away what has its name.") from error
 
 
 # --- Lists of models for which a notice was shown, so that it is shown once

@@ -57,8 +57,8 @@ from localspec.tui.notices import copy_text, show_notice
 from localspec.tui.scheduling import FramePacer
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.text.wrapping import one_line
+from localspec.tui.widgets.chat_notes import LoadingLine, ToyNote
 from localspec.tui.widgets.composer import AttachedFiles, MessageComposer
-from localspec.tui.widgets.loading_line import LoadingLine
 from localspec.tui.widgets.screen_frame import (
     CenteredLayout,
     NotificationFloor,
@@ -125,6 +125,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
                     show_marks=self.options.show_token_marks,
                 )
                 yield LoadingLine(classes="-next")
+                yield ToyNote(self.options)
                 with NotificationFloor(id="below"):
                     yield TokenDetails()
                     yield AttachedFiles()
@@ -416,6 +417,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         empty_hint = self.query_one(EmptyChatHint)
         for line in self.query(LoadingLine):
             line.show_phase(self.phase, is_empty_chat=is_empty)
+        self.query_one(ToyNote).draw(session, self.phase)
         empty_hint.display = is_empty
         self.transcript.display = not is_empty
         empty_hint.draw(session)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -182,10 +181,4 @@ def is_first_run() -> bool:
 
 def mark_welcomed() -> None:
     """If the file cannot be written, the screen is shown again next time."""
-    file = DataFile.WELCOMED.path
-    with suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(
-            file, "w", encoding="utf-8", opener=data_files.open_without_waiting
-        ) as new:
-            new.write("The first screen was shown.\n")
+    data_files.write_mark(DataFile.WELCOMED.path, "The first screen was shown.")

@@ -22,7 +22,7 @@ from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.home import HomeScreen
-from localspec.tui.widgets.loading_line import LoadingLine
+from localspec.tui.widgets.chat_notes import LoadingLine
 from localspec.tui.widgets.screen_frame import StatusBar
 from localspec.tui.widgets.transcript import Transcript
 from tests.support.app_driver import Chat, HomeDriver, demo_chat, long, said

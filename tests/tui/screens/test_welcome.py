@@ -145,6 +145,15 @@ async def test_the_starter_is_the_first_row_and_what_enter_opens(
         await shown.reaches(ChatScreen)
         assert shown.screen.session.pair.target.name == packagefile.FILE
         await settled(pilot)
+        await shown.sees("This model is a toy, and often wrong. esc, then w")
+
+        recent_pairs.save_last(str(zoo["target"]), "none")
+        await shown.press("escape")
+        await shown.reaches(HomeScreen)
+        await shown.press("enter")
+        await shown.reaches(ChatScreen)
+        await settled(pilot)
+        assert "toy" not in shown.shown
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a load does, and for how long: shown where the answer will be."""
+"""Quiet lines of a chat: what a load does, and that the first model is a toy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import time
 from textual.content import Content
 from textual.widgets import Static
 
+from localspec.chat.session import ChatSession
 from localspec.protocol.wire import LoadEvent, LoadProgress
 from localspec.report.load_progress import describe_load
+from localspec.tui.app_options import AppOptions
+from localspec.tui.key_bindings import key_label
 
 _DRAW_SECONDS = 0.25
 
@@ -51,3 +54,24 @@ class LoadingLine(Static):
             seconds = time.monotonic() - self._began
             line = f"Loading the model: {describe_load(self._progress, seconds)}"
             self.update(Content(line), layout=False)
+
+
+class ToyNote(Static):
+    """Says that the model which came with localspec is a toy, and how to find another.
+
+    It is shown in an empty chat and below the first answer.
+    """
+
+    def __init__(self, options: AppOptions) -> None:
+        super().__init__(markup=False)
+        self._options = options
+        self.display = False
+
+    def draw(self, session: ChatSession, phase: str) -> None:
+        has_few_turns = len(session.conversation.turns) <= 1
+        self.display = phase == "ready" and has_few_turns and session.is_toy
+        keymap = self._options.keymap
+        leave = key_label("chat.stop", keymap)
+        wizard = key_label("home.wizard", keymap)
+        note = f"This model is a toy, and often wrong. {leave}, then {wizard}, finds a real one."
+        self.update(Content(note), layout=False)
