@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from localspec.chat.conversation import Conversation, Turn
 from localspec.sanitize import sanitize
@@ -168,6 +169,7 @@ def title_of_question(question: str) -> str:
     return _shorten(fallback or " ".join(question.split()))
 
 
+@lru_cache(maxsize=20_000)
 def replace_old_title(title: str, first_question: str) -> str:
     """The title of a saved chat.
 

@@ -16,7 +16,7 @@ from typing import Literal
 from msgspec import Struct
 
 KeyContext = Literal[
-    "app", "home", "wizard", "composer", "chat", "tokens", "replay",
+    "app", "home", "chats", "wizard", "composer", "chat", "tokens", "replay",
     "measuring", "doctor", "log", "welcome", "preferences", "serve", "shared_server",
 ]  # fmt: skip
 
@@ -83,6 +83,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("home.open", "o", "open_files", "Open model files by path", "open files"),
         ("home.filter", "slash", "filter", "Search pairs, chats and the hub", "find"),
         ("home.unfilter", "escape", "unfilter", "Clear search"),
+        ("home.chats", "c", "chats", "All chats"),
         ("home.pause", "p", "pause", "Pause or resume the download"),
         ("home.cancel", "x", "cancel", "Cancel the download; the part so far is kept"),
         ("home.remove", "delete,d", "remove", "Delete the chat"),
@@ -90,6 +91,14 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("home.export", "e", "chat('export')", "Export the chat to a file"),
         ("home.pin", "s", "chat('pin')", "Pin the chat at the top, or unpin it"),
         ("home.replay", "r", "open_recording", "Replay an events file"),
+    ),
+    "chats": (
+        ("chats.find", "slash", "find", "Search titles and words", "find"),
+        ("chats.remove", "delete,d", "act('delete')", "Delete the chat", "delete"),
+        ("chats.rename", "f2", "act('rename')", "Rename the chat", "rename"),
+        ("chats.pin", "s", "act('pin')", "Pin the chat at the top, or unpin it", "pin"),
+        ("chats.export", "e", "act('export')", "Export the chat to a file", "export"),
+        ("chats.back", "escape", "back", "Clear the search; then back", "back"),
     ),
     "wizard": (
         ("wizard.take", "enter", "take", "Download if needed, then chat"),
@@ -179,6 +188,7 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("chat.undo", "ctrl+underscore,alt+z", "focused.undo", "Undo typing"),
         ("chat.redo", "alt+shift+z,ctrl+y", "focused.redo", "Redo typing"),
         ("chat.new", "ctrl+n", "new", "New chat"),
+        ("chat.chats", "alt+c", "chats", "All chats: open another one"),
         (
             "chat.serve",
             "ctrl+r",
@@ -269,7 +279,7 @@ _PRIORITY_IDS = {
     "app.quit", "app.interrupt", "app.suspend", "home.filter", "wizard.less", "wizard.more",
     "wizard.dial", "chat.newline", "chat.tokens", "chat.panel", "chat.speculation",
     "chat.settings", "chat.again", "chat.edit", "chat.replay", "chat.turns", "chat.model",
-    "chat.copy", "chat.thinking", "chat.new", "chat.serve", "chat.up", "chat.down", "chat.top",
+    "chat.copy", "chat.thinking", "chat.new", "chat.chats", "chat.serve", "chat.up", "chat.down", "chat.top",
     "chat.end", "log.other",
 }  # fmt: skip
 
@@ -423,7 +433,8 @@ def _check_allowed(binding: KeyBinding, keys: str) -> str:
         # What is typed while a person walks over tokens goes to the message.
         if binding.context == "tokens" and is_character_key(key):
             return f"{format_key(key)} is needed for typing."
-        if binding.context == "home" and key in ("enter", "up", "down"):
+        has_list = binding.context in ("home", "chats")
+        if has_list and key in ("enter", "up", "down"):
             return f"{format_key(key)} is needed for the list."
     return ""
 

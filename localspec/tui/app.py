@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rich.text import Text
 from textual import events, on
@@ -43,6 +43,7 @@ from localspec.tui.navigation import (
     HelpSection,
     PreferencesChanged,
     ShowChat,
+    ShowChatList,
     ShowChatSettings,
     ShowHelp,
     ShowLog,
@@ -70,6 +71,9 @@ from localspec.tui.terminal import (
 )
 from localspec.tui.widgets.screen_frame import PAGE_WIDTH, KeyLine, StatusBar
 from localspec.tui.widgets.text_view import TextView
+
+if TYPE_CHECKING:
+    from localspec.tui.screens.chat_list import ChatChoice
 
 _QUIT_WINDOW_SECONDS = 1.0  # A second ctrl+c within this time quits.
 _MAX_LINE_CHARACTERS = 2_000
@@ -337,8 +341,43 @@ class LocalspecApp(App[None]):
     def _show_chat(self, message: ShowChat) -> None:
         from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
 
+        if isinstance(self.screen, ChatScreen):  # Another chat takes its place.
+            self.pop_screen()
         screen = ChatScreen(message.session, self.runner, self.options, message.found)
         self.push_screen(screen, lambda _: message.on_leave())
+
+    @on(ShowChatList)
+    def _show_chat_list(self) -> None:
+        from localspec.tui.screens.chat_list import ChatListScreen  # noqa: PLC0415
+
+        home = self._find_home()
+        if home is None:
+            self.notify("Only the app that begins with Home lists chats.", markup=False)
+            return
+        screen = ChatListScreen(home.sessions, self.options)
+        self.push_screen(screen, partial(self._open_listed, home))
+
+    def _find_home(self) -> HomeScreen | None:
+        for screen in self.screen_stack:
+            if isinstance(screen, HomeScreen):
+                return screen
+        return None
+
+    def _open_listed(self, home: HomeScreen, choice: ChatChoice | None) -> None:
+        from localspec.tui.screens.chat import ChatScreen  # noqa: PLC0415
+
+        open_chat = self.screen
+        if choice is None:
+            home.fill_list()
+            if isinstance(open_chat, ChatScreen):
+                open_chat.draw()  # It may have another title.
+        elif not isinstance(open_chat, ChatScreen):
+            home.resume_chat(choice.chat_id, choice.found)
+        elif open_chat.session.recorder.chat_id != choice.chat_id:
+            open_chat.keep_draft()
+            home.resume_chat(choice.chat_id, choice.found)
+        elif choice.found is not None:
+            open_chat.show_found(choice.found)
 
     @on(ShowChatSettings)
     def _show_chat_settings(self, message: ShowChatSettings) -> None:

@@ -533,7 +533,9 @@ def _heading_hint(
     hint = ""
     id_ = section.binding_id
     if id_:
-        hint = f"{key_label(id_, user_keys)} {BINDINGS_BY_ID[id_].footer_label}"
+        binding = BINDINGS_BY_ID[id_]
+        label = binding.footer_label or binding.description.lower()
+        hint = f"{key_label(id_, user_keys)} {label}"
     gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
     if gap <= 2:
         return ""

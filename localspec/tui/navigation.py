@@ -40,6 +40,10 @@ class ShowChat(Message):
     found: SearchHit | None = None  # A search match to show first.
 
 
+class ShowChatList(Message):
+    """All saved chats; the one that is chosen takes the place of an open chat."""
+
+
 @dataclass(eq=False)
 class ShowChatSettings(Message):
     session: ChatSession

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_RECENT = 5
 _MAX_MATCHES = 20
+_MAX_LISTED_MATCHES = 300  # In the list of all chats.
 _MAX_TURNS_WITH_TOKENS = 40
 """A longer chat is opened without its tokens, which take seconds to load."""
 _MIN_SEARCH_LENGTH = 2
@@ -249,7 +250,51 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
                 rows.append(_chat_row(chat, models[chat.id], now, is_pinned=True))
             for chat in others:
                 rows.append(_chat_row(chat, models[chat.id], now))
-    return HomeSection("Recent chats", tuple(rows))
+    return HomeSection("Recent chats", tuple(rows), "home.chats")
+
+
+def dated_sections(history: ChatHistory, now: datetime) -> list[HomeSection]:
+    """All chats, the pinned ones first, then by date. Raises LocalspecError.
+
+    Ten thousand take a second the first time, so it is work for a thread.
+    """
+    pinned = _find_pinned(history)
+    others = [chat for chat in history.list_chats() if chat not in pinned]
+    models = name_models([*pinned, *others])
+    sections: dict[str, list[HomeRow]] = {"Pinned": []}
+    for chat in pinned:
+        row = _chat_row(chat, models[chat.id], now)
+        sections["Pinned"].append(replace(row, is_pinned=True))
+    for chat in others:
+        rows = sections.setdefault(format_period(chat.updated, now), [])
+        rows.append(_chat_row(chat, models[chat.id], now))
+    return [
+        HomeSection(heading, tuple(rows)) for heading, rows in sections.items() if rows
+    ]
+
+
+def matching_sections(
+    history: ChatHistory, search_text: str, now: datetime
+) -> list[HomeSection]:
+    """The chats that have all words in the title, then those with a turn that has them.
+
+    Raises LocalspecError.
+    """
+    by_title: dict[int, HomeRow] = {}
+    by_turn: dict[int, HomeRow] = {}
+    hits = history.search(search_text, _MAX_LISTED_MATCHES)
+    models = name_models(hit.list_entry for hit in hits)
+    for hit in hits:
+        chat = hit.list_entry
+        if hit.turn is None:
+            by_title[chat.id] = _chat_row(chat, models[chat.id], now)
+        elif chat.id not in by_title and chat.id not in by_turn:
+            by_turn[chat.id] = _chat_row(chat, models[chat.id], now, hit)
+    sections = (
+        HomeSection("In the title", tuple(by_title.values())),
+        HomeSection("In the chat", tuple(by_turn.values())),
+    )
+    return [section for section in sections if section.rows]
 
 
 def _find_pinned(history: ChatHistory) -> list[ChatListEntry]:
@@ -339,3 +384,21 @@ def format_day(timestamp: float, now: datetime) -> str:
     if 1 < days < 7:
         return f"{then:%A}"
     return f"{then:%Y-%m-%d}"
+
+
+def format_period(timestamp: float, now: datetime) -> str:
+    """The heading of a chat in the list of all chats, in local time."""
+    try:
+        then = datetime.fromtimestamp(timestamp).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return "Without a date"
+    days = (now.date() - then.date()).days
+    if days <= 0:
+        return "Today"
+    if days == 1:
+        return "Yesterday"
+    if days < 7:
+        return "This week"
+    if (then.year, then.month) == (now.year, now.month):
+        return "This month"
+    return f"{then:%B %Y}"

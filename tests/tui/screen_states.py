@@ -281,6 +281,8 @@ def preferences(text: str = PREFERRED) -> Callable[[], App[None]]:
 HOME: dict[str, State] = {
     "empty": (scenes.home, surveyed),
     "full": (full, pressed("down", "down")),
+    "chats": (full, stepping("c")),
+    "chats-search": (full, stepping("c", "slash", *"letter")),
     "names": (named, surveyed),
     "downloads": (
         lambda: scenes.home(downloads=scenes.Still(), survey=with_room),

@@ -164,7 +164,13 @@ async def send_bytes(chat: Chat, typed: str) -> None:
 
 def test_the_tests_below_have_all_alt_keys_of_the_help() -> None:
     digits = [f"alt+{digit}" for digit in DIGITS]
-    assert {*ALT_KEYS} == {"alt+enter", "alt+z", "alt+shift+z", *digits}
+    assert {*ALT_KEYS} == {
+        "alt+enter",
+        "alt+z",
+        "alt+shift+z",
+        "alt+c",
+        *digits,
+    }
 
 
 @pytest.mark.parametrize("form", FORMS)

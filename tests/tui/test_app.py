@@ -29,7 +29,7 @@ PICTURES: dict[Size, tuple[str, ...]] = {
     ),
     (100, 30): ("wizard-card", "wizard-third-ascii"),
     (80, 24): (
-        "home-empty", "home-full", "home-names", "home-downloads", "home-offline", "home-opening",
+        "home-empty", "home-full", "home-chats", "home-chats-search", "home-names", "home-downloads", "home-offline", "home-opening",
         "home-preferences", "home-damaged-preferences", "wizard-first", "wizard-second",
         "wizard-third-two-cards", "chat-empty", "chat-streaming", "chat-tokens", "chat-dead",
         "chat-unicode", "chat-names", "chat-right-to-left", "chat-toast", "chat-room",

@@ -28,7 +28,7 @@ def test_keys_of_the_file() -> None:
 
 def test_no_two_actions_share_a_key_where_both_are_heard() -> None:
     together: tuple[tuple[KeyContext, ...], ...] = (
-        ("app", "home"), ("app", "wizard"), ("app", "chat", "composer"), ("app", "chat", "tokens"),
+        ("app", "home"), ("app", "chats"), ("app", "wizard"), ("app", "chat", "composer"), ("app", "chat", "tokens"),
         ("app", "replay"), ("app", "measuring"),
     )  # fmt: skip
     for places in together:

@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypeVar, get_args
 
@@ -35,7 +36,7 @@ TURN_COLUMNS = (
 )
 """The columns that `load_turn` expects."""
 LIST_COLUMNS = (
-    "id, title, pair, turns, created, updated, (SELECT substr(question, 1, 4000) "
+    "id, title, pair, turns, created, updated, (SELECT substr(question, 1, 1000) "
     "FROM turns WHERE turns.chat = chats.id ORDER BY turns.id LIMIT 1)"
 )
 """The columns of `chats` that `load_list_entry` expects."""
@@ -147,6 +148,12 @@ def _convert(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
 
 def load_pair(text: object) -> ChatPair:
     """An invalid value is a pair without a name."""
+    return _load_pair_text(text if isinstance(text, str) else "")
+
+
+@lru_cache(maxsize=256)
+def _load_pair_text(text: str) -> ChatPair:
+    """Most chats have one of few pairs."""
     pair = _convert(ChatPair, _parse_object(text))
     if pair is None:
         return ChatPair("")

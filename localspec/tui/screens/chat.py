@@ -49,6 +49,7 @@ from localspec.tui.engine_runner import (
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.navigation import (
     PreferencesChanged,
+    ShowChatList,
     ShowChatSettings,
     ShowReplay,
     ShowSharedServer,
@@ -142,6 +143,12 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.composer.replace_text(self.session.draft)
         self.composer.focus()
         self.load()
+
+    def show_found(self, found: SearchHit) -> None:
+        """Goes to a search match."""
+        self._found = found
+        self._show_saved_turns()
+        self.draw()
 
     def _show_saved_turns(self) -> None:
         found = self._found
@@ -480,9 +487,14 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._escape_time = now
             self.notify("Press esc again to leave the chat.", markup=False, timeout=2)
             return
-        self.composer.restore_text(self._queued_text or "")
-        self.session.draft = self.composer.text
+        self.keep_draft()
         self.dismiss()
+
+    def keep_draft(self) -> None:
+        """Text that is not sent stays with its chat."""
+        self.composer.restore_text(self._queued_text or "")
+        self._queued_text = None
+        self.session.draft = self.composer.text
 
     def action_again(self) -> None:
         """Regenerates the last answer; after a crash, reloads and finishes it."""
@@ -544,6 +556,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.composer.focus()
             self.load_if_changed()
             self.draw()
+
+    def action_chats(self) -> None:
+        if not self.notify_if_busy():
+            self.app.post_message(ShowChatList())
 
     # --- keys: the model and its settings
     # ----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from localspec.tui.navigation import HelpSection
 KEY_CONTEXT_HEADINGS: dict[KeyContext, str] = {
     "app": "Everywhere",
     "home": "Home",
+    "chats": "List of all chats",
     "wizard": "Wizard",
     "composer": "Message box",
     "chat": "Chat",
@@ -79,7 +80,7 @@ GLOSSARY: dict[str, str] = {
 
 _FIRST_IDS = (
     "chat.send", "chat.newline", "chat.stop", "chat.again", "chat.edit", "chat.settings",
-    "chat.model", "chat.new", "chat.copy", "chat.panel", "chat.tokens", "home.filter",
+    "chat.model", "chat.new", "chat.chats", "chat.copy", "chat.panel", "chat.tokens", "home.filter",
     "home.wizard",
 )  # fmt: skip
 """What one needs first; within a context the other keys follow in the table's order."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from textual import on
@@ -19,7 +17,6 @@ from textual.widgets import Input, OptionList, Static
 
 from localspec import launch, paths
 from localspec.chat import presets
-from localspec.chat.front_end import PickerChoices
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalspecError
 from localspec.fit import machine_profile
@@ -30,7 +27,8 @@ from localspec.models.catalog import Catalog
 from localspec.models.gguf import reader
 from localspec.tui import app_options, downloads, home_rows, saved_chats
 from localspec.tui.app_options import AppOptions
-from localspec.tui.dialogs.choices import ConfirmScreen, PickerScreen
+from localspec.tui.chat_actions import ChatAction, SavedChatActions
+from localspec.tui.dialogs.choices import ConfirmScreen
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.home_rows import HomeRow, HomeSection, MachineSurvey
@@ -40,11 +38,12 @@ from localspec.tui.navigation import (
     MeasurementCommand,
     PreferencesChanged,
     ShowChat,
+    ShowChatList,
     ShowMeasurement,
     ShowWelcome,
     ShowWizard,
 )
-from localspec.tui.notices import problem_text, run_in_background
+from localspec.tui.notices import problem_text
 from localspec.tui.saved_chats import ChatSessions
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
@@ -109,6 +108,12 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._list = PointerList[HomeRow]("pairs", lambda row: row.key, self._draw_row)
         self._search = SearchField(
             lambda: self.sessions.history, lambda: self._downloads.hub
+        )
+        self._chat_actions = SavedChatActions(
+            self,
+            self.sessions,
+            find_selected=lambda: self._list.highlighted_row,
+            on_change=self.fill_list,
         )
         self._marked_hub_search = ""
         """The words of the row that searches the hub, while it is marked."""
@@ -403,7 +408,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         if row.pair is not None:
             self._open_chat(row.pair)
         elif row.chat_id is not None:
-            self._resume_chat(row.chat_id, row.found)
+            self.resume_chat(row.chat_id, row.found)
         elif row.preset:
             self._open_with_preset(row.preset)
         elif row.reference is not None:
@@ -466,7 +471,7 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self._runner.close()
         self.fill_list()
 
-    def _resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
+    def resume_chat(self, chat_id: int, found: SearchHit | None) -> None:
         """Opens a saved chat with its pair as it was saved, without another head."""
         try:
             session = self.sessions.resume_chat(chat_id)
@@ -488,78 +493,13 @@ class HomeScreen(CenteredLayout, Screen[None]):
         self.app.push_screen(ConfirmScreen(question, "read it"), on_dismiss)
 
     def action_remove(self) -> None:
-        row = self._list.highlighted_row
-        if row is None or row.chat_id is None:
-            return
-        chat_id = row.chat_id
+        self._chat_actions.run("delete")
 
-        def on_dismiss(confirmed: bool | None) -> None:
-            if confirmed:
-                try:
-                    self.sessions.delete_chat(chat_id)
-                except LocalspecError as error:
-                    self._show_error(error)
-                self.fill_list()
+    def action_chat(self, what: ChatAction) -> None:
+        self._chat_actions.run(what)
 
-        question = f"Delete “{row.name[:60]}”? This cannot be undone."
-        self.app.push_screen(ConfirmScreen(question, "delete"), on_dismiss)
-
-    def action_chat(self, what: Literal["rename", "export", "pin"]) -> None:
-        row = self._list.highlighted_row
-        if row is None or row.chat_id is None:
-            return
-        if what == "pin":
-            error = saved_chats.pin_or_unpin(row.chat_id)
-            if error:
-                self.notify(error, severity="error", markup=False)
-            self.fill_list()
-        elif what == "rename":
-            self._ask(
-                PickerChoices("Rename the chat", "a title"),
-                current=row.name,
-                initial=row.name,
-                use=partial(self.sessions.rename_chat, row.chat_id),
-            )
-        else:
-            heading = "Export the chat: .md, .html, .json or .txt"
-            file_stem = "-".join(re.findall(r"[\w-]+", row.name.lower()))[:40] or "chat"
-            self._ask(
-                PickerChoices(heading, "the path of a new file"),
-                current=row.name,
-                initial=f"{file_stem}.md",
-                use=partial(self._export_chat, row.chat_id),
-            )
-
-    def _ask(
-        self,
-        choices: PickerChoices,
-        *,
-        current: str,
-        initial: str,
-        use: Callable[[str], None],
-    ) -> None:
-        """Asks for a text and uses it."""
-
-        def on_dismiss(text: str | None) -> None:
-            if text:
-                try:
-                    use(text)
-                except LocalspecError as error:
-                    self._show_error(error)
-                self.fill_list()
-
-        self.app.push_screen(PickerScreen(choices, current, initial), on_dismiss)
-
-    def _export_chat(self, chat_id: int, name: str) -> None:
-        history = self.sessions.history
-        if history is None:
-            return
-
-        def work() -> str:
-            path = saved_chats.export_chat(history, chat_id, name)
-            return f"Saved: {one_line(str(path))}"
-
-        run_in_background(self.app, work)
+    def action_chats(self) -> None:
+        self.app.post_message(ShowChatList())
 
     def action_measure(self, command: MeasurementCommand) -> None:
         row = self._list.highlighted_row
