@@ -148,6 +148,12 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("chat.walk", "tab", "walk", "Walk over the tokens of the last answer"),
         ("chat.stop", "escape", "stop", "Stop the answer; when idle: back", "stop"),
         (
+            "chat.replay",
+            "f7",
+            "replay",
+            "Slow motion while an answer streams; then replay it",
+        ),
+        (
             "chat.tokens",
             "f2",
             "tokens",
@@ -170,7 +176,6 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ),
         ("chat.again", "f5", "again", "Regenerate the last answer", "regenerate"),
         ("chat.edit", "f6", "edit", "Edit the last message"),
-        ("chat.replay", "f7", "replay", "Replay the last answer round by round"),
         ("chat.turns", "f8", "turns", "Earlier turns: edit one, switch branches"),
         ("chat.model", "f12", "pick('model')", "Switch to another model"),
         ("chat.copy", "ctrl+o", "copy", "Copy the last answer"),

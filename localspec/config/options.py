@@ -380,6 +380,12 @@ _APP = (
         title="guesses in colour",
     ),
     _app(
+        "screen.slow_motion",
+        SWITCH,
+        "Show answers at reading speed, guess by guess; f7 while an answer streams.",
+        default=False,
+    ),
+    _app(
         "run.pair",
         text("a pair, a model or a file, in quotes, as after `localspec run`"),
         "The pair or model that `localspec run` opens without arguments.",

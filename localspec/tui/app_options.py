@@ -26,6 +26,8 @@ class AppOptions(Struct):
     theme: str = themes.DEFAULT_THEME
     show_guesses: bool = True
     """Whether answers show by colour which text was guessed, and the guess itself."""
+    slow_motion: bool = False
+    """Whether answers are shown at reading speed, while the engine runs ahead."""
     show_panel: bool | None = None
     """Whether to show the speculation panel; None: if the terminal is wide enough."""
     seed: int | None = None  # Seed of every chat; None: a random one for each.
@@ -94,6 +96,7 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.theme = view.get("screen.theme")
     options.ascii_only = view.get("screen.ascii") or not terminal.shows_unicode()
     options.show_guesses = view.get("screen.guesses")
+    options.slow_motion = view.get("screen.slow_motion")
     limit = view.get("downloads.limit")
     options.download_limit = limit * 1e6 if limit else None
     options.offline = view.get("network.offline")

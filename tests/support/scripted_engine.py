@@ -107,13 +107,14 @@ def rounds(words: Iterable[str], *, width: int = 4) -> Iterator[Round]:
 
 def _round(n: int, words: Sequence[str]) -> Round:
     accepted = len(words) - 1
-    drafted = accepted
+    rejected: tuple[str, ...] = ()
     last_kind: TokenClass = "bonus"
     if n == 0:
         last_kind = "plain"
     elif n % 2 == 1:
         last_kind = "correction"
-        drafted += 2
+        rejected = (f"{words[-1]}?", " never")
+    drafted = accepted + len(rejected)
     tokens = [token(word, "accepted", n) for word in words[:-1]]
     tokens.append(token(words[-1], last_kind, n))
     source = None
@@ -127,6 +128,7 @@ def _round(n: int, words: Sequence[str]) -> Round:
         accepted=accepted,
         tokens=tuple(tokens),
         ms=RoundTimes(1.0, 20.0, 0.5),
+        rejected=rejected,
     )
 
 

@@ -5,6 +5,7 @@ Threads post messages; only message handlers draw.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Literal
@@ -55,7 +56,8 @@ from localspec.tui.navigation import (
     ShowSharedServer,
 )
 from localspec.tui.notices import copy_text, show_notice
-from localspec.tui.scheduling import FramePacer
+from localspec.tui.scheduling import FramePacer, set_reliable_timer
+from localspec.tui.text.live_frames import NO_GUESS, LiveFrame, LiveFrames
 from localspec.tui.text.turn_text import format_end_reason
 from localspec.tui.text.wrapping import one_line
 from localspec.tui.widgets.chat_notes import LoadingLine, ToyNote
@@ -106,6 +108,11 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._logprobs_requested = False  # For the last answer.
         self._repetition = RepetitionWatch()
         self._pacer = FramePacer()
+        self._frames = LiveFrames()  # Of the answer that streams.
+        self._drawn_guess = NO_GUESS
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._ended: AnswerEnded | None = None
+        """How the answer has ended, while slow motion still shows it."""
         self._drawn_titles = ("", "")
         self._had_guesses = False  # When this was drawn last.
         # As `time.monotonic`:
@@ -169,6 +176,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
             colours=self.options.show_guesses,
             show_marks=self.options.show_token_marks,
         )
+        self._frames.has_guesses = self.options.show_guesses
+        self._apply_slow_motion()
         self._draw_token_details()
         self.draw()  # its keys may be others
 
@@ -263,6 +272,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     @on(MessageComposer.Submitted)
     def _submit_message(self, message: MessageComposer.Submitted) -> None:
+        self._end_playback()
         text = message.text
         call = slash_commands.parse(text)
         if call is not None:
@@ -326,6 +336,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._repetition = RepetitionWatch()
         self._logprobs_requested = False
         self._stop_time = None
+        self._ended = None
+        self._frames = LiveFrames(
+            has_guesses=self.options.show_guesses, is_slow=self.options.slow_motion
+        )
         self.transcript.add_turn(session, session.conversation.turns[-1])
         self.runner.start_answer(
             session, self.post_message, probabilities=self.transcript.is_cursor_active
@@ -357,15 +371,43 @@ class ChatScreen(CenteredLayout, Screen[None]):
         for delta in deltas:
             if isinstance(delta.event, Notice):
                 show_notice(self, delta.event)
-        if deltas and self.transcript.turns:
-            self.transcript.add_deltas(deltas)
-            if self._repetition.add_deltas(deltas):
-                self.notify(
-                    "It repeats itself: esc stops, f5 tries again.", markup=False
-                )
+        if self._repetition.add_deltas(deltas):
+            self.notify("It repeats itself: esc stops, f5 tries again.", markup=False)
+        self._frames.add(deltas)
         if ended is not None:
+            self._ended = ended
+            self._frames.end()
+            if ended.error is not None or ended.engine_died:
+                self._frames.is_slow = False
+        self._show_frame(self._frames.next_frame(time.monotonic()))
+
+    def _show_frame(self, frame: LiveFrame) -> None:
+        """Then ends the answer, if it has ended and all of it is shown."""
+        has_changed = frame.deltas or frame.guess != self._drawn_guess
+        if has_changed and self.transcript.turns:
+            self._drawn_guess = frame.guess
+            self.transcript.add_deltas(frame.deltas, frame.guess)
+        if self._frame_timer is not None:
+            self._frame_timer.cancel()
+            self._frame_timer = None
+        if frame.due is not None:
+            wait = max(0.0, frame.due - time.monotonic())
+            self._frame_timer = set_reliable_timer(self, wait, self._schedule_fetch)
+        elif self._ended is not None:
+            ended = self._ended
+            self._ended = None
             self._finish_answer(ended)
         self.draw()
+
+    def _catch_up(self) -> None:
+        """Shows at once what slow motion has not shown yet."""
+        if self._frames.is_behind or self._ended is not None:
+            self._show_frame(self._frames.catch_up())
+
+    def _end_playback(self) -> None:
+        """Ends the answer on the screen if the engine has ended it already."""
+        if self._ended is not None:
+            self._catch_up()
 
     def _finish_answer(self, ended: AnswerEnded) -> None:
         session = self.session
@@ -407,6 +449,11 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.draw()
         if self.phase == "ready":
             self._send_queued()
+
+    def _apply_slow_motion(self) -> None:
+        self._frames.is_slow = self.options.slow_motion
+        if not self._frames.is_slow:
+            self._catch_up()
 
     # --- drawing
     # ----------------------------------------------------------------------------
@@ -460,7 +507,10 @@ class ChatScreen(CenteredLayout, Screen[None]):
     # ----------------------------------------------------------------------
 
     def action_stop(self) -> None:
-        if self.phase == "answering":
+        if self._ended is not None:
+            self._catch_up()
+        elif self.phase == "answering":
+            self._frames.is_slow = False  # Of this answer.
             if self._stop_time is None:
                 self._stop_time = time.monotonic()
                 self.transcript.set_note("stopping …")
@@ -498,6 +548,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     def action_again(self) -> None:
         """Regenerates the last answer; after a crash, reloads and finishes it."""
+        self._end_playback()
         if self.phase == "failed":
             self._regenerate_after_load = self.session.is_interrupted
             self.load()
@@ -505,6 +556,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self.generate(self.session.regenerate)
 
     def action_edit(self) -> None:
+        self._end_playback()
         # Not while its probabilities are computed: they would be shown for another
         # answer.
         if self.phase in ("answering", "inspecting"):
@@ -544,6 +596,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     def notify_if_busy(self) -> bool:
         """Whether the turns are in use, which the user is then told."""
+        self._end_playback()
         if self.phase not in ("answering", "inspecting"):
             return False
         self.notify("Press esc to stop the answer first.", markup=False)
@@ -678,6 +731,12 @@ class ChatScreen(CenteredLayout, Screen[None]):
         details.show_token(token, round_, transcript.show_marks)
 
     def action_replay(self) -> None:
+        """Replays an answer; while one streams, turns slow motion on and off."""
+        if self.phase == "answering":
+            self.options.slow_motion = not self.options.slow_motion
+            self._apply_slow_motion()
+            self.draw()
+            return
         number = self.transcript.selected_turn
         turns = self.session.conversation.turns
         if not turns or not turns[number].rounds:
@@ -711,4 +770,5 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.transcript.scroll_home(animate=False)
 
     def action_end(self) -> None:
+        self._catch_up()
         self.transcript.follow_end()

@@ -15,8 +15,9 @@ from localspec.protocol.events import Token, TokenClass
 from localspec.report.lines import plain_text
 from localspec.report.token_classes import TOKEN_CLASSES, mark_token
 from localspec.sanitize import sanitize
+from localspec.tui.text.live_frames import NO_GUESS, LiveGuess
 from localspec.tui.text.source_map import SourceMap
-from localspec.tui.text.wrapping import CharacterRows, WrappedText, shorten
+from localspec.tui.text.wrapping import CharacterRows, TextRun, WrappedText, shorten
 from localspec.units import short_count
 
 StyleMap = Mapping[str, Style]
@@ -305,6 +306,15 @@ class ScrolledStack:
 
 
 PREFIX_OWNER = -1  # `TextRun.owner` of the prefix, which is no token.
+# Of the parts of a guess.
+RIGHT_OWNER = -2
+UNCHECKED_OWNER = -3
+REJECTED_OWNER = -4
+_GUESS_STYLES = {
+    RIGHT_OWNER: "accepted",
+    UNCHECKED_OWNER: "draft",
+    REJECTED_OWNER: "rejected",
+}
 
 TOKEN_CLASS_STYLES: dict[TokenClass, Style] = {
     token_class: Style.parse(" ".join(look.attributes))
@@ -326,7 +336,9 @@ class TokenText:
         self._first_wrapped = 0
         self._last_wrapped = 0
         self._tail = ""
+        self._guess = NO_GUESS
         self._wrapped: WrappedText | None = None
+        self._lines: list[list[TextRun]] = []  # Those of `_wrapped`, with the guess.
         self._width = 0
 
     @property
@@ -357,6 +369,10 @@ class TokenText:
         self._tail = sanitize(tail[-_MAX_TAIL:])
         self._wrapped = None
 
+    def show_guess(self, guess: LiveGuess) -> None:
+        """Draws a guess with the text, of which it is no part, if classes are shown."""
+        self._guess = guess
+
     def set_marking(self, *, show_classes: bool, show_marks: bool) -> None:
         self.show_classes = show_classes
         self.show_marks = show_marks
@@ -381,10 +397,34 @@ class TokenText:
         if self._wrapped is None or self._width != width or self._is_cursor_outside:
             self._width = width
             self._wrapped = self._wrap(width)
-        lines = self._wrapped.lines
+        self._lines = self._wrapped.lines
+        if self.show_classes and self._guess != NO_GUESS and not self._tail:
+            self._lines = self._add_guess(self._wrapped)
+        lines = self._lines
         if len(lines) > 1 and not lines[-1]:
             return len(lines) - 1  # The text ends with a line feed.
         return len(lines)
+
+    def _add_guess(self, wrapped: WrappedText) -> list[list[TextRun]]:
+        """The lines with the guess: its last ones are wrapped again.
+
+        What was rejected is before the last token, if that is in one line.
+        """
+        guess = self._guess
+        last = len(wrapped.lines) - 1
+        last_token = len(self.tokens) - 1
+        rejected = guess.rejected
+        if wrapped.start_lines.get(last_token) != last:
+            rejected = ""
+        end = WrappedText(self._width)
+        for run in wrapped.lines[last]:
+            if rejected and run.owner == last_token:
+                end.append(rejected, REJECTED_OWNER)
+                rejected = ""
+            end.append(run.text, run.owner)
+        end.append(guess.right, RIGHT_OWNER)
+        end.append(guess.unchecked, UNCHECKED_OWNER)
+        return [*wrapped.lines[:last], *end.lines]
 
     @property
     def _is_cursor_outside(self) -> bool:
@@ -427,13 +467,14 @@ class TokenText:
     def line(self, y: int, styles: StyleMap) -> Sequence[Segment]:
         assert self._wrapped is not None, "call height() first"
         return [
-            Segment(run.text, self._style(run.owner, styles))
-            for run in self._wrapped.lines[y]
+            Segment(run.text, self._style(run.owner, styles)) for run in self._lines[y]
         ]
 
     def _style(self, owner: int, styles: StyleMap) -> Style:
         if owner == PREFIX_OWNER:
             return styles["prefix"]
+        if owner in _GUESS_STYLES:
+            return styles[_GUESS_STYLES[owner]]
         if owner >= len(self.tokens):
             return styles["text"]
         style = styles["text"]

@@ -25,7 +25,10 @@ RESULT_SECONDS = 0.04  # How long a result is shown before more text.
 GUESS_INTERVAL = (
     0.25  # At least, from one guess to the next: about what an eye follows.
 )
-SLOW_TOKENS_PER_SECOND = 8.0  # Of slow motion: about as fast as one reads.
+# Of slow motion: about as fast as one reads. A guess, and what was wrong in it, are each
+# shown as long as two tokens.
+SLOW_TOKENS_PER_SECOND = 8.0
+_SLOW_STEPS = 2
 
 
 class LiveGuess(Struct, frozen=True):
@@ -45,6 +48,11 @@ class LiveGuess(Struct, frozen=True):
     """Characters at the end of the confirmed text that follow what was rejected."""
     right: str = ""
     unchecked: str = ""
+
+    @property
+    def follows(self) -> str:
+        """What is drawn behind the confirmed text."""
+        return self.right + self.unchecked
 
 
 NO_GUESS = LiveGuess()
@@ -115,8 +123,9 @@ class LiveFrames:
         0.25 s   all rounds but the newest are confirmed, and its guess is dim
 
     In slow motion, round 9 with the right tokens ` a` and ` b` and the correction ` c`
-    takes half a second: the guess is dim, then ` a` is right, then ` b`, and then ` c`
-    is confirmed. The engine is ahead meanwhile.
+    takes three quarters of a second: the guess is dim for two eighths, then ` a` is
+    right, then ` b`, and then ` c` is confirmed, for two eighths if it is a correction.
+    The engine is ahead meanwhile.
 
     In either case each delta is confirmed once, in order. Without slow motion that is
     at most `GUESS_SECONDS` + `RESULT_SECONDS` and a frame after it arrived, and at once
@@ -230,6 +239,8 @@ class LiveFrames:
                 self._guess = self._shown.check(self._n_checked, NO_GUESS)
             else:
                 self._confirm_shown(deltas)
+                if self._guess.rejected:
+                    seconds *= _SLOW_STEPS
             self._until = now + seconds
             return
         while self._waiting:
@@ -237,7 +248,7 @@ class LiveFrames:
             guess = _guess_of(delta) if self.has_guesses else None
             if guess is not None:
                 self._show(guess)
-                self._until = now + seconds
+                self._until = now + _SLOW_STEPS * seconds
                 return
             self._confirm(deltas)
             n_shown = _count_shown(delta)

@@ -36,8 +36,9 @@ from rich.theme import Theme
 
 from localspec.chat.markdown_parser import MARKDOWN_PARSER, count_visible
 from localspec.tui.text.blocks import StyleMap
+from localspec.tui.text.live_frames import NO_GUESS, LiveGuess
 from localspec.tui.text.source_map import SourceMap
-from localspec.tui.text.token_classes import VisibleClasses, style_by_class
+from localspec.tui.text.token_classes import ClassRun, VisibleClasses, style_by_class
 from localspec.tui.text.wrapping import CharacterRows
 from localspec.tui.themes import MarkdownStyle
 
@@ -77,6 +78,18 @@ _SECTION_MARK = re.compile(
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 # Punctuation may be the markup of blocks.
 _BLOCK_MARKUP = re.compile(r"[\s!-/:-@\[-`{-~]+")
+
+
+class OpenText(Struct, frozen=True):
+    """What is drawn of the open block: the end of the source, with a guess.
+
+    `inserted` are the parts of `text` that are the guess, in order.
+    """
+
+    text: str
+    runs: tuple[ClassRun, ...] = ()
+    inserted: tuple[range, ...] = ()
+
 
 CodeBlocksBefore = tuple[int, int]
 """The id of the turn, and the number of code blocks before a block of its answer."""
@@ -455,6 +468,7 @@ class MarkdownText:
         self._n_skipped_code_blocks = 0
         # Which token wrote each character; None: that is not shown.
         self._classes: VisibleClasses | None = None
+        self._guess = NO_GUESS
         # The finished blocks, and their lines at `_width`.
         self._finished_blocks: list[str] = []
         self._starts: list[int] = [0]  # Of each in the source, and of the open block.
@@ -555,8 +569,15 @@ class MarkdownText:
         """Styles each character by the class of the token that wrote it; None: none."""
         if classes is not self._classes:
             self._classes = classes
+            self._guess = NO_GUESS
             self._classed_lines.clear()
             self._discard_open_lines()
+
+    def show_guess(self, guess: LiveGuess) -> None:
+        """Draws a guess with the text, of which it is no part, if classes are shown."""
+        if self._classes is not None and guess != self._guess:
+            self._guess = guess
+            self._open_lines = None
 
     def _discard_rendered(self) -> None:
         self._classed_lines.clear()
@@ -587,7 +608,9 @@ class MarkdownText:
         if self._waiting_lines is None:
             self._make_waiting_rows()
         if self._open_lines is None:
-            lines = self._render_open_block() if self._tail.strip() else []
+            lines: list[SegmentLine] = []
+            if self._tail.strip() or self._guess.follows.strip():
+                lines = self._render_open_block()
             self._open_lines = self._with_blank_line(lines)
         return self._n_finished_lines + len(self._open_lines)
 
@@ -699,22 +722,57 @@ class MarkdownText:
             if end > start:
                 self._kept_lines += self._render_open_part(start, end)
                 self._n_kept = end
-        open_lines = self._render_open_part(self._n_kept, len(self._tail))
+        open_text = self._with_guess(self._n_kept)
+        open_lines = self._render_open_text(open_text, is_first=self._n_kept == 0)
         return [*self._kept_lines, *open_lines]
 
     def _render_open_part(self, start: int, end: int) -> list[SegmentLine]:
-        """A part of the tail, styled by token classes."""
-        text = self._tail[start:end]
-        lines = self._render_open_text(text, is_first=start == 0)
-        if self._classes is None:
-            return lines
-        first = self._starts[-1] + start
-        runs = self._classes.slice(first, first + len(text))
-        return style_by_class(lines, text, runs, self._style.tokens)
+        text = OpenText(self._tail[start:end], self._class_runs(start, end))
+        return self._render_open_text(text, is_first=start == 0)
 
-    def _render_open_text(self, text: str, *, is_first: bool) -> list[SegmentLine]:
+    def _class_runs(self, start: int, end: int) -> tuple[ClassRun, ...]:
+        """Of a part of the tail; empty if classes are not shown."""
+        if self._classes is None:
+            return ()
+        first = self._starts[-1]
+        return tuple(self._classes.slice(first + start, first + end))
+
+    def _with_guess(self, start: int) -> OpenText:
+        """The tail from `start` on. What was rejected is before the model's own token."""
+        guess = self._guess
+        end = len(self._tail)
+        parts = [self._tail[start:]]
+        runs = [*self._class_runs(start, end)]
+        inserted: list[range] = []
+        own = end - guess.n_own
+        if guess.rejected and own >= start:
+            parts = [self._tail[start:own], guess.rejected, self._tail[own:]]
+            runs = [
+                *self._class_runs(start, own),
+                ClassRun(len(guess.rejected), "rejected"),
+                *self._class_runs(own, end),
+            ]
+            inserted.append(range(own - start, own - start + len(guess.rejected)))
+        length = sum(map(len, parts))
+        if guess.follows:
+            parts.append(guess.follows)
+            runs.append(ClassRun(len(guess.right), "accepted"))
+            runs.append(ClassRun(len(guess.unchecked), "draft"))
+            inserted.append(range(length, length + len(guess.follows)))
+        return OpenText("".join(parts), tuple(runs), tuple(inserted))
+
+    def _render_open_text(
+        self, shown: OpenText, *, is_first: bool
+    ) -> list[SegmentLine]:
+        """Styled by token classes."""
+        lines = self._render_open_lines(shown.text, is_first=is_first)
+        if not shown.runs:
+            return lines
+        return style_by_class(lines, shown.text, shown.runs, self._style.tokens)
+
+    def _render_open_lines(self, text: str, *, is_first: bool) -> list[SegmentLine]:
         """Rows far below a table's head are plain."""
-        info = _unclosed_fence_info(self._tail)
+        info = _unclosed_fence_info(text if is_first else self._tail)
         if info is not None:
             return self._render_open_code(text, info, has_label=is_first)
         is_row_of_table = not is_first and text.lstrip().startswith("|")
@@ -767,7 +825,15 @@ class MarkdownText:
         if len(sources[index]) > _MAX_MAPPED_CHARACTERS:
             row = rows[y - tops[index]]
             return SourceMap(row, [row], y)
-        return SourceMap(sources[index].strip("\n"), rows, tops[index])
+        if index < self._n_rendered:
+            return SourceMap(sources[index].strip("\n"), rows, tops[index])
+        shown = self._with_guess(0)
+        n_cut = len(shown.text) - len(shown.text.lstrip("\n"))
+        inserted = [
+            range(max(0, part.start - n_cut), max(0, part.stop - n_cut))
+            for part in shown.inserted
+        ]
+        return SourceMap(shown.text.strip("\n"), rows, tops[index], inserted)
 
     def _waiting_at(self, y: int) -> SourceMap | None:
         """Of a plain row that waits to be rendered; None if line `y` is none."""

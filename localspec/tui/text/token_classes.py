@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
+from typing import Literal
 
 from msgspec import Struct
 from rich.segment import Segment
@@ -27,11 +28,15 @@ _MAX_WAITING_RUNS = 4_000
 """Of text that belongs to no part: the header of a tool call, say."""
 
 
+DrawnClass = TokenClass | Literal["draft", "rejected"]
+"""The class of a token, or of one that is drawn but is no part of the text."""
+
+
 class ClassRun(Struct, frozen=True):
     """So many characters, which tokens of one class wrote; None: no token did."""
 
     length: int
-    token_class: TokenClass | None
+    token_class: DrawnClass | None
 
 
 def skip_runs(runs: Iterable[ClassRun], length: int) -> Iterator[ClassRun]:
@@ -48,7 +53,7 @@ class VisibleClasses:
     def __init__(self) -> None:
         # The end of each run, and its class; neighbours have different ones.
         self._ends: list[int] = []
-        self._classes: list[TokenClass | None] = []
+        self._classes: list[DrawnClass | None] = []
 
     def append(self, run: ClassRun) -> None:
         if not run.length:
@@ -207,12 +212,10 @@ def style_by_class(
 
 
 @lru_cache(maxsize=64)
-def _class_style(token_class: TokenClass | None, styles: TokenStyles) -> Style:
-    if token_class == "accepted":
-        return Style.parse(styles.accepted)
-    if token_class == "correction":
-        return Style.parse(styles.correction)
-    return Style.null()
+def _class_style(token_class: DrawnClass | None, styles: TokenStyles) -> Style:
+    if token_class is None:
+        return Style.null()
+    return Style.parse(getattr(styles, token_class, ""))
 
 
 def _end_column(run: DrawnRun) -> int:

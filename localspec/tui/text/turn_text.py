@@ -31,6 +31,7 @@ from localspec.tui.text.blocks import (
     TokenText,
     join_sources,
 )
+from localspec.tui.text.live_frames import NO_GUESS, LiveGuess
 from localspec.tui.text.markdown import MarkdownText, RenderBudget
 from localspec.tui.text.source_map import SourceMap
 from localspec.tui.text.token_classes import (
@@ -277,6 +278,7 @@ class TurnText:
 
     def finish(self, note: str = "") -> None:
         self._in_thinking = False
+        self.show_guess(NO_GUESS)
         self.markdown.finish()
         self._update_thinking()
         self.set_note(note)
@@ -325,6 +327,11 @@ class TurnText:
         )
         self.markdown.show_classes(self._classes if colours else None)
         self._arrange_blocks()
+
+    def show_guess(self, guess: LiveGuess) -> None:
+        """Draws a guess with the answer, of which it is no part."""
+        self.markdown.show_guess(guess)
+        self.token_text.show_guess(guess)
 
     def set_thinking_unfolded(self, unfolded: bool) -> None:
         self._thinking_unfolded = unfolded

@@ -126,13 +126,13 @@ class StatusBar(Static):
         if transcript.is_cursor_active:
             keys = format_footer(keymap, "tokens")
         else:
-            escape = "stop" if phase == "answering" else "back"
+            labels = {"chat.stop": "back"}
+            if phase == "answering":
+                labels = {"chat.newline": "", "chat.replay": "slow motion"}
+                if self._options.slow_motion:
+                    labels["chat.replay"] = "full speed"
             keys = format_footer(
-                keymap,
-                "composer",
-                "chat",
-                "app",
-                label_overrides={"chat.stop": escape},
+                keymap, "composer", "chat", "app", label_overrides=labels
             )
         numbers = _status_numbers(session, phase)
         speed = session.answer.tokens_per_second

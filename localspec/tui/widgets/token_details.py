@@ -43,9 +43,9 @@ class TokenDetails(Static):
         styles = themes.token_styles(self.app.current_theme, marks=show_marks)
         looks = (
             (styles.accepted, "guessed right"),
-            (styles.draft, "being checked"),
+            (styles.draft, "guess being checked"),
             (styles.rejected, "thrown away"),
-            (styles.correction, "written by the model instead"),
+            (styles.correction, "the model's word instead"),
         )
         legend = Text(no_wrap=True, overflow="crop")
         for style, words in looks:

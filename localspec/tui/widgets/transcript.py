@@ -30,6 +30,7 @@ from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import problem_text, screen_hint
 from localspec.tui.scheduling import LatestOnlyWorker
 from localspec.tui.text.blocks import BlankLine, KeyHints, Paragraph, TextBlock
+from localspec.tui.text.live_frames import NO_GUESS, LiveGuess
 from localspec.tui.text.markdown import (
     MarkdownText,
     RenderBudget,
@@ -220,8 +221,13 @@ class Transcript(TextView, can_focus=False):
             text.finish(format_end_reason(turn, None))
         return text
 
-    def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
-        self.turns[-1].text.add_deltas(deltas)
+    def add_deltas(
+        self, deltas: Sequence[AnswerDelta], guess: LiveGuess = NO_GUESS
+    ) -> None:
+        """`guess` is drawn with the text, of which it is no part."""
+        text = self.turns[-1].text
+        text.add_deltas(deltas)
+        text.show_guess(guess)
         self._update_last_turn()
 
     def finish_answer(self, note: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 from textual import events
 from textual.events import MouseScrollUp
+from textual.selection import Selection
 from textual.widgets import Input
 
 from localspec import paths
@@ -22,6 +23,7 @@ from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat import ChatScreen
 from localspec.tui.screens.chat_settings import ChatSettingsScreen
 from localspec.tui.screens.home import HomeScreen
+from localspec.tui.text.live_frames import NO_GUESS
 from localspec.tui.widgets.chat_notes import LoadingLine
 from localspec.tui.widgets.screen_frame import StatusBar
 from localspec.tui.widgets.transcript import Transcript
@@ -579,6 +581,107 @@ async def test_f2_turns_the_colours_off_and_on_and_is_remembered() -> None:
         await chat.press("f2")
         assert chat.screen.transcript.colours
         assert toml_file.read(paths.config_file()).document["screen"]["guesses"] is True
+
+
+# --- guesses, and slow motion
+# ---------------------------------------------------------------------------------
+
+
+async def test_the_end_of_an_answer_leaves_no_guess_on_the_screen() -> None:
+    async with Chat(ScriptedEngine(long)) as chat:
+        await chat.send("hi")
+        assert chat.screen._drawn_guess == NO_GUESS
+        assert "line 199" in chat.screen.transcript.plain_text
+        assert "?" not in chat.screen.transcript.plain_text  # Rejected tokens have it.
+
+
+@pytest.mark.parametrize("keys", [("escape",), ("f7",), ("ctrl+end",)])
+async def test_slow_motion_runs_behind_the_engine_until_a_key_catches_up(
+    keys: tuple[str, ...],
+) -> None:
+    async with Chat(ScriptedEngine(long), slow_motion=True) as chat:
+        await chat.begin("hi")
+        await chat.wait(lambda: chat.screen._ended is not None)  # The engine's end.
+        session = chat.screen.session
+        assert "line 199" in session.conversation.turns[-1].answer
+        assert "line 199" not in chat.screen.transcript.plain_text
+        await chat.press(*keys)
+        await chat.until("ready")
+        assert "line 199" in chat.screen.transcript.plain_text
+
+
+async def test_a_message_sent_in_slow_motion_shows_the_rest_and_is_answered() -> None:
+    async with Chat(ScriptedEngine(long, said), slow_motion=True) as chat:
+        await chat.begin("one")
+        await chat.wait(lambda: chat.screen._ended is not None)
+        chat.screen.composer.replace_text("two")
+        await chat.press("enter")
+        await chat.wait(lambda: chat.questions == ["one", "two"])
+        assert "line 199" in chat.screen.transcript.plain_text
+
+
+async def test_slow_motion_comes_to_the_end_by_itself() -> None:
+    async with Chat(ScriptedEngine(said), slow_motion=True) as chat:
+        await chat.begin("hi")
+        await chat.until("ready")
+        assert "Well, hello." in chat.screen.transcript.plain_text
+        assert chat.screen._drawn_guess == NO_GUESS
+
+
+async def test_f7_turns_slow_motion_on_while_an_answer_streams() -> None:
+    gate = Gate()
+
+    def script() -> Script:
+        events = answer([f"word{n} " for n in range(200)])
+        yield from events[:4]
+        yield gate
+        yield from events[4:]
+
+    async with Chat(ScriptedEngine(script, said)) as chat:
+        await chat.begin("hi")
+        await chat.sees("f7 slow motion")
+        await chat.press("f7")
+        await chat.sees("f7 full speed")
+        gate.set()
+        await chat.wait(lambda: chat.screen._ended is not None)
+        assert chat.screen.phase == "answering"
+        await chat.press("escape")
+        await chat.until("ready")
+        assert chat.options.slow_motion  # For the next answer, too.
+
+
+async def test_an_error_is_shown_at_once_also_in_slow_motion() -> None:
+    def script() -> Script:
+        yield from answer([f"word{n} " for n in range(200)])[:-1]
+        yield REFUSED
+
+    async with Chat(ScriptedEngine(script), slow_motion=True) as chat:
+        await chat.send("hi")
+        await chat.sees(REFUSED.message)
+        assert "word199" in chat.screen.transcript.plain_text
+
+
+async def test_the_guess_is_neither_saved_nor_copied_nor_marked() -> None:
+    """While it is drawn, the confirmed text is all that there is of the answer."""
+    gate = Gate()
+
+    def script() -> Script:
+        events = answer(["Well", ", ", "hello", "."])
+        yield from events[:-1]
+        yield gate
+        yield events[-1]
+
+    async with Chat(ScriptedEngine(script)) as chat:
+        await chat.begin("hi")
+        await chat.wait(lambda: chat.screen._drawn_guess.rejected)
+        transcript = chat.screen.transcript
+        assert ".?" in transcript.plain_text.replace(" ", "")
+        marked = transcript.get_selection(Selection(None, None))
+        assert marked is not None
+        assert "?" not in marked[0]
+        gate.set()
+        await chat.until("ready")
+        assert chat.screen.session.conversation.turns[-1].answer == "Well, hello."
 
 
 # --- commands

@@ -220,7 +220,9 @@ def test_slow_motion_confirms_the_guess_from_the_left_at_reading_speed() -> None
     ]
     assert [len(frame.deltas) for frame in changes] == [0, 0, 0, 1, 1]
     step = 1 / SLOW_TOKENS_PER_SECOND
-    assert [now for now, _ in shown] == pytest.approx([n * step for n in range(5)])
+    assert [now for now, _ in shown] == pytest.approx(
+        [n * step for n in (0, 2, 3, 4, 6)]
+    )
 
 
 def test_a_higher_speed_makes_slow_motion_faster() -> None:

@@ -15,9 +15,9 @@ from tests.support.scenes import asking
 
 LOOKS = {
     "accepted": "guessed right",
-    "draft": "being checked",
+    "draft": "guess being checked",
     "rejected": "thrown away",
-    "correction": "written by the model instead",
+    "correction": "the model's word instead",
 }
 """Styles of tokens, and what the legend says of them."""
 
