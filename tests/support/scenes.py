@@ -34,6 +34,7 @@ from tests.support.scripted_engine import (
     Script,
     ScriptedEngine,
     answer,
+    drafted_round,
     ready,
     wait_until,
 )
@@ -212,6 +213,23 @@ def held(text: str = SAID) -> Script:
     return [*said[: len(said) * 2 // 3], Gate(), *said[-1:]]
 
 
+def guessed() -> Script:
+    """Rounds whose guesses are all right, wrong in part, and wrong at once."""
+    start = answer(["x"])[:3]
+    return [
+        *start,
+        drafted_round(0, [], "The"),
+        drafted_round(1, [" color", " of", " the", " new", " theater"], " is"),
+        drafted_round(2, [" gray", ".", " Our", " neighbors", " organized"], " a"),
+        drafted_round(3, [" party", " in", " the"], " town", " center", " of", " the"),
+        drafted_round(4, [], "."),
+        drafted_round(5, [" Everybody", " had", " a"], " favorite", " great", " time"),
+        drafted_round(6, [" flavor", " of", " ice"], " cream", " tea"),
+        drafted_round(7, [".", " The", " program"], " was"),
+        answer(["x"])[-1],
+    ]
+
+
 def thought() -> Script:
     return spoken(
         f"<think>They ask about lists. {SAID.splitlines()[0]}</think>Use `append`."
@@ -288,6 +306,26 @@ async def streaming(pilot: Pilot[Any]) -> None:
     expected = sum(len(getattr(event, "tokens", ())) for event in held())
     await pilot.press("enter")
     await wait_until(pilot, lambda: shown_tokens(screen) == expected)
+    await settled(pilot)
+
+
+async def guessing(pilot: Pilot[Any]) -> None:
+    """In slow motion, until one token is struck and the next guess is checked."""
+    await opened(pilot)
+    screen = pilot.app.screen
+    assert isinstance(screen, ChatScreen)
+    screen.composer.replace_text("Fix the spelling mistake in this text.")
+    await pilot.press("enter")
+
+    def is_shown() -> bool:
+        """Then holds it there."""
+        guess = screen._drawn_guess
+        if "great" in guess.rejected and guess.unchecked:
+            screen._frames._until = float("inf")
+            return True
+        return False
+
+    await wait_until(pilot, is_shown)
     await settled(pilot)
 
 

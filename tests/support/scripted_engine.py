@@ -132,6 +132,27 @@ def _round(n: int, words: Sequence[str]) -> Round:
     )
 
 
+def drafted_round(n: int, right: Sequence[str], own: str, *rejected: str) -> Round:
+    """Accepted draft tokens, and the model's own token in place of a rejected one."""
+    kind: TokenClass = "plain"
+    if rejected:
+        kind = "correction"
+    elif right:
+        kind = "bonus"
+    tokens = [Token(1, text, "accepted") for text in right]
+    n_drafted = len(right) + len(rejected)
+    return Round(
+        n,
+        "lookup" if n_drafted else None,
+        reason="",
+        drafted=n_drafted,
+        accepted=len(right),
+        tokens=(*tokens, Token(2, own, kind)),
+        ms=RoundTimes(1.0, 20.0, 0.5),
+        rejected=rejected,
+    )
+
+
 def token(word: str, kind: TokenClass, id: int = 1) -> Token:  # noqa: A002  as the event calls it
     """A token with probabilities and alternatives."""
     other = Alternative(7, f"{word}?", 0.2, 2, 0.8, was_drafted=True)

@@ -380,6 +380,7 @@ RIGHT_TO_LEFT = said_before(
 CHAT: dict[str, State] = {
     "empty": (spoken, opened),
     "streaming": (lambda: scenes.chat(scenes.held), scenes.streaming),
+    "guess": (lambda: scenes.chat(scenes.guessed, slow_motion=True), scenes.guessing),
     "tokens": (completing(), TO_A_CORRECTION),
     "tokens-ascii": (completing(colour=False, ascii_only=True), TO_A_CORRECTION),
     "tokens-monochrome": (completing(theme=MONOCHROME), TO_A_CORRECTION),

@@ -23,6 +23,7 @@ STAMP = (20, 5)
 
 PICTURES: dict[Size, tuple[str, ...]] = {
     WALL: ("wizard-third",),
+    (120, 40): ("chat-guess",),
     (110, 30): (
         "chat-help", "chat-replay", "chat-settings", "chat-thinking", "chat-tokens-ascii",
         "chat-tokens-monochrome",
@@ -31,7 +32,7 @@ PICTURES: dict[Size, tuple[str, ...]] = {
     (80, 24): (
         "home-empty", "home-full", "home-chats", "home-chats-search", "home-names", "home-downloads", "home-offline", "home-opening",
         "home-preferences", "home-damaged-preferences", "wizard-first", "wizard-second",
-        "wizard-third-two-cards", "chat-empty", "chat-streaming", "chat-tokens", "chat-dead",
+        "wizard-third-two-cards", "chat-empty", "chat-guess", "chat-streaming", "chat-tokens", "chat-dead",
         "chat-unicode", "chat-names", "chat-right-to-left", "chat-toast", "chat-room",
         "chat-turns", "log-found", "welcome", "welcome-no-gpu", "doctor", "doctor-running",
         "serve",

@@ -45,7 +45,7 @@ class TokenDetails(Static):
             (styles.accepted, "guessed right"),
             (styles.draft, "guess being checked"),
             (styles.rejected, "thrown away"),
-            (styles.correction, "the model's word instead"),
+            (styles.correction, "the model's own word"),
         )
         legend = Text(no_wrap=True, overflow="crop")
         for style, words in looks:

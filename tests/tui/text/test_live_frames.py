@@ -14,10 +14,7 @@ from localspec.protocol.events import (
     Notice,
     Prefill,
     Round,
-    RoundTimes,
     SpeculationPlan,
-    Token,
-    TokenClass,
 )
 from localspec.tui.text.live_frames import (
     GUESS_INTERVAL,
@@ -29,28 +26,14 @@ from localspec.tui.text.live_frames import (
     LiveFrames,
     LiveGuess,
 )
+from tests.support.scripted_engine import drafted_round
 
 TAGS = ("<think>", "</think>")
 
 
-def round_of(right: Sequence[str], own: str, *rejected: str, n: int = 1) -> Round:
+def round_of(right: Sequence[str], own: str, *rejected: str) -> Round:
     """A round with accepted draft tokens, and the model's own token after them."""
-    kind: TokenClass = "plain"
-    if rejected:
-        kind = "correction"
-    elif right:
-        kind = "bonus"
-    tokens = [Token(1, text, "accepted") for text in right] + [Token(2, own, kind)]
-    return Round(
-        n=n,
-        source="lookup" if right or rejected else None,
-        reason="",
-        drafted=len(right) + len(rejected),
-        accepted=len(right),
-        tokens=tuple(tokens),
-        ms=RoundTimes(1.0, 10.0, 0.1),
-        rejected=rejected,
-    )
+    return drafted_round(1, right, own, *rejected)
 
 
 def deltas_of(*events: Event, tags: tuple[str, str] | None = None) -> list[AnswerDelta]:

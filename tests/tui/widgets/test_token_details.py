@@ -17,7 +17,7 @@ LOOKS = {
     "accepted": "guessed right",
     "draft": "guess being checked",
     "rejected": "thrown away",
-    "correction": "the model's word instead",
+    "correction": "the model's own word",
 }
 """Styles of tokens, and what the legend says of them."""
 
