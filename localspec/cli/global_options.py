@@ -226,5 +226,5 @@ VRAM = number_option(
     "--vram",
     "Estimate for a GPU with this much memory.",
     type=FiniteRange(0, 10_000, min_open=True),
-    metavar="GIB",
+    metavar="GB",
 )

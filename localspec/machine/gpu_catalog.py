@@ -67,8 +67,8 @@ class GpuSpec(Struct, frozen=True):
         """
         size = self.vram_gib[0] if vram_gib is None else vram_gib
         if not 0 < size <= _MAX_VRAM_GIB:
-            what = f"A GPU cannot have {size:g} GiB of memory."
-            raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GiB.")
+            what = f"A GPU cannot have {size:g} GB of memory."
+            raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GB.")
         total = int(size * _GIB * self._visible_share(size))
         backend = _BACKENDS[self.maker]
         name = f"{backend}0"
@@ -76,7 +76,7 @@ class GpuSpec(Struct, frozen=True):
             name = backend
         return Device(
             name=name,
-            description=f"{self.name}, {size:g} GiB",
+            description=f"{self.name}, {size:g} GB",
             kind="igpu" if self.kind == "igpu" else "gpu",
             free=total,
             total=total,
@@ -132,16 +132,16 @@ def find(name: str) -> GpuSpec:
         shown = sanitize(name[:80], multiline=False) or "(empty)"
         key = "".join(_name_words(name[:80]))
         closest = ", ".join(_find_closest_names(key, _known_gpus()))
-        hint = f"Closest: {closest}; or use --vram GIB."
+        hint = f"Closest: {closest}; or use --vram GB."
         raise NotFoundError(f"Unknown GPU: {shown}", hint)
     if size is None:
         return gpus[0]
     for gpu in gpus:
         if size in gpu.vram_gib:
             return replace(gpu, vram_gib=(size,))
-    what = f"{gpus[0].name} is not sold with {size:g} GiB."
+    what = f"{gpus[0].name} is not sold with {size:g} GB."
     raise NotFoundError(
-        what, f"It has {_join_sizes(_sizes(gpus))} GiB; or use --vram GIB."
+        what, f"It has {_join_sizes(_sizes(gpus))} GB; or use --vram GB."
     )
 
 
@@ -152,7 +152,7 @@ def describe_assumption(name: str) -> str:
     if size is not None or len(sizes) < 2:
         return ""
     return (
-        f"{gpus[0].name} is sold with {_join_sizes(sizes)} GiB; {sizes[0]:g} is assumed. "
+        f"{gpus[0].name} is sold with {_join_sizes(sizes)} GB; {sizes[0]:g} is assumed. "
         f'Say the size: --gpu "{gpus[0].name.removeprefix("Apple ")} {sizes[-1]:g}".'
     )
 

@@ -97,7 +97,7 @@ def test_a_card_is_found_by_what_people_type() -> None:
 
 
 def test_what_is_not_known_names_the_closest() -> None:
-    for name, hint in (("RTX 4061", "RTX 4060"), ("RTX 4060 Ti 12GB", "8, 16 GiB")):
+    for name, hint in (("RTX 4061", "RTX 4060"), ("RTX 4060 Ti 12GB", "8, 16 GB")):
         with pytest.raises(NotFoundError) as refusal:
             gpu_catalog.find(name)
         assert hint in refusal.value.hint
