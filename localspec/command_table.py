@@ -112,7 +112,7 @@ _CORE = (
     ),
     CommandRow(
         "history",
-        "List, search, show, rename and remove saved chats.",
+        "List, search, show, rename, import and remove saved chats.",
         group="other",
         path="localspec.cli.history:history_command",
     ),

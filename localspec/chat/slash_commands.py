@@ -13,14 +13,17 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import draft_kinds, launch, paths
-from localspec.chat import argument_completion, copying, presets
+from localspec.chat import argument_completion, chat_import, copying, presets
 from localspec.chat.conversation import Turn
 from localspec.chat.front_end import ChatFrontEnd, CommandResult, PickerChoices
+from localspec.chat.history import ChatHistory
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import CHAT_SETTING_FIELDS, find_field, parse_context_size
 from localspec.config import other_spellings
@@ -482,6 +485,16 @@ def _save(front_end: ChatFrontEnd, argument: str) -> None:
     front_end.run_long(work)
 
 
+def _import(front_end: ChatFrontEnd, argument: str) -> None:
+    path = Path(os.path.expanduser(paths.parse_typed_path(argument)))
+
+    def work() -> str:
+        with closing(ChatHistory.open()) as history:
+            return chat_import.import_files(history, [path]).summary
+
+    front_end.run_long(work)
+
+
 def _rename(session: ChatSession, title: str) -> CommandResult:
     session.recorder.rename(title)
     return CommandResult(f"The chat is called {shorten_line(session.title)}.")
@@ -603,6 +616,13 @@ COMMANDS = (
         change=_turns,
         changes_turns=True,
         show=lambda front_end, _: front_end.show_turns(),
+    ),
+    SlashCommand(
+        name="import",
+        argument="FILE",
+        help="Import chats: our own JSON, ChatGPT's, llama.cpp's, LM Studio's or Open WebUI's.",
+        complete=argument_completion.complete_path,
+        show=_import,
     ),
     SlashCommand(
         name="rename",

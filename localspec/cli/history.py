@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from localspec.chat import events_file, export
+from localspec.chat import chat_import, events_file, export
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.history import ChatHistory, ChatListEntry, name_models
 from localspec.cli import global_options, options, terminal
@@ -33,9 +33,9 @@ CHAT_ARGUMENT = click.argument("chat", default="last", shell_complete=complete_c
 
 
 @contextmanager
-def open_history() -> Iterator[ChatHistory]:
-    """Open the history without creating it; prints its notices."""
-    history = ChatHistory.open(create=False)
+def open_history(*, create: bool = False) -> Iterator[ChatHistory]:
+    """Open the history; prints its notices."""
+    history = ChatHistory.open(create=create)
     try:
         for notice in history.take_notices():
             notify(notice.message, notice.hint)
@@ -58,7 +58,7 @@ def find_chat_id(history: ChatHistory, text: str) -> int:
 
 @click.group("history")
 def history_command() -> None:
-    """List, search, show, rename and remove saved chats.
+    """List, search, show, rename, import and remove saved chats.
 
     Chats are saved on this computer only.
 
@@ -160,6 +160,39 @@ def rename(chat: str, title: str) -> None:
     """Rename CHAT."""
     with open_history() as history:
         history.rename_chat(find_chat_id(history, chat), title)
+
+
+@history_command.command("import")
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+)
+@global_options.JSON
+def import_(files: tuple[Path, ...], as_json: bool) -> None:
+    """Import the chats in each FILE; all of them, or none if one cannot be read.
+
+    FILE is what `localspec export --json`, ChatGPT (conversations.json, or its archive),
+    llama.cpp's web UI, LM Studio or Open WebUI wrote. A chat that is here already is not
+    imported again.
+
+    \b
+    localspec history import chat.json
+    localspec history import ~/Downloads/chatgpt-export.zip
+    """
+    with open_history(create=True) as history:
+        report = chat_import.import_files(history, files)
+        entries = [history.find_entry(chat_id) for chat_id in report.chat_ids]
+    if as_json:
+        echo_json(
+            {
+                "imported": [export.list_entry_json(entry) for entry in entries],
+                "known": report.n_known,
+                "empty": report.n_empty,
+            }
+        )
+        return
+    for entry in entries:
+        echo(f"{entry.id}  {entry.title}")
+    echo(report.summary, err=True)
 
 
 @history_command.command("rm")

@@ -433,7 +433,7 @@ def _other_model_rows(
             HomeRow(
                 name=name,
                 description=description,
-                size=gb(model.size),
+                size=gib(model.size),
                 note=folder,
                 pair=ResolvedPair(model.path, None, requested_refs=refs),
             )
@@ -506,7 +506,7 @@ def _format_size(pair: ResolvedPair) -> str:
     """The size of the pair's files; a head may be in the target's file."""
     files = {file for file in pair.files if file is not None}
     try:
-        return gb(sum(file.stat().st_size for file in files))
+        return gib(sum(file.stat().st_size for file in files))
     except OSError:
         return "missing"
 

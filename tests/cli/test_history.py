@@ -3,6 +3,7 @@
 They are listed, found, shown, exported, removed and continued.
 """
 
+import json
 import signal
 import sys
 from contextlib import closing
@@ -95,6 +96,44 @@ def test_export(two: tuple[int, int], tmp_path: Path) -> None:
     again = localspec("export", first, "-o", page)
     assert again.code == 8 and "already exists" in again.err
     assert localspec("export", first, "-o", page, "-f").code == 0
+
+
+def test_an_export_is_imported_once_and_its_numbers_are_told(
+    two: tuple[int, int], tmp_path: Path
+) -> None:
+    file = tmp_path / "chat.json"
+    assert localspec("export", "last", "--json", "-o", file).code == 0
+    known = localspec("history", "import", file)
+    assert (known.code, known.out) == (0, b"")
+    assert known.err == "0 chats imported, 1 here already.\n"
+    assert localspec("history", "rm", str(two[-1]), "-y").code == 0
+    document = localspec("history", "import", file, "--json").document
+    (entry,) = document["imported"]
+    assert (document["schema"], document["known"], document["empty"]) == (1, 0, 0)
+    again = localspec("history", "show", str(entry["id"]), "--json").document["chat"]
+    before = json.loads(file.read_text("utf-8"))["chat"]
+    for name in ("title", "turns", "path", "seed", "system", "settings"):
+        assert again[name] == before[name]
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "what"),
+    [
+        (None, 3, "There is no file"),
+        (b"not an export", 2, "This is no export of chats"),
+        (b"\0", 2, "it is not text"),
+        (b"PK\x05\x06" + bytes(18), 2, "no conversations.json"),
+    ],
+)
+def test_what_cannot_be_imported(
+    tmp_path: Path, content: bytes | None, code: int, what: str
+) -> None:
+    file = tmp_path / "x\x1b]0;owned\x07.json"
+    if content is not None:
+        file.write_bytes(content)
+    done = localspec("history", "import", file)
+    assert (done.code, done.out) == (code, b"")
+    assert what in done.err and not harmful(done.err.encode())
 
 
 def test_rm(two: tuple[int, int]) -> None:

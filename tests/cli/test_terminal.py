@@ -61,6 +61,7 @@ def test_colour(
         code, seen = run_command.on_a_terminal(
             "run", path, "--draft", path, *more, env=env
         )
+        seen = run_command.without_load_progress(seen)
     else:
         done = run_command.localspec("run", path, "--draft", path, *more, env=env)
         code = done.code

@@ -32,6 +32,7 @@ _DROPPED_VARIABLES = {
     "LINES",
 }
 _SGR = re.compile(rb"\x1b\[[0-9;]*m")
+_LOAD_PROGRESS = re.compile(rb"\r?\x1b\[K(?:Loading: [^\r\n]*)?")
 _HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Control characters, and those that change the direction of text."""
 
@@ -138,6 +139,11 @@ def find_engines(parent: psutil.Process) -> list[psutil.Process]:
             if "localspec.engine" in child.cmdline():
                 found.append((child.create_time(), child))
     return [child for _, child in sorted(found, key=lambda one: one[0])]
+
+
+def without_load_progress(seen: bytes) -> bytes:
+    """A load that takes long draws a line again and again, and then erases it."""
+    return _LOAD_PROGRESS.sub(b"", seen)
 
 
 def harmful(seen: bytes, *, colour: bool = False) -> list[str]:

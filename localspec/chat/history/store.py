@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -199,6 +200,38 @@ class ChatHistory:
                 now = time.time()
                 db.execute("UPDATE chats SET updated = ? WHERE id = ?", (now, chat))
             return ChatLocation(schema.read_database_id(db), chat)
+
+        return self._database.run_write(work)
+
+    def import_chats(
+        self, chats: Sequence[tuple[ChatMetadata, Sequence[Turn], float, float]]
+    ) -> list[int | None]:
+        """Write new chats, all of them or none; returns their ids.
+
+        Each has its metadata, its turns, and when it was created and updated. A chat of
+        which all turns are saved already, in one chat, is not written; its id is None.
+        Imported chats are listed after those that were used here.
+        """
+
+        def work(db: sqlite3.Connection) -> list[int | None]:
+            clock = schema.advance_clock(db)
+            saved = _hash_saved_turns(db)
+            ids: list[int | None] = []
+            for metadata, turns, created, updated in chats:
+                hashes = {_hash_turn(turn.question, turn.answer) for turn in turns}
+                if any(hashes <= others for others in saved):
+                    ids.append(None)
+                    continue
+                chat = _write_chat(db, None, metadata, clock)
+                for turn in turns:
+                    _write_turn(db, chat, turn, clock)
+                db.execute(
+                    "UPDATE chats SET created = ?, updated = ?, touched = 0 WHERE id = ?",
+                    (created, updated, chat),
+                )
+                saved.append(hashes)
+                ids.append(chat)
+            return ids
 
         return self._database.run_write(work)
 
@@ -506,6 +539,21 @@ def _write_chat(
     now = time.time()
     added = {"title": title, "seed": metadata.seed, "created": now, "updated": now}
     return _insert(db, "chats", values | added)
+
+
+def _hash_saved_turns(db: sqlite3.Connection) -> list[set[bytes]]:
+    """The hashes of the turns of each chat."""
+    by_chat: dict[int, set[bytes]] = {}
+    for chat, question, answer in db.execute(
+        "SELECT chat, question, answer FROM turns"
+    ):
+        by_chat.setdefault(chat, set()).add(_hash_turn(str(question), str(answer)))
+    return list(by_chat.values())
+
+
+def _hash_turn(question: str, answer: str) -> bytes:
+    text = records.replace_surrogates(f"{question}\0{answer}")
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _insert(db: sqlite3.Connection, table: str, values: Mapping[str, object]) -> int:

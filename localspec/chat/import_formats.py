@@ -1,0 +1,787 @@
+"""Chats of other programs, and our own exports: their JSON becomes conversations.
+
+The formats that are read, each recognised by its keys:
+
+* localspec: `localspec export --json` (docs/json.md).
+* ChatGPT: `conversations.json` of an export of 2023 to 2025: a tree of messages
+  (`mapping`) and its last message (`current_node`).
+* llama.cpp's web UI: a `session` line and `message` lines (its exports since 2026), or
+  `conv` and `messages`, alone or in a list (since 2025).
+* LM Studio 0.3 and later: a `.conversation.json`, whose messages have `versions`.
+* Open WebUI: a list of chats, each with `chat.history`.
+
+Only text is read. A picture or another file becomes one line with its name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from localspec.chat.conversation import Attachment, Conversation, Turn
+from localspec.chat.settings import ChatSettings
+from localspec.errors import UsageError
+from localspec.protocol import events
+from localspec.protocol.events import FinishReason
+from localspec.protocol.json_values import JsonError, from_json
+
+THINKING_MARKERS = ("<think>", "</think>")
+"""Around imported thinking, as most models write it."""
+FORMATS = "localspec, ChatGPT, llama.cpp's web UI, LM Studio and Open WebUI"
+_MAX_MESSAGES = 200_000  # Of one chat.
+
+
+class ImportedChat(Struct, frozen=True):
+    conversation: Conversation
+    title: str = ""  # Empty: one is made of the first question.
+    model: str = ""  # The name of the model that answered last.
+    settings: ChatSettings = field(default_factory=ChatSettings)
+    # Seconds since 1970; 0 if they are unknown.
+    created: float = 0.0
+    updated: float = 0.0
+    has_thinking: bool = False
+
+
+class _Message(Struct, frozen=True):
+    """A message of any format, as a node of the chat's tree."""
+
+    id: str
+    parent: str | None
+    role: str
+    text: str
+    model: str = ""
+    thinking: str = ""
+    attachments: tuple[Attachment, ...] = ()
+
+
+def parse_document(text: str) -> list[ImportedChat]:
+    """The chats of a file. Raises UsageError if it is no export that is known."""
+    try:
+        document = _load_json(text)
+        read = _find_format(document)
+        if read is None:
+            raise _not_an_export("None of the known formats")
+        return list(read(document))
+    except JsonError as error:
+        raise _not_an_export(str(error)[:200]) from error
+    except _DamagedTreeError as error:
+        raise _not_an_export(str(error)) from error
+
+
+def _not_an_export(why: str) -> UsageError:
+    return UsageError(f"This is no export of chats: {why}.", f"Formats: {FORMATS}.")
+
+
+def _load_json(text: str) -> Any:
+    """One JSON value, or a list of the values of its lines."""
+    text = text.removeprefix("\ufeff")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        first_error = error
+    try:
+        lines = [json.loads(line) for line in text.split("\n") if line.strip()]
+    except (ValueError, RecursionError):
+        raise _not_an_export(f"it is not JSON ({first_error})") from first_error
+    if len(lines) < 2:
+        raise _not_an_export("it is not JSON")
+    return lines
+
+
+_Reader = Callable[[Any], Iterator[ImportedChat]]
+
+
+def _find_format(document: Any) -> _Reader | None:
+    first = document
+    if isinstance(document, list):
+        if not document:
+            return _read_nothing
+        first = document[0]
+    if not isinstance(first, dict):
+        return None
+    for keys, read in _FORMAT_KEYS:
+        if keys <= first.keys() and (read is not _read_sessions or _is_session(first)):
+            return read
+    return None
+
+
+def _is_session(record: Mapping[str, Any]) -> bool:
+    return record.get("type") == "session"
+
+
+def _read_nothing(_: Any) -> Iterator[ImportedChat]:
+    return iter(())
+
+
+def _each(kind: type[Any], document: Any) -> Iterator[Any]:
+    """The chats of a document that is one, or a list of them. Raises JsonError."""
+    if isinstance(document, list):
+        yield from from_json(list[kind], document)  # type: ignore[valid-type]
+    else:
+        yield from_json(kind, document)
+
+
+# --- our own
+# ------------------------------------------------------------------------------
+
+
+class _OwnTurn(Struct):
+    id: int
+    parent: int | None
+    question: str
+    answer: str
+    attempt: int = 0
+    model: str = ""
+    attached: list[Attachment] = []
+    thinking: str = ""
+    finish_reason: FinishReason | None = None
+    events: list[dict[str, Any]] = []
+
+
+class _OwnChat(Struct):
+    turns: list[_OwnTurn]
+    title: str = ""
+    model: str = ""
+    created: str = ""
+    updated: str = ""
+    seed: int = 0
+    system: str = ""
+    settings: dict[str, Any] = {}
+    path: list[int] = []
+
+
+class _OwnExport(Struct):
+    chat: _OwnChat
+
+
+def _read_own(document: Any) -> Iterator[ImportedChat]:
+    for export in _each(_OwnExport, document):
+        chat = export.chat
+        turns = [_convert_own_turn(turn) for turn in chat.turns]
+        ids = {turn.id for turn in turns}
+        if len(ids) < len(turns):
+            raise JsonError("chat.turns", "two turns have one id")
+        for turn in turns:
+            if turn.parent is not None and not (
+                turn.parent in ids and turn.parent < turn.id
+            ):
+                raise JsonError("chat.turns", f"turn {turn.id} has no turn before it")
+        head = next((n for n in reversed(chat.path) if n in ids), None)
+        conversation = Conversation(chat.seed, chat.system, turns, head)
+        try:
+            settings = from_json(ChatSettings, chat.settings)
+        except JsonError:  # Those of a newer version, say.
+            settings = ChatSettings()
+        yield ImportedChat(
+            conversation,
+            title=chat.title,
+            model=chat.model,
+            settings=settings,
+            created=_parse_time(chat.created),
+            updated=_parse_time(chat.updated),
+            has_thinking=any(turn.thinking for turn in chat.turns),
+        )
+
+
+def _convert_own_turn(turn: _OwnTurn) -> Turn:
+    converted = Turn(
+        turn.question,
+        _join_thinking(turn.thinking, turn.answer),
+        turn.finish_reason,
+        attempt=turn.attempt,
+        attachments=tuple(turn.attached),
+        id=turn.id,
+        parent=turn.parent,
+        model=turn.model,
+    )
+    try:
+        parsed = [events.parse_event(body) for body in turn.events]
+    except ValueError as error:
+        raise JsonError(f"turn {turn.id}: events", str(error)) from error
+    known = [event for event in parsed if event is not None]
+    if not known:
+        return converted
+    # With the events, the text is the model's own, its marks of thinking included.
+    return replace(converted, answer="", finish_reason=None).with_events(known)
+
+
+def _join_thinking(thinking: str, answer: str) -> str:
+    if not thinking:
+        return answer
+    start, end = THINKING_MARKERS
+    return f"{start}{thinking}{end}{answer}"
+
+
+def _parse_time(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
+
+
+# --- ChatGPT
+# ------------------------------------------------------------------------------
+
+
+class _GptAuthor(Struct):
+    role: str
+
+
+class _GptContent(Struct):
+    content_type: str = "text"
+    parts: list[Any] | None = None
+    text: str | None = None
+    language: str | None = None
+
+
+class _GptMessage(Struct):
+    author: _GptAuthor
+    content: _GptContent | None = None
+    recipient: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class _GptNode(Struct):
+    message: _GptMessage | None = None
+    parent: str | None = None
+
+
+class _GptConversation(Struct):
+    mapping: dict[str, _GptNode]
+    title: str | None = None
+    current_node: str | None = None
+    create_time: float | None = None
+    update_time: float | None = None
+
+
+_IMAGE = "image"
+_GPT_SHOWN_TYPES = ("text", "multimodal_text", "code")
+
+
+def _read_chatgpt(document: Any) -> Iterator[ImportedChat]:
+    for chat in _each(_GptConversation, document):
+        messages = [
+            _convert_gpt_node(node_id, node) for node_id, node in chat.mapping.items()
+        ]
+        yield _build_chat(
+            messages,
+            current=chat.current_node,
+            title=chat.title or "",
+            created=chat.create_time or 0.0,
+            updated=chat.update_time or 0.0,
+        )
+
+
+def _convert_gpt_node(node_id: str, node: _GptNode) -> _Message:
+    """A node without a message, or with one that ChatGPT does not show, is empty."""
+    message = node.message
+    empty = _Message(node_id, node.parent, "", "")
+    if message is None or message.content is None:
+        return empty
+    metadata = message.metadata or {}
+    is_hidden = bool(metadata.get("is_visually_hidden_from_conversation"))
+    is_for_tool = message.recipient not in (None, "all")
+    if is_hidden or is_for_tool or message.content.content_type not in _GPT_SHOWN_TYPES:
+        return empty
+    lines = _name_files(metadata.get("attachments"))
+    content = message.content
+    if content.content_type == "code" and content.text:
+        language = content.language or ""
+        lines.append(
+            f"```{'' if language == 'unknown' else language}\n{content.text}\n```"
+        )
+    for part in content.parts or ():
+        lines += _convert_gpt_part(part)
+    role = message.author.role
+    if role == "tool":  # It writes for the model, but what it draws is an answer.
+        lines = [line for line in lines if line.startswith(f"[{_IMAGE}")]
+        role = "assistant" if lines else ""
+    return replace(
+        empty,
+        role=role,
+        text="\n\n".join(lines),
+        model=_text_of(metadata.get("model_slug")),
+    )
+
+
+def _convert_gpt_part(part: Any) -> list[str]:
+    if isinstance(part, str):
+        return [part] if part else []
+    if not isinstance(part, dict):
+        return []
+    if isinstance(part.get("text"), str):
+        return [part["text"]]
+    name = _text_of(part.get("asset_pointer")).rpartition("/")[2]
+    if "image" in _text_of(part.get("content_type")):
+        return [_name_file(_IMAGE, name)]
+    return [_name_file("file", name)] if name else []
+
+
+# --- llama.cpp's web UI
+# ------------------------------------------------------------------------------
+
+
+class _LlamaConversation(Struct):
+    name: str = ""
+    currNode: str | None = None  # noqa: N815  as in the file
+    lastModified: float = 0.0  # noqa: N815
+
+
+class _LlamaExtra(Struct):
+    type: str = ""
+    name: str = ""
+    content: str = ""
+
+
+class _LlamaMessage(Struct):
+    id: str | int
+    role: str
+    content: str | None = None
+    parent: str | int | None = None
+    type: str = "text"
+    model: str | None = None
+    thinking: str | None = None
+    reasoningContent: str | None = None  # noqa: N815
+    extra: list[_LlamaExtra] | None = None
+
+
+class _LlamaExport(Struct):
+    conv: _LlamaConversation
+    messages: list[_LlamaMessage]
+
+
+class _LlamaSession(_LlamaConversation):
+    type: str = ""
+
+
+class _LlamaRecord(Struct):
+    type: str = ""
+    message: _LlamaMessage | None = None
+
+
+def _read_llama(document: Any) -> Iterator[ImportedChat]:
+    for export in _each(_LlamaExport, document):
+        yield _build_llama_chat(export.conv, export.messages)
+
+
+def _read_sessions(document: Any) -> Iterator[ImportedChat]:
+    """A line is a chat, or a message of the chat before it."""
+    records = document if isinstance(document, list) else [document]
+    session: _LlamaSession | None = None
+    messages: list[_LlamaMessage] = []
+    for body in records:
+        record = from_json(_LlamaRecord, body)
+        if record.type == "session":
+            if session is not None:
+                yield _build_llama_chat(session, messages)
+            session = from_json(_LlamaSession, body)
+            messages = []
+        elif record.type == "message" and record.message is not None:
+            messages.append(record.message)
+    if session is not None:
+        yield _build_llama_chat(session, messages)
+
+
+def _build_llama_chat(
+    conversation: _LlamaConversation, messages: Sequence[_LlamaMessage]
+) -> ImportedChat:
+    converted = []
+    for message in messages:
+        files = []
+        lines = []
+        for extra in message.extra or ():
+            if extra.content:
+                files.append(Attachment(extra.name or "file", extra.content))
+            else:
+                lines.append(_name_file(extra.type.lower() or "file", extra.name))
+        is_root = message.type == "root"
+        converted.append(
+            _Message(
+                str(message.id),
+                None if message.parent is None else str(message.parent),
+                role="" if is_root else message.role,
+                text="\n\n".join([*lines, message.content or ""]).strip("\n"),
+                model=message.model or "",
+                thinking=message.reasoningContent or message.thinking or "",
+                attachments=tuple(files),
+            )
+        )
+    return _build_chat(
+        converted,
+        current=conversation.currNode,
+        title=conversation.name,
+        updated=conversation.lastModified / 1000,
+    )
+
+
+# --- LM Studio
+# ------------------------------------------------------------------------------
+
+
+class _StudioBlock(Struct):
+    type: str = ""
+    text: str | None = None
+    name: str | None = None
+    fileIdentifier: str | None = None  # noqa: N815
+
+
+class _StudioStyle(Struct):
+    type: str = ""
+
+
+class _StudioStep(Struct):
+    type: str = ""
+    content: list[_StudioBlock] | None = None
+    style: _StudioStyle | None = None
+
+
+class _StudioSender(Struct):
+    senderName: str | None = None  # noqa: N815
+
+
+class _StudioVersion(Struct):
+    role: str
+    content: list[_StudioBlock] | str | None = None
+    steps: list[_StudioStep] | None = None
+    senderInfo: _StudioSender | None = None  # noqa: N815
+
+
+class _StudioMessage(Struct):
+    versions: list[_StudioVersion]
+    currentlySelected: int = 0  # noqa: N815
+
+
+class _StudioModel(Struct):
+    identifier: str = ""
+
+
+class _StudioField(Struct):
+    key: str = ""
+    value: Any = None
+
+
+class _StudioConfig(Struct):
+    fields: list[_StudioField] = []
+
+
+class _StudioConversation(Struct):
+    messages: list[_StudioMessage]
+    name: str | None = None
+    createdAt: float | None = None  # noqa: N815
+    systemPrompt: str | None = None  # noqa: N815
+    lastUsedModel: _StudioModel | None = None  # noqa: N815
+    perChatPredictionConfig: _StudioConfig | None = None  # noqa: N815
+
+
+_STUDIO_SYSTEM_KEY = "llm.prediction.systemPrompt"
+
+
+def _read_lm_studio(document: Any) -> Iterator[ImportedChat]:
+    for chat in _each(_StudioConversation, document):
+        model = chat.lastUsedModel.identifier if chat.lastUsedModel else ""
+        system = chat.systemPrompt or ""
+        config = chat.perChatPredictionConfig or _StudioConfig()
+        for setting in config.fields:
+            if setting.key == _STUDIO_SYSTEM_KEY:
+                system = _text_of(setting.value) or system
+        messages: list[_Message] = []
+        parent: str | None = None
+        for number, message in enumerate(chat.messages):
+            for version_number, version in enumerate(message.versions):
+                node_id = f"{number}.{version_number}"
+                messages.append(_convert_version(version, node_id, parent, model))
+            n_versions = len(message.versions)
+            if n_versions:
+                selected = min(max(message.currentlySelected, 0), n_versions - 1)
+                parent = f"{number}.{selected}"
+        created = (chat.createdAt or 0.0) / 1000
+        yield _build_chat(
+            messages,
+            current=parent,
+            title=chat.name or "",
+            system=system,
+            created=created,
+            updated=created,
+        )
+
+
+def _convert_version(
+    version: _StudioVersion, node_id: str, parent: str | None, model: str
+) -> _Message:
+    texts: list[str] = []
+    thinking: list[str] = []
+    if isinstance(version.content, str):
+        texts.append(version.content)
+    else:
+        texts += _texts_of_blocks(version.content or ())
+    for step in version.steps or ():
+        is_thinking = step.style is not None and step.style.type == "thinking"
+        target = thinking if is_thinking else texts
+        target += _texts_of_blocks(step.content or ())
+    sender = version.senderInfo.senderName if version.senderInfo else None
+    return _Message(
+        node_id,
+        parent,
+        role=version.role,
+        text="\n\n".join(texts),
+        model=(sender or model) if version.role == "assistant" else "",
+        thinking="\n\n".join(thinking),
+    )
+
+
+def _texts_of_blocks(blocks: Iterable[_StudioBlock]) -> Iterator[str]:
+    for block in blocks:
+        if block.text:
+            yield block.text
+        elif block.type in ("file", "image"):
+            yield _name_file(block.type, block.name or block.fileIdentifier or "")
+
+
+# --- Open WebUI
+# ------------------------------------------------------------------------------
+
+
+class _WebMessage(Struct):
+    role: str
+    content: Any = ""
+    parentId: str | None = None  # noqa: N815
+    model: str | None = None
+    files: Any = None
+
+
+class _WebHistory(Struct):
+    messages: dict[str, _WebMessage]
+    currentId: str | None = None  # noqa: N815
+
+
+class _WebChat(Struct):
+    history: _WebHistory
+    title: str | None = None
+    system: str | None = None
+
+
+class _WebExport(Struct):
+    chat: _WebChat
+    title: str | None = None
+    created_at: float | None = None
+    updated_at: float | None = None
+
+
+def _read_open_webui(document: Any) -> Iterator[ImportedChat]:
+    for export in _each(_WebExport, document):
+        messages = []
+        for node_id, message in export.chat.history.messages.items():
+            lines = _name_files(message.files)
+            if isinstance(message.content, str):
+                lines.append(message.content)
+            else:
+                for part in (
+                    message.content if isinstance(message.content, list) else ()
+                ):
+                    lines += _convert_gpt_part(part)
+            messages.append(
+                _Message(
+                    node_id,
+                    message.parentId,
+                    role=message.role,
+                    text="\n\n".join(lines),
+                    model=message.model or "",
+                )
+            )
+        yield _build_chat(
+            messages,
+            current=export.chat.history.currentId,
+            title=export.chat.title or export.title or "",
+            system=export.chat.system or "",
+            created=export.created_at or 0.0,
+            updated=export.updated_at or 0.0,
+        )
+
+
+_FORMAT_KEYS: tuple[tuple[set[str], _Reader], ...] = (
+    ({"mapping"}, _read_chatgpt),
+    ({"conv", "messages"}, _read_llama),
+    ({"type"}, _read_sessions),
+    ({"chat", "schema"}, _read_own),
+    ({"chat"}, _read_open_webui),
+    ({"messages"}, _read_lm_studio),
+)
+"""The keys of a chat in each format; the first that has all of its keys counts."""
+
+
+# --- files and pictures, by their names
+# ------------------------------------------------------------------------------
+
+
+def _text_of(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _name_file(kind: str, name: str) -> str:
+    shown = re.sub(r"\s+", " ", name)[:200]
+    return f"[{kind}: {shown}]" if shown else f"[{kind}]"
+
+
+def _name_files(files: Any) -> list[str]:
+    lines = []
+    for file in files if isinstance(files, list) else ():
+        if isinstance(file, dict):
+            lines.append(_name_file("file", _text_of(file.get("name"))))
+    return lines
+
+
+# --- a tree of messages becomes turns
+# ------------------------------------------------------------------------------
+
+
+class _DamagedTreeError(Exception):
+    pass
+
+
+class _OpenTurn(Struct, frozen=True):
+    """A turn whose messages are still being collected, on one path of the tree."""
+
+    parent: int | None
+    questions: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    answers: tuple[str, ...] = ()
+    model: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.questions or self.attachments or self.answers)
+
+    def add(self, message: _Message) -> _OpenTurn:
+        if message.role == "user":
+            return replace(
+                self,
+                questions=(*self.questions, message.text),
+                attachments=self.attachments + message.attachments,
+            )
+        answer = _join_thinking(message.thinking, message.text)
+        if message.role != "assistant" or not answer:
+            return self
+        model = message.model or self.model
+        return replace(self, answers=(*self.answers, answer), model=model)
+
+
+class _TurnBuilder:
+    """Turns in the order of the tree, so that each has a larger id than its parent."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self._attempts: dict[int | None, int] = {}
+
+    def add(self, turn: _OpenTurn) -> int:
+        attempt = self._attempts.get(turn.parent, 0)
+        self._attempts[turn.parent] = attempt + 1
+        turn_id = len(self.turns) + 1
+        answer = "\n\n".join(turn.answers)
+        self.turns.append(
+            Turn(
+                "\n\n".join(filter(None, turn.questions)),
+                answer,
+                "eog" if answer else None,
+                attempt=attempt,
+                attachments=turn.attachments,
+                id=turn_id,
+                parent=turn.parent,
+                model=turn.model,
+            )
+        )
+        return turn_id
+
+
+def _build_chat(
+    messages: Sequence[_Message],
+    *,
+    current: str | None,
+    title: str,
+    system: str = "",
+    created: float = 0.0,
+    updated: float = 0.0,
+) -> ImportedChat:
+    """Make turns of a tree of messages.
+
+    A turn is a question and what follows until the next question. For example, of
+
+        question 1 ─ answer A
+                   └ answer B ─ question 2 ─ answer C
+
+    come three turns: 1 with A, 1 with B, and, after the second, 2 with C. `current`, a
+    message, selects the path.
+    """
+    if len(messages) > _MAX_MESSAGES:
+        raise _DamagedTreeError(f"a chat has more than {_MAX_MESSAGES:,} messages")
+    by_id = {message.id: message for message in messages}
+    children: dict[str | None, list[_Message]] = {}
+    for message in messages:
+        parent = message.parent if message.parent in by_id else None
+        children.setdefault(parent, []).append(message)
+    builder = _TurnBuilder()
+    turn_of: dict[str, int | None] = {}
+    # Of each message that is to be read: the turn that is open before it.
+    waiting = [
+        (message, _OpenTurn(None)) for message in reversed(children.get(None, []))
+    ]
+    while waiting:
+        message, turn = waiting.pop()
+        if message.role == "system" and message.text and not system:
+            system = message.text
+        turn = turn.add(message)
+        following = children.get(message.id, [])
+        is_answered = bool(turn.answers)
+        asks_next = any(child.role == "user" for child in following)
+        next_turn = turn
+        if not turn.is_empty and (not following or (is_answered and asks_next)):
+            turn_id = builder.add(turn)
+            next_turn = _OpenTurn(turn_id)
+            turn_of[message.id] = turn_id
+        else:
+            turn_of[message.id] = turn.parent
+        for child in reversed(following):
+            waiting.append((child, next_turn if child.role == "user" else turn))
+    if len(turn_of) < len(by_id):
+        raise _DamagedTreeError("messages of a chat follow each other in a circle")
+    turns = builder.turns
+    head = _find_head(current, by_id, children, turn_of)
+    if head is None and turns:
+        head = turns[-1].id
+    conversation = Conversation(_make_seed(turns), system, turns, head)
+    models = [turn.model for turn in conversation.turns if turn.model]
+    return ImportedChat(
+        conversation,
+        title=title,
+        model=models[-1] if models else "",
+        created=created or updated,
+        updated=updated or created,
+        has_thinking=any(message.thinking for message in messages),
+    )
+
+
+def _find_head(
+    current: str | None,
+    by_id: Mapping[str, _Message],
+    children: Mapping[str | None, Sequence[_Message]],
+    turn_of: Mapping[str, int | None],
+) -> int | None:
+    """The turn of the selected message; it may end with a later message."""
+    if current is None or current not in by_id:
+        return None
+    message = by_id[current]
+    following = children.get(message.id, ())
+    while following and not any(child.role == "user" for child in following):
+        message = following[-1]
+        following = children.get(message.id, ())
+    return turn_of[message.id]
+
+
+def _make_seed(turns: Sequence[Turn]) -> int:
+    """The same for the same chat."""
+    return sum(len(turn.question) + len(turn.answer) for turn in turns) & 0x7FFFFFFF
