@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from localspec.chat.conversation import Turn
+from localspec.chat.decode_speed import DecodeSpeed
 from localspec.models.chat_template.thinking_tags import (
     AnswerPart,
     make_parser,
@@ -51,6 +52,7 @@ class GeneratedAnswer:
     ) -> None:
         self.rounds: list[Round] = []
         self.totals = RoundTotals()
+        self.decode_speed = DecodeSpeed()
         self.decode_ms = 0.0  # Of all rounds but the first, which reads the prompt.
         self.plan: SpeculationPlan | None = None
         # The last one: its `total` is the size of the prompt.
@@ -77,6 +79,7 @@ class GeneratedAnswer:
                 self.decode_ms += event.ms.total
             self.rounds.append(event)
             self.totals.add(event)
+            self.decode_speed.add(event)
             text = "".join(token.text for token in event.tokens)
         elif isinstance(event, Prefill):
             self.prefill = event

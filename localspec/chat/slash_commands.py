@@ -402,8 +402,8 @@ def _spec(session: ChatSession, argument: str) -> CommandResult:
     plain = session.stats.plain_speed
     if speculative is None or plain is None:
         return result
-    speeds = f"With speculation {token_rate(speculative)}, plain {token_rate(plain)}."
-    return CommandResult(f"{result.message} {speeds}")
+    speeds = f"{token_rate(speculative)}, without {token_rate(plain)}"
+    return CommandResult(f"{result.message} With speculation {speeds}.")
 
 
 def _describe_drafter(session: ChatSession) -> str:

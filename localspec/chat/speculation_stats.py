@@ -3,93 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
 
 from msgspec import Struct, field
 
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.chat.decode_speed import DecodeSpeed, Speedup
 from localspec.fit import speedup_model
 from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 
 RECENT_ROUNDS = 32
-"""The rounds of the panel's strip, a column each, and of the figures labelled `now`."""
+"""The rounds of the panel's strip, a column each, and of what happens now."""
 MIN_DRAFTED = 10
 """Below this number of draft tokens no acceptance rate is shown."""
-_MIN_ROUNDS = 8
-"""Rounds before a speed is compared, and plain rounds before they are the standard."""
-_RANGE_ERRORS = 2.0
-"""Half the width of a range, in standard errors: it covers about 95 %."""
-_KNOWN_WITHIN = 0.1
-"""A speed-up is shown as one number if its range is at most this wide on both sides."""
-
-
-class Speedup(Struct, frozen=True):
-    """Speed relative to plain decoding, with a 95 % range."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        """`2.1×`; `1.8–2.4×` while little is known."""
-        if self.high - self.low < 2 * _KNOWN_WITHIN:
-            return f"{self.value:.1f}×"
-        return f"{self.low:.1f}–{self.high:.1f}×"
-
-    @property
-    def in_words(self) -> str:
-        """For a screen reader."""
-        return f"{str(self).rstrip('×').replace('–', ' to ')} times"
-
-
-def measure_speedup(
-    rounds: Sequence[Round], plain_speed: float | None
-) -> Speedup | None:
-    """Compare the tokens per second of rounds with plain decoding.
-
-    The standard is the rounds' own plain ones if there are enough, since they ran under
-    the same conditions, else `plain_speed`. Returns None if too little is known.
-
-    The rate is a ratio of two sums over rounds, tokens and seconds. Its standard error
-    comes from the residuals: how far the tokens of each round are from what the rate
-    predicts for its time. With 10 rounds of 100 ms, half of which gave 1 token and half
-    3, the rate is 20 tokens/s, each residual is 1 token, and the error of the rate is
-    sqrt(10 * 10 / 9) / 1 s = 3.3 tokens/s.
-    """
-    timed = _timed_rounds(rounds)
-    plain_speed = _own_plain_speed(timed) or plain_speed
-    if len(timed) < _MIN_ROUNDS or not plain_speed:
-        return None
-    n_rounds = len(timed)
-    seconds = sum(each.ms.total for each in timed) / 1e3
-    rate = sum(len(each.tokens) for each in timed) / seconds
-    squares = sum(
-        (len(each.tokens) - rate * each.ms.total / 1e3) ** 2 for each in timed
-    )
-    error = _RANGE_ERRORS * sqrt(squares * n_rounds / (n_rounds - 1)) / seconds
-    return Speedup(
-        value=rate / plain_speed,
-        low=max(0.0, rate - error) / plain_speed,
-        high=(rate + error) / plain_speed,
-    )
-
-
-def _timed_rounds(rounds: Sequence[Round]) -> list[Round]:
-    """Those that decode.
-
-    The first of an answer also reads the prompt, and forced ones take 0 ms.
-    """
-    return [each for each in rounds if each.n > 0 and each.ms.total > 0]
-
-
-def _own_plain_speed(timed: Sequence[Round]) -> float | None:
-    """Tokens per second of the median plain round; None if there are too few."""
-    plain = sorted(each.ms.total for each in timed if not each.drafted)
-    if len(plain) < _MIN_ROUNDS:
-        return None
-    return 1e3 / plain[len(plain) // 2]
 
 
 def known_rate(totals: DraftTotals) -> float | None:
@@ -111,7 +38,23 @@ class SpeculationStats(Struct):
     _previous_plan: SpeculationPlan | None = None
     _previous_prefill: Prefill | None = None
     _last_speeds: dict[bool, float] = field(default_factory=dict)
-    """Tokens per second of the last answers, by whether speculation was off."""
+    """Tokens per second of the last answers, by whether anything was drafted."""
+
+    @classmethod
+    def of_rounds(
+        cls, rounds: Sequence[Round], plain_speed: float | None = None
+    ) -> SpeculationStats:
+        """Of an answer whose other events are not needed.
+
+        `plain_speed`: what to compare it with if its own rounds do not say it.
+        """
+        stats = cls()
+        stats.answer.rounds = list(rounds)
+        stats.answer.totals = RoundTotals.of(rounds)
+        stats.answer.decode_speed = DecodeSpeed.of(rounds)
+        if plain_speed is not None:
+            stats._last_speeds[False] = plain_speed
+        return stats
 
     def start_answer(self, answer: GeneratedAnswer) -> None:
         """Begin an answer. It shows the last one's plan and prompt size at first.
@@ -138,9 +81,10 @@ class SpeculationStats(Struct):
 
     def _keep_speed(self) -> None:
         """Remember the speed of an answer before another one is shown."""
-        speed = self.tokens_per_second
-        if speed is not None:
-            self._last_speeds[self.is_off] = speed
+        answer = self.answer
+        speed = answer.decode_speed.tokens_per_second
+        if speed is not None and answer.decode_speed.is_comparable:
+            self._last_speeds[bool(answer.totals.drafted)] = speed
 
     def add(self, event: Event) -> AnswerDelta:
         if isinstance(event, Round):
@@ -192,29 +136,31 @@ class SpeculationStats(Struct):
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the recent rounds; None until one is timed."""
-        timed = _timed_rounds(self.recent_rounds)
-        ms = sum(each.ms.total for each in timed)
-        if not ms:
-            return None
-        return 1e3 * sum(len(each.tokens) for each in timed) / ms
+        """The speed of the answer; None until a round is timed."""
+        return self.answer.decode_speed.tokens_per_second
+
+    @property
+    def recent_tokens_per_second(self) -> float | None:
+        return DecodeSpeed.of(self.recent_rounds).tokens_per_second
 
     @property
     def speculative_speed(self) -> float | None:
-        """Now, or of the last answer with speculation if it is off."""
+        """Of the answer, or of the last one with speculation if it is off."""
         if self.is_off:
-            return self._last_speeds.get(False)
+            return self._last_speeds.get(True)
         return self.tokens_per_second
 
     @property
     def plain_speed(self) -> float | None:
         """Tokens per second without speculation, from the nearest measurement there is.
 
-        That is the recent rounds, else the last answer without speculation, else the
-        pair's pass costs.
+        That is the answer itself if speculation is off, else its own rounds without a
+        draft, else the last answer without speculation, else the pair's pass costs.
         """
-        recent = _own_plain_speed(_timed_rounds(self.recent_rounds))
-        known = recent or self._last_speeds.get(True)
+        if self.is_off and self.tokens_per_second is not None:
+            return self.tokens_per_second
+        own = self.answer.decode_speed.plain_tokens_per_second
+        known = own or self._last_speeds.get(False)
         if known:
             return known
         if self.measured is None or self.measured.t1_ms <= 0:
@@ -223,10 +169,17 @@ class SpeculationStats(Struct):
 
     @property
     def speedup(self) -> Speedup | None:
-        """Of the recent rounds; of the last answer with speculation if it is off."""
+        """Of the answer; of the last one with speculation if it is off.
+
+        None if nothing was drafted, or too little to compare.
+        """
         plain = self.plain_speed
         if not self.is_off:
-            return measure_speedup(self.recent_rounds, plain)
+            if not self.answer.totals.drafted:
+                return None
+            return self.answer.decode_speed.compare(plain)
+        if not self.answer.decode_speed.is_comparable:
+            return None
         if not self.speculative_speed or not plain:
             return None
         ratio = self.speculative_speed / plain

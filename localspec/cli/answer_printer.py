@@ -12,6 +12,7 @@ from msgspec import Struct
 from localspec.api.answer import build_answer
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer
 from localspec.chat.settings import LoadedModel
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.cli import global_options, report_printer, terminal
 from localspec.cli.word_wrap import StyledText, WordWriter
 from localspec.launch import EXACT_NOTICE, HEAD_NOTICE
@@ -24,8 +25,9 @@ from localspec.protocol.events import (
     Prefill,
     Round,
 )
-from localspec.protocol.wire import GenerateCommand
+from localspec.protocol.wire import GenerateCommand, MeasuredCosts
 from localspec.report import answer_stats
+from localspec.report.speculation import SpeculationView, view_speculation
 from localspec.report.token_classes import format_legend, mark_token
 from localspec.sanitize import sanitize
 from localspec.units import count, gib, short_count
@@ -128,11 +130,16 @@ class AnswerPrinter:
             self._is_at_line_start = True
 
     def print_result(
-        self, request: GenerateCommand, loaded: LoadedModel, sampling: str
+        self,
+        request: GenerateCommand,
+        loaded: LoadedModel,
+        sampling: str,
+        measured: MeasuredCosts | None,
     ) -> None:
         """Print what follows the answer, or the JSON document.
 
-        `sampling`: its values and where they are from, for --stats.
+        For --stats, `sampling` has its values and where they are from, and `measured`
+        the costs of the pair.
         """
         self.end_line()
         answer = self.answer
@@ -145,7 +152,8 @@ class AnswerPrinter:
         if answer.ended_in_thinking and not self._style.quiet:
             terminal.notify(*_UNANSWERED)
         if self._show_stats and answer.finished is not None:
-            self._print_stats(answer.finished, request.sampling.seed)
+            view = view_speculation(SpeculationStats(measured, answer=answer))
+            self._print_stats(view, answer.finished, request.sampling.seed)
             terminal.echo(f"sampling: {sampling}", err=True)
             for text in _format_memory(self._ready):
                 terminal.echo(text, err=True)
@@ -159,11 +167,11 @@ class AnswerPrinter:
         legend = format_legend(with_marks=True)
         report_printer.echo_line(legend, err=True, colour=self._style.colour)
 
-    def _print_stats(self, finished: GenerationFinished, seed: int) -> None:
+    def _print_stats(
+        self, view: SpeculationView, finished: GenerationFinished, seed: int
+    ) -> None:
         plain = self._style.plain
-        lines = answer_stats.format_stats(
-            self.answer.plan, finished.totals, seed, plain=plain
-        )
+        lines = answer_stats.format_stats(view, finished.totals, seed, plain=plain)
         for line in lines:
             report_printer.echo_line(line, err=True, colour=self._style.colour)
 

@@ -238,7 +238,7 @@ class LinearFrontEnd:
             )
         session = self.session
         lines = format_stats(
-            stats.answer.plan,
+            stats.view,
             stats.answer.finished.totals,
             session.conversation.seed,
             plain=self.style.plain,

@@ -33,6 +33,7 @@ from localspec.report import answer_stats
 from localspec.report.answer_stats import AnswerStats
 from localspec.report.lines import make_line
 from localspec.report.overflow import describe_choice, describe_overflow, describe_usage
+from localspec.report.speculation import view_speculation
 from localspec.report.token_classes import format_legend
 from localspec.units import short_count
 
@@ -331,9 +332,12 @@ class ChatLoop:
         session = self.session
         front_end = self._front_end
         assert session.loaded is not None
-        session.update_costs(engine)
+        session.measure_answer(engine)
         stats = AnswerStats(
-            session.answer, session.stats.plain_speed, session.loaded.n_ctx, stopped_ms
+            session.answer,
+            view_speculation(session.stats),
+            n_ctx=session.loaded.n_ctx,
+            stopped_ms=stopped_ms,
         )
         front_end.last_answer = stats
         if front_end.style.plain:

@@ -265,7 +265,7 @@ def _run_once(
         )
         finished = _stream_answer(engine, request, printer, events_file)
         sampling = settings.describe_sampling(pair.suggested_settings)
-        printer.print_result(request, loaded, sampling)
+        printer.print_result(request, loaded, sampling, engine.measured)
         return 0 if finished else 130
     finally:
         engine.close()

@@ -160,7 +160,13 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
             "Show or hide what was guessed, by colour",
             "colours",
         ),
-        ("chat.panel", "f3", "panel", "Show or hide the speculation panel", "panel"),
+        (
+            "chat.panel",
+            "f3",
+            "panel",
+            "Speculation panel: show it, its details, hide it",
+            "panel",
+        ),
         (
             "chat.speculation",
             "ctrl+s",

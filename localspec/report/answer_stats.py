@@ -9,28 +9,16 @@ from typing import Any
 from msgspec import Struct
 
 from localspec.chat.answer import GeneratedAnswer
-from localspec.chat.speculation_stats import MIN_DRAFTED, Speedup, measure_speedup
-from localspec.protocol.events import (
-    FinishReason,
-    Round,
-    SpeculationPlan,
-    SpeculationState,
-    Token,
-    TokenClass,
-)
+from localspec.chat.speculation_stats import SpeculationStats, known_rate
+from localspec.protocol.events import FinishReason, Round, Token
 from localspec.protocol.round_totals import DraftTotals
-from localspec.report.lines import Line, Role, Span, make_line
-from localspec.report.token_classes import mark_text
+from localspec.report.lines import Line, Span, make_line
+from localspec.report.speculation import SpeculationView, view_speculation
+from localspec.report.token_classes import TOKEN_CLASSES, mark_text
 from localspec.sanitize import sanitize
 from localspec.symbols import draw_bar
-from localspec.units import count, milliseconds, percent, short_count, token_rate
+from localspec.units import count, milliseconds, percent, short_count
 
-STATE_ROLES: dict[SpeculationState, Role] = {
-    "on": "success",
-    "probing": "accent",
-    "paused": "warning",
-    "off": "text",
-}
 END_REASONS: dict[FinishReason, str] = {
     "eog": "the model ended the answer",
     "stop": "stopped at a stop string",
@@ -43,17 +31,12 @@ END_REASONS: dict[FinishReason, str] = {
 
 def format_acceptance(totals: DraftTotals) -> str:
     """`62 % of 214`, without a rate below ten draft tokens."""
-    accepted = totals.accepted
-    drafted = totals.drafted
-    if not drafted:
+    if not totals.drafted:
         return "–"
-    if drafted < MIN_DRAFTED:
-        return f"{accepted} of {drafted}"
-    return f"{percent(accepted / drafted)} of {drafted:,}"
-
-
-def describe_acceptance(totals: DraftTotals) -> str:
-    return f"acceptance rate {format_acceptance(totals)}"
+    rate = known_rate(totals)
+    if rate is None:
+        return f"{totals.accepted} of {totals.drafted}"
+    return f"{percent(rate)} of {totals.drafted:,}"
 
 
 def _count_passes(n: int) -> str:
@@ -70,22 +53,22 @@ _BAR_WIDTH = 6
 
 
 def format_stats(
-    plan: SpeculationPlan | None,
-    totals: dict[str, Any],
-    seed: int,
-    *,
-    plain: bool = False,
+    view: SpeculationView, totals: dict[str, Any], seed: int, *, plain: bool = False
 ) -> Iterator[Line]:
-    """`totals`: those of the event that ended the answer.
+    """First what a person asks, then details in the field's terms.
 
+    `totals`: those of the event that ended the answer.
     `plain`: without bars and symbols, for a screen reader.
     """
     speculation = totals["speculation"]
     timings = totals["timings"]
     separator = ", " if plain else " · "
-    if plan is not None:
-        state = Span(plan.state.upper(), STATE_ROLES[plan.state])
-        yield (state, Span(f"  {plan.why}"))
+    if plain:
+        yield make_line(view.spoken)
+    else:
+        yield (Span(view.headline, view.role), Span(f"   {view.speeds}"))
+        yield make_line(view.sentence)
+        yield make_line(view.answer_line)
     if speculation["drafted"]:
         n_drafted_rounds = speculation["rounds"]
         n_passes = n_drafted_rounds + speculation["paused_rounds"]
@@ -94,7 +77,7 @@ def format_stats(
             drafted=speculation["drafted"], accepted=speculation["accepted"]
         )
         facts = [
-            describe_acceptance(drafts),
+            f"acceptance rate {format_acceptance(drafts)}",
             f"{tokens_per_pass:.1f} tokens per target pass",
             f"{_count_passes(n_passes)}, {n_drafted_rounds} with a draft",
         ]
@@ -108,8 +91,6 @@ def format_stats(
             f"overlapped drafting: {share} of {overlap['rounds']} drafts begun in time"
         )
     facts = [
-        f"{totals['tokens']} tokens",
-        token_rate(timings["tokens_per_second"]),
         f"first token {milliseconds(timings['first_token_ms'])}",
         f"host {milliseconds(speculation['host_ms_per_round'])} per round",
         f"seed {seed}",
@@ -136,10 +117,6 @@ def _format_histogram(counts: Sequence[int], *, plain: bool) -> str:
 # --- The rounds of an answer.
 
 _WHITESPACE_ESCAPES = str.maketrans({"\n": "\\n", "\t": "\\t"})
-_SPOKEN_LABELS: dict[TokenClass, str] = {
-    "correction": "Corrected to",
-    "bonus": "Bonus",
-}
 
 
 def format_round(event: Round) -> Line:
@@ -160,18 +137,18 @@ def format_round(event: Round) -> Line:
 
 def describe_round(event: Round) -> str:
     """The round as sentences, for a screen reader."""
-    start = f"Round {event.n}, {milliseconds(event.ms.total)}:"
+    start = f"Step {event.n + 1}, {milliseconds(event.ms.total)}:"
     texts = [_quote(token) for token in event.tokens]
     if not event.drafted:
-        return f"{start} nothing drafted. Plain {', '.join(texts)}."
+        return f"{start} no guess. Written by the model: {', '.join(texts)}."
     source = sanitize(event.source or "", multiline=False)
-    sentence = f"{start} {source} drafted {event.drafted}, {event.accepted} accepted"
+    sentence = f"{start} {source} guessed {event.drafted}, {event.accepted} right"
     if event.accepted:
         sentence += f": {', '.join(texts[: event.accepted])}"
     sentences = [f"{sentence}."]
     for token in event.tokens[event.accepted :]:
-        label = _SPOKEN_LABELS.get(token.kind, "Then")
-        sentences.append(f"{label} {_quote(token)}.")
+        label = TOKEN_CLASSES[token.kind].label
+        sentences.append(_make_sentence(f"{label}: {_quote(token)}"))
     return " ".join(sentences)
 
 
@@ -183,44 +160,25 @@ def _quote(token: Token) -> str:
 
 
 def format_answer_summary(answer: GeneratedAnswer) -> str:
-    """Totals of the rounds of a recorded answer, which may be incomplete."""
-    totals = answer.totals
-    # The speed is that after the first token, as in `tokens_per_second`.
-    timed_rounds = answer.rounds[1:]
-    seconds = sum(event.ms.total for event in timed_rounds) / 1e3
-    n_tokens = sum(len(event.tokens) for event in timed_rounds)
-    rate = n_tokens / seconds if seconds > 0 else None
-    passes = _count_passes(len(answer.rounds))
-    parts = [f"{count(totals.tokens, 'token')} in {passes}"]
-    if totals.drafted:
-        parts.append(describe_acceptance(totals))
-        parts.append(f"{totals.tokens_per_pass:.1f} tokens per target pass")
-    parts.append(token_rate(rate))
+    """Of a recorded answer, which may be incomplete."""
+    view = view_speculation(SpeculationStats(answer=answer))
+    parts = [view.answer_line]
+    if view.drafted:
+        parts.append(f"{view.guesses} guesses right")
+        parts.append(f"{view.tokens_per_step:.1f} tokens per step")
+    parts.append(view.speeds)
     end = "the recording ends here"
     if answer.finished:
         end = END_REASONS[answer.finished.reason]
-    return f"{', '.join(parts)}. {_make_sentence(end)}"
-
-
-def format_speed_and_acceptance(rate: float, totals: DraftTotals) -> str:
-    """`79.2 tok/s · acceptance rate 62 % of 134`."""
-    speed = token_rate(rate)
-    return f"{speed} · {describe_acceptance(totals)}" if totals.drafted else speed
+    return f"{' · '.join(parts)}. {_make_sentence(end)}"
 
 
 class AnswerStats(Struct, frozen=True):
     answer: GeneratedAnswer
-    plain_tokens_per_second: float | None
-    """Tokens per second without speculation; None until it is measured."""
+    view: SpeculationView
     n_ctx: int
     stopped_ms: float | None = None
     """Milliseconds from Ctrl+C to the end; None if the answer was not stopped."""
-
-    @property
-    def speedup(self) -> Speedup | None:
-        if not self.answer.totals.drafted:
-            return None
-        return measure_speedup(self.answer.rounds, self.plain_tokens_per_second)
 
     @property
     def is_context_full(self) -> bool:
@@ -240,21 +198,17 @@ class AnswerStats(Struct, frozen=True):
 
 
 def format_status_line(stats: AnswerStats) -> str:
-    """E.g. `2.1× plain speed · acceptance rate 62 % of 134 · 79 tok/s · context 1.2k / 16k`."""
-    answer = stats.answer
+    """E.g. `1.7× faster, 14.2 vs 8.4 tok/s · 25 of 32 guesses right · context 1.2k / 16k`."""
+    view = stats.view
     parts = []
     if stats.stopped_ms is not None:
         parts.append(f"stopped in {milliseconds(stats.stopped_ms)}")
     parts += stats.list_notable_ends()
-    if stats.speedup is not None:
-        parts.append(f"{stats.speedup} plain speed")
-    if answer.totals.drafted:
-        parts.append(describe_acceptance(answer.totals))
-    elif answer.plan is not None:
-        parts.append(f"speculation {answer.plan.state}")
-    if answer.tokens_per_second is not None:
-        parts.append(token_rate(answer.tokens_per_second))
-    used = short_count(answer.context_tokens)
+    if view.speed is not None:
+        parts.append(f"{view.headline}, {view.speeds}")
+    if view.drafted:
+        parts.append(f"{view.guesses} guesses right")
+    used = short_count(stats.answer.context_tokens)
     whole = short_count(stats.n_ctx)
     parts.append(f"context {used} / {whole}")
     return " · ".join(parts)
@@ -262,19 +216,11 @@ def format_status_line(stats: AnswerStats) -> str:
 
 def describe_status(stats: AnswerStats) -> str:
     """The status line as sentences, for a screen reader."""
-    answer = stats.answer
-    totals = answer.totals
     sentences = []
     if stats.stopped_ms is not None:
         sentences.append(f"Stopped in {stats.stopped_ms:.0f} milliseconds.")
     sentences += map(_make_sentence, stats.list_notable_ends())
-    if totals.drafted:
-        sentence = f"{totals.accepted} of {totals.drafted} draft tokens accepted"
-        if stats.speedup:
-            sentence += f", {stats.speedup.in_words} plain speed"
-        sentences.append(f"{sentence}.")
-    if answer.tokens_per_second is not None:
-        sentences.append(f"{answer.tokens_per_second:.0f} tokens per second.")
-    used = answer.context_tokens
+    sentences.append(stats.view.spoken)
+    used = stats.answer.context_tokens
     sentences.append(f"Context: {used} of {stats.n_ctx} tokens.")
     return " ".join(sentences)

@@ -27,27 +27,27 @@ class TokenClassLook(NamedTuple):
 
 TOKEN_CLASSES: dict[TokenClass, TokenClassLook] = {
     "accepted": TokenClassLook(
-        label="accepted",
+        label="guessed right",
         mark="ˢ",
-        description="accepted draft token",
+        description="a guess that was right",
         attributes=("underline",),
     ),
     "bonus": TokenClassLook(
-        label="bonus",
+        label="written by the model",
         mark="⁺",
-        description="bonus token: all draft tokens of the round were accepted",
+        description="written by the model, after a guess that was all right",
         attributes=("bold", "underline2"),
     ),
     "correction": TokenClassLook(
-        label="corrected",
+        label="written instead",
         mark="▔",
-        description="corrected: draft token rejected",
+        description="written by the model instead of a wrong guess",
         attributes=("italic", "overline"),
     ),
     "plain": TokenClassLook(
-        label="plain",
+        label="written by the model",
         mark="·",
-        description="plain: nothing was drafted",
+        description="written by the model, without a guess",
     ),
 }
 
@@ -70,13 +70,21 @@ def mark_token(token: Token) -> Line:
 
 
 def format_legend(*, with_marks: bool) -> Line:
-    """Each class as its tokens look: `acceptedˢ   bonus⁺   corrected▔   plain·`."""
-    spans: list[Span] = []
+    """Each label as its tokens look; classes of one label share it.
+
+    With marks: `guessed rightˢ   written by the model⁺·   written instead▔`.
+    """
+    classes_by_label: dict[str, list[TokenClass]] = {}
     for token_class, look in TOKEN_CLASSES.items():
-        # Not every renderer can draw a line above text, so its mark stands for it.
-        has_mark = with_marks or "overline" in look.attributes
-        label = look.label + look.mark if has_mark else look.label
+        classes_by_label.setdefault(look.label, []).append(token_class)
+    spans: list[Span] = []
+    for label, token_classes in classes_by_label.items():
         if spans:
             spans.append(Span("   "))
-        spans.append(Span(label, token_class))
+        spans.append(Span(label, token_classes[-1]))
+        for token_class in token_classes:
+            look = TOKEN_CLASSES[token_class]
+            # Not every renderer can draw a line above text: its mark stands for it.
+            if with_marks or "overline" in look.attributes:
+                spans.append(Span(look.mark, token_class))
     return tuple(spans)

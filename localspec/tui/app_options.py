@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,6 +18,10 @@ from localspec.tui import terminal, themes
 from localspec.tui.saved_chats import SavedChats
 from localspec.tui.wizard.what_if import WhatIf
 
+PanelMode = Literal["off", "figures", "details"]
+PANEL_MODES: tuple[PanelMode, ...] = ("off", "figures", "details")
+"""What the speculation panel shows, in the order in which its key goes through it."""
+
 
 class AppOptions(Struct):
     """Shared by all screens; mutable, so that changed preferences apply at once."""
@@ -28,8 +33,8 @@ class AppOptions(Struct):
     """Whether answers show by colour which text was guessed, and the guess itself."""
     slow_motion: bool = False
     """Whether answers are shown at reading speed, while the engine runs ahead."""
-    show_panel: bool | None = None
-    """Whether to show the speculation panel; None: if the terminal is wide enough."""
+    panel: PanelMode | None = None
+    """What the speculation panel shows; None: figures if the terminal is wide enough."""
     seed: int | None = None  # Seed of every chat; None: a random one for each.
     keymap: dict[str, str] = field(default_factory=dict)
     """User keys by binding id.  Changed in place: screens keep a reference."""

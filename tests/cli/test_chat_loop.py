@@ -67,11 +67,11 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/think on": "no thinking, so it cannot be turned on", "/think off": "think: off", "/think show": "Thinking is shown",
         "/system # a module": "System prompt: # a module", "/system": "System prompt: # a module",
         "/system -": "No system prompt", f"/read {tmp_path}/no.txt": "There is no file",
-        f"/read {notes}": "notes.txt, 2 lines.", "def main():": "acceptance rate",
+        f"/read {notes}": "notes.txt, 2 lines.", "def main():": "guesses right",
         "/stats": "accepted tokens per round", "/edit class A:": "tok/s",
         "/import": "needs an argument", "/import no.json": "There is no file",
         "/copy": "to the terminal", "/rename A class": "The chat is called A class",
-        f"/save {kept}": "Saved:", "/tokens on": "accepted", "//help": "tok/s",
+        f"/save {kept}": "Saved:", "/tokens on": "guessed right", "//help": "tok/s",
         "/tokens off": "not marked", "/hlep": "Did you mean /help?", "/turns": "  2  /help",
         "/turns 9": "There is no", "/undo": "Undone: /help", "/bench": "localspec bench demo",
         "/anyway": "The model is already loaded.", "/logs": "engine", "/new": "New chat.",
@@ -82,7 +82,7 @@ def test_every_command(demo: Dialogue, tmp_path: Path) -> None:
         "/preset save short": "Preset short is saved: temperature 0 · max_tokens 24 · ctx 512.",
         "/preset": f"  {'short':<38} temperature 0", "/preset none": "There is no preset 'none'",
         "/preset delete short": "deleted", "/regen": "The chat is empty",
-        "def fibonacci(n):": "context ", "": "acceptance rate",
+        "def fibonacci(n):": "context ", "": "guesses right",
         "/undo ": "Undone: the continuation", "/retry": "tok/s",
     }  # fmt: skip
     names = {command.name for command in COMMANDS} - {"exit"}
@@ -108,7 +108,7 @@ def test_tab_paste_and_edit(demo: Dialogue) -> None:
     assert "demo-target" in demo.line("")
     demo.paste("def f(a):\n    b = a\n")
     demo.until("b = a")
-    assert "acceptance rate" not in demo.said[demo.said.rindex("def f(a):") :]
+    assert "guesses right" not in demo.said[demo.said.rindex("def f(a):") :]
     demo.line("    return b")
     assert "Undone: def f(a):     b = a     return b" in demo.line("/undo")
     demo.line("import re")
@@ -377,10 +377,8 @@ def test_plain(how: str, zoo: Zoo) -> None:
         chat.until("Type /help for commands, /exit to quit.\n")
         chat.until("You: ")
         told = chat.line("a", "\nYou: ")
-        assert f"parrot: {HELLO_TEXT}\n" in told and "Round 0" in told
-        assert (
-            "draft tokens accepted" in told and "tokens per second. Context: " in told
-        )
+        assert f"parrot: {HELLO_TEXT}\n" in told and "Step 1" in told
+        assert "guesses right" in told and "tokens per second. Context: " in told
         for line in ("/stats", "/show", "/keys", "/help", "/tokens off"):
             chat.line(line, "\nYou: ")
         chat.type(CTRL_D)

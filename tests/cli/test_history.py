@@ -255,14 +255,14 @@ def test_marks_and_words(recorded: Path) -> None:
     done = localspec("replay", recorded)
     assert done.code == 0 and done.text.startswith("parrot.gguf with parrot.gguf\n")
     assert "  0  plain" in done.text and " Hello·" in done.text and "ˢ" in done.text
-    assert (
-        "9 tokens in 3 passes, acceptance rate 7 of 7, 3.0 tokens per target pass"
-        in done.text
-    )
+    assert "7 of 7 guesses right · 3.0 tokens per step" in done.text
     assert done.text.endswith("The model ended the answer.\n") and not harmful(done.out)
     words = localspec("replay", recorded, "--plain")
-    assert 'nothing drafted. Plain " Hello".' in words.text and words.text.isascii()
-    assert 'model drafted 5, 5 accepted: ",", " wor", "ld", "!", "\\n".' in words.text
+    assert (
+        'no guess. Written by the model: " Hello".' in words.text
+        and words.text.isascii()
+    )
+    assert 'model guessed 5, 5 right: ",", " wor", "ld", "!", "\\n".' in words.text
 
 
 def test_an_attacking_file(tmp_path: Path) -> None:

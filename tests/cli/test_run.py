@@ -145,7 +145,13 @@ def test_stats_are_talk(zoo: Zoo) -> None:
     rate = (
         "acceptance rate 7 of 7 · 3.0 tokens per target pass · 3 passes, 2 with a draft"
     )
-    for words in ("ON", rate, "tok/s", "seed 5", "accepted tokens per round"):
+    for words in (
+        "7 of 7 guesses right",
+        rate,
+        "tok/s",
+        "seed 5",
+        "accepted tokens per round",
+    ):
         assert words in done.err
     assert re.search(r"memory .*, estimated .* \(-\d\.\d MiB\)", done.err), (
         "an upper bound"

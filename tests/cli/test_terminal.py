@@ -88,7 +88,7 @@ def test_every_token_is_marked_with_its_class(zoo: Zoo) -> None:
     assert (
         bare == HELLO_TEXT + "\n"
         and mark["bonus"] in done.text
-        and "accepted" in done.err
+        and "guessed right" in done.err
     )
 
 

@@ -8,10 +8,12 @@ import pytest
 
 from localspec.chat.answer import GeneratedAnswer
 from localspec.chat.settings import LoadedModel
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.protocol import events, wire
 from localspec.protocol.round_totals import RoundTotals
 from localspec.report.answer_stats import format_stats
 from localspec.report.lines import plain_text
+from localspec.report.speculation import view_speculation
 from localspec.serve.completion import timings
 from localspec.serve.request_metrics import RequestActivity, ServerActivity
 
@@ -121,7 +123,8 @@ def use(output: Any) -> None:
     assert answer.context_tokens is not None
     assert activity.metrics()
     if answer.final_totals:
-        for line in format_stats(None, answer.final_totals, seed=1):
+        view = view_speculation(SpeculationStats(answer=answer))
+        for line in format_stats(view, answer.final_totals, seed=1):
             plain_text(line)
 
 

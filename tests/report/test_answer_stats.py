@@ -1,6 +1,7 @@
 """How a report describes an answer: its rounds, its acceptance, its end."""
 
 from localspec.chat.answer import GeneratedAnswer
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.protocol.events import (
     FinishReason,
     GenerationFinished,
@@ -12,6 +13,7 @@ from localspec.protocol.round_totals import DraftTotals
 from localspec.report import answer_stats
 from localspec.report.answer_stats import AnswerStats
 from localspec.report.lines import plain_text
+from localspec.report.speculation import view_speculation
 
 TIMES = RoundTimes(draft=1.0, verify=19.0, host=1.0)
 DRAFTED = Round(
@@ -67,31 +69,36 @@ def test_a_round_without_tokens_is_its_numbers_alone() -> None:
 
 def test_a_round_can_be_read_as_sentences() -> None:
     assert answer_stats.describe_round(DRAFTED) == (
-        'Round 3, 21 ms: model drafted 2, 1 accepted: " one". Corrected to "two\\n".'
+        'Step 4, 21 ms: model guessed 2, 1 right: " one". Written instead: "two\\n".'
     )
     assert answer_stats.describe_round(PLAIN) == (
-        'Round 0, 21 ms: nothing drafted. Plain "one".'
+        'Step 1, 21 ms: no guess. Written by the model: "one".'
     )
 
 
 def test_a_summary_says_how_the_answer_ended() -> None:
     ended = answer_stats.format_answer_summary(answer(PLAIN, DRAFTED, end="eog"))
-    assert ended.startswith("3 tokens in 2 passes, acceptance rate 1 of 2, ")
+    assert ended.startswith("3 tokens in 2 steps · 21 ms · 1 of 2 guesses right · ")
     assert ended.endswith("tok/s. The model ended the answer.")
     unfinished = answer_stats.format_answer_summary(answer(PLAIN))
     assert unfinished.endswith("The recording ends here.")
 
 
+def stats_of(said: GeneratedAnswer, stopped_ms: float | None = None) -> AnswerStats:
+    view = view_speculation(SpeculationStats(answer=said))
+    return AnswerStats(said, view, n_ctx=256, stopped_ms=stopped_ms)
+
+
 def test_the_status_names_what_stopped_the_answer() -> None:
-    full = AnswerStats(answer(PLAIN, end="context"), None, n_ctx=256)
+    full = stats_of(answer(PLAIN, end="context"))
     assert answer_stats.format_status_line(full).startswith("the context is full · ")
     assert answer_stats.describe_status(full).startswith("The context is full. ")
-    ordinary = AnswerStats(answer(PLAIN, end="eog"), None, n_ctx=256)
+    ordinary = stats_of(answer(PLAIN, end="eog"))
     assert list(ordinary.list_notable_ends()) == []
 
 
 def test_a_stopped_answer_says_how_long_stopping_took() -> None:
-    stopped = AnswerStats(answer(PLAIN, end="cancelled"), None, 256, stopped_ms=12.4)
+    stopped = stats_of(answer(PLAIN, end="cancelled"), stopped_ms=12.4)
     assert answer_stats.format_status_line(stopped).startswith("stopped in 12 ms · ")
     spoken = answer_stats.describe_status(stopped)
     assert spoken.startswith("Stopped in 12 milliseconds. ")

@@ -37,8 +37,8 @@ def test_a_marked_token_is_sanitized() -> None:
 def test_the_legend_shows_each_class_as_its_tokens_look() -> None:
     marked = plain_text(format_legend(with_marks=True))
     unmarked = plain_text(format_legend(with_marks=False))
-    assert marked == "acceptedˢ   bonus⁺   corrected▔   plain·"
-    assert unmarked == "accepted   bonus   corrected▔   plain"
+    assert marked == "guessed rightˢ   written by the model⁺·   written instead▔"
+    assert unmarked == "guessed right   written by the model   written instead▔"
 
 
 @pytest.mark.parametrize("token_class", ["accepted", "bonus", "correction"])

@@ -77,8 +77,8 @@ def press_and_see_change(tmux: Tmux, *keys: str) -> None:
 
 
 def round_number(screen: str) -> int:
-    """The round of the selected token; 0 without one."""
-    found = re.search(r"round (\d+) ·", screen)
+    """The step of the selected token; 0 without one."""
+    found = re.search(r"step (\d+) ·", screen)
     return int(found[1]) if found else 0
 
 
@@ -162,16 +162,18 @@ def chat_once(tmux: Tmux) -> None:
 
 def has_panel_or_no_key_of_it(seen: str) -> bool:
     """There is room for the panel if there is room for its key."""
-    return ("acceptance rate" in seen) == ("f3 panel" in seen)
+    return ("Tokens per step" in seen) == ("f3 panel" in seen)
 
 
 def look_back(tmux: Tmux) -> None:
-    """The cursor goes from the last token back to an accepted one, and on by rounds."""
+    """The cursor goes from the last token back to one that was guessed, and on by rounds."""
     tmux.press("F2")
     tmux.wait_for(*(look.label for look in TOKEN_CLASSES.values()))
-    while "accepted draft token" not in tmux.screen:
+    while TOKEN_CLASSES["accepted"].description not in tmux.screen:
         press_and_see_change(tmux, "Left")
-    number = round_number(tmux.wait_for("accepted draft token", round_number))
+    number = round_number(
+        tmux.wait_for(TOKEN_CLASSES["accepted"].description, round_number)
+    )
     tmux.press("Up", "Up")
     tmux.wait_for(lambda seen: 0 < round_number(seen) < number)
     tmux.press(ESCAPE)

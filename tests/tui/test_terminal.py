@@ -555,7 +555,7 @@ def inspect(here: Terminal) -> None:
     """Each token of the answer with its details, and the replay."""
     before = len(here.seen)
     here.type(F2)
-    before = here.wait_for("bonus   corrected", before)
+    before = here.wait_for("the model   written instead", before)
     here.type(UP + DOWN + b"g")
     before = walk_to_the_first(here)
     here.type(b"r")
@@ -644,7 +644,7 @@ def from_the_list(model: Path, there: str = "Recent", down: bytes = DOWN) -> byt
         ask(here, "a", "first token")
         before = len(here.seen)
         here.type(F2)
-        here.wait_for("bonus   corrected", before)
+        here.wait_for("the model   written instead", before)
         before = walk_to_the_first(here)
         here.type(b"r")
         here.wait_for("round 1 of", before)

@@ -32,7 +32,7 @@ from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice, Round, Token
 from localspec.tui import chat_front_end
-from localspec.tui.app_options import AppOptions
+from localspec.tui.app_options import PANEL_MODES, AppOptions, PanelMode
 from localspec.tui.chat_front_end import ScreenFrontEnd
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.dialogs.turns import TurnChoice, TurnsScreen
@@ -146,6 +146,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     def on_mount(self) -> None:
         self._apply_preferences()
+        self._apply_panel_mode()
         self._show_saved_turns()
         self.composer.replace_text(self.session.draft)
         self.composer.focus()
@@ -413,6 +414,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
         session = self.session
         self._end_time = time.monotonic()
         self.phase = "failed" if ended.engine_died else "ready"
+        if ended.error is None and self.runner.engine is not None:
+            session.measure_answer(self.runner.engine)
         withdrawn = session.withdrawn_question
         if withdrawn is not None:
             self.transcript.show_session(session)
@@ -421,8 +424,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
             stop_ms = None
             if self._stop_time is not None:
                 stop_ms = (time.monotonic() - self._stop_time) * 1e3
-            note = format_end_reason(session.conversation.turns[-1], stop_ms)
-            self.transcript.finish_answer(note)
+            turn = session.conversation.turns[-1]
+            note = format_end_reason(turn, stop_ms)
+            self.transcript.finish_answer(note, session.plain_speeds.get(turn.id))
         if ended.error is not None:
             keys = self._reload_hints()
             if not ended.engine_died:
@@ -431,10 +435,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
                     retry = "f6 edit the question"
                 keys = [retry, "f4 settings"]
             self.transcript.show_error(ended.error, keys)
-        elif self.runner.engine is not None:
-            session.update_costs(self.runner.engine)
-            if session.is_paused and len(session.conversation.turns) == 1:
-                self.notify(examples.PAUSED_HINT, markup=False)
+        elif session.is_paused and len(session.conversation.turns) == 1:
+            self.notify(examples.PAUSED_HINT, markup=False)
 
     @on(AnswerInspected)
     def _show_logprobs(self, message: AnswerInspected) -> None:
@@ -674,11 +676,20 @@ class ChatScreen(CenteredLayout, Screen[None]):
         if self.has_class("-narrow"):
             self.notify("The panel needs 80 columns.", timeout=3, markup=False)
             return
-        is_shown = not self.query_one(SpeculationPanel).display
-        self.options.show_panel = is_shown
-        self.set_class(is_shown, "-panel")
-        self.set_class(not is_shown, "-no-panel")
+        shown: PanelMode = "off"
+        if self.query_one(SpeculationPanel).display:
+            shown = self.options.panel or "figures"
+        position = PANEL_MODES.index(shown) + 1
+        self.options.panel = PANEL_MODES[position % len(PANEL_MODES)]
+        self._apply_panel_mode()
         self.call_after_refresh(self.draw)
+
+    def _apply_panel_mode(self) -> None:
+        """Shows the panel as it was last chosen, in this chat or in another one."""
+        mode = self.options.panel
+        self.set_class(mode in ("figures", "details"), "-panel")
+        self.set_class(mode == "off", "-no-panel")
+        self.query_one(SpeculationPanel).show_details(mode == "details")
 
     def action_tokens(self) -> None:
         """Shows by colour which text was guessed, or shows the text alone."""

@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.protocol.events import Round
+from localspec.report.speculation import Phase
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
 from localspec.tui.text.blocks import BlankLine, TokenText
@@ -77,7 +78,9 @@ class ReplayScreen(Screen[None]):
         for event in self._rounds[:n_rounds]:
             stats.add(event)
         position = f"round {n_rounds} of {len(self._rounds)}"
-        self.query_one(SpeculationPanel).draw(stats, position.replace("round", "ROUND"))
+        is_whole = n_rounds == len(self._rounds)
+        phase: Phase = "idle" if is_whole else "answering"
+        self.query_one(SpeculationPanel).draw(stats, phase)
         self.query_one("#topic", Static).update(Content(position), layout=False)
         token = last.tokens[-1] if last.tokens else None
         self.query_one(TokenDetails).show_token(

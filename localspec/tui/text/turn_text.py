@@ -11,6 +11,7 @@ from rich.segment import Segment
 
 from localspec.chat.answer import AnswerDelta
 from localspec.chat.conversation import Attachment, Turn
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
 from localspec.protocol.events import (
     FinishReason,
@@ -18,8 +19,8 @@ from localspec.protocol.events import (
     Round,
     TokenScore,
 )
-from localspec.protocol.round_totals import RoundTotals
-from localspec.report.answer_stats import END_REASONS, format_speed_and_acceptance
+from localspec.report.answer_stats import END_REASONS
+from localspec.report.speculation import view_speculation
 from localspec.sanitize import sanitize
 from localspec.tui.text.blocks import (
     BlankLine,
@@ -129,6 +130,7 @@ class TurnText:
         self._token_view = False
         self._aligner = ClassAligner()
         self._classes = VisibleClasses()  # Of the text that `markdown` has.
+        self._has_end = False
         continued_text = ""
         if speaker.raw:
             continued_text = truncate_question(turn.question, keep_end=True)
@@ -164,9 +166,7 @@ class TurnText:
             blocks.append(self.token_text)
         else:
             blocks += [self._thinking_block, self._hidden_block, self.markdown]
-        if self._token_view:
-            blocks.append(self._speed_block)
-        blocks.append(self._note_block)
+        blocks += [self._speed_block, self._note_block]
         self._stack.blocks = blocks
 
     def add_deltas(self, deltas: Sequence[AnswerDelta]) -> None:
@@ -250,13 +250,7 @@ class TurnText:
 
     def _end(self, event: GenerationFinished) -> None:
         self.token_text.end(event.tail)
-        rate = event.totals.get("timings", {}).get("tokens_per_second")
-        if rate:
-            totals = RoundTotals.of(self.rounds)
-            speed = format_speed_and_acceptance(rate, totals)
-            self._speed_block.set_text(f"\n{speed}")
-        else:
-            self._speed_block.set_text("")
+        self._has_end = True
 
     def _add_part(self, part: AnswerPart, runs: Sequence[ClassRun]) -> None:
         """`runs`: the classes of its characters."""
@@ -276,7 +270,12 @@ class TurnText:
                 self._classes.append(run)
             self.markdown.write(text)
 
-    def finish(self, note: str = "") -> None:
+    def finish(self, note: str = "", plain_speed: float | None = None) -> None:
+        """`plain_speed`: tokens per second without speculation, if it was measured."""
+        if self._has_end and self.rounds:
+            stats = SpeculationStats.of_rounds(self.rounds, plain_speed)
+            line = view_speculation(stats).answer_line
+            self._speed_block.set_text(f"\n{line}")
         self._in_thinking = False
         self.show_guess(NO_GUESS)
         self.markdown.finish()

@@ -1,9 +1,14 @@
-"""The speculation panel: what speculation gives now, why, and how its drafts fare."""
+"""The speculation panel: what guessing ahead gains, and what happens now and why.
+
+Its first lines answer whether it is faster and by how much. The details are for those
+who know the field's terms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
@@ -14,224 +19,278 @@ from localspec.chat.speculation_stats import (
     SpeculationStats,
     known_rate,
 )
-from localspec.protocol.events import Round
-from localspec.report.answer_stats import STATE_ROLES, format_acceptance
-from localspec.symbols import draw_bar
+from localspec.protocol.round_totals import DraftTotals
+from localspec.report.speculation import Phase, SpeculationView, view_speculation
 from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.report_content import role_colour
-from localspec.tui.text.wrapping import one_line, wrap_words
-from localspec.units import count, percent, token_rate
+from localspec.tui.text.wrapping import fit_to_width, one_line, wrap_words
+from localspec.units import percent, short_count, token_rate
 
 PANEL_WIDTH = RECENT_ROUNDS  # Cells of text.
 REFRESH_SECONDS = 0.2  # Minimum time between two updates while an answer streams.
-_PHASE_LABELS = {"loading": "LOADING", "failed": "NOT LOADED"}
-_NO_GAIN = 1.02  # A range that reaches below this shows no clear gain.
+_PHASES: dict[str, Phase] = {
+    "loading": "loading",
+    "failed": "failed",
+    "answering": "answering",
+}
+"""The chat screen's phases; in others there is nothing to wait for."""
+_BAR_WIDTH = PANEL_WIDTH - len("│ without") + 1
+"""So that a mark at its end has its label to the right of it."""
 _STRIP_SCALES = (4, 8, 16)
-"""Accepted tokens of the strip's highest bar: few values, so bars seldom change."""
+"""Right guesses of the strip's highest bar: few values, so bars seldom change."""
+_MAX_SENTENCE_LINES = 4
+_VALUE_END = 20  # The column at which the values of the figures end.
+
+_Lines = list[Content]
 
 
 class SpeculationPanel(Static):
     def __init__(self, ascii_only: bool = False) -> None:
         super().__init__(markup=False)
         self._ascii_only = ascii_only
-        self._shown = (SpeculationStats(), "")
+        self._stats = SpeculationStats()
+        self._phase: Phase = "idle"
+        self._announcement = ""
+        self._has_details = False
         self._refresh_pending = False
+
+    def show_details(self, shown: bool) -> None:
+        self._has_details = shown
+        self._redraw()
 
     def draw_session(self, session: ChatSession, phase: str) -> None:
         """`phase`: of the chat's screen."""
-        if phase == "answering":
+        shown_phase = _PHASES.get(phase, "idle")
+        if shown_phase == "answering":
             self.draw_soon(session.stats)
         else:
-            self.draw(
-                session.stats, _PHASE_LABELS.get(phase) or session.next_speculation
-            )
+            announcement = session.next_speculation if shown_phase == "idle" else ""
+            self.draw(session.stats, shown_phase, announcement)
 
     def draw_soon(self, stats: SpeculationStats) -> None:
+        """Draw an answer that streams; several calls within a moment draw once."""
+
         def refresh() -> None:
             if self._refresh_pending:  # nothing newer was drawn
-                self.draw(stats)
+                self.draw(stats, "answering")
 
         if not self._refresh_pending:
             self._refresh_pending = True
             set_reliable_timer(self, REFRESH_SECONDS, refresh)
 
-    def draw(self, stats: SpeculationStats, state: str = "") -> None:
-        """`state` is shown instead of the plan, for example while the model loads."""
+    def draw(
+        self, stats: SpeculationStats, phase: Phase, announcement: str = ""
+    ) -> None:
+        """The arguments are those of `view_speculation`."""
         self._refresh_pending = False
-        self._shown = stats, state
-        lines = _panel_lines(stats, state, self.size.height, self._ascii_only)
+        self._stats = stats
+        self._phase = phase
+        self._announcement = announcement
+        self._redraw()
+
+    def _redraw(self) -> None:
+        view = view_speculation(self._stats, self._phase, self._announcement)
+        details: list[_Lines] = []
+        if self._has_details:
+            details = _detail_sections(self._stats, view)
+        lines = arrange_panel(
+            view, details, height=self.size.height, ascii_only=self._ascii_only
+        )
         self.update(Content("\n").join(lines), layout=False)
 
     def on_resize(self) -> None:
-        self.draw(*self._shown)
+        self._redraw()
 
 
-def _panel_lines(
-    stats: SpeculationStats, state: str, height: int, ascii_only: bool = False
-) -> list[Content]:
-    """The sections that fit into `height` lines; the most important come first."""
-    lines = list(_summary(stats, state))
-    for section in (
-        _acceptance(stats),
-        _strip(stats, ascii_only),
-        _draft_sources(stats),
-        _histogram(stats.totals.histogram),
-        _last_round(stats),
-    ):
-        added = [Content(""), *section]
-        if len(added) > 1 and len(lines) + len(added) <= height:
-            lines += added
+def arrange_panel(
+    view: SpeculationView,
+    details: Sequence[_Lines] = (),
+    *,
+    height: int,
+    ascii_only: bool = False,
+) -> _Lines:
+    """The sections that fit into `height` lines, with a blank line between them.
+
+    Where not all of them fit, the details go first, then the strip, then the bar.
+    """
+    headline = list(_headline(view))
+    bar = list(_bar(view))
+    figures = list(_figures(view))
+    strip = list(_strip(view, ascii_only))
+    sentence = _wrap(view.sentence, "")[:_MAX_SENTENCE_LINES]
+    by_importance = [headline, sentence, figures, bar, strip, *details]
+    if details:
+        by_importance = [headline, sentence, figures, *details, bar, strip]
+    fitting: list[_Lines] = []
+    n_lines = 0
+    for section in by_importance:
+        n_added = len(section)
+        if section is not headline and section is not bar:
+            n_added += 1  # The blank line above it.
+        if section and (section is headline or n_lines + n_added <= height):
+            fitting.append(section)
+            n_lines += n_added
+    lines: _Lines = []
+    for section in (headline, bar, figures, strip, sentence, *details):
+        if not any(section is each for each in fitting):
+            continue
+        if lines and section is not bar:
+            lines.append(Content(""))
+        lines += section
     return lines
 
 
-def _summary(stats: SpeculationStats, state: str) -> Iterator[Content]:
-    yield _headline(stats, state)
-    label = "speculation, before" if stats.is_off else "with speculation"
-    yield _two_columns(label, token_rate(stats.speculative_speed))
-    yield _two_columns("plain decoding", token_rate(stats.plain_speed))
-    if stats.plan is not None and not state:
-        yield from _wrap_muted(stats.plan.why)
-        for reason in _reasons(stats):
-            yield from _wrap_muted(reason)
-
-
-def _headline(stats: SpeculationStats, state: str) -> Content:
-    if state:
-        return Content.styled(state, "bold $accent")
-    if stats.plan is None:
-        return Content.styled("READY", "bold $muted")
-    plan_state = stats.plan.state
-    speedup = stats.speedup
-    label = "MEASURING" if plan_state == "probing" else plan_state.upper()
-    gain = ""
-    style = "$muted"
-    if plan_state == "paused":
-        gain = "at plain speed"
-    elif speedup is not None and plan_state != "off":
-        gain = f"{speedup} plain speed"
-        style = "bold"
-        if speedup.high < 1:
-            style = "bold $warning"
-        elif speedup.low > _NO_GAIN:
-            style = "bold $success"
-    elif stats.answer.rounds and plan_state != "off":
-        gain = "few rounds so far" if stats.plain_speed else "plain speed unknown"
-    state_style = f"bold {role_colour(STATE_ROLES[plan_state])}".rstrip()
-    return _two_columns(label, gain, state_style, style)
-
-
-def _reasons(stats: SpeculationStats) -> Iterator[str]:
-    """What would have to change, and the next trial."""
-    assert stats.plan is not None
-    state = stats.plan.state
-    if state == "paused":
-        if stats.speedup is not None:
-            yield f"speculation would give {stats.speedup}"
-        break_even = _break_even(stats)
-        if break_even:
-            yield break_even
-        n_rounds = stats.rounds_to_next_trial
-        if n_rounds is not None:
-            yield f"next trial in {count(n_rounds, 'round')}"
-    elif state == "probing" and stats.answer.rounds and not stats.answer.totals.drafted:
-        yield "a trial may cost 3 % of the answer"
-    elif state == "on" and stats.plain_speed is None and stats.answer.rounds:
-        yield "/spec off, once, measures it"
-    elif state == "on" and stats.speedup is not None and stats.speedup.high < 1:
-        yield "drafts cost more than they save"
-
-
-def _break_even(stats: SpeculationStats) -> str:
-    """The acceptance rate above which drafts pay; empty if it says nothing."""
-    needed = stats.break_even_rate
-    if not needed:  # It is 0 if a busy computer measured wide passes as cheaper.
-        return ""
-    if needed > 1:
-        return "on this computer no acceptance rate pays"
-    rate = known_rate(stats.recent)
-    if rate is None:
-        return f"would pay above {percent(needed)} accepted"
-    if rate >= needed:
-        return ""
-    return f"{percent(rate)} accepted, pays above {percent(needed)}"
-
-
-def _acceptance(stats: SpeculationStats) -> Iterator[Content]:
-    yield _muted("acceptance rate")
-    totals = stats.totals
-    for part, label in ((stats.recent, "now"), (totals, "chat")):
-        rate = format_acceptance(part)
-        if part.drafted:
-            rate = f"{rate} drafted"
-        yield _two_columns(rate, label)
-    per_pass = totals.tokens_per_pass
-    if per_pass:
-        yield Content(f"{per_pass:.1f} tokens per target pass")
+def _headline(view: SpeculationView) -> Iterator[Content]:
+    style = f"bold {role_colour(view.role)}".strip()
+    if len(view.headline) + 2 + len(view.speeds) <= PANEL_WIDTH:
+        yield _two_columns(view.headline, view.speeds, style)
     else:
-        yield Content("– tokens per pass")
-    if totals.overlapped:
-        in_time = percent(totals.overlap_hits / totals.overlapped)
-        yield _two_columns(in_time, "drafted in time")
+        yield _fit(view.headline, style)
+        yield _two_columns("", view.speeds)
 
 
-def _strip(stats: SpeculationStats, ascii_only: bool) -> Iterator[Content]:
-    """A column per round: its accepted tokens as a bar, or a mark if it has none."""
-    rounds = stats.recent_rounds
-    if not rounds:
+def _bar(view: SpeculationView) -> Iterator[Content]:
+    """A bar of the faster speed, with a mark at each of the two speeds.
+
+    With 8.4 and 14.2 tok/s the first 14 of 24 cells are what both have, and the other
+    10 what the guesses gain.
+    """
+    speed = view.speculative_speed
+    plain = view.plain_speed
+    if view.speedup is None or not speed or not plain:
         return
-    most = max(event.accepted for event in rounds)
+    n_both = round(_BAR_WIDTH * min(speed, plain) / max(speed, plain))
+    n_both = max(1, n_both)
+    n_more = _BAR_WIDTH - n_both
+    more_style = role_colour("success" if speed > plain else "warning")
+    yield Content.assemble(("█" * n_both, "$muted"), ("▒" * n_more, more_style))
+    slow, fast = ("without", "with") if speed > plain else ("with", "without")
+    yield _muted(_label_marks(n_both, slow, fast))
+
+
+def _label_marks(at: int, slow: str, fast: str) -> str:
+    """The two marks with their labels: the slower one's at cell `at`, counted from 1.
+
+    Its label is to the left of it, or to the right where there is no room.
+    """
+    end = f"│ {fast}"
+    if at >= _BAR_WIDTH:
+        return f"{slow} {end}".rjust(_BAR_WIDTH + len(end) - 1)
+    start = f"{slow} │".rjust(at)
+    if len(start) > at:
+        start = " " * (at - 1) + f"│ {slow}"
+    return start.ljust(_BAR_WIDTH - 1) + end
+
+
+def _figures(view: SpeculationView) -> Iterator[Content]:
+    if view.state in ("loading", "failed", "empty", "reading"):
+        return
+    if view.drafted:
+        yield _figure("Guesses right", view.shown_rate, view.guesses)
+    per_step = "–"
+    if view.tokens_per_step is not None:
+        per_step = f"{view.tokens_per_step:.1f}"
+    yield _figure("Tokens per step", per_step, "without: 1")
+
+
+def _strip(view: SpeculationView, ascii_only: bool) -> Iterator[Content]:
+    """A column per step: its right guesses as a bar, or a mark if it has none."""
+    if not view.strip:
+        return
+    most = max((n_right or 0) for n_right in view.strip)
     scale = next((n for n in _STRIP_SCALES if n >= most), _STRIP_SCALES[-1])
-    yield _muted(f"last {count(len(rounds), 'round')}: accepted, 0–{scale}")
-    cells = [_strip_cells(event, scale, ascii_only) for event in rounds]
+    n_steps = len(view.strip)
+    yield _muted("the first step" if n_steps == 1 else f"last {n_steps} steps")
+    cells = [_strip_cells(n_right, scale, ascii_only) for n_right in view.strip]
+    green = role_colour("accepted")
     if not ascii_only:
         upper_line = "".join(upper for upper, _, _ in cells)
-        yield Content.styled(upper_line, role_colour("accepted"))
+        yield Content.styled(upper_line, green)
     yield Content.assemble(*((lower, style) for _, lower, style in cells))
-    yield _muted("· plain  × all rejected")
+    gap = "  "
+    right = "█"
+    if ascii_only:
+        gap = " "
+        right = "1–9"
+    yield Content.assemble(
+        (f"· no guess{gap}", "$muted"),
+        ("×", role_colour("correction")),
+        (f" all wrong{gap}", "$muted"),
+        (right, green),
+        (" right", "$muted"),
+    )
 
 
-def _strip_cells(event: Round, scale: int, ascii_only: bool) -> tuple[str, str, str]:
-    """A round's cells in the upper and the lower line, and their style.
+def _strip_cells(
+    n_right: int | None, scale: int, ascii_only: bool
+) -> tuple[str, str, str]:
+    """A step's cells in the upper and the lower line, and their style.
 
-    A bar has 16 levels: at a scale of 8, three accepted tokens are level 6, `▆` in the
+    A bar has 16 levels: at a scale of 8, three right guesses are level 6, `▆` in the
     lower line; six are level 12, `▄` above `█`.
     """
-    if not event.drafted:
+    if n_right is None:
         return " ", "·", "$muted"
-    if not event.accepted:
+    if not n_right:
         return " ", "×", role_colour("correction")
     style = role_colour("accepted")
     if ascii_only:
-        digit = str(event.accepted) if event.accepted < 10 else "+"
+        digit = str(n_right) if n_right < 10 else "+"
         return " ", digit, style
     steps = "▁▂▃▄▅▆▇█"
-    share = min(event.accepted / scale, 1)
+    share = min(n_right / scale, 1)
     level = max(1, round(2 * len(steps) * share))
     if level > len(steps):
         return steps[level - len(steps) - 1], steps[-1], style
     return " ", steps[level - 1], style
 
 
-def _histogram(counts: list[int]) -> Iterator[Content]:
-    """How many rounds accepted 0, 1, 2, … tokens, two per line.
+# --- Details, in the field's terms.
 
-    There are at most eight numbers: the last then includes all above.
-    """
-    if not counts:
-        return
-    yield _muted("accepted tokens per round")
-    is_cut = len(counts) > 8
-    shown = [*counts[:7], sum(counts[7:])] if is_cut else counts
-    shown = shown + [0] * (6 - len(shown))
-    most = max(shown) or 1
-    half = PANEL_WIDTH // 2
-    for i in range(0, len(shown), 2):
-        parts: list[Content] = []
-        for accepted, n in enumerate(shown[i : i + 2], i):
-            suffix = "+" if is_cut and accepted == 7 else " "
-            bar = draw_bar(n / most, half - 5).ljust(half - 2)
-            parts += [Content(f"{accepted}{suffix}"), Content.styled(bar, "$accent")]
-        yield Content.assemble(*parts)
+
+def _detail_sections(stats: SpeculationStats, view: SpeculationView) -> list[_Lines]:
+    sections = (_speed_details(stats, view), _draft_sources(stats), _last_round(stats))
+    return [lines for lines in map(list, sections) if lines]
+
+
+def _speed_details(stats: SpeculationStats, view: SpeculationView) -> Iterator[Content]:
+    if view.speedup is not None:
+        low_high = f"{view.speedup.low:.2f}–{view.speedup.high:.2f}×"
+        yield _two_columns("speed-up, 95 %", low_high)
+    if view.state in ("guessing", "waiting", "paused"):
+        now = token_rate(stats.recent_tokens_per_second)
+        yield _two_columns(f"now, last {len(view.strip)} rounds", now)
+    totals = stats.totals
+    if totals.drafted:
+        rate = _rate_and_count(totals)
+        yield _two_columns("acceptance, chat", rate)
+    if totals.overlapped:
+        in_time = percent(totals.overlap_hits / totals.overlapped)
+        yield _two_columns("drafted in time", in_time)
+    if stats.plain_speed is None and stats.answer.rounds:
+        yield _fit("/spec off, once, measures plain", "$muted")
+    if view.state == "paused":
+        yield from _pause_details(stats)
+
+
+def _pause_details(stats: SpeculationStats) -> Iterator[Content]:
+    """What would have to change, and the next trial."""
+    needed = stats.break_even_rate
+    # It is 0 if a busy computer measured wide passes as cheaper.
+    if needed:
+        shown = percent(needed) if needed <= 1 else "none pays here"
+        yield _two_columns("acceptance needed", shown)
+    n_rounds = stats.rounds_to_next_trial
+    if n_rounds is not None:
+        yield _two_columns("next trial in rounds", short_count(n_rounds))
+
+
+def _rate_and_count(totals: DraftTotals) -> str:
+    drafted = short_count(totals.drafted)
+    rate = known_rate(totals)
+    if rate is None:
+        return f"{totals.accepted} of {drafted}"
+    return f"{percent(rate)} of {drafted}"
 
 
 def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
@@ -239,36 +298,54 @@ def _draft_sources(stats: SpeculationStats) -> Iterator[Content]:
     sources = stats.draft_sources
     if not sources:
         return
-    yield _muted(f"{'source':<11}{'drafted':>8}{'accepted':>9}{'ms':>4}")
+    yield _muted(_table_row("source", "drafted", "rate", "ms"))
     for name, source in sources:
-        shown = _format_source(name)[:11]
         ms = source.draft_ms / source.rounds
-        shown_ms = f"{ms:.1f}" if ms < 9.95 else f"{ms:.0f}"
-        rate = percent(known_rate(source))
-        yield Content(f"{shown:<11}{source.drafted:>8,}{rate:>9}{shown_ms:>4}")
+        shown_ms = f"{ms:.1f}" if ms < 9.95 else short_count(round(ms))
+        yield Content(
+            _table_row(
+                _format_source(name),
+                short_count(source.drafted),
+                percent(known_rate(source)),
+                shown_ms,
+            )
+        )
+
+
+_COLUMN_WIDTHS = (7, 5, 5)
+"""Of the numbers; a blank is before each."""
+
+
+def _table_row(name: str, *cells: str) -> str:
+    """A cell that is too wide is cut: columns never touch."""
+    name_width = PANEL_WIDTH - sum(_COLUMN_WIDTHS) - len(_COLUMN_WIDTHS)
+    row = fit_to_width(name, name_width)
+    for cell, width in zip(cells, _COLUMN_WIDTHS, strict=True):
+        row += " " + fit_to_width(cell.rjust(width), width)
+    return row
 
 
 def _last_round(stats: SpeculationStats) -> Iterator[Content]:
-    """The draft length and source of the last round, which may change every round."""
+    """The draft length and source of the last round, and the engine's reason for it."""
     if not stats.recent_rounds:
         return
     last = stats.recent_rounds[-1]
-    yield _muted("last round")
+    yield _muted(f"round {short_count(last.n + 1)}")
     if last.source:
         sources = " + ".join(map(_format_source, last.source.split("+")))
-        yield Content(f"{last.drafted} drafted, {sources}")
+        yield _fit(f"{short_count(last.drafted)} drafted, {sources}", "")
     else:
         yield Content("nothing drafted")
-    if stats.plan is not None and last.reason and last.reason != stats.plan.why:
-        yield from _wrap_muted(last.reason)
+    if last.reason and not _is_reason_of_plan(stats):
+        yield from _wrap(last.reason, "$muted")[:3]
 
 
-def _two_columns(
-    left: str, right: str, style: str = "", right_style: str = "$muted"
-) -> Content:
-    """Text at the left and right edge, so that changing numbers move nothing."""
-    space = " " * max(1, PANEL_WIDTH - len(left) - len(right))
-    return Content.assemble((left, style), space, (right, right_style))
+def _is_reason_of_plan(stats: SpeculationStats) -> bool:
+    """Whether the last round only repeats why speculation is in its state.
+
+    The sentence says that, and may have to say otherwise.
+    """
+    return stats.plan is not None and stats.recent_rounds[-1].reason == stats.plan.why
 
 
 def _format_source(name: str) -> str:
@@ -278,10 +355,35 @@ def _format_source(name: str) -> str:
     return kind.panel_word or kind.title
 
 
+# --- Lines of the panel's width.
+
+
+def _figure(label: str, value: str, more: str) -> Content:
+    """`Guesses right   78 %  25 of 32`: values end in one column, so nothing moves."""
+    value = f" {value.rjust(_VALUE_END - len(label) - 1)}"
+    room = PANEL_WIDTH - len(label) - len(value) - 2
+    more = more if len(more) <= room else ""
+    return Content.assemble(label, (value, "bold"), "  ", (more, "$muted"))
+
+
+def _two_columns(left: str, right: str, style: str = "") -> Content:
+    """Text at the left and right edge, so that changing numbers move nothing.
+
+    Where both do not fit, the left one is cut.
+    """
+    right = fit_to_width(right, min(cell_len(right), PANEL_WIDTH))
+    room = max(0, PANEL_WIDTH - cell_len(right) - 1)
+    left = fit_to_width(left, room) + " " * (PANEL_WIDTH - cell_len(right) - room)
+    return Content.assemble((left, style), (right, "$muted"))
+
+
+def _fit(text: str, style: str) -> Content:
+    return Content.styled(fit_to_width(text, PANEL_WIDTH).rstrip(), style)
+
+
 def _muted(text: str) -> Content:
     return Content.styled(text, "$muted")
 
 
-def _wrap_muted(text: str) -> Iterator[Content]:
-    """At most three lines."""
-    return map(_muted, wrap_words(text, PANEL_WIDTH)[:3])
+def _wrap(text: str, style: str) -> _Lines:
+    return [_fit(line, style) for line in wrap_words(text, PANEL_WIDTH)]

@@ -67,9 +67,9 @@ def _token_line(token: Token, round_: Round, *, brief: bool) -> Content:
     rejected = next((each for each in token.alternatives if each.was_drafted), None)
     if rejected is None and token.kind == "correction" and round_.rejected:
         text = _quoted(round_.rejected[0])
-        description = f"corrected: draft token {text} rejected"
+        description = f"written by the model instead of {text}"
     elif rejected is not None:
-        description = f"corrected: draft token {_quoted(rejected.text)} rejected"
+        description = f"written by the model instead of {_quoted(rejected.text)}"
         if rejected.p_draft is not None and not brief:
             probability = _format_probability(rejected.p_draft)
             description += f" (draft probability {probability})"
@@ -95,10 +95,10 @@ def _probabilities_line(token: Token, *, brief: bool) -> str:
 
 
 def _round_line(token: Token, round_: Round, *, brief: bool) -> Content:
-    drafted = "nothing drafted"
+    guessed = "no guess"
     if round_.drafted:
-        drafted = f"{round_.drafted} drafted, {round_.accepted} accepted"
-    line = f"round {round_.n + 1} · {drafted}"
+        guessed = f"{round_.drafted} guessed, {round_.accepted} right"
+    line = f"step {round_.n + 1} · {guessed}"
     if not brief:
         draft = milliseconds(round_.ms.draft)
         verify = milliseconds(round_.ms.verify)

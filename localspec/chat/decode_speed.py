@@ -1,0 +1,113 @@
+"""The speed of an answer: its tokens after the first, divided by their time."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from math import sqrt
+
+from msgspec import Struct
+
+from localspec.protocol.events import Round
+
+_MIN_ROUNDS = 8
+"""Rounds before a speed is compared, and plain rounds before they are the standard."""
+_RANGE_ERRORS = 2.0
+"""Half the width of a range, in standard errors: it covers about 95 %."""
+_ROUGH_FROM = 0.1
+"""A speed-up is rough if its range is wider than this on both sides."""
+
+
+class Speedup(Struct, frozen=True):
+    """Speed relative to plain decoding, with a 95 % range."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_rough(self) -> bool:
+        return self.high - self.low >= 2 * _ROUGH_FROM
+
+
+class DecodeSpeed:
+    """Sums over the rounds of an answer that were timed.
+
+    The first round also reads the prompt, and a forced one takes 0 ms: neither is
+    counted. A round costs the same to add however long the answer is.
+    """
+
+    def __init__(self) -> None:
+        self.n_tokens = 0
+        self.ms = 0.0
+        self._n_rounds = 0
+        # Sums of squares and of products, for the standard error.
+        self._tokens_squared = 0
+        self._tokens_by_ms = 0.0
+        self._ms_squared = 0.0
+        self._plain_ms: list[float] = []
+        """The times of the rounds without a draft, the shortest first."""
+
+    @classmethod
+    def of(cls, rounds: Iterable[Round]) -> DecodeSpeed:
+        speed = cls()
+        for event in rounds:
+            speed.add(event)
+        return speed
+
+    def add(self, event: Round) -> None:
+        ms = event.ms.total
+        if event.n == 0 or ms <= 0:
+            return
+        n_tokens = len(event.tokens)
+        self.n_tokens += n_tokens
+        self.ms += ms
+        self._n_rounds += 1
+        self._tokens_squared += n_tokens * n_tokens
+        self._tokens_by_ms += n_tokens * ms
+        self._ms_squared += ms * ms
+        if not event.drafted:
+            insort(self._plain_ms, ms)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether enough rounds were timed to compare the speed with another."""
+        return self._n_rounds >= _MIN_ROUNDS
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """None until a round is timed."""
+        return 1e3 * self.n_tokens / self.ms if self.ms else None
+
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """That of the median round without a draft; None if there are too few."""
+        n_plain = len(self._plain_ms)
+        if n_plain < _MIN_ROUNDS:
+            return None
+        return 1e3 / self._plain_ms[n_plain // 2]
+
+    def compare(self, plain_speed: float | None) -> Speedup | None:
+        """The speed-up over so many plain tokens per second; None if too little is known.
+
+        The rate is a ratio of two sums over rounds, tokens and seconds. Its standard
+        error comes from the residuals: how far the tokens of each round are from what
+        the rate predicts for its time. With 10 rounds of 100 ms, half of which gave 1
+        token and half 3, the rate is 20 tokens/s, each residual is 1 token, and the
+        error of the rate is sqrt(10 * 10 / 9) / 1 s = 3.3 tokens/s.
+        """
+        if not self.is_comparable or not plain_speed:
+            return None
+        n_rounds = self._n_rounds
+        per_ms = self.n_tokens / self.ms
+        squares = self._tokens_squared - 2 * per_ms * self._tokens_by_ms
+        squares += per_ms * per_ms * self._ms_squared
+        # The sum of squares of equal rounds may come out a little below 0.
+        variance = max(0.0, squares) * n_rounds / (n_rounds - 1)
+        rate = 1e3 * per_ms
+        error = _RANGE_ERRORS * sqrt(variance) / (self.ms / 1e3)
+        return Speedup(
+            value=rate / plain_speed,
+            low=max(0.0, rate - error) / plain_speed,
+            high=(rate + error) / plain_speed,
+        )
