@@ -54,10 +54,11 @@ GLOSSARY: dict[str, str] = {
     ),
     "Acceptance rate": (
         "accepted draft tokens divided by all draft tokens. A rejected token costs time and "
-        "never changes the text."
+        "never changes the text. The screen says guesses right and thrown away."
     ),
     "Tokens per pass": (
-        "how many tokens one pass of the target gives on average. Plain decoding gives 1."
+        "how many tokens one pass of the target gives on average. Plain decoding gives 1. The "
+        "screen calls a pass a step, and plain decoding without."
     ),
     "Verification method": (
         "the rule by which draft tokens are accepted or rejected (coupled, rejection, block, "

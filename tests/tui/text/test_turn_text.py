@@ -32,8 +32,14 @@ def shown(text: TurnText) -> str:
 
 
 def without_time(text: TurnText) -> str:
-    """Without the line under the answer, which its events say."""
-    return re.sub(r"\d+tokens?(in\d+steps?)?(·[^·]*)?$", "", shown(text))
+    """Without the line under the answer, which needs its events."""
+    drawn = [
+        "".join(segment.text for segment in text.line(y, NO_STYLES)).strip()
+        for y in range(text.height(60))
+    ]
+    if re.fullmatch(r"\d+ tokens?( in \d+ steps?)?( · .*)?", drawn[-1]):
+        drawn.pop()
+    return "".join("".join(drawn).split())
 
 
 def new_text(turn: Turn, *, raw: bool, token_view: bool) -> TurnText:
