@@ -170,7 +170,9 @@ def format_answer_summary(answer: GeneratedAnswer) -> str:
     end = "the recording ends here"
     if answer.finished:
         end = END_REASONS[answer.finished.reason]
-    return f"{' · '.join(parts)}. {_make_sentence(end)}"
+    # Commas: a screen reader reads it, too.
+    totals = ", ".join(parts).replace(" · ", ", ")
+    return f"{totals}. {_make_sentence(end)}"
 
 
 class AnswerStats(Struct, frozen=True):

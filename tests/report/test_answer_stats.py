@@ -78,7 +78,7 @@ def test_a_round_can_be_read_as_sentences() -> None:
 
 def test_a_summary_says_how_the_answer_ended() -> None:
     ended = answer_stats.format_answer_summary(answer(PLAIN, DRAFTED, end="eog"))
-    assert ended.startswith("3 tokens in 2 steps · 21 ms · 1 of 2 guesses right · ")
+    assert ended.startswith("3 tokens in 2 steps, 21 ms, 1 of 2 guesses right, ")
     assert ended.endswith("tok/s. The model ended the answer.")
     unfinished = answer_stats.format_answer_summary(answer(PLAIN))
     assert unfinished.endswith("The recording ends here.")
