@@ -12,6 +12,7 @@ from statistics import median
 
 from localspec.bench.draft_test import DraftJudgement
 from localspec.bench.results import BenchReport, WorkloadResult
+from localspec.chat.speculation_stats import known_rate
 from localspec.machine import device_detection, gpu_catalog
 from localspec.machine.cpu_and_ram import is_busy
 from localspec.models import catalog
@@ -351,7 +352,7 @@ def format_judgements(
 
 def _judgement_cells(judgement: DraftJudgement) -> tuple[str, ...]:
     by_length = judgement.by_length
-    rates = [by_length[n].totals.acceptance_rate for n in _SHOWN_DRAFT_LENGTHS]
+    rates = [known_rate(by_length[n].totals) for n in _SHOWN_DRAFT_LENGTHS]
     best = by_length[judgement.best_length]
     return (
         judgement.name.rpartition("/")[2],

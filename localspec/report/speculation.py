@@ -110,15 +110,18 @@ class SpeculationView(Struct, frozen=True):
         return percent(self.rate)
 
     @property
-    def cell(self) -> str:
-        """For a status line: `1.7× faster  25 of 32`; without drafts, the speed."""
+    def cells(self) -> tuple[str, ...]:
+        """For a status line, the longest form first: `1.7× faster  25 of 32`.
+
+        Without drafts it is the speed; empty where there is none.
+        """
         if self.speed is None:
-            return ""
+            return ()
         if self.state == "off" or not self.drafted:
-            return f"{_format_speed(self.speed)} tok/s"
+            return (f"{_format_speed(self.speed)} tok/s",)
         if self.verdict == "unknown":
-            return f"{self.guesses} right"
-        return f"{self.headline}  {self.guesses}"
+            return (f"{self.guesses} right",)
+        return (f"{self.headline}  {self.guesses}", self.headline)
 
     @property
     def answer_line(self) -> str:
@@ -299,24 +302,24 @@ _ADDITIONS: dict[Verdict, str] = {
 
 
 def _name_activity(source: str) -> str:
-    if source.startswith("lookup"):
-        return "copying from the text"
-    if source == "grammar":
-        return "writing what the format requires"
-    return f"guessing with {_name_source(source)}"
-
-
-def _name_source(source: str) -> str:
+    """A source may have several parts: `model+lookup`."""
     names = []
+    activities = []
     for part in source.split("+"):
         kind = draft_kinds.kinds().get(part)
-        if kind is None:  # It is of another package.
+        if part == "lookup":
+            activities.append("copying from the text")
+        elif part == "grammar":
+            activities.append("writing what the format requires")
+        elif kind is None:  # It is of another package.
             names.append(sanitize(part[:_MAX_REASON], multiline=False))
         elif kind.is_head:
             names.append(kind.title)
         else:
             names.append(f"the {kind.title}")
-    return " and ".join(names)
+    if names:
+        activities.insert(0, f"guessing with {' and '.join(names)}")
+    return " and ".join(activities)
 
 
 def _describe_off(stats: SpeculationStats) -> str:

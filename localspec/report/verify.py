@@ -12,6 +12,7 @@ from localspec.bench.verify_results import (
     LosslessVerdict,
     VerifyReport,
 )
+from localspec.chat.speculation_stats import known_rate
 from localspec.protocol.events import EngineReady, Token
 from localspec.report.lines import EMPTY_LINE, Line, make_line
 from localspec.sanitize import sanitize
@@ -100,7 +101,7 @@ def _format_totals(totals: ComparisonTotals) -> str:
 
 
 def _format_sample(sample: TokenSample) -> str:
-    rate = percent(sample.totals.acceptance_rate)
+    rate = percent(known_rate(sample.totals))
     drawn = f"{sample.tokens:,} tokens, acceptance rate {rate}"
     p = sample.p_value
     shift = sample.detectable_shift

@@ -42,16 +42,18 @@ def format_footer(
     user_keys: Mapping[str, str],
     *contexts: KeyContext,
     label_overrides: Mapping[str, str] = MappingProxyType({}),
+    only: str = "",
 ) -> str:
     """The keys with a footer label, such as `enter send  ctrl+j newline`.
 
     Actions with one label share a hint: `←→ token`. `label_overrides` has labels by
-    binding id, for keys that do something else at the moment.
+    binding id, for keys that do something else at the moment. `only`: the binding id of
+    the one key to show.
     """
     keys_by_label: dict[str, list[str]] = {}
     for context in contexts:
         for key in KEY_BINDINGS:
-            if key.context != context:
+            if key.context != context or (only and key.id != only):
                 continue
             label = label_overrides.get(key.id, key.footer_label)
             if label:

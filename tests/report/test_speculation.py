@@ -139,10 +139,10 @@ def test_a_screen_reader_hears_words_in_place_of_signs() -> None:
 
 
 def test_the_cell_of_the_status_line_says_the_gain_or_the_speed() -> None:
-    assert look(ON, *FAST).cell == "2.0× faster  38 of 76"
-    assert look(OFF, *steps(20)).cell == "50.0 tok/s"
-    assert look(ON, *steps(4, 4, 2)).cell == "6 of 12 right"
-    assert look(ON).cell == ""
+    assert look(ON, *FAST).cells[0] == "2.0× faster  38 of 76"
+    assert look(OFF, *steps(20)).cells == ("50.0 tok/s",)
+    assert look(ON, *steps(4, 4, 2)).cells == ("6 of 12 right",)
+    assert look(ON).cells == ()
 
 
 # --- Any sequence of events.
@@ -190,7 +190,7 @@ def test_headline_sentence_and_figures_agree(
         for event in events:
             stats.add(event)
     view = view_speculation(stats, phase)
-    everything = f"{view.headline} {view.sentence} {view.cell} {view.answer_line}"
+    everything = f"{view.headline} {view.sentence} {view.cells} {view.answer_line}"
     told = everything.lower()
 
     # A ratio is shown only where it is measured, never as 1.0×.

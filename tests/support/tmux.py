@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 import subprocess
 import sys
@@ -129,11 +128,3 @@ class Tmux:
     def asks(self, format: str) -> str:  # noqa: A002  as tmux calls it
         """A tmux format, such as `#{alternate_on}`."""
         return self._tmux("display-message", "-p", format).strip()
-
-
-def context(screen: str) -> int:
-    """Tokens in the context, from the status bar; 0 in an empty chat."""
-    found = re.search(r"ctx ([\d.]+)(k?) /", screen)
-    if found is None:
-        return 0
-    return round(float(found[1]) * (1000 if found[2] else 1))

@@ -21,7 +21,7 @@ from localspec.report.token_classes import TOKEN_CLASSES
 from tests.support.downloads import wait_for
 from tests.support.fake_hub import FakeHub
 from tests.support.long_cases import often
-from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux, context
+from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
 from tests.support.zoo import Zoo
 from tests.tui.test_terminal import gone
 
@@ -64,10 +64,11 @@ def hub(zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[F
 
 
 def ask(tmux: Tmux, text: str) -> str:
-    before = context(tmux.screen)
+    """Waits for the line under the answer."""
     tmux.type(text)
     tmux.press(ENTER)
-    return tmux.wait_for(lambda seen: context(seen) > before and "first token" in seen)
+    end = re.compile(r"\d tokens?( in \d+ steps?)? · ")
+    return tmux.wait_for(lambda seen: end.search(seen.rpartition(text)[2]) is not None)
 
 
 def press_and_see_change(tmux: Tmux, *keys: str) -> None:

@@ -37,6 +37,7 @@ async def test_a_chat_is_there_again_after_the_app() -> None:
         assert asked == ["Why does my loop allocate?", "and now?"]
         assert [turn.answer for turn in turns] == [HELLO] * 2
         assert turns[0].rounds
+        await second.press("f3")  # The panel leaves the last line room for figures.
         await second.sees("ctx 28 / 8.2k", HELLO)
 
 

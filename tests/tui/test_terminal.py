@@ -572,7 +572,7 @@ def walk_to_the_first(here: Terminal) -> int:
     begin = len(here.seen)
     searched = begin
     before = begin
-    while "round 1 " not in here.new_text(searched, since=begin):
+    while "step 1 " not in here.new_text(searched, since=begin):
         searched = before
         here.type(LEFT)
         n_seen = before
@@ -641,7 +641,7 @@ def from_the_list(model: Path, there: str = "Recent", down: bytes = DOWN) -> byt
         here.wait_for(there)  # The chats come last.
         here.type(down + b"\r")
         here.wait_for("Text-completion model")
-        ask(here, "a", "first token")
+        ask(here, "a", "tokens")  # The line under the answer.
         before = len(here.seen)
         here.type(F2)
         here.wait_for("the model   written instead", before)

@@ -483,7 +483,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
         panel = self.query_one(SpeculationPanel)
         panel.draw_session(session, self.phase)
         status = self.query_one(StatusBar)
-        status.draw(session, self.phase, self.transcript, with_speed=not panel.display)
+        status.draw(
+            session, self.phase, self.transcript, with_speculation=not panel.display
+        )
 
     def _draw_title(self) -> None:
         session = self.session

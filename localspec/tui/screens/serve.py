@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
-from localspec.chat.speculation_stats import MIN_DRAFTED
+from localspec.chat.speculation_stats import known_rate
 from localspec.config.key_table import KeyContext
 from localspec.protocol.events import EngineReady
 from localspec.protocol.round_totals import RoundTotals
@@ -155,8 +155,9 @@ def _format_speculation(totals: RoundTotals) -> str:
         return "speculation: nothing drafted yet"
     counts = f"{totals.accepted:,} of {totals.drafted:,}"
     accepted = f"{counts} draft tokens accepted"
-    if totals.drafted >= MIN_DRAFTED:
-        accepted = f"acceptance {percent(totals.acceptance_rate)} ({counts})"
+    rate = known_rate(totals)
+    if rate is not None:
+        accepted = f"acceptance {percent(rate)} ({counts})"
     return f"{accepted}   {totals.tokens_per_pass or 0:.1f} tokens per target pass"
 
 
@@ -189,8 +190,9 @@ def _cells(request: RequestActivity) -> tuple[str, ...]:
     if request.tokens_per_second is not None:
         speed = token_rate(request.tokens_per_second)
     accepted = ""
-    if totals.drafted >= MIN_DRAFTED:
-        accepted = f"{percent(totals.acceptance_rate)} of {short_count(totals.drafted)}"
+    rate = known_rate(totals)
+    if rate is not None:
+        accepted = f"{percent(rate)} of {short_count(totals.drafted)}"
     elif totals.drafted:
         accepted = f"{totals.accepted} of {totals.drafted}"
     time = f"{request.seconds:.1f} s"

@@ -5,8 +5,11 @@ The last line has the keys, and in a chat also numbers (`StatusBar`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
@@ -16,9 +19,10 @@ from textual.geometry import Size
 from textual.layout import DockArrangeResult, WidgetPlacement
 from textual.widgets import Static
 
+from localspec.report.speculation import Phase, view_speculation
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import fit_footer, format_footer, key_label
-from localspec.units import milliseconds, token_rate
+from localspec.units import milliseconds
 
 if TYPE_CHECKING:
     from textual.widget import Widget as _Container
@@ -106,13 +110,98 @@ class NotificationFloor(Vertical):
         self.screen.query("ToastRack").set_styles(f"margin: 0 1 {height} 0;")
 
 
+class StatusParts(Struct, frozen=True):
+    """What a status line may show, of which as much is shown as there is room."""
+
+    keys: tuple[str, ...]
+    """Hints such as `f1 keys`, in their order on the screen."""
+    vital_keys: tuple[str, ...]
+    """Those that stay as long as anything, the most needed first."""
+    late_keys: tuple[str, ...] = ()
+    """Those that need not be shown where the context is."""
+    notes: tuple[str, ...] = ()
+    """What the chat does at the moment, such as reading a prompt."""
+    cells: tuple[str, ...] = ()
+    """What speculation gives, the longest form first: one of them is shown."""
+    figures: tuple[str, ...] = ()
+
+
+class _StatusItem(Struct, frozen=True):
+    text: str
+    is_key: bool
+    is_skipped: bool
+    """What happens where it does not fit: it is skipped, or nothing follows it."""
+
+
+def _order_items(parts: StatusParts) -> Iterator[_StatusItem]:
+    """In the order in which they get a place."""
+    vital = parts.vital_keys
+    others = [key for key in parts.keys if key not in {*vital, *parts.late_keys}]
+    for key in vital[:2]:
+        yield _StatusItem(key, is_key=True, is_skipped=True)
+    for note in parts.notes:
+        yield _StatusItem(note, is_key=False, is_skipped=True)
+    for key in vital[2:]:
+        yield _StatusItem(key, is_key=True, is_skipped=True)
+    for cell in parts.cells:
+        yield _StatusItem(cell, is_key=False, is_skipped=True)
+    for key in others:
+        yield _StatusItem(key, is_key=True, is_skipped=False)
+    for figure in parts.figures[:1]:
+        yield _StatusItem(figure, is_key=False, is_skipped=False)
+    for key in parts.late_keys:
+        yield _StatusItem(key, is_key=True, is_skipped=False)
+    for figure in parts.figures[1:]:
+        yield _StatusItem(figure, is_key=False, is_skipped=False)
+
+
+def arrange_status(parts: StatusParts, width: int) -> tuple[str, str]:
+    """The keys, and what is right of them.
+
+    The first two of the vital keys have a place before anything else, then notes, the
+    other vital keys, and the cell. Figures get what the other keys leave. At 80 columns
+    this is `enter send  esc back  f2 colours  f3 panel  f1 keys` and `1.7× faster  25 of
+    32`.
+    """
+    shown: set[str] = set()
+    right: list[str] = []
+    room = width
+    for item in _order_items(parts):
+        if item.text in parts.cells and not shown.isdisjoint(parts.cells):
+            continue  # A longer form of it is shown.
+        needed = cell_len(item.text)
+        if not item.is_key:
+            needed += len("   ")
+        elif shown:
+            needed += len("  ")
+        if needed <= room:
+            shown.add(item.text)
+            room -= needed
+            if not item.is_key:
+                right.append(item.text)
+        elif not item.is_skipped:
+            break
+    keys = "  ".join(key for key in parts.keys if key in shown)
+    return keys, "   ".join(right)
+
+
 class StatusBar(Static):
     """A single text, so that the layout does not move."""
+
+    _VITAL = ("chat.stop", "app.help", "chat.send", "chat.tokens", "chat.panel")
+    _VITAL_WHILE_ANSWERING = (
+        "chat.stop",
+        "app.help",
+        "chat.replay",
+        "chat.tokens",
+        "chat.panel",
+    )
+    _LATE = ("chat.newline", "app.quit")
 
     def __init__(self, options: AppOptions) -> None:
         super().__init__(markup=False)
         self._options = options
-        self._keys_and_numbers = ("", "")
+        self._parts = StatusParts((), ())
 
     def draw(
         self,
@@ -120,64 +209,79 @@ class StatusBar(Static):
         phase: str,
         transcript: Transcript,
         *,
-        with_speed: bool,
+        with_speculation: bool,
     ) -> None:
+        """`with_speculation`: there is no panel, which says what it gives."""
         keymap = self._options.keymap
+        notes: list[str] = []
+        if not transcript.following:
+            notes.append(f"more below: {key_label('chat.end', keymap)}")
+        if phase == "loading":
+            notes.append("loading")
+        prefill = session.stats.prefill
+        if prefill is not None and prefill.done < prefill.total:
+            notes.append(f"reading prompt {prefill.done:,} / {prefill.total:,}")
+        cells: tuple[str, ...] = ()
+        if with_speculation and phase != "loading":
+            shown_phase: Phase = "answering" if phase == "answering" else "idle"
+            cells = view_speculation(session.stats, shown_phase).cells
+        figures: tuple[str, ...] = ()
+        if phase != "loading":
+            figures = tuple(_figures(session, phase))
         if transcript.is_cursor_active:
-            keys = format_footer(keymap, "tokens")
+            keys = _split(format_footer(keymap, "tokens"))
+            parts = StatusParts(keys, keys[::-1], (), tuple(notes), cells, figures)
         else:
             labels = {"chat.stop": "back"}
+            vital = self._VITAL
             if phase == "answering":
+                vital = self._VITAL_WHILE_ANSWERING
                 labels = {"chat.newline": "", "chat.replay": "slow motion"}
                 if self._options.slow_motion:
                     labels["chat.replay"] = "full speed"
-            keys = format_footer(
-                keymap, "composer", "chat", "app", label_overrides=labels
+            make_footer = partial(
+                format_footer, keymap, "composer", "chat", "app", label_overrides=labels
             )
-        numbers = _status_numbers(session, phase)
-        speed = session.answer.tokens_per_second
-        if with_speed and speed is not None and phase != "answering":
-            numbers = f"{token_rate(speed)}   {numbers}"
-        if transcript.is_cursor_active and self.screen.has_class("-narrow"):
-            numbers = ""  # the keys are needed to leave the token view
-        if not transcript.following:
-            numbers = f"more below: {key_label('chat.end', keymap)}   {numbers}"
-        if self._keys_and_numbers != (keys, numbers):
-            self._keys_and_numbers = (keys, numbers)
+            parts = StatusParts(
+                _split(make_footer()),
+                tuple(make_footer(only=key) for key in vital),
+                tuple(filter(None, (make_footer(only=key) for key in self._LATE))),
+                tuple(notes),
+                cells,
+                figures,
+            )
+        if self._parts != parts:
+            self._parts = parts
             self._lay_out()
 
     def on_resize(self) -> None:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        keys, numbers = self._keys_and_numbers
         width = self.content_size.width
-        while cell_len(numbers) > width and "   " in numbers:
-            numbers = numbers.rpartition("   ")[0]
-        keys = fit_footer(keys, width - cell_len(numbers) - 3)
-        space = " " * (width - cell_len(keys) - cell_len(numbers))
-        self.update(Content(f"{keys}{space}{numbers}"), layout=False)
+        keys, right = arrange_status(self._parts, width)
+        space = " " * (width - cell_len(keys) - cell_len(right))
+        self.update(Content(f"{keys}{space}{right}"), layout=False)
 
 
-def _status_numbers(session: ChatSession, phase: str) -> str:
+def _split(footer: str) -> tuple[str, ...]:
+    return tuple(footer.split("  "))
+
+
+def _figures(session: ChatSession, phase: str) -> Iterator[str]:
+    """The context first."""
     stats = session.stats
-    if phase == "loading":
-        return "loading"
-    parts: list[str] = []
-    if stats.prefill is not None and stats.prefill.done < stats.prefill.total:
-        parts.append(f"reading prompt {stats.prefill.done:,} / {stats.prefill.total:,}")
     if session.loaded is not None:
         used = _short_count(stats.context_tokens)
         n_ctx = _short_count(session.loaded.n_ctx)
-        parts.append(f"ctx {used} / {n_ctx}")
+        yield f"ctx {used} / {n_ctx}"
     if session.n_omitted_turns:
         turns = "turn" if session.n_omitted_turns == 1 else "turns"
-        parts.append(f"{session.n_omitted_turns} old {turns} left out")
+        yield f"{session.n_omitted_turns} old {turns} left out"
     if stats.reused_tokens:
-        parts.append(f"reused {_short_count(stats.reused_tokens)}")
+        yield f"reused {_short_count(stats.reused_tokens)}"
     if stats.answer.first_token_ms is not None and phase != "answering":
-        parts.append(f"first token {milliseconds(stats.answer.first_token_ms)}")
-    return "   ".join(parts)
+        yield f"first token {milliseconds(stats.answer.first_token_ms)}"
 
 
 def _short_count(n: int) -> str:

@@ -43,6 +43,7 @@ async def test_an_earlier_question_is_answered_again_on_a_new_branch(
 
 
 async def test_the_figures_are_those_of_the_branch_that_is_shown(chat: Chat) -> None:
+    await chat.press("f3")  # The panel leaves the last line room for figures.
     await chat.press("f8", "up", "r")
     await chat.until("ready")
     assert "ctx 28 / 8.2k" not in chat.shown
