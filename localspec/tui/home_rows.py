@@ -53,6 +53,7 @@ class HomeRow(Struct, frozen=True):
     download: DownloadState | None = None
     chat_id: int | None = None
     is_pinned: bool = False
+    period: str = ""  # Of a saved chat, in the list of all chats.
     preset: str = ""  # The name of a preset for a new chat.
     # A search match within the chat; `description` is its excerpt.
     found: SearchHit | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 MAX_RECENT = 5
 _MAX_MATCHES = 20
-_MAX_LISTED_MATCHES = 300  # In the list of all chats.
+_MAX_LISTED_MATCHES = 100  # Turns, in the list of all chats.
+PINNED = "Pinned"  # The heading of pinned chats.
 _MAX_TURNS_WITH_TOKENS = 40
 """A longer chat is opened without its tokens, which take seconds to load."""
-_MIN_SEARCH_LENGTH = 2
-"""Chats are not searched for fewer ASCII characters. One of Chinese may be a word."""
+_MIN_SEARCH_LENGTH = 3
+"""Chats are not searched for fewer ASCII characters. One of Chinese may be a word.
+
+The search index has three letters of a word, too: for fewer, all turns would be read.
+"""
 
 
 class SavedChats:
@@ -253,48 +258,54 @@ def recent_section(history: ChatHistory | None, now: datetime) -> HomeSection:
     return HomeSection("Recent chats", tuple(rows), "home.chats")
 
 
-def dated_sections(history: ChatHistory, now: datetime) -> list[HomeSection]:
-    """All chats, the pinned ones first, then by date. Raises LocalspecError.
+def all_rows(
+    history: ChatHistory, now: datetime, limit: int = -1
+) -> tuple[HomeRow, ...]:
+    """The pinned chats, then the others, those used last first. Raises LocalspecError.
 
-    Ten thousand take a second the first time, so it is work for a thread.
+    Ten thousand take a second, so they are work for a thread; the first `limit` do not.
     """
     pinned = _find_pinned(history)
-    others = [chat for chat in history.list_chats() if chat not in pinned]
-    models = name_models([*pinned, *others])
-    sections: dict[str, list[HomeRow]] = {"Pinned": []}
-    for chat in pinned:
+    pinned_ids = {chat.id for chat in pinned}
+    chats = history.list_chats(limit)
+    chats = [*pinned, *(chat for chat in chats if chat.id not in pinned_ids)]
+    models = name_models(chats)
+    rows = []
+    for chat in chats:
         row = _chat_row(chat, models[chat.id], now)
-        sections["Pinned"].append(replace(row, is_pinned=True))
-    for chat in others:
-        rows = sections.setdefault(format_period(chat.updated, now), [])
-        rows.append(_chat_row(chat, models[chat.id], now))
-    return [
-        HomeSection(heading, tuple(rows)) for heading, rows in sections.items() if rows
-    ]
+        period = format_period(chat.updated, now)
+        if chat.id in pinned_ids:
+            period = PINNED
+        rows.append(replace(row, is_pinned=chat.id in pinned_ids, period=period))
+    return tuple(rows)
 
 
-def matching_sections(
+def group_by_period(rows: Iterable[HomeRow]) -> list[HomeSection]:
+    groups: dict[str, list[HomeRow]] = {}
+    for row in rows:
+        groups.setdefault(row.period, []).append(row)
+    return [HomeSection(period, tuple(rows)) for period, rows in groups.items()]
+
+
+def turn_rows(
     history: ChatHistory, search_text: str, now: datetime
-) -> list[HomeSection]:
-    """The chats that have all words in the title, then those with a turn that has them.
-
-    Raises LocalspecError.
-    """
-    by_title: dict[int, HomeRow] = {}
-    by_turn: dict[int, HomeRow] = {}
-    hits = history.search(search_text, _MAX_LISTED_MATCHES)
+) -> tuple[HomeRow, ...]:
+    """One row for each chat that has all words in a turn. Raises LocalspecError."""
+    rows: dict[int, HomeRow] = {}
+    if not is_searchable(search_text):
+        return ()
+    hits = history.search_turns(search_text, _MAX_LISTED_MATCHES)
     models = name_models(hit.list_entry for hit in hits)
     for hit in hits:
         chat = hit.list_entry
-        if hit.turn is None:
-            by_title[chat.id] = _chat_row(chat, models[chat.id], now)
-        elif chat.id not in by_title and chat.id not in by_turn:
-            by_turn[chat.id] = _chat_row(chat, models[chat.id], now, hit)
-    sections = (
-        HomeSection("In the title", tuple(by_title.values())),
-        HomeSection("In the chat", tuple(by_turn.values())),
-    )
-    return [section for section in sections if section.rows]
+        if chat.id not in rows:
+            rows[chat.id] = _chat_row(chat, models[chat.id], now, hit)
+    return tuple(rows.values())
+
+
+def is_searchable(search_text: str) -> bool:
+    """Whether the words of chats are searched for such a text."""
+    return len(search_text) >= _MIN_SEARCH_LENGTH or not search_text.isascii()
 
 
 def _find_pinned(history: ChatHistory) -> list[ChatListEntry]:
@@ -334,7 +345,7 @@ def search_section(
 ) -> HomeSection:
     """One row per chat with a match.  The first search takes a second."""
     first_hits: dict[int, SearchHit] = {}
-    if len(search_text) >= _MIN_SEARCH_LENGTH or not search_text.isascii():
+    if is_searchable(search_text):
         with suppress(LocalspecError):
             for hit in history.search(search_text, _MAX_MATCHES):
                 first_hits.setdefault(hit.list_entry.id, hit)

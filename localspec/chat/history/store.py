@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
@@ -141,40 +141,37 @@ class ChatHistory:
         A word is also found inside a longer one, and whichever of its two forms was
         saved: macOS writes `ü` as `u` and a combining mark.
         """
-        forms = {
-            unicodedata.normalize("NFC", text): None,
-            unicodedata.normalize("NFD", text): None,
-            text: None,
-        }
+        titles: dict[int, SearchHit] = {}
+        entries = self.list_chats()
+        for form in _forms(text):
+            terms = tuple(form.lower().split())
+            for entry in entries:
+                if terms and _contains_all(entry.title, terms):
+                    titles.setdefault(
+                        entry.id, SearchHit(entry, None, entry.title, terms)
+                    )
+        return [*titles.values(), *self.search_turns(text, limit)][:limit]
+
+    def search_turns(self, text: str, limit: int = 100) -> list[SearchHit]:
+        """Find turns that contain all words of `text`, the latest first."""
         hits: dict[tuple[int, int | None], SearchHit] = {}
-        for form in forms:
+        for form in _forms(text):
             for hit in self._search_form(form, limit):
                 hits.setdefault((hit.list_entry.id, hit.turn), hit)
-        # Titles first, also if they have another form than the turns.
-        found = sorted(hits.values(), key=lambda hit: hit.turn is not None)
-        return found[:limit]
+        return list(hits.values())[:limit]
 
-    def _search_form(self, text: str, limit: int) -> list[SearchHit]:
+    def _search_form(self, text: str, limit: int) -> Iterator[SearchHit]:
         terms = tuple(text.lower().split())
         if not terms:
-            return []
-        entries = {entry.id: entry for entry in self.list_chats()}
-        hits = [
-            SearchHit(entry, None, entry.title, terms)
-            for entry in entries.values()
-            if _contains_all(entry.title, terms)
-        ]
+            return
 
         def work(db: sqlite3.Connection) -> list[tuple[int, int, str]]:
             candidates = self._search_index.find_candidates(db, terms)
             return _search_turns(db, candidates, terms, limit)
 
-        hits += [
-            SearchHit(entries[chat], turn, excerpt, terms)
-            for chat, turn, excerpt in self._database.run_read(work)
-            if chat in entries
-        ]
-        return hits[:limit]
+        for chat, turn, excerpt in self._database.run_read(work):
+            for entry in self._read_entries("WHERE id = ?", chat):
+                yield SearchHit(entry, turn, excerpt, terms)
 
     # --- writing
     # --------------------------------------------------------------------------
@@ -442,6 +439,16 @@ class SearchIndex:
                 raise sqlite_damage.damage_error(str(result))
             index.execute("INSERT INTO words (words) VALUES ('integrity-check')")
         self._is_checked = True
+
+
+def _forms(text: str) -> list[str]:
+    """The text in the forms in which it may have been saved, each once."""
+    forms = (
+        unicodedata.normalize("NFC", text),
+        unicodedata.normalize("NFD", text),
+        text,
+    )
+    return list(dict.fromkeys(forms))
 
 
 def _contains_all(text: str, terms: Sequence[str]) -> bool:

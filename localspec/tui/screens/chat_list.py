@@ -35,8 +35,8 @@ from localspec.tui.widgets.screen_frame import (
 )
 from localspec.units import count
 
-_PAGE_ROWS = 300
-"""Rows that are added at a time: 10,000 would hold the keyboard for a second."""
+_PAGE_ROWS = 100
+"""Rows that are drawn at a time: 10,000 would hold the keyboard for a second."""
 _ROWS_AHEAD = 20  # The next page is added this far before the last row.
 _MARGINS = 4  # Columns at both sides of a row.
 _DAY_WIDTH = 13  # Of `format_day`, with a gap.
@@ -87,7 +87,12 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
         self._sections: Sequence[HomeSection] = ()
         self._n_shown = _PAGE_ROWS
         self._is_loaded = False
-        self._worker = LatestOnlyWorker(self, "chats")
+        self._chats: tuple[HomeRow, ...] = ()  # All of them, once they are loaded.
+        # Matches of the search.
+        self._by_title: tuple[HomeRow, ...] = ()
+        self._by_turn: tuple[HomeRow, ...] = ()
+        self._loader = LatestOnlyWorker(self, "chats")
+        self._searcher = LatestOnlyWorker(self, "search")
         self._list = PointerList[HomeRow]("pairs", lambda row: row.key, self._draw_row)
         self._actions = SavedChatActions(
             self,
@@ -122,34 +127,77 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
     # --- loading
     # ------------------------------------------------------------------------
 
-    @on(Input.Changed)
     def _load(self) -> None:
-        """On a thread, with its own database connection; only the latest is shown."""
-        text = self._search_text
+        """On a thread, with its own database connection: the first page, then all."""
         history = self._sessions.history
         if history is None:
-            self._show((), text)
+            self._show_chats((), is_all=True)
             return
 
         def work() -> None:
             now = datetime.now().astimezone()
             with closing(history.open_again()) as connection:
-                if text:
-                    sections = saved_chats.matching_sections(connection, text, now)
-                else:
-                    sections = saved_chats.dated_sections(connection, now)
-            self.call_later(self._show, sections, text)  # thread-safe
+                if not self._is_loaded:
+                    first = saved_chats.all_rows(connection, now, _PAGE_ROWS)
+                    self.call_later(self._show_chats, first)  # thread-safe
+                rows = saved_chats.all_rows(connection, now)
+            self.call_later(self._show_chats, rows, is_all=True)
 
-        self._worker.submit(work, failed=self._show_failure)
+        self._loader.submit(work, failed=self._show_failure)
 
     def _show_failure(self, error: LocalspecError) -> None:
         self.notify(problem_text(error), severity="error", markup=False)
 
-    def _show(self, sections: Sequence[HomeSection], text: str) -> None:
-        if text != self._search_text:
+    def _show_chats(self, rows: tuple[HomeRow, ...], *, is_all: bool = False) -> None:
+        self._is_loaded = self._is_loaded or is_all
+        self._chats = rows
+        self._find_titles()
+        self._arrange()
+
+    @on(Input.Changed)
+    def _search(self) -> None:
+        """Titles are compared at once, the words of chats on a thread."""
+        self._by_turn = ()
+        self._find_titles()
+        self._arrange()
+        text = self._search_text
+        history = self._sessions.history
+        if history is None or not text:
             return
-        self._is_loaded = True
-        self._sections = sections
+
+        def work() -> None:
+            now = datetime.now().astimezone()
+            with closing(history.open_again()) as connection:
+                rows = saved_chats.turn_rows(connection, text, now)
+            self.call_later(self._show_matches, text, rows)  # thread-safe
+
+        self._searcher.submit(work, failed=self._show_failure)
+
+    def _show_matches(self, text: str, rows: tuple[HomeRow, ...]) -> None:
+        if text == self._search_text and rows:
+            self._by_turn = rows
+            self._arrange()
+
+    def _find_titles(self) -> None:
+        words = self._search_text.lower().split()
+        found = []
+        for row in self._chats if words else ():
+            title = row.name.lower()
+            if all(word in title for word in words):
+                found.append(row)
+        self._by_title = tuple(found)
+
+    def _arrange(self) -> None:
+        if self._search_text:
+            listed = {row.chat_id for row in self._by_title}
+            by_turn = [row for row in self._by_turn if row.chat_id not in listed]
+            sections = (
+                HomeSection("In the title", self._by_title),
+                HomeSection("In the chat", tuple(by_turn)),
+            )
+            self._sections = [section for section in sections if section.rows]
+        else:
+            self._sections = saved_chats.group_by_period(self._chats)
         self._n_shown = max(_PAGE_ROWS, (self._list.highlighted_index or 0) + 1)
         self._draw()
 
