@@ -25,6 +25,9 @@ class Example(Struct, frozen=True):
     answer shows speculation at all.
     """
 
+    max_tokens: int | None = None
+    """Where the answer of a completion model ends if the chat sets no limit."""
+
     def is_right(self, answer: str) -> bool:
         words = " ".join(answer.split())
         return re.fullmatch(self.right, words) is not None
@@ -53,6 +56,24 @@ The planets are Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus, and Neptun
         spec="lookup",
     ),
 )
+CODE_EXAMPLE = Example(
+    title="Complete a method.",
+    message="""\
+class Stack:
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        self.items.append(item)
+
+    def __getitem__(self, index):""",
+    right=r" ?if index < 0: return self\.items\[index\] else: return self\.items\[index\] ?",
+    max_tokens=25,
+)
+"""For a model that completes code: the bundled demo does it well with temperature 0.
+
+It would repeat the method without the limit.
+"""
 EXAMPLE_REASON = "an example whose answer repeats its question"
 PAUSED_HINT = (
     "Speculation is paused: drafts would cost more here than they save. "
@@ -62,4 +83,5 @@ PAUSED_HINT = (
 
 def find(question: str) -> Example | None:
     """The example that was sent as it is."""
-    return next((each for each in EXAMPLES if each.message == question), None)
+    every = (*EXAMPLES, CODE_EXAMPLE)
+    return next((each for each in every if each.message == question), None)

@@ -34,7 +34,7 @@ from localspec.chat.conversation import (
     Turn,
     format_question,
 )
-from localspec.chat.examples import EXAMPLES
+from localspec.chat.examples import CODE_EXAMPLE, EXAMPLES
 from localspec.chat.history import ChatHistory, ChatPair, SavedChat
 from localspec.chat.presets import Preset
 from localspec.chat.recorder import ChatRecorder
@@ -185,8 +185,11 @@ class ChatSession:
 
     def next_example(self) -> str:
         """The next example message for a chat that is empty; none in others."""
-        if self.conversation.turns or self.loaded is None or self.completes_text:
+        if self.conversation.turns or self.loaded is None:
             return ""
+        if self.completes_text:
+            is_code = _CODE_MODEL.search(self.model_name)
+            return CODE_EXAMPLE.message if is_code else self.example_beginning
         example = EXAMPLES[self._n_examples % len(EXAMPLES)]
         self._n_examples += 1
         return example.message

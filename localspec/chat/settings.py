@@ -293,11 +293,11 @@ def build_request(
     """
     if seed is None:
         seed = conversation.derive_seed(settings.seed)
+    example = examples.find(conversation.turns[-1].question)
     spec = settings.requested_spec(loaded)
     reason = ""
     if settings.spec == "auto":
         reason = loaded.spec_reason
-        example = examples.find(conversation.turns[-1].question)
         if example is not None and spec == "auto" and example.spec != "auto":
             spec = example.spec
             reason = examples.EXAMPLE_REASON
@@ -316,6 +316,8 @@ def build_request(
     )
     max_tokens = settings.max_tokens
     if not loaded.has_chat_template:
+        if max_tokens is None and example is not None:
+            max_tokens = example.max_tokens
         if max_tokens is None:
             max_tokens = COMPLETION_MAX_TOKENS
         return replace(

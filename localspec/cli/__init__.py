@@ -94,7 +94,7 @@ def localspec(context: click.Context) -> int | None:
     Without a command, localspec opens the terminal app.
 
     \b
-    Try:  localspec run demo -p "def fibonacci(n):" --tokens --stats
+    Try:  localspec run demo -p "def __repr__(self):" --tokens --stats
     """
     name = context.invoked_subcommand
     if name is None:

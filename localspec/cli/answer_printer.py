@@ -53,7 +53,7 @@ def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
         return sanitize(event.tail)
     tokens = event.tokens if isinstance(event, Round) else ()
     if mark_tokens and not style.plain:
-        lines = [mark_token(token) for token in tokens]
+        lines = [mark_token(token, is_coloured=style.colour) for token in tokens]
         return "".join(
             report_printer.render_line(line, colour=style.colour) for line in lines
         )
@@ -65,7 +65,7 @@ def _styled_answer(event: Event, style: OutputStyle) -> list[StyledText]:
     parts: list[StyledText] = []
     if isinstance(event, Round):
         for token in event.tokens:
-            line = mark_token(token)
+            line = mark_token(token, is_coloured=style.colour)
             parts += report_printer.styled_parts(line, colour=style.colour)
     elif isinstance(event, GenerationFinished):
         parts.append(StyledText(sanitize(event.tail)))
@@ -164,7 +164,7 @@ class AnswerPrinter:
             for event in self.answer.rounds:
                 terminal.echo(answer_stats.describe_round(event), err=True)
             return
-        legend = format_legend(with_marks=True)
+        legend = format_legend(with_marks=not self._style.colour)
         report_printer.echo_line(legend, err=True, colour=self._style.colour)
 
     def _print_stats(

@@ -156,7 +156,8 @@ class LinearFrontEnd:
         elif self.style.plain:
             self.print_line("The rounds are listed after each answer.")
         else:
-            self.print_report_line(format_legend(with_marks=True))
+            legend = format_legend(with_marks=not self.style.colour)
+            self.print_report_line(legend)
 
     def load_anyway(self) -> None:
         self.print_line("The model is already loaded.")

@@ -171,7 +171,8 @@ class ChatLoop:
         for line in self._launch_options.recap:
             self._print(line)
         if front_end.tokens_marked and not front_end.style.plain:
-            front_end.print_report_line(format_legend(with_marks=True))
+            legend = format_legend(with_marks=not front_end.style.colour)
+            front_end.print_report_line(legend)
 
     def _describe_pair(self) -> str:
         session = self.session

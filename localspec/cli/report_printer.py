@@ -11,7 +11,6 @@ from localspec.cli import global_options, terminal
 from localspec.cli.word_wrap import StyledText
 from localspec.cli.word_wrap import render_line as render_styled_line
 from localspec.report.lines import Line, Role, Span, format_columns, plain_text
-from localspec.report.token_classes import TOKEN_CLASSES
 from localspec.sanitize import sanitize
 
 _ROLE_STYLES: dict[Role, dict[str, Any]] = {
@@ -47,24 +46,14 @@ def render_line(line: Line, *, colour: bool) -> str:
 
 
 def _style_text(text: str, role: Role) -> str:
-    style = _find_style(role)
+    style = _ROLE_STYLES.get(role)
     return click.style(text, **style) if style else text
 
 
 def style_codes(role: Role) -> str:
     """The ANSI codes that turn the style of a role on; empty for plain text."""
-    style = _find_style(role)
+    style = _ROLE_STYLES.get(role)
     return click.style("", **style, reset=False) if style else ""
-
-
-def _find_style(role: Role) -> dict[str, Any]:
-    style = dict(_ROLE_STYLES.get(role, {}))
-    if role in TOKEN_CLASSES:
-        for attribute in TOKEN_CLASSES[role].attributes:
-            # Some terminals take the code of a double underline for `not bold`.
-            name = "underline" if attribute == "underline2" else attribute
-            style[name] = True
-    return style
 
 
 def styled_parts(line: Line, *, colour: bool) -> list[StyledText]:

@@ -96,7 +96,7 @@ def command(model: str | None, **given: Any) -> int:
     `localspec history`.
 
     \b
-    localspec run demo -p "def fibonacci(n):" --tokens --stats
+    localspec run demo -p "def __repr__(self):" --tokens --stats
     localspec run qwen3-8b+qwen3-0.6b
     localspec run big.gguf --draft small.gguf -p "Once upon a time"
     localspec run big.gguf

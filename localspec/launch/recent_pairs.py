@@ -78,8 +78,14 @@ def save_last(model: str, draft: str) -> None:
 
 
 def has_used_another_model() -> bool:
-    """Whether a model was ever used that did not come with localspec."""
-    return DataFile.USED_ANOTHER_MODEL.path.exists()
+    """Whether a model was ever used that did not come with localspec.
+
+    Where nothing can be remembered it is taken to be so.
+    """
+    try:
+        return DataFile.USED_ANOTHER_MODEL.path.exists()
+    except OSError:  # of a name that is too long, say
+        return True
 
 
 def _comes_with_localspec(model: str) -> bool:

@@ -65,8 +65,12 @@ def mark_text(text: str, token_class: TokenClass) -> Line:
     return (marked, Span(trailing)) if trailing else (marked,)
 
 
-def mark_token(token: Token) -> Line:
-    return mark_text(sanitize(token.text), token.kind)
+def mark_token(token: Token, *, is_coloured: bool = False) -> Line:
+    """A coloured token needs no mark: a text with one at each word is hard to read."""
+    text = sanitize(token.text)
+    if is_coloured:
+        return (Span(text, token.kind),) if text else ()
+    return mark_text(text, token.kind)
 
 
 def format_legend(*, with_marks: bool) -> Line:

@@ -490,9 +490,9 @@ _CHAT_EXAMPLES = "\n".join(
     ]
 )
 _COMPLETION_HINT = (
-    "Text-completion model: type the beginning of a text, for example\n\n"
-    "    {example}\n\n"
-    "and press enter. Empty enter continues. f2: colours. f1: help."
+    "Text-completion model: type the beginning of a text and press enter.\n\n"
+    "Press enter for an example, and again to send it. Later, empty enter continues.\n\n"
+    "f2: colours. f1: help."
 )
 
 
@@ -511,6 +511,5 @@ class EmptyChatHint(Static):
         elif session.loaded.has_chat_template:
             parts = [_CHAT_HINT, session.settings_summary, _CHAT_EXAMPLES]
         else:
-            hint = _COMPLETION_HINT.format(example=session.example_beginning)
-            parts = [hint, session.settings_summary]
+            parts = [_COMPLETION_HINT, session.settings_summary]
         self.update(Content("\n\n".join(filter(None, parts))))
