@@ -114,6 +114,10 @@ class ServerActivity:
         return len([each for each in self.running if each.state != "queued"])
 
     @property
+    def n_waiting(self) -> int:
+        return len([each for each in self.running if each.state == "queued"])
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Of the answers that have ended."""
         if not self.decode_seconds:
@@ -162,7 +166,7 @@ class ServerActivity:
     def metrics(self) -> str:
         """In Prometheus' text format, with the names of llama.cpp."""
         n_running = self.n_processing
-        n_waiting = len(self.running) - n_running
+        n_waiting = self.n_waiting
         totals = self.totals
         n_read = self.prompt_tokens - self.reused_tokens
         read_rate = 0.0

@@ -220,7 +220,17 @@ class EngineRunner:
         """For a title; empty without a server."""
         if self.server is None:
             return ""
-        return f"serving :{self.server.port}"
+        note = f"serving :{self.server.port}"
+        n_waiting = self.server.thread.activity.n_waiting
+        return f"{note}, {n_waiting} waiting" if n_waiting else note
+
+    @property
+    def n_waiting_for_chat(self) -> int:
+        """Requests of clients that wait while the engine writes the chat's answer."""
+        if self.server is None:
+            return 0
+        activity = self.server.thread.activity
+        return 0 if activity.n_processing else activity.n_waiting
 
     def stop_server(self) -> None:
         """Does not wait."""

@@ -139,6 +139,7 @@ def no_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "LATE_ESCAPE_SECONDS", 0.0)
     monkeypatch.setattr(chat, "TYPING_SECONDS", 0.0)
     short = 0.04
+    monkeypatch.setattr(chat, "SERVER_POLL_SECONDS", short)
     monkeypatch.setattr(home, "_DOWNLOAD_POLL_SECONDS", short)
     monkeypatch.setattr(log, "_POLL_SECONDS", short)
     monkeypatch.setattr(measurement, "_FRAME_SECONDS", short)

@@ -70,11 +70,13 @@ from localspec.tui.widgets.screen_frame import (
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.token_details import TokenDetails
 from localspec.tui.widgets.transcript import EmptyChatHint, Transcript
+from localspec.units import count
 
 # An escape this soon after an answer ended was meant to stop it.
 LATE_ESCAPE_SECONDS = 1.0
 TYPING_SECONDS = 3.0  # After the last key, somebody types.
 SECOND_ESCAPE_SECONDS = 2.0
+SERVER_POLL_SECONDS = 0.5  # Between two looks at who waits for the shared engine.
 
 ChatPhase = Literal["loading", "ready", "answering", "inspecting", "failed"]
 """`inspecting`: the probabilities of the last answer are computed."""
@@ -114,6 +116,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._ended: AnswerEnded | None = None
         """How the answer has ended, while slow motion still shows it."""
         self._drawn_titles = ("", "")
+        self._is_wait_told = False  # That clients of the server wait for this answer.
         self._had_guesses = False  # When this was drawn last.
         # As `time.monotonic`:
         self._stop_time: float | None = None  # When this answer was stopped.
@@ -150,6 +153,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._show_saved_turns()
         self.composer.replace_text(self.session.draft)
         self.composer.focus()
+        self.set_interval(SERVER_POLL_SECONDS, self._watch_server)
         self.load()
 
     def show_found(self, found: SearchHit) -> None:
@@ -336,6 +340,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.phase = "answering"
         self._repetition = RepetitionWatch()
         self._logprobs_requested = False
+        self._is_wait_told = False
         self._stop_time = None
         self._ended = None
         self._frames = LiveFrames(
@@ -499,6 +504,21 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._drawn_titles = titles
             self.query_one("#pair", Static).update(Content(pair_name))
             self.query_one("#topic", Static).update(Content(topic))
+
+    def _watch_server(self) -> None:
+        """Says who waits: to an editor, a long answer here looks like a hang."""
+        if self.runner.server is None:
+            return
+        self._draw_title()
+        n_waiting = self.runner.n_waiting_for_chat
+        if n_waiting and self.phase == "answering" and not self._is_wait_told:
+            self._is_wait_told = True
+            requests = count(n_waiting, "request")
+            wait = "waits" if n_waiting == 1 else "wait"
+            self.notify(
+                f"{requests} of the server {wait} for this answer: esc stops it.",
+                markup=False,
+            )
 
     @on(Transcript.FollowingChanged)
     def _follow_changed(self) -> None:

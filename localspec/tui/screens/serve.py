@@ -113,12 +113,10 @@ def format_totals(server: ServerThread) -> list[str]:
 
 
 def _format_request_counts(activity: ServerActivity) -> str:
-    running = tuple(activity.running)
-    n_waiting = sum(request.state == "queued" for request in running)
     finished = activity.finished_by_state
     counts = (
-        f"{len(running) - n_waiting} answering",
-        f"{n_waiting} waiting",
+        f"{activity.n_processing} answering",
+        f"{activity.n_waiting} waiting",
         f"{finished['done']} done",
         f"{finished['cancelled']} cancelled",
         f"{finished['failed']} failed",

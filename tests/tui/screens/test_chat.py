@@ -3,6 +3,7 @@
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from localspec.errors import DoesNotFitError, Hint
 from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineExit, GenerationFinished
 from localspec.protocol.wire import LoadProgress
+from localspec.serve.request_metrics import ServerActivity
 from localspec.tui.dialogs.choices import ContextFullScreen
 from localspec.tui.screens import chat as chat_screen
 from localspec.tui.screens.chat import ChatScreen
@@ -1079,3 +1081,59 @@ async def test_a_click_on_another_word_opens_nothing() -> None:
         await click_word(chat, "hi")
 
     assert opened == []
+
+
+class SharedEngine:
+    """A server beside the chat, with its activity only."""
+
+    port = 8080
+
+    def __init__(self) -> None:
+        self.thread = self
+        self.activity = ServerActivity()
+
+    def can_serve(self, request: object) -> bool:
+        return True
+
+    def stop(self) -> None:
+        pass
+
+
+async def test_who_waits_for_the_answer_is_shown_and_esc_is_offered() -> None:
+    gate = Gate()
+
+    def held() -> Script:
+        return [*list(said())[:-1], gate, GenerationFinished("eog")]
+
+    async with Chat(ScriptedEngine(held)) as chat:
+        server = SharedEngine()
+        chat.runner.server = cast(Any, server)
+        await chat.begin("go on")
+        await chat.sees("serving :8080")
+        request = server.activity.begin("/v1/chat/completions")
+        await chat.sees(
+            "serving :8080, 1 waiting",
+            "1 request of the server waits for this answer: esc stops it.",
+        )
+        server.activity.end(request, "cancelled", 499)
+        await chat.wait(lambda: "waiting" not in chat.shown)
+        gate.set()
+        await chat.until("ready")
+
+
+async def test_a_request_that_waits_for_another_request_is_no_reason_to_stop() -> None:
+    gate = Gate()
+
+    def held() -> Script:
+        return [*list(said())[:-1], gate, GenerationFinished("eog")]
+
+    async with Chat(ScriptedEngine(held)) as chat:
+        server = SharedEngine()
+        server.activity.begin("/v1/chat/completions").state = "answering"
+        server.activity.begin("/v1/chat/completions")
+        chat.runner.server = cast(Any, server)
+        await chat.begin("go on")
+        await chat.sees("1 waiting")
+        assert "esc stops it" not in chat.shown
+        gate.set()
+        await chat.until("ready")
