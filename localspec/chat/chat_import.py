@@ -71,14 +71,14 @@ def import_files(history: ChatHistory, files: Sequence[Path]) -> ImportReport:
 def _build_metadata(chat: ImportedChat) -> ChatMetadata:
     conversation = chat.conversation
     title = " ".join(sanitize(chat.title, multiline=False).split())[:MAX_TITLE_LENGTH]
+    model, draft = chat.pair_refs
     markers = import_formats.THINKING_MARKERS if chat.has_thinking else None
     return ChatMetadata(
         title=title or make_title(conversation),
         seed=conversation.seed,
         system=conversation.system,
         settings=chat.settings,
-        # No reference: the chat goes on with the default model.
-        pair=ChatPair("", name=chat.model, thinking=markers),
+        pair=ChatPair(model, draft, name=chat.model, thinking=markers),
         head=conversation.head,
         dropped=conversation.dropped,
         turn_count=len(conversation.turns),

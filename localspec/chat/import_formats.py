@@ -41,6 +41,8 @@ class ImportedChat(Struct, frozen=True):
     conversation: Conversation
     title: str = ""  # Empty: one is made of the first question.
     model: str = ""  # The name of the model that answered last.
+    # References of target and draft; without, the default model goes on with the chat.
+    pair_refs: tuple[str, str] = ("", "auto")
     settings: ChatSettings = field(default_factory=ChatSettings)
     # Seconds since 1970; 0 if they are unknown.
     created: float = 0.0
@@ -84,11 +86,14 @@ def _load_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        first_error = error
+        first_error: Exception = error
     try:
         lines = [json.loads(line) for line in text.split("\n") if line.strip()]
     except (ValueError, RecursionError):
-        raise _not_an_export(f"it is not JSON ({first_error})") from first_error
+        where = ""
+        if isinstance(first_error, json.JSONDecodeError):
+            where = f" (line {first_error.lineno}, column {first_error.colno})"
+        raise _not_an_export(f"it is not JSON{where}") from first_error
     if len(lines) < 2:
         raise _not_an_export("it is not JSON")
     return lines
@@ -144,10 +149,16 @@ class _OwnTurn(Struct):
     events: list[dict[str, Any]] = []
 
 
+class _OwnPair(Struct, frozen=True):
+    model: str = ""
+    draft: str = "auto"
+
+
 class _OwnChat(Struct):
     turns: list[_OwnTurn]
     title: str = ""
     model: str = ""
+    pair: _OwnPair = _OwnPair()
     created: str = ""
     updated: str = ""
     seed: int = 0
@@ -182,6 +193,7 @@ def _read_own(document: Any) -> Iterator[ImportedChat]:
             conversation,
             title=chat.title,
             model=chat.model,
+            pair_refs=(chat.pair.model, chat.pair.draft),
             settings=settings,
             created=_parse_time(chat.created),
             updated=_parse_time(chat.updated),

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from localspec import draft_kinds, launch, paths
-from localspec.chat import argument_completion, chat_import, copying, presets
+from localspec.chat import argument_completion, copying, presets
 from localspec.chat.conversation import Turn
 from localspec.chat.front_end import ChatFrontEnd, CommandResult, PickerChoices
 from localspec.chat.history import ChatHistory
@@ -486,6 +486,8 @@ def _save(front_end: ChatFrontEnd, argument: str) -> None:
 
 
 def _import(front_end: ChatFrontEnd, argument: str) -> None:
+    from localspec.chat import chat_import  # noqa: PLC0415  late: few chats import any
+
     path = Path(os.path.expanduser(paths.parse_typed_path(argument)))
 
     def work() -> str:

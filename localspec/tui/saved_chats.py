@@ -18,7 +18,7 @@ from localspec.chat.history import ChatHistory, ChatListEntry, SearchHit, name_m
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import ChatSettings
 from localspec.errors import LocalspecError, NotFoundError
-from localspec.launch import ResolvedPair
+from localspec.launch import ResolvedPair, recent_pairs
 from localspec.protocol.events import Notice
 from localspec.tui.home_rows import HomeRow, HomeSection
 from localspec.tui.text.wrapping import one_line
@@ -190,8 +190,11 @@ class ChatSessions:
             return session
         with_events = entry.turn_count <= _MAX_TURNS_WITH_TOKENS
         saved = self.history.load_chat(chat_id, with_events=with_events)
-        model = saved.list_entry.pair.model
-        draft = saved.list_entry.pair.draft
+        saved_pair = saved.list_entry.pair
+        # An imported chat names no model that is here.
+        model, draft, _ = recent_pairs.resolve_default(
+            saved_pair.model or None, saved_pair.draft
+        )
         pair = replace(
             launch.resolve_pair(model, draft),
             requested_refs=launch.make_portable_refs(model, draft),

@@ -301,6 +301,7 @@ def test_our_own_export_comes_back_as_it_was(conversation: Conversation) -> None
     assert after.conversation.all_turns == conversation.all_turns
     assert after.conversation.turns == conversation.turns
     assert after.conversation.system == conversation.system
+    assert after.pair_refs == ("m", "auto")
     assert (after.conversation.seed, after.settings) == (
         conversation.seed,
         chat_settings,

@@ -1,5 +1,6 @@
 """Chats on the screen that outlive it: saved, listed, found, resumed, deleted."""
 
+import json
 import sqlite3
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -51,6 +52,30 @@ async def test_a_chat_that_was_opened_again_goes_on_in_its_own_row() -> None:
 
         (saved,) = second.history.list_chats()
         assert saved.turn_count == 2
+
+
+async def test_an_imported_chat_is_listed_and_goes_on_with_the_default_model(
+    tmp_path: Path,
+) -> None:
+    messages = {
+        "a": {"role": "user", "content": "Will it rain?", "parentId": None},
+        "b": {"role": "assistant", "content": "Perhaps.", "parentId": "a"},
+    }
+    document = [{"chat": {"title": "Rain", "history": {"messages": messages}}}]
+    file = tmp_path / "export.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    async with demo_chat() as one:
+        await one.send(f"/import {file}")
+        await one.sees("1 chat imported.")
+
+    async with home_app() as two:
+        await two.sees("Recent chats", "Rain")
+        await two.open("down")
+        await two.sees("Will it rain?", "Perhaps.")
+        await two.send("And tomorrow?")
+
+        (saved,) = two.history.list_chats()
+        assert (saved.title, saved.turn_count) == ("Rain", 2)
 
 
 async def test_a_chat_is_saved_with_the_name_of_its_pair_and_not_its_files() -> None:
