@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from localspec import launch
+from localspec import launch, paths
 from localspec.chat import export
 from localspec.chat.answer import AnswerDelta, GeneratedAnswer, replay_turn
 from localspec.chat.context_window import (
@@ -203,6 +203,11 @@ class ChatSession:
     def load_key(self) -> tuple[ResolvedPair, int | None, bool]:
         """The pair must be loaded again if one of these changes."""
         return self.pair, self.settings.ctx, self.settings.exact
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether the bundled model answers, which shows how speculation works."""
+        return self.pair.target.is_relative_to(paths.package_data_dir())
 
     @property
     def is_toy(self) -> bool:

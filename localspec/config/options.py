@@ -382,7 +382,7 @@ _APP = (
     _app(
         "screen.slow_motion",
         SWITCH,
-        "Show answers at reading speed, guess by guess; f7 while an answer streams.",
+        "Show answers at reading speed, guess by guess (the demo's are unless it is false); f7 while an answer streams.",
         default=False,
     ),
     _app(

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from localspec import draft_kinds, launch
+from localspec.chat.session import ChatSession
 from localspec.chat.settings import OverflowPolicy
 from localspec.config import EffectiveConfig, key_table
 from localspec.fit.advisor import SettingsRequest
@@ -33,6 +34,8 @@ class AppOptions(Struct):
     """Whether answers show by colour which text was guessed, and the guess itself."""
     slow_motion: bool = False
     """Whether answers are shown at reading speed, while the engine runs ahead."""
+    demo_slow_motion: bool = False
+    """The same for the bundled demo, which is too fast to be watched."""
     panel: PanelMode | None = None
     """What the speculation panel shows; None: figures if the terminal is wide enough."""
     seed: int | None = None  # Seed of every chat; None: a random one for each.
@@ -66,6 +69,16 @@ class AppOptions(Struct):
     @property
     def reverse_marked_rows(self) -> bool:
         return self.show_token_marks or self.theme == themes.ANSI
+
+    def is_slow(self, session: ChatSession) -> bool:
+        """Whether answers of this chat are shown in slow motion."""
+        return self.demo_slow_motion if session.is_demo else self.slow_motion
+
+    def toggle_slow_motion(self, session: ChatSession) -> None:
+        if session.is_demo:
+            self.demo_slow_motion = not self.demo_slow_motion
+        else:
+            self.slow_motion = not self.slow_motion
 
     def build_load_request(
         self, pair: ResolvedPair, *, exact: bool = False, ctx: int | None = None
@@ -101,7 +114,9 @@ def apply_preferences(options: AppOptions, view: EffectiveConfig) -> None:
     options.theme = view.get("screen.theme")
     options.ascii_only = view.get("screen.ascii") or not terminal.shows_unicode()
     options.show_guesses = view.get("screen.guesses")
-    options.slow_motion = view.get("screen.slow_motion")
+    slow_motion = view.settings["screen.slow_motion"]
+    options.slow_motion = slow_motion.current
+    options.demo_slow_motion = slow_motion.current or slow_motion.origin == "default"
     limit = view.get("downloads.limit")
     options.download_limit = limit * 1e6 if limit else None
     options.offline = view.get("network.offline")

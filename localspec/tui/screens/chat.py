@@ -344,7 +344,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._stop_time = None
         self._ended = None
         self._frames = LiveFrames(
-            has_guesses=self.options.show_guesses, is_slow=self.options.slow_motion
+            has_guesses=self.options.show_guesses,
+            is_slow=self.options.is_slow(session),
         )
         self.transcript.add_turn(session, session.conversation.turns[-1])
         self.runner.start_answer(
@@ -458,7 +459,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._send_queued()
 
     def _apply_slow_motion(self) -> None:
-        self._frames.is_slow = self.options.slow_motion
+        self._frames.is_slow = self.options.is_slow(self.session)
         if not self._frames.is_slow:
             self._catch_up()
 
@@ -766,7 +767,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
     def action_replay(self) -> None:
         """Replays an answer; while one streams, turns slow motion on and off."""
         if self.phase == "answering":
-            self.options.slow_motion = not self.options.slow_motion
+            self.options.toggle_slow_motion(self.session)
             self._apply_slow_motion()
             self.draw()
             return

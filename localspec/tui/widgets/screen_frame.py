@@ -237,7 +237,7 @@ class StatusBar(Static):
             if phase == "answering":
                 vital = self._VITAL_WHILE_ANSWERING
                 labels = {"chat.newline": "", "chat.replay": "slow motion"}
-                if self._options.slow_motion:
+                if self._options.is_slow(session):
                     labels["chat.replay"] = "full speed"
             make_footer = partial(
                 format_footer, keymap, "composer", "chat", "app", label_overrides=labels

@@ -16,6 +16,7 @@ from localspec import paths
 from localspec.chat.examples import EXAMPLES
 from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, Hint
+from localspec.launch import ResolvedPair
 from localspec.models.local_files import inventory
 from localspec.protocol.events import EngineExit, GenerationFinished
 from localspec.protocol.wire import LoadProgress
@@ -625,6 +626,20 @@ async def test_slow_motion_comes_to_the_end_by_itself() -> None:
         await chat.until("ready")
         assert "Well, hello." in chat.screen.transcript.plain_text
         assert chat.screen._drawn_guess == NO_GUESS
+
+
+async def test_the_demo_is_shown_in_slow_motion_until_f7() -> None:
+    demo = ResolvedPair(paths.find_bundled("demo-target.gguf"), None)
+    engine = ScriptedEngine(long, said)
+    async with Chat(engine, pair=demo, demo_slow_motion=True) as chat:
+        assert not chat.options.slow_motion  # Other models are shown at full speed.
+        await chat.begin("hi")
+        await chat.sees("f7 full speed")
+
+        await chat.press("f7")
+        await chat.until("ready")
+
+        assert not chat.options.demo_slow_motion
 
 
 async def test_f7_turns_slow_motion_on_while_an_answer_streams() -> None:

@@ -400,3 +400,17 @@ async def test_chats_that_begin_later_are_saved_as_was_chosen() -> None:
         assert page.screen.session.recorder.is_saving  # this one was begun before
         await page.press("ctrl+n")
         assert not page.screen.session.recorder.is_saving
+
+
+@pytest.mark.parametrize(
+    ("value", "is_slow"), [("", True), ("false", False), ("true", True)]
+)
+def test_the_demo_is_slow_unless_the_preference_says_no(
+    value: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_SCREEN_SLOW_MOTION", value)
+
+    options = tui_app.load_options()
+
+    assert options.demo_slow_motion == is_slow
+    assert options.slow_motion == (value == "true")
