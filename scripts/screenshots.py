@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Make the pictures of README.md and docs/tour.md with the demo pair.
+"""Make the pictures of README.md and docs/tour.md.
 
-.venv/bin/python scripts/screenshots.py [--only run|chat|tokens|tour] [--folder docs]
+.venv/bin/python scripts/screenshots.py [--only live|run|chat|tokens|tour] [--folder docs]
 
-Writes docs/{run,chat,tokens}.svg and docs/tour/*.svg. The text is the same on every
+Writes docs/{live,run,chat,tokens}.svg and docs/tour/*.svg. `live` is a recording of the
+starter model in slow motion, the others show the demo pair. The text is the same on every
 machine (fixed seed); speeds and draft lengths are this machine's.
 """
 
@@ -15,10 +16,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Collection
 from pathlib import Path
 
 import tour
+from animated_svg import Frame, animate
 from rich.console import Console
 from rich.text import Text
 from textual.pilot import Pilot
@@ -30,13 +33,22 @@ from localspec.tui.app_options import AppOptions
 from localspec.tui.screens.chat import ChatScreen
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("run", "chat", "tokens", "tour")
+NAMES = ("live", "run", "chat", "tokens", "tour")
 SIZE = (110, 32)
 SEED = 5
 TEMPERATURE = "0.7"
 LENGTH = "71"
 CODE = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):"
 PROMPT = "import os\nimport sys\n\ndef main():\n    parser = argparse"
+TEXT = """\
+Correct the spelling mistakes:
+
+Mix the flour, the water, the salt and the yeast in a large bowl. Cover the bowl and wait for one \
+hour. Then knead the doug for ten minutes, shape it, and bake it for forty minutes."""
+LIVE_SIZE = (110, 24)
+FRAME_SECONDS = 0.12
+END_SECONDS = 6.0
+"""How long the end of the recording is shown, before it begins again."""
 ARGUMENTS = ["run", "demo", "--max-tokens", "72", "--seed", "3", "--temperature", "0.7"]
 SHOWN = ["--tokens", "--stats"]
 
@@ -72,12 +84,18 @@ def picture_of_run() -> str:
 # ----------------------------------------------------------------------------------
 
 
-async def answered(pilot: Pilot[None]) -> ChatScreen:
-    """Goes from Home to the chat and lets the demo pair answer the prompt."""
+async def open_first(pilot: Pilot[None]) -> ChatScreen:
+    """Goes from Home to a chat with the first model, and waits for its load."""
     await pilot.press("enter")
     await until(pilot, lambda: phase(pilot) == "ready")
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
+    return screen
+
+
+async def answered(pilot: Pilot[None]) -> ChatScreen:
+    """Goes from Home to the chat and lets the demo pair answer the prompt."""
+    screen = await open_first(pilot)
     screen.session.settings = screen.session.settings.with_value(
         "temperature", TEMPERATURE
     )
@@ -89,6 +107,48 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
         await until(pilot, lambda: has_answered(screen))
     screen.app.clear_notifications()
     return screen
+
+
+async def recording() -> str:
+    """The starter model corrects a text, in slow motion, as one animated SVG."""
+    app = LocalspecApp(AppOptions(seed=SEED))
+    async with app.run_test(size=LIVE_SIZE) as pilot:
+        try:
+            screen = await open_first(pilot)
+            screen.session.settings = screen.session.settings.with_value(
+                "temperature", "0"
+            )
+            # Plain first, so that the panel can compare.
+            await ask(pilot, screen, "/spec off")
+            await ask(pilot, screen, TEXT)
+            await until(pilot, lambda: has_answered(screen))
+            await ask(pilot, screen, "/clear")
+            await ask(pilot, screen, "/spec lookup")
+            screen.app.clear_notifications()
+            await ask(pilot, screen, "/set panel on")
+            screen.options.slow_motion = True
+            await ask(pilot, screen, TEXT)
+            frames = await record(pilot, screen)
+        finally:
+            app.runner.close()
+    return animate(frames, "localspec-live")
+
+
+async def record(pilot: Pilot[None], screen: ChatScreen) -> list[Frame]:
+    """Pictures until the answer has been shown; each for as long as it was there."""
+    frames: list[Frame] = []
+    shown = svg(screen.app, "live")
+    began = time.monotonic()
+    while not has_answered(screen):
+        await pilot.pause(FRAME_SECONDS)
+        picture = svg(screen.app, "live")
+        if picture != shown:
+            now = time.monotonic()
+            frames.append(Frame(shown, now - began))
+            shown = picture
+            began = now
+    frames.append(Frame(svg(screen.app, "live"), END_SECONDS))
+    return frames
 
 
 async def ask(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
@@ -164,6 +224,8 @@ def main() -> None:
             if {"chat", "tokens"} & set(names)
             else {}
         )
+        if "live" in names:
+            made["live"] = asyncio.run(recording())
         if "run" in names:
             made["run"] = picture_of_run()
         if "tour" in names:
