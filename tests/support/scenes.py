@@ -225,7 +225,9 @@ def guessed() -> Script:
         drafted_round(4, [], "."),
         drafted_round(5, [" Everybody", " had", " a"], " favorite", " great", " time"),
         drafted_round(6, [" flavor", " of", " ice"], " cream", " tea"),
-        drafted_round(7, [".", " The", " program"], " was"),
+        drafted_round(7, ["."], " The"),
+        drafted_round(8, [" program"], " was", " is"),
+        drafted_round(9, [" printed", " on"], " coloured", " colored"),
         answer(["x"])[-1],
     ]
 

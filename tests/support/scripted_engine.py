@@ -141,6 +141,7 @@ def drafted_round(n: int, right: Sequence[str], own: str, *rejected: str) -> Rou
         kind = "bonus"
     tokens = [Token(1, text, "accepted") for text in right]
     n_drafted = len(right) + len(rejected)
+    verify_ms = 20.0 + 5.0 * n_drafted
     return Round(
         n,
         "lookup" if n_drafted else None,
@@ -148,7 +149,7 @@ def drafted_round(n: int, right: Sequence[str], own: str, *rejected: str) -> Rou
         drafted=n_drafted,
         accepted=len(right),
         tokens=(*tokens, Token(2, own, kind)),
-        ms=RoundTimes(1.0, 20.0, 0.5),
+        ms=RoundTimes(1.0, verify_ms, 0.5),
         rejected=rejected,
     )
 
