@@ -36,7 +36,7 @@ def list_command(as_json: bool) -> None:
     if as_json:
         echo_json(_list_to_json(models, names, pairs, leftovers))
         return
-    echo_columns([("PAIR", "TITLE"), *((pair.id, pair.title) for pair in pairs)])
+    echo_columns([("PAIR", "TITLE"), *((pair.name, pair.title) for pair in pairs)])
     if models:
         rows = [("MODEL", "SIZE", "SOURCE", "CHECKSUM")]
         for model in models:
@@ -157,9 +157,9 @@ def _find_installed(model: ResolvedModel) -> LocalModel | None:
 
 
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
-    """Id of an installed pair with another target that uses this draft, else empty."""
+    """Name of an installed pair with another target that uses this draft, else empty."""
     for pair in model_lookup.ready_pairs(inventory.list_models()):
         is_other = catalog.own_id(pair.target.id) != catalog.own_id(request.target.name)
         if is_other and pair.draft and pair.draft.id == draft.id:
-            return pair.id
+            return pair.name
     return ""

@@ -19,7 +19,7 @@ from localspec.fit.suggestions import PairSuggestion, SuggestionCriteria, sugges
 from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, pull_plan
 from localspec.models.catalog import CatalogPair
-from localspec.models.catalog_entries import USE_CASES
+from localspec.models.catalog_entries import USE_CASES, PairStatus
 from localspec.models.hub.cancellation import CancelToken
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import inventory
@@ -29,6 +29,12 @@ from localspec.report import advice as advice_report
 from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line
 from localspec.units import gb, gib
+
+_STATUS_LABELS: dict[PairStatus, str] = {
+    "verified": "✓",
+    "reported": "reported",  # By others: `pair suggest MODEL` says who.
+    "untested": "",
+}
 
 
 @click.group("pair")
@@ -249,18 +255,19 @@ def _test(target: str, drafts: tuple[str, ...], **given: Any) -> int:
 @command.command("list")
 @global_options.JSON
 def _list(as_json: bool) -> None:
-    """List all pairs of the catalogue."""
+    """List all pairs of the catalogue; ✓ marks those that we ran ourselves."""
     pairs = catalog.load().pairs.values()
     ready = {pair.id for pair in model_lookup.ready_pairs(inventory.list_models())}
     if as_json:
         rows = [_pair_to_json(pair, is_ready=pair.id in ready) for pair in pairs]
         echo_json({"pairs": rows})
         return
-    table = [("PAIR", "SIZE", "DRAFT", "STATUS", "")]
+    table = [("PAIR", "SIZE", "DRAFT", "", "")]
     for pair in pairs:
         size = gb(pair.size) if pair.size else "–"
         note = "installed" if pair.id in ready else ""
-        table.append((pair.id, size, pair.draft_kind, pair.status, note))
+        status = _STATUS_LABELS[pair.status]
+        table.append((pair.name, size, pair.draft_kind, status, note))
     echo_columns(table)
 
 

@@ -15,7 +15,7 @@ from localspec.cli import global_options, report_printer, shell_completion, term
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
 from localspec.fit import machine_profile, suggestions
-from localspec.models import catalog, draft_heads, pull_plan
+from localspec.models import draft_heads, pull_plan
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient, HubSearchResult
 from localspec.models.hub.download import (
@@ -87,7 +87,7 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
             err=True,
         )
         return
-    name = request.name
+    name = request.pair.name if request.pair else request.name
     source = request.target.source
     # The repository may have been renamed.
     if isinstance(source, HubReference) and item.repo is not None:
@@ -96,11 +96,13 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     if request.pair is not None:
         return
     model = request.target.catalog_model
-    pairs = catalog.pairs_for(catalog.load(), model) if model else ()
-    with_draft_model = [pair for pair in pairs if pair.draft_kind == "model"]
-    if with_draft_model:
-        pair_id = with_draft_model[0].id
-        echo(f"Faster with a draft model: localspec pull {pair_id}", err=True)
+    best = None
+    if model is not None:
+        criteria = launch.saved_criteria()
+        machine = machine_profile.detect()
+        best = suggestions.best_pair(model, machine, criteria, searches=True)
+    if best is not None and best.pair.draft is not None:
+        echo(f"Faster with its draft: localspec pull {best.pair.name}", err=True)
     for line in format_sidecar_heads(item):
         echo(f"In the same repository: {line}", err=True)
 

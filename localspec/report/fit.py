@@ -212,6 +212,7 @@ def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
         draft_name = subject.draft.name
     target_settings = plan.load.target_settings
     return {
+        "name": answer.name,
         "target": subject.target.name,
         "draft": draft_name,
         "source": subject.target.source,
@@ -234,6 +235,7 @@ def fit_to_json(answer: FitAnswer) -> dict[str, Any]:
             "calibrated": plan.speed.calibrated,
             "why": plan.speed.explanation,
         },
+        "instead": answer.instead.pair.name if answer.instead else None,
         "advice": [_saving_to_json(saving) for saving in answer.savings],
     }
 

@@ -62,7 +62,8 @@ def _file_facts(item: PlannedModel) -> Iterator[Fact]:
     yield "revision", item.revision
     if model:
         yield "note", model.note
-        yield "pairs", ", ".join(find_pair_ids(model))
+        pairs = catalog.load().pairs
+        yield "pairs", ", ".join(pairs[id_].name for id_ in find_pair_ids(model))
 
 
 def _model_facts(item: PlannedModel) -> Iterator[Fact]:
