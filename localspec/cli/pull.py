@@ -15,7 +15,8 @@ from localspec.cli import global_options, report_printer, shell_completion, term
 from localspec.cli.global_options import FiniteRange, flag, number_option
 from localspec.cli.terminal import echo, stop_on_interrupt
 from localspec.fit import machine_profile, suggestions
-from localspec.models import draft_heads, pull_plan
+from localspec.models import catalog, draft_heads, pull_plan
+from localspec.models.catalog import CatalogPair
 from localspec.models.hub.cancellation import CancelToken, OperationCancelledError
 from localspec.models.hub.client import HubClient, HubSearchResult
 from localspec.models.hub.download import (
@@ -28,6 +29,7 @@ from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedFile, PlannedModel, PullPlan
 from localspec.models.reference import HubReference
+from localspec.report import advice
 from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line, format_columns, make_line
 from localspec.report.model_details import format_sidecar_heads, model_to_json
@@ -95,16 +97,25 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     echo(f"Ready: localspec run {shlex.quote(name)}")
     if request.pair is not None:
         return
-    model = request.target.catalog_model
-    best = None
-    if model is not None:
-        criteria = launch.saved_criteria()
-        machine = machine_profile.detect()
-        best = suggestions.best_pair(model, machine, criteria, searches=True)
-    if best is not None and best.pair.draft is not None:
-        echo(f"Faster with its draft: localspec pull {best.pair.name}", err=True)
+    pair = _find_best_pair(request)
+    if pair is not None and pair.draft is not None:
+        echo(f"Faster with its draft: localspec pull {pair.name}", err=True)
     for line in format_sidecar_heads(item):
         echo(f"In the same repository: {line}", err=True)
+
+
+def _find_best_pair(request: ModelRequest) -> CatalogPair | None:
+    """The pair that `pair suggest` puts first; of a model of unknown size, any."""
+    model = request.target.catalog_model
+    if model is None:
+        return None
+    criteria = launch.saved_criteria()
+    machine = machine_profile.detect()
+    best = suggestions.best_pair(model, machine, criteria, searches=True)
+    if best is not None:
+        return best.pair
+    pairs = catalog.pairs_for(catalog.load(), model)
+    return next((pair for pair in pairs if pair.draft is not None), None)
 
 
 _T = TypeVar("_T")
@@ -322,7 +333,8 @@ class DownloadProgressLine:
 def search_command(text: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Search the Hugging Face hub for repositories with GGUF files.
 
-    The most downloaded come first.
+    The most downloaded come first. For those that the catalogue knows, HERE says how
+    fast the model would be on this computer.
     """
     hub = HubClient(on_wait=terminal.notify)
     repositories = run_cancellable(lambda stop: hub.search(" ".join(text), limit, stop))
@@ -333,16 +345,35 @@ def search_command(text: tuple[str, ...], limit: int, as_json: bool) -> None:
     if not repositories:
         echo("No results. Try fewer words.", err=True)
         return
-    rows = [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", "")]
+    verdicts = _judge_repositories(repositories)
+    rows = [("REPOSITORY", "DOWNLOADS", "LIKES", "UPDATED", "HERE", "")]
     for found in repositories:
         downloads = short_count(found.downloads)
         likes = short_count(found.likes)
         updated = f"{found.updated:%Y-%m-%d}" if found.updated else "–"
         note = "gated" if found.gated else ""
-        rows.append((found.repo, downloads, likes, updated, note))
+        verdict = verdicts.get(found.repo, "")
+        rows.append((found.repo, downloads, likes, updated, verdict, note))
     report_printer.echo_columns(rows)
     example = repositories[0].repo
     echo(f"List the files of a repository: localspec show {example}", err=True)
+
+
+def _judge_repositories(found: Sequence[HubSearchResult]) -> dict[str, str]:
+    """How fast the models of repositories that the catalogue knows would be here."""
+    names = {each.repo for each in found}
+    models = [each for each in catalog.load().models.values() if each.repo in names]
+    targets = [model for model in models if model.kind == "model" and model.repo]
+    if not targets:
+        return {}
+    criteria = launch.saved_criteria()
+    machine = machine_profile.detect()
+    verdicts: dict[str, str] = {}
+    for model in targets:
+        best = suggestions.best_pair(model, machine, criteria, searches=True)
+        if best is not None and model.repo is not None:
+            verdicts.setdefault(model.repo, advice.describe_briefly(best))
+    return verdicts
 
 
 def _repository_to_json(found: HubSearchResult) -> dict[str, Any]:

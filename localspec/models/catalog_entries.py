@@ -244,7 +244,9 @@ def quantization_of(file: str) -> str:
     return found[1] if found else ""
 
 
-def name_pair(id_: str, target: str, draft: str | None, taken: Container[str]) -> str:
+def name_pair(
+    id_: str, target: str, draft: CatalogModel | None, taken: Container[str]
+) -> str:
     """The id of a pair without what is said twice; `taken`: the ids of all pairs.
 
     gemma-4-e4b+gemma-4-e4b-mtp is gemma-4-e4b+mtp, unless another pair has that id.
@@ -252,9 +254,9 @@ def name_pair(id_: str, target: str, draft: str | None, taken: Container[str]) -
     """
     if draft is None:
         return id_.removesuffix("+lookup")
-    if id_ != f"{target}+{draft}":
+    if draft.kind == "model" or id_ != f"{target}+{draft.id}":
         return id_
-    short = f"{target}+{draft.removeprefix(f'{target}-')}"
+    short = f"{target}+{draft.id.removeprefix(f'{target}-')}"
     return id_ if short in taken else short
 
 

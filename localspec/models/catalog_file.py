@@ -583,7 +583,7 @@ def _read_pair(
     id_ = _entry_id(entry)
     return CatalogPair(
         id=id_,
-        name=name_pair(id_, given.target, given.draft, taken),
+        name=name_pair(id_, given.target, draft, taken),
         title=given.title or f"{target.title} with {method}",
         target=target,
         draft=draft,

@@ -60,6 +60,15 @@ def format_drafts(
         yield (Span(f"{text[0].upper()}{text[1:]}.", "warning"),)
 
 
+def describe_briefly(suggestion: PairSuggestion) -> str:
+    """Such as `≈ 36 → 53 tok/s`, `too slow (≈ 2 tok/s)` or `does not fit`."""
+    if not suggestion.verdict.can_load:
+        return "does not fit"
+    if suggestion.is_too_slow:
+        return describe_slow(suggestion, None)
+    return format_rates(suggestion)
+
+
 def _row(suggestion: PairSuggestion, reason: str) -> tuple[str, str, str, str]:
     if suggestion.bytes_to_free:
         missing = gib(suggestion.bytes_to_free)

@@ -105,7 +105,7 @@ def test_what_the_hub_refuses_and_then_allows(computer: Installation) -> None:
     assert computer.finals() == []
     alone = computer.do("pull", "tiny", "-y", "-q", HF_TOKEN="hf_token")
     assert alone.text == "Ready: localspec run tiny\n"
-    assert alone.err == f"Faster with a draft model: localspec pull {PAIR}\n"
+    assert alone.err == f"Faster with its draft: localspec pull {PAIR}\n"
 
 
 def test_a_draft_that_another_pair_uses_stays(computer: Installation) -> None:
