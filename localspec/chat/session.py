@@ -516,6 +516,7 @@ class ChatSession:
         assert self.loaded is not None
         answer = self.answer
         self._engine = engine
+        self.update_costs(engine)  # They may have been measured since.
         generator = AnswerGenerator(
             engine,
             self.conversation,

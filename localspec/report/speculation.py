@@ -95,7 +95,8 @@ class SpeculationView(Struct, frozen=True):
         if self.verdict != "unknown" and self.state != "off":
             without = _format_speed(self.plain_speed)
             speeds = f"{speeds[:-1]}, {without} without guesses."
-        headline = self.headline.replace("≈", "about").replace("×", " times")
+        headline = self.headline.replace("≈", "About").replace("×", " times")
+        headline = f"{headline[:1].upper()}{headline[1:]}"
         if headline.endswith("–"):
             headline = "Speed-up not measured"
         return f"{headline}. {self.sentence} {speeds}"

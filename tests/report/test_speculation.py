@@ -130,6 +130,19 @@ def test_an_answer_has_one_speed_however_it_varies() -> None:
     assert view.speed * view.seconds == pytest.approx(view.n_tokens - 1)
 
 
+def test_three_steps_without_a_guess_are_a_standard_if_they_agree() -> None:
+    """A first answer has no other: nothing of the pair has been measured yet."""
+    drafted = [step(n, 4, 3, ms=30.0) for n in range(4, 14)]
+    equal = [step(0), *[step(n, ms=20.0) for n in (1, 2, 3)], *drafted]
+    uneven = [step(0), *[step(n, ms=2.5 * 4**n) for n in (1, 2, 3)], *drafted]
+    known = look(ON, *equal, measured=None)
+    unknown = look(ON, *uneven, measured=None)
+    assert known.headline == "≈ 2.4× faster"
+    assert known.answer_line == "44 tokens in 14 steps · 360 ms instead of 860 ms"
+    assert unknown.headline == "gain unclear"
+    assert "instead of" not in unknown.answer_line
+
+
 def test_a_screen_reader_hears_words_in_place_of_signs() -> None:
     spoken = look(ON, *FAST).spoken
     assert spoken == (

@@ -333,7 +333,7 @@ def test_many_plain_rounds_of_the_answer_are_the_plain_speed() -> None:
 
 
 def test_with_few_plain_rounds_the_plain_speed_is_the_measured_one() -> None:
-    assert stats(*rounds(8, 0, 0), measured=QUIET).plain_speed == 100.0
+    assert stats(*rounds(3, 0, 0), measured=QUIET).plain_speed == 100.0
 
 
 def test_a_table_of_draft_sources() -> None:
