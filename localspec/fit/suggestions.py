@@ -559,6 +559,15 @@ def _count_bytes_to_free(plan: Plan, machine: MachineProfile) -> int:
     return n_bytes
 
 
+def plan_shapes(
+    shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
+) -> Plan:
+    """The plan of a pair, whether it is in the catalogue or not."""
+    resting = machine_profile.with_programs_closed(machine)
+    advisor = _make_advisor(shapes, resting, criteria)
+    return advisor.advise(_make_request(shapes, resting, criteria))
+
+
 def plan_counted(
     shapes: PairShapes, machine: MachineProfile, criteria: SuggestionCriteria
 ) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -215,20 +215,63 @@ def _is_available(model: CatalogModel, local_models: Sequence[LocalModel]) -> bo
     return any(model.is_file(local.repo, local.file) for local in local_models)
 
 
-def list_installed() -> list[tuple[str, str]]:
-    """References that open without a download, with titles.
+def leave_out_spare_lookup(pairs: Sequence[CatalogPair]) -> list[CatalogPair]:
+    """Without the pairs with prompt lookup whose target has a pair with a draft, too.
 
-    First the pairs, then the models, without heads.
+    It is the same model: `--spec` chooses how it drafts.
+    """
+    drafted = {
+        catalog.own_id(pair.target.id) for pair in pairs if pair.draft_kind != "lookup"
+    }
+    return [
+        pair
+        for pair in pairs
+        if pair.draft_kind != "lookup" or catalog.own_id(pair.target.id) not in drafted
+    ]
+
+
+def is_spare_copy(local: LocalModel, local_models: Iterable[LocalModel]) -> bool:
+    """Whether it is a converted copy of another model here, which is loaded in its place.
+
+    Such copies are named by that model: SmolLM2-135M-Q8_0 of SmolLM2-135M.Q4_K_M.
+    """
+    if local.origin != "converted":
+        return False
+    name = _name_without_type(local)
+    others = [each for each in local_models if each.origin != "converted"]
+    return any(_name_without_type(other) == name for other in others)
+
+
+def _name_without_type(local: LocalModel) -> str:
+    name = reference.parse_file_name(local.path.name)
+    return name.stem.removesuffix(name.tag or "").rstrip("-._")
+
+
+def list_installed() -> list[tuple[str, str]]:
+    """References that open without a download, with titles; each model once.
+
+    First the pairs, then the models that are in none of them, without heads.
     """
     models = inventory.list_models()
+    pairs = leave_out_spare_lookup(ready_pairs(models))
     listed = []
-    for pair in ready_pairs(models):
-        listed.append((pair.id, sanitize(pair.title, multiline=False)))
+    for pair in pairs:
+        listed.append((pair.name, sanitize(pair.title, multiline=False)))
     for model in models:
+        if is_spare_copy(model, models) or _is_in_pair(model, pairs):
+            continue
         if reference.is_model(model.path.name):
             title = f"{gb(model.size)}, {ORIGIN_TITLES[model.origin]}"
             listed.append((shortest_reference(model, models), title))
     return listed
+
+
+def _is_in_pair(local: LocalModel, pairs: Iterable[CatalogPair]) -> bool:
+    for pair in pairs:
+        for model in (pair.target, pair.draft):
+            if model is not None and model.is_file(local.repo, local.file):
+                return True
+    return False
 
 
 def find_listed(opened_by: str, target: Path) -> str:
@@ -237,11 +280,17 @@ def find_listed(opened_by: str, target: Path) -> str:
     `opened_by` is a reference, `target` the file.
     """
     models = inventory.list_models()
-    if any(pair.id == opened_by for pair in ready_pairs(models)):
-        return opened_by
+    pairs = leave_out_spare_lookup(ready_pairs(models))
+    for pair in pairs:
+        if opened_by in (pair.id, pair.name):
+            return pair.name
     for model in models:
-        if model.path == target:
-            return shortest_reference(model, models)
+        if model.path != target:
+            continue
+        for pair in pairs:
+            if pair.target.is_file(model.repo, model.file):
+                return pair.name
+        return shortest_reference(model, models)
     return ""
 
 

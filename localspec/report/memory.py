@@ -227,6 +227,19 @@ def describe_parts(device_fit: DeviceFit) -> str:
     return ", ".join(f"{name} {gib(size)}" for name, size in parts if size)
 
 
+def format_plan_share(plan: Plan) -> str:
+    """Of all GPUs together; of RAM if there is none, or if they share it."""
+    used: Sequence[DeviceFit] = plan.device_fits
+    if not used or plan.host.sharing:
+        used = (plan.host,)
+    total = 0
+    for device_fit in used:
+        if device_fit.device.total is None:
+            return format_share(sum(each.needed for each in used), None)
+        total += device_fit.device.total
+    return format_share(sum(each.needed for each in used), total)
+
+
 def format_share(needed: int, total: int | None) -> str:
     """What is needed of a memory: `19.9 of 24 GB`.
 

@@ -8,6 +8,7 @@ from localspec.fit.speed import FloatRange, SpeedEstimate
 from localspec.models.catalog import CatalogModel, CatalogPair, own_id
 from localspec.report.lines import Line, Span, make_line
 from localspec.sanitize import sanitize
+from localspec.units import about_rate, middle
 
 _USE_CASE_LABELS = {
     "chat": "chat",
@@ -61,6 +62,17 @@ def format_range(value_range: FloatRange, digits: int | None = None) -> str:
 
 def format_speed(value_range: FloatRange | None) -> str:
     return f"{format_range(value_range)} tok/s" if value_range else "speed unknown"
+
+
+def describe_rates(speed: SpeedEstimate, *, has_draft: bool) -> str:
+    """The middles, such as `≈ 53 tok/s, ≈ 36 without the draft`; empty if unknown."""
+    rate = middle(speed.speculative or speed.plain)
+    if rate is None:
+        return ""
+    text = f"{about_rate(rate)} tok/s"
+    if has_draft and speed.plain is not None:
+        text += f", {about_rate(middle(speed.plain))} without the draft"
+    return text
 
 
 def format_speedup(value_range: FloatRange | None) -> str:

@@ -21,13 +21,17 @@ from localspec.machine import remote_devices
 from localspec.models import catalog, model_lookup, reference, short_names
 from localspec.models.catalog import Catalog, CatalogModel, CatalogPair
 from localspec.models.local_files.local_model import ORIGIN_TITLES
-from localspec.report import memory, pair_text
+from localspec.report import pair_text
 from localspec.tui import downloads
 from localspec.tui.key_bindings import key_label
 from localspec.tui.text.wrapping import fit_to_width, one_line
-from localspec.tui.wizard.shortlist import Candidate, suggest_candidates
+from localspec.tui.wizard.shortlist import (
+    CLOSE_PROGRAMS,
+    Candidate,
+    suggest_candidates,
+)
 from localspec.tui.wizard.what_if import WhatIf
-from localspec.units import gb, gib
+from localspec.units import about_rate, gb, gib
 
 if TYPE_CHECKING:
     from localspec.chat.history import SearchHit
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from localspec.models.hub.download import DownloadState
     from localspec.models.local_files.local_model import LocalModel
 
-_MAX_SUGGESTED = 5
+_MAX_SUGGESTED = 3
 _MAX_LISTED = 12  # Recent pairs, and other models, that are listed without a search.
 _DEFAULT_USE = "chat"  # The use that speed estimates on Home are for.
 _MAX_MATCHES = 20
@@ -47,6 +51,7 @@ class HomeRow(Struct, frozen=True):
     name: str
     description: str = ""
     size: str = ""
+    speed: str = ""  # The middle of an estimate.
     note: str = ""
     pair: ResolvedPair | None = None
     reference: str | None = None  # What to download, as `localspec pull` accepts it.
@@ -177,16 +182,22 @@ def build_sections(
     """
     ready = _ready_rows(pair_catalog, survey)
     ready_pairs = find_ready_pairs(pair_catalog, survey)
-    listed = [row.pair for row in ready]
-    recent = [row for row in _recently_opened_rows(survey) if row.pair not in listed]
+    listed = [row.pair.files for row in ready if row.pair is not None]
+    recent = [
+        row
+        for row in _recently_opened_rows(survey)
+        if row.pair is not None and row.pair.files not in listed
+    ]
     shown_pairs = [*ready_pairs.values(), *(row.pair for row in recent if row.pair)]
     others = _other_model_rows(survey, shown_pairs)
-    ready_ids = {catalog.own_id(id_) for id_ in ready_pairs}
-    downloadable = [
-        row
-        for row in _downloadable_rows(pair_catalog, survey, search_text)
-        if catalog.own_id(row.name) not in ready_ids
-    ]
+    ready_targets = {
+        catalog.own_id(pair_catalog.pairs[catalog.own_id(id_)].target.id)
+        for id_ in ready_pairs
+    }
+    downloadable = []
+    for candidate in _find_suggested(pair_catalog, survey, search_text):
+        if catalog.own_id(candidate.pair.target.id) not in ready_targets:
+            downloadable.append(_downloadable_row(candidate, survey))
     rows = _download_rows(download_states)
     running = [row for row in rows if not _is_done(row)]
     done = [row for row in rows if _is_done(row)]
@@ -203,7 +214,8 @@ def build_sections(
             matching("New chat with a preset", _preset_rows()),
             HomeSection("In the catalogue", tuple(downloadable)),
             HomeSection(
-                "On the hub (network)", tuple(_hub_rows(search_text, hub_results))
+                "On the hub (network)",
+                tuple(_hub_rows(search_text, hub_results, survey)),
             ),
             HomeSection("Downloaded", tuple(done)),
             HomeSection("Downloads", tuple(running)),
@@ -216,9 +228,7 @@ def build_sections(
             HomeSection("Recent", tuple(recent[:_MAX_LISTED])),
             HomeSection("Other models on this computer", tuple(others[:_MAX_LISTED])),
             HomeSection("New chat with a preset", tuple(_preset_rows())),
-            HomeSection(
-                "Fits this computer, not downloaded", tuple(downloadable), "home.wizard"
-            ),
+            HomeSection(_suggested_heading(survey), tuple(downloadable), "home.wizard"),
             HomeSection("Downloaded", tuple(done)),
         ]
     return [section for section in sections if section.rows]
@@ -241,9 +251,15 @@ def _preset_rows() -> list[HomeRow]:
 
 
 def _hub_rows(
-    search_text: str, results: Sequence[HubSearchResult]
+    search_text: str, results: Sequence[HubSearchResult], survey: MachineSurvey
 ) -> Iterator[HomeRow]:
-    """The results; before there are any, the row that searches."""
+    """The results; before there are any, the row that searches.
+
+    The hub does not say how large a model is, so only those of the catalogue have a speed.
+    """
+    speeds: dict[str | None, str] = {}
+    for candidate in survey.candidates:
+        speeds.setdefault(candidate.pair.target.repo, _format_speed(candidate))
     if not results:
         shown = f"“{one_line(search_text)}”"
         yield HomeRow(
@@ -255,6 +271,7 @@ def _hub_rows(
             name=one_line(found.repo),
             description=popularity,
             size="gated" if found.gated else "",
+            speed=speeds.get(found.repo, ""),
             reference=found.repo,
         )
 
@@ -294,13 +311,15 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
 
 
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
-    words = search_text.lower().split()
+    matching = []
+    for row in rows:
+        if _has_all_words(f"{row.name} {row.description}", search_text):
+            matching.append(row)
+    return tuple(matching)
 
-    def has_all_words(row: HomeRow) -> bool:
-        text = f"{row.name} {row.description}".lower()
-        return all(word in text for word in words)
 
-    return tuple(row for row in rows if has_all_words(row))
+def _has_all_words(text: str, search_text: str) -> bool:
+    return all(word in text.lower() for word in search_text.lower().split())
 
 
 def find_ready_pairs(
@@ -317,7 +336,8 @@ def find_ready_pairs(
         return None
 
     ready: dict[str, ResolvedPair] = {}
-    for pair in model_lookup.ready_pairs(survey.local_models, pair_catalog):
+    pairs = model_lookup.ready_pairs(survey.local_models, pair_catalog)
+    for pair in pairs:
         target = find_path(pair.target)
         draft = find_path(pair.draft) if pair.draft is not None else None
         if target is not None:
@@ -338,16 +358,21 @@ def _ready_rows(pair_catalog: Catalog, survey: MachineSurvey) -> list[HomeRow]:
     Each of these two has one row, for the first of its pairs.
     """
     speeds = {each.pair.id: _format_speed(each) for each in survey.candidates}
+    ready = find_ready_pairs(pair_catalog, survey)
+    pairs = [pair_catalog.pairs[catalog.own_id(id_)] for id_ in ready]
+    listed = {pair.id for pair in model_lookup.leave_out_spare_lookup(pairs)}
     starters: dict[str, HomeRow] = {}
     downloaded: list[HomeRow] = []
     bundled: list[HomeRow] = []
-    for id_, resolved in find_ready_pairs(pair_catalog, survey).items():
+    for id_, resolved in ready.items():
         pair = pair_catalog.pairs[catalog.own_id(id_)]
+        if pair.id not in listed:
+            continue
         row = HomeRow(
-            name=id_,
+            name=pair.name + id_.removeprefix(pair.id),
             description=_describe_uses(pair),
             size=_format_size(resolved),
-            note=speeds.get(id_, ""),
+            speed=speeds.get(id_, ""),
             pair=resolved,
         )
         if pair.target.repo is None:
@@ -383,7 +408,7 @@ def _recently_opened_rows(survey: MachineSurvey) -> list[HomeRow]:
             _, draft_ref = opened.portable_refs
             pair = replace(opened, requested_refs=(name, draft_ref))
         titles = pair.titles(files)
-        draft = f"+ {titles.draft}" if titles.draft else "prompt lookup, no draft model"
+        draft = f"+ {titles.draft}" if titles.draft else "no draft model"
         rows.append(
             HomeRow(
                 name=titles.target,
@@ -418,6 +443,8 @@ def _other_model_rows(
     for model in survey.local_models:
         is_model = model.origin == "ollama" or reference.is_model(model.file)
         if not is_model or model.path in listed_paths:
+            continue
+        if model_lookup.is_spare_copy(model, survey.local_models):
             continue
         name = names[model.path]
         description = model.repo or ORIGIN_TITLES[model.origin]
@@ -457,42 +484,63 @@ def _last_cells(folder: str) -> str:
 
 
 def _format_speed(candidate: Candidate) -> str:
-    """Speed with speculation, and the speed-up; if unknown, whether the pair fits."""
-    if candidate.plan is None:
+    """The middle of the estimate; empty if it is unknown."""
+    if candidate.rate is None:
         return ""
-    speed = candidate.plan.speed
-    if speed.speculative is None:
-        return memory.VERDICT_LABELS[candidate.plan.verdict]
-    speedup = pair_text.format_speedup(pair_text.find_speedup(speed, _DEFAULT_USE))
-    return f"{pair_text.format_speed(speed.speculative):<14}  {speedup}"
+    return f"{about_rate(candidate.rate)} tok/s"
 
 
-def _downloadable_rows(
+def _find_suggested(
     pair_catalog: Catalog, survey: MachineSurvey, search_text: str
-) -> Sequence[HomeRow]:
+) -> list[Candidate]:
+    """The best for this computer; with a search text, each model that matches, once."""
     if not search_text:
-        best = survey.candidates[:_MAX_SUGGESTED]
-        return [
-            _downloadable_row(each.pair, each.total_bytes, _format_speed(each))
-            for each in best
-        ]
-    pairs = pair_catalog.pairs.values()
-    rows = (
-        _downloadable_row(pair, pair.size or 0) for pair in pairs if pair.target.repo
-    )
-    return _filter_rows(rows, search_text)[:_MAX_MATCHES]
+        best = [each for each in survey.candidates if each.is_best]
+        return best or list(survey.candidates[:_MAX_SUGGESTED])
+    found: dict[str, Candidate] = {}
+    others = [Candidate(pair, pair.size or 0) for pair in pair_catalog.pairs.values()]
+    for candidate in (*survey.candidates, *others):
+        pair = candidate.pair
+        text = f"{pair.name} {pair.title} {_describe_uses(pair)}"
+        if pair.target.repo is not None and _has_all_words(text, search_text):
+            found.setdefault(catalog.own_id(pair.target.id), candidate)
+    return list(found.values())[:_MAX_MATCHES]
 
 
-def _downloadable_row(pair: CatalogPair, size: int, note: str = "") -> HomeRow:
-    uses = _describe_uses(pair)
-    description = f"{uses} · {pair.status}" if uses else pair.status
+def _suggested_heading(survey: MachineSurvey) -> str:
+    title = "For this computer"
+    if survey.candidates and survey.candidates[0].group:
+        title = survey.candidates[0].group
+    return f"{title}, not downloaded"
+
+
+def _downloadable_row(candidate: Candidate, survey: MachineSurvey) -> HomeRow:
+    pair = candidate.pair
+    description = candidate.group_reason or _describe_uses(pair)
+    if candidate.bytes_to_free:
+        description = CLOSE_PROGRAMS
+    elif _is_known_not_to_fit(pair, survey):
+        description = "does not fit this computer"
+    plain = ""
+    if candidate.plain_rate is not None:
+        plain = f"{about_rate(candidate.plain_rate)} without draft"
     return HomeRow(
-        name=pair.id,
+        name=pair_text.format_pair_name(pair),
         description=description,
-        size=gb(size) if size else "?",
-        note=note,
+        size=gb(candidate.total_bytes) if candidate.total_bytes else "?",
+        speed=_format_speed(candidate),
+        note=plain,
         reference=pair.id,
     )
+
+
+def _is_known_not_to_fit(pair: CatalogPair, survey: MachineSurvey) -> bool:
+    """The survey has the models of the catalogue that fit, if it has been made."""
+    if not survey.candidates:
+        return False
+    target = catalog.own_id(pair.target.id)
+    fitting = [catalog.own_id(each.pair.target.id) for each in survey.candidates]
+    return target not in fitting
 
 
 def _describe_uses(pair: CatalogPair) -> str:
@@ -517,6 +565,7 @@ def _format_size(pair: ResolvedPair) -> str:
 
 MAX_WIDTH = 120  # Cells of a line, as in localspec.tcss.
 _NARROW_WIDTH = 32  # Terminals narrower than this show only names.
+_SPEED_WIDTH = 13
 _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
 
 
@@ -550,12 +599,14 @@ def draw_row(row: HomeRow, width: int) -> Content:
         return line
     columns = _row_columns(row, width)
     size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""
+    speed = f"{row.speed:>{columns.speed - 2}}  " if columns.speed else ""
     note = fit_to_width(row.note, columns.note) if columns.note > 12 else ""
     description = fit_to_width(row.description, columns.description)
     return Content.assemble(
         f"{fit_to_width(row.name, columns.name)} ",
         (description, "$muted"),
         size,
+        speed,
         (note, "$muted"),
     )
 
@@ -565,6 +616,7 @@ class _RowColumns(Struct, frozen=True):
 
     name: int
     description: int
+    speed: int
     note: int
 
 
@@ -584,5 +636,11 @@ def _row_columns(row: HomeRow, width: int) -> _RowColumns:
         # A chat's title matters more than its model.
         name += description - _MODEL_WIDTH
         description = _MODEL_WIDTH
-    note = max(0, width - name - description - 20)
-    return _RowColumns(name, description, note)
+    speed = 0
+    if row.speed and description:
+        speed = _SPEED_WIDTH
+        if width < 110:  # Room for the reason.
+            name = 24
+            description = 26
+    note = max(0, width - name - description - speed - 17)
+    return _RowColumns(name, description, speed, note)

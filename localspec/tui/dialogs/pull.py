@@ -16,14 +16,19 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.errors import IncompatiblePairError, LocalspecError
-from localspec.models import model_lookup
+from localspec.models import catalog, model_lookup
+from localspec.models.catalog import CatalogPair
+from localspec.report import memory, pair_text
 from localspec.tui.downloads import DownloadManager
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
 from localspec.units import gb
 
 if TYPE_CHECKING:
+    from localspec.fit.machine_profile import MachineProfile
+    from localspec.fit.plan import Plan
     from localspec.models.hub.cancellation import CancelToken
+    from localspec.models.model_lookup import ModelRequest
     from localspec.models.pull_plan import PlannedModel, PlannedPair, PullPlan
 
 
@@ -42,11 +47,20 @@ class PullScreen(ModalScreen[bool]):
         text: str
 
     def __init__(
-        self, reference: str, downloads: DownloadManager, *, start_at_once: bool = False
+        self,
+        reference: str,
+        downloads: DownloadManager,
+        machine_profile: MachineProfile | None = None,
+        *,
+        start_at_once: bool = False,
     ) -> None:
-        """`start_at_once` downloads without asking, unless the plan has warnings."""
+        """`start_at_once` downloads without asking, unless the plan has warnings.
+
+        Without `machine_profile`, memory and speed are not estimated.
+        """
         super().__init__()
         self._reference = reference
+        self._machine_profile = machine_profile
         self._start_at_once = start_at_once
         self._downloads = downloads
         self._plan: PullPlan | None = None
@@ -54,7 +68,7 @@ class PullScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
-            title = one_line(f"Download {self._reference}")
+            title = one_line(f"Download {_find_name(self._reference)}")
             yield Static(title, classes="heading", markup=False)
             with VerticalScroll(id="plan-scroll"):
                 yield Static("Contacting the hub …", id="plan", markup=False)
@@ -77,9 +91,28 @@ class PullScreen(ModalScreen[bool]):
             hub = self._downloads.hub
             hub.on_wait = lambda text: self.post_message(self.WaitRequested(text))
             plan = pull_plan.build(hub, [request], self._stop)
+            estimate = self._estimate(request, plan)
         except OperationCancelledError:
             return
-        self.call_later(self._show_plan, plan)
+        self.call_later(self._show_plan, plan, estimate)
+
+    def _estimate(self, request: ModelRequest, plan: PullPlan) -> Plan | None:
+        """Memory and speed by the headers of the files; None if one could not be read."""
+        from localspec import launch  # noqa: PLC0415
+        from localspec.fit import pair_shapes, suggestions  # noqa: PLC0415
+
+        profile = self._machine_profile
+        target, *drafts = [model.header for model in plan.models]
+        if profile is None or target is None or None in drafts:
+            return None
+        try:
+            shapes = pair_shapes.from_headers(target, next(iter(drafts), None))
+            if request.pair is not None and not drafts and not request.is_lookup_pair:
+                shapes = shapes.add_own_head()
+            criteria = launch.saved_criteria()
+            return suggestions.plan_shapes(shapes, profile, criteria)
+        except (LocalspecError, ValueError):
+            return None
 
     @on(WaitRequested)
     def _show_wait(self, message: WaitRequested) -> None:
@@ -88,8 +121,8 @@ class PullScreen(ModalScreen[bool]):
     def _planning_failed(self, error: LocalspecError) -> None:
         self._show_lines(_error_lines(error))
 
-    def _show_plan(self, plan: PullPlan) -> None:
-        lines = list(_plan_lines(plan))
+    def _show_plan(self, plan: PullPlan, estimate: Plan | None) -> None:
+        lines = list(_plan_lines(plan, estimate))
         try:
             plan.check()
         except LocalspecError as error:
@@ -140,7 +173,13 @@ def _has_warnings(plan: PullPlan) -> bool:
     return any(match.warnings for match in plan.pairs)
 
 
-def _plan_lines(plan: PullPlan) -> Iterator[Content]:
+def _find_name(reference: str) -> str:
+    """What screens call it, if it is of the catalogue."""
+    entry = catalog.load_valid()[0].find_exact(reference)
+    return entry.name if isinstance(entry, CatalogPair) else reference
+
+
+def _plan_lines(plan: PullPlan, estimate: Plan | None) -> Iterator[Content]:
     for model in plan.models:
         yield from _model_lines(model)
     if all(match.compatibility.is_compatible for match in plan.pairs):
@@ -148,9 +187,26 @@ def _plan_lines(plan: PullPlan) -> Iterator[Content]:
         yield Content(
             f"{missing} to download · {gb(plan.free_bytes)} free on this disk"
         )
+        if estimate is not None:
+            yield _estimate_line(estimate)
     yield Content("")
     for match in plan.pairs:
         yield from _match_lines(match)
+
+
+def _estimate_line(estimate: Plan) -> Content:
+    """Such as `needs 19.9 of 24 GB · ≈ 53 tok/s, ≈ 36 without the draft`."""
+    if not estimate.verdict.can_load:
+        return Content.styled(memory.describe_fit(estimate), "$error")
+    parts = [f"needs {memory.format_plan_share(estimate)}"]
+    rates = pair_text.describe_rates(
+        estimate.speed, has_draft=bool(estimate.load.draft)
+    )
+    if rates:
+        parts.append(rates)
+    if estimate.is_partly_in_ram:
+        parts.append("partly in RAM")
+    return Content(" · ".join(parts))
 
 
 def _model_lines(model: PlannedModel) -> Iterator[Content]:

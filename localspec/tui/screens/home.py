@@ -414,7 +414,8 @@ class HomeScreen(CenteredLayout, Screen[None]):
         elif row.reference is not None:
             from localspec.tui.dialogs.pull import PullScreen  # noqa: PLC0415  as above
 
-            sheet = PullScreen(row.reference, self._downloads)
+            profile = self._survey.machine_profile
+            sheet = PullScreen(row.reference, self._downloads, profile)
             self.app.push_screen(sheet, lambda _: self.fill_list())
         elif row.hub_search_text:
             self._search.search_hub(row.hub_search_text)

@@ -21,7 +21,7 @@ from localspec.tui.home_rows import MachineSurvey
 from localspec.tui.key_bindings import bindings_for, key_label
 from localspec.tui.navigation import FirstChoice
 from localspec.tui.text.wrapping import one_line
-from localspec.tui.wizard.shortlist import Candidate
+from localspec.tui.wizard.shortlist import Candidate, describe_bytes_to_free
 from localspec.units import gib
 
 _INTRO = (
@@ -29,7 +29,6 @@ _INTRO = (
     "A small model drafts, a large one verifies: its own words, often faster.",
 )
 _SURVEY_RUNNING = "Checking this computer …"
-_USE_CASE = "chat"
 
 
 class WelcomeScreen(Screen[FirstChoice | None]):
@@ -108,6 +107,8 @@ def _capability_lines(survey: MachineSurvey) -> Iterator[str]:
         yield f"Runs {_size_text(best)}: {pair_text.format_pair_name(best.pair)}"
     if survey.unused_gpu_hint:
         yield "This llama.cpp build cannot use your GPU: f9 fixes that."
+    elif best is not None and best.bytes_to_free:
+        yield f"{describe_bytes_to_free(best).capitalize()}."
     elif best is not None:
         yield _speed_text(best)
     else:
@@ -154,14 +155,13 @@ def _memory_text(gpus: list[Device]) -> str:
 
 
 def _speed_text(best: Candidate) -> str:
-    speed = best.plan.speed if best.plan is not None else None
-    if speed is None or speed.plain is None or speed.speculative is None:
+    rates = ""
+    if best.plan is not None:
+        has_draft = best.plain_rate is not None
+        rates = pair_text.describe_rates(best.plan.speed, has_draft=has_draft)
+    if not rates:
         return "Its speed is known after the first run."
-    text = f"Estimated speed: {pair_text.format_speed(speed.speculative)}"
-    speedup = pair_text.find_speedup(speed, _USE_CASE)
-    if speedup and speedup[1] > 1.05:
-        text += f", {pair_text.format_speedup(speedup)} plain"
-    return text
+    return f"Estimated speed: {rates}"
 
 
 def is_first_run() -> bool:

@@ -431,7 +431,8 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             if started:
                 self.dismiss(WizardResult(self.what_if, None, pair))
 
-        sheet = PullScreen(pair.id, self._downloads, start_at_once=True)
+        profile = self._profiles.get_loaded(None)
+        sheet = PullScreen(pair.id, self._downloads, profile, start_at_once=True)
         self.app.push_screen(sheet, on_dismiss)
 
     def action_open_files(self) -> None:

@@ -28,7 +28,7 @@ from localspec.tui.wizard.shortlist import (
     pairs_of_same_target,
 )
 from localspec.tui.wizard.what_if import WhatIf
-from localspec.units import about_rate, gb, gib
+from localspec.units import gb, gib
 
 _LABEL_WIDTH = 12
 _MAX_BARS = 3  # Of devices other than the host.
@@ -225,14 +225,12 @@ def _speed_lines(page: DetailsPage, width: int, height: int) -> Iterator[Content
 
 def _short_speed_lines(candidate: Candidate) -> Iterator[Content]:
     """The middles of the estimates; their ranges are below."""
-    if candidate.rate is None:
-        return
-    rate = f"{about_rate(candidate.rate)} tok/s"
-    if candidate.plain_rate is None:
-        yield Content.styled(rate, "bold")
-        return
-    plain = f" with the draft, {about_rate(candidate.plain_rate)} without"
-    yield Content.assemble((rate, "bold"), plain)
+    if candidate.rate is not None and candidate.plan is not None:
+        has_draft = candidate.plain_rate is not None
+        speed = candidate.plan.speed
+        yield Content.styled(
+            pair_text.describe_rates(speed, has_draft=has_draft), "bold"
+        )
 
 
 def _published_lines(pair: CatalogPair, plan: Plan, width: int) -> Iterator[Content]:

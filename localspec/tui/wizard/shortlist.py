@@ -318,12 +318,7 @@ def _memory_cells(candidate: Candidate) -> Iterator[tuple[str, str]]:
             text = f"about {gb(candidate.total_bytes)}"
         yield text.rjust(_MEMORY_WIDTH), "$muted"
         return
-    used = plan.device_fits or (plan.host,)
-    if plan.host.sharing:
-        used = (plan.host,)
-    totals = [each.device.total for each in used]
-    total = None if None in totals else sum(filter(None, totals))
-    share = memory.format_share(sum(each.needed for each in used), total)
+    share = memory.format_plan_share(plan)
     style = ""
     if plan.verdict is not FitVerdict.FITS:
         style = role_style(memory.VERDICT_ROLES[plan.verdict])

@@ -10,11 +10,13 @@ from textual.pilot import Pilot
 from localspec import paths
 from localspec.models.hub.client import HubClient
 from localspec.models.local_files import hub_cache
+from localspec.tui.dialogs.pull import PullScreen
 from localspec.tui.downloads import DownloadManager
 from tests.support import scenes
 from tests.support.app_driver import AppDriver
 from tests.support.fake_hub import FakeHub
 from tests.support.scenes import settled, surveyed
+from tests.support.wizards import PLACE
 from tests.support.zoo import Zoo
 from tests.tui.screen_states import SHELF
 
@@ -51,3 +53,25 @@ def test_picture(
         hub.gated["a/B-GGUF"] = "token"
         app = scenes.home(downloads=DownloadManager(HubClient(hub.url, token="token")))
         assert snap_compare(app, run_before=looked_at)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_the_dialog_says_what_it_needs_and_how_fast_it_will_be(
+    size: tuple[int, int], zoo: Zoo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the headers: the catalogue has no shape of this model."""
+    (tmp_path / "shelf.yaml").write_text(SHELF)
+    monkeypatch.setattr(paths, "catalog_file", lambda: tmp_path / "shelf.yaml")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with FakeHub() as hub:
+        hub.add("a/A-GGUF", "A.gguf", zoo["target"].read_bytes())
+        hub.add("a/B-GGUF", "B.gguf", zoo["cousin"].read_bytes())
+        downloads = DownloadManager(HubClient(hub.url, token=False))
+        dialog = PullScreen("qwen3-8b+qwen3-0.6b", downloads, PLACE)
+        app = scenes.home(downloads=downloads)
+        async with app.run_test(size=size) as pilot:
+            await surveyed(pilot)
+            app.push_screen(dialog)
+            shown = AppDriver(pilot)
+            await shown.sees("Download qwen3-8b+qwen3-0.6b", " of 12 GB · ≈ ", " tok/s")
+            await shown.press("escape")
