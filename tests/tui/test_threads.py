@@ -230,7 +230,7 @@ async def test_headers_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         driver = AppDriver(pilot)
         await driver.sees("1 of 3")
         await driver.press("1")
-        await driver.sees("2 of 3", "speculative")
+        await driver.sees("2 of 3", "without draft")
         await driver.press("enter")
         await driver.sees(BUG)
 

@@ -32,6 +32,7 @@ from localspec.tui.engine_runner import EngineRunner
 from localspec.tui.key_bindings import bindings_for
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import LatestOnlyWorker, set_reliable_timer
+from localspec.tui.text.wrapping import wrap_words
 from localspec.tui.widgets.pointer_list import MarkedList, PointerList
 from localspec.tui.widgets.screen_frame import PAGE_WIDTH, CenteredLayout, KeyLine
 from localspec.tui.wizard import pair_details, shortlist, what_if
@@ -455,13 +456,23 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
     def draw(self) -> None:
         self._draw_header()
         columns = self.query_one("#columns", Static)
-        columns.update(shortlist.heading_line(self._list_width))
-        columns.display = self.step == 2 and bool(self._list.rows)
+        columns.update(self._heading())
+        columns.display = self.step == 2
         if self.step == 3 and self._details.candidate is not None:
             self._draw_page(self._details.candidate)
         self._draw_reasons()
         keys = what_if.key_hints(self.step, self._take_hint, self._options.keymap)
         self.query_one(KeyLine).show_keys(keys)
+
+    def _heading(self) -> Content:
+        """The columns of the list; in place of an empty list, why it is empty."""
+        if self._list.rows:
+            return shortlist.heading_line(self._list_width)
+        text = what_if.SEARCHING_TEXT
+        if self._listed_for == (self._use_case, self.what_if):
+            text = what_if.NO_CANDIDATE_TEXT
+        lines = wrap_words(text, self._list_width)
+        return Content.styled("\n".join(lines), "$muted")
 
     def _draw_page(self, candidate: Candidate) -> None:
         page = self._details.build_page(candidate, self._use_case)
@@ -496,14 +507,9 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
         self._draw_reasons()
 
     def _draw_reasons(self) -> None:
-        """Below the list: why the selected pair is listed, or that the list is empty."""
+        """Below the list: why the selected pair is listed."""
         lines: list[Content] = []
-        if self.step == 2 and not self._list.rows:
-            text = what_if.SEARCHING_TEXT
-            if self._listed_for == (self._use_case, self.what_if):
-                text = what_if.NO_CANDIDATE_TEXT
-            lines = [Content.styled(text, "$muted")]
-        elif self.step == 2:
+        if self.step == 2 and self._list.rows:
             max_lines = 2 if self.size.height >= 20 else 1
             width = self._list_width
             lines = shortlist.reason_lines(self._list.highlighted_row, width, max_lines)
