@@ -29,6 +29,7 @@ _LINE_UP = "\x1b[A"
 _INLINE_CODES = {"strong": _BOLD, "em": _ITALIC, "s": _STRUCK, "link": _UNDERLINE}
 _MAX_RULE_CELLS = 40
 _COLUMN_GAP = "  "
+_RIGHT = "text-align:right"
 _FRAME_SECONDS = 0.04
 _FRAME_SHARE = 10
 """Of the time, at most one part of so many is spent on frames."""
@@ -293,6 +294,8 @@ def _render_table(node: SyntaxTreeNode, width: int) -> Iterator[StyledLine]:
             rows.append(
                 [_inline_parts(cell.children[0], codes) for cell in row.children]
             )
+    first_row = node.children[0].children[0]
+    are_right = [_RIGHT in str(cell.attrs.get("style")) for cell in first_row.children]
     widths = _column_widths(rows, width)
     if not widths:
         for cells in rows:
@@ -303,27 +306,31 @@ def _render_table(node: SyntaxTreeNode, width: int) -> Iterator[StyledLine]:
             yield from wrap(parts, width)
         return
     for number, cells in enumerate(rows):
-        yield from _render_row(cells, widths)
+        yield from _render_row(cells, widths, are_right)
         if not number:
             line = _COLUMN_GAP.join("─" * column for column in widths)
             yield (StyledText(line, _DIM),)
 
 
 def _render_row(
-    cells: Sequence[list[StyledText]], widths: Sequence[int]
+    cells: Sequence[list[StyledText]], widths: Sequence[int], are_right: Sequence[bool]
 ) -> Iterator[StyledLine]:
+    """The lines of a row; `are_right`: whether a column ends at its right edge."""
     wrapped = [wrap(cell, column) for cell, column in zip(cells, widths, strict=False)]
     for number in range(max((len(lines) for lines in wrapped), default=0)):
         line: list[StyledText] = []
         gap = 0
-        for lines, column in zip(wrapped, widths, strict=False):
+        for position, lines in enumerate(wrapped):
             cell = lines[number] if number < len(lines) else ()
+            rest = widths[position] - sum(cell_width(part.text) for part in cell)
+            if are_right[position]:
+                gap += rest
+                rest = 0
             if cell and gap:
                 line.append(StyledText(" " * gap))
                 gap = 0
             line += cell
-            used = sum(cell_width(part.text) for part in cell)
-            gap += column - used + len(_COLUMN_GAP)
+            gap += rest + len(_COLUMN_GAP)
         yield tuple(line)
 
 
@@ -343,7 +350,8 @@ def _column_widths(
     for row in rows:
         for column, cell in enumerate(row):
             text = "".join(part.text for part in cell)
-            widths[column] = max(widths[column], cell_width(text.replace("\t", "    ")))
+            cells = min(width, cell_width(text.replace("\t", "    ")))
+            widths[column] = max(widths[column], cells)
     available = width - len(_COLUMN_GAP) * (n_columns - 1)
     while sum(widths) > available:
         widest = widths.index(max(widths))

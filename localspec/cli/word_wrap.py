@@ -178,8 +178,9 @@ class WordWriter:
         self._indent_cells = self._column
 
     def _can_indent(self) -> bool:
-        """Half of a line is for its text."""
-        return 2 * self._indent_width <= self._line_width
+        """Half of a line is for its text, and a wide character at least."""
+        n_left = self._line_width - self._indent_width
+        return n_left >= max(self._indent_width, 2)
 
 
 _NEVER_FIRST = set("、。，．：；？！）」』】》〉〕…ー々")

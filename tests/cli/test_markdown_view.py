@@ -199,6 +199,7 @@ def test_what_is_before_the_last_block_is_not_drawn_again() -> None:
         ("```py\nx", ["```py", "x"]),
         ("[a](b)", ["a (b)"]),
         ("|a|b|\n|-|-|\n|1|2|", ["a  b", "─  ─", "1  2"]),
+        ("|a|b|\n|-:|-|\n|1|2|\n|100|3|", ["  a  b", "───  ─", "  1  2", "100  3"]),
         ("*a* 2*b*c", ["a 2*b*c"]),
     ],
 )
