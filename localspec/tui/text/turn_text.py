@@ -121,6 +121,8 @@ class TurnText:
         `budget`: that of the view's frames.
         """
         self.turn_id = turn.id
+        # Above it is the title, which has a blank line below it.
+        self._is_first = turn.parent is None
         self._speaker = speaker
         self._branch = f"  · {branch}" if branch else ""
         self._thinking_text = ""
@@ -150,7 +152,9 @@ class TurnText:
         self._arrange_blocks()
 
     def _arrange_blocks(self) -> None:
-        blocks: list[TextBlock] = [BlankLine()]
+        blocks: list[TextBlock] = []
+        if not self._is_first:
+            blocks.append(BlankLine())
         has_question = self.question or self._attachment_blocks
         if has_question and not self._speaker.raw:
             blocks += [
