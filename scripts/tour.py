@@ -148,13 +148,15 @@ async def _choosing() -> dict[str, str]:
     made: dict[str, str] = {}
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
-        await until(pilot, lambda: "billion" in svg(app, "").replace("&#160;", " "))
+        await until(pilot, lambda: _shows(app, "billion"))
         for name, keys in (
             ("first", ()),
             ("home", ("escape",)),
             ("wizard", ("w", "1")),
         ):
             await _press(pilot, *keys)
+            if name == "wizard":
+                await until(pilot, lambda: _shows(app, "without draft"))
             made[name] = svg(app, name)
         names = [one.pair.id for one in _on_a_card(MachineSurvey()).candidates]
         await pilot.press(*["down"] * names.index(PAIR))
@@ -167,6 +169,10 @@ async def _choosing() -> dict[str, str]:
         await _press(pilot, "end")
         made["download"] = svg(app, "download")
     return made
+
+
+def _shows(app: LocalspecApp, words: str) -> bool:
+    return words in svg(app, "").replace("&#160;", " ")
 
 
 async def _press(pilot: Pilot[Any], *keys: str) -> None:
