@@ -419,7 +419,9 @@ class TokenText:
         end = WrappedText(self._width)
         for run in wrapped.lines[last]:
             if rejected and run.owner == last_token:
-                end.append(rejected, REJECTED_OWNER)
+                blanks = rejected[: guess.n_rejected_blanks]
+                end.append(blanks, UNCHECKED_OWNER)
+                end.append(rejected[len(blanks) :], REJECTED_OWNER)
                 rejected = ""
             end.append(run.text, run.owner)
         end.append(guess.right, RIGHT_OWNER)

@@ -50,6 +50,11 @@ class LiveGuess(Struct, frozen=True):
     unchecked: str = ""
 
     @property
+    def n_rejected_blanks(self) -> int:
+        """White space before the word that was rejected."""
+        return len(self.rejected) - len(self.rejected.lstrip())
+
+    @property
     def follows(self) -> str:
         """What is drawn behind the confirmed text."""
         return self.right + self.unchecked

@@ -749,7 +749,9 @@ class MarkdownText:
             parts = [self._tail[start:own], guess.rejected, self._tail[own:]]
             runs = [
                 *self._class_runs(start, own),
-                ClassRun(len(guess.rejected), "rejected"),
+                # A line through the blank before a word would look like a dash.
+                ClassRun(guess.n_rejected_blanks, None),
+                ClassRun(len(guess.rejected) - guess.n_rejected_blanks, "rejected"),
                 *self._class_runs(own, end),
             ]
             inserted.append(range(own - start, own - start + len(guess.rejected)))

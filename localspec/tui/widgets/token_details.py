@@ -43,9 +43,10 @@ class TokenDetails(Static):
         styles = themes.token_styles(self.app.current_theme, marks=show_marks)
         looks = (
             (styles.accepted, "guessed right"),
-            (styles.draft, "guess being checked"),
+            ("", "the model's own"),
+            (styles.draft, "being checked"),
             (styles.rejected, "thrown away"),
-            (styles.correction, "the model's own word"),
+            (styles.correction, "written instead"),
         )
         legend = Text(no_wrap=True, overflow="crop")
         for style, words in looks:

@@ -15,9 +15,9 @@ from tests.support.scenes import asking
 
 LOOKS = {
     "accepted": "guessed right",
-    "draft": "guess being checked",
+    "draft": "being checked",
     "rejected": "thrown away",
-    "correction": "the model's own word",
+    "correction": "written instead",
 }
 """Styles of tokens, and what the legend says of them."""
 
