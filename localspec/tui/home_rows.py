@@ -461,7 +461,7 @@ def _other_model_rows(
             HomeRow(
                 name=name,
                 description=description,
-                size=gib(model.size),
+                size=gb(model.size),
                 note=folder,
                 pair=ResolvedPair(model.path, None, requested_refs=refs),
             )
@@ -555,7 +555,7 @@ def _format_size(pair: ResolvedPair) -> str:
     """The size of the pair's files; a head may be in the target's file."""
     files = {file for file in pair.files if file is not None}
     try:
-        return gib(sum(file.stat().st_size for file in files))
+        return gb(sum(file.stat().st_size for file in files))
     except OSError:
         return "missing"
 
@@ -586,7 +586,7 @@ def _heading_hint(
         binding = BINDINGS_BY_ID[id_]
         label = binding.footer_label or binding.description.lower()
         hint = f"{key_label(id_, user_keys)} {label}"
-    gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 6
+    gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 5
     if gap <= 2:
         return ""
     return f"{' ' * gap}{hint}"

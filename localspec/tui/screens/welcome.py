@@ -22,7 +22,7 @@ from localspec.tui.key_bindings import bindings_for, key_label
 from localspec.tui.navigation import FirstChoice
 from localspec.tui.text.wrapping import one_line
 from localspec.tui.wizard.shortlist import Candidate, describe_bytes_to_free
-from localspec.units import gib
+from localspec.units import gb, gib
 
 _INTRO = (
     "Chat with models that run on this computer: private, offline, and fast.",
@@ -124,7 +124,7 @@ def _best_downloadable(survey: MachineSurvey) -> Candidate | None:
 
 def _size_text(best: Candidate) -> str:
     if not best.pair.target.parameters:  # the catalogue does not have it
-        return f"models of about {gib(best.total_bytes)}"
+        return f"models of about {gb(best.total_bytes)}"
     billions = best.pair.target.parameters / 1e9
     if billions < 2:
         return "small models"
