@@ -144,7 +144,7 @@ def drafted_round(n: int, right: Sequence[str], own: str, *rejected: str) -> Rou
     verify_ms = 20.0 + 5.0 * n_drafted
     return Round(
         n,
-        "lookup" if n_drafted else None,
+        "model" if n_drafted else None,
         reason="",
         drafted=n_drafted,
         accepted=len(right),
