@@ -41,10 +41,10 @@ LENGTH = "71"
 CODE = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):"
 PROMPT = "import os\nimport sys\n\ndef main():\n    parser = argparse"
 TEXT = """\
-Correct the spelling mistakes:
+Replace Anna by Maria in this text:
 
-Mix the flour, the water, the salt and the yeast in a large bowl. Cover the bowl and wait for one \
-hour. Then knead the doug for ten minutes, shape it, and bake it for forty minutes."""
+Anna opens the library at nine in the morning. Visitors greet Anna and borrow five books at a \
+time. On Saturdays, Anna reads stories to children in the garden."""
 LIVE_SIZE = (110, 24)
 FRAME_SECONDS = 0.12
 END_SECONDS = 6.0
@@ -110,7 +110,7 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
 
 
 async def recording() -> str:
-    """The starter model corrects a text, in slow motion, as one animated SVG."""
+    """The starter model changes a name in a text, in slow motion, as an animated SVG."""
     app = LocalspecApp(AppOptions(seed=SEED))
     async with app.run_test(size=LIVE_SIZE) as pilot:
         try:
