@@ -347,11 +347,10 @@ def choose_faster_copy(path: Path, notify: Callable[[Notice], None] | None) -> P
     if notify is not None and not _is_listed(DataFile.USED_COPIES, copy.path):
         _add_to_list(DataFile.USED_COPIES, copy.path)
         message = (
-            f"{copy.source.stem} now runs as {copy.type}, which this CPU computes faster: "
-            "a copy that was made while nothing was asked."
+            f"{copy.source.stem} answers faster from now on: a copy that suits this CPU "
+            "was made while nothing was asked."
         )
-        hint = "LOCALSPEC_STARTER_TYPE=own uses the original."
-        notify(Notice("info", "converted", message, hint))
+        notify(Notice("info", "converted", message))
     return copy.path
 
 
