@@ -316,7 +316,7 @@ async def guessing(pilot: Pilot[Any]) -> None:
     await opened(pilot)
     screen = pilot.app.screen
     assert isinstance(screen, ChatScreen)
-    screen.composer.replace_text("How was the opening of the new theater?")
+    screen.composer.replace_text("Tell me about the new theater.")
     await pilot.press("enter")
 
     def is_shown() -> bool:

@@ -238,7 +238,7 @@ class StatusBar(Static):
                 vital = self._VITAL_WHILE_ANSWERING
                 labels = {"chat.newline": "", "chat.replay": "slow motion"}
                 if self._options.is_slow(session):
-                    labels["chat.replay"] = "full speed"
+                    labels["chat.replay"] = "slow motion off"
             make_footer = partial(
                 format_footer, keymap, "composer", "chat", "app", label_overrides=labels
             )
