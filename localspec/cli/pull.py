@@ -29,7 +29,7 @@ from localspec.models.local_files.local_model import ORIGIN_TITLES
 from localspec.models.model_lookup import ModelRequest
 from localspec.models.pull_plan import PlannedFile, PlannedModel, PullPlan
 from localspec.models.reference import HubReference
-from localspec.report import advice
+from localspec.report import advice, pair_text
 from localspec.report.compatibility import format_pair_verdict, match_to_json
 from localspec.report.lines import Line, format_columns, make_line
 from localspec.report.model_details import format_sidecar_heads, model_to_json
@@ -249,7 +249,10 @@ def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     details: list[str] = []
     if item.repo:
         file = f"{item.repo}/{file}"
-        details.append(f"licence: {item.licence or 'see its page'}")
+        licence = pair_text.UNKNOWN_LICENCE
+        if item.licence:
+            licence = f"licence: {item.licence}"
+        details.append(licence)
     if item.gated:
         details.append("gated")
     state = _describe_state(item)

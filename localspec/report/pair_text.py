@@ -34,6 +34,9 @@ def format_pair_name(pair: CatalogPair) -> str:
     return sanitize(pair.name, multiline=False)
 
 
+UNKNOWN_LICENCE = "licence: see its page"
+
+
 def format_licences(pair: CatalogPair, unknown: str = "?") -> str:
     """The licences of both models, without repetition."""
     models = [model for model in (pair.target, pair.draft) if model]

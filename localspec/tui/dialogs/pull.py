@@ -213,7 +213,7 @@ def _model_lines(model: PlannedModel) -> Iterator[Content]:
     name = one_line(model.resolved.title)
     size = gb(model.size) if model.size else "size unknown"
     status = "✓ downloaded" if not model.missing_bytes else size
-    licence = one_line(model.licence or "licence unknown")
+    licence = one_line(model.licence or pair_text.UNKNOWN_LICENCE)
     yield Content.assemble((f"{name}  ", "bold"), f"{status}  ", (licence, "$muted"))
     location = f"{model.repo} · {model.file}" if model.repo else model.file
     yield Content.styled(f"  {one_line(location)}", "$muted")

@@ -132,7 +132,7 @@ def _drafts_from_text(pair: CatalogPair) -> bool:
 
 def _title_facts(page: DetailsPage) -> str:
     pair = page.candidate.pair
-    facts = [pair_text.format_licences(pair, "licence: see model page")]
+    facts = [pair_text.format_licences(pair, pair_text.UNKNOWN_LICENCE)]
     if page.is_downloaded:
         facts.append("installed")
     else:
@@ -348,7 +348,7 @@ def check_before_download(
     if all(model.licence for model in models):
         yield PreDownloadCheck(True, f"licence {pair_text.format_licences(pair)}")
     else:
-        yield PreDownloadCheck(None, "licence: see model page")
+        yield PreDownloadCheck(None, pair_text.UNKNOWN_LICENCE)
 
 
 def _check_compatibility(

@@ -151,7 +151,7 @@ async def test_another_card_by_its_name(tmp_path: Path) -> None:
 
 async def test_another_draft_and_another_target(stock: WizardServices) -> None:
     async with shown(stock, "1", "enter", "d") as wizard:
-        await wizard.sees("with qwen3-1.7b Q8_0", "licence: see model page")
+        await wizard.sees("with qwen3-1.7b Q8_0", "licence: see its page")
         await wizard.press("d")
         await wizard.sees("qwen3-8b Q4_K_M apache-2.0")
         await wizard.press("d")
