@@ -4,15 +4,19 @@ from collections.abc import Sequence
 
 
 def gib(n_bytes: float) -> str:
-    """A memory size, in units of 2**30 bytes."""
+    """A memory size in units of 2**30 bytes, called GB as memory is sold.
+
+    A card of 24 GB has 24 of them.  Files have the GB of `gb`, as hubs show them; no
+    column has both.
+    """
     size = n_bytes / 1024**3
     if 0 < size < 0.005:
-        return "<0.01 GiB"
-    if size < 10:
-        return f"{size:.2f} GiB"
+        return "<0.01 GB"
+    if size < 1:
+        return f"{size:.2f} GB"
     if size < 100:
-        return f"{size:.1f} GiB"
-    return f"{size:,.0f} GiB"
+        return f"{size:.1f} GB"
+    return f"{size:,.0f} GB"
 
 
 def token_rate(rate: float | None) -> str:
@@ -77,6 +81,8 @@ def short_count(n: int) -> str:
 
 def gb(n_bytes: float) -> str:
     """A download size, in units of 10**9 bytes as hubs show it; small ones in MB."""
+    if 0 < n_bytes < 5e4:
+        return "<0.1 MB"
     if n_bytes < 1e7:
         return f"{n_bytes / 1e6:.1f} MB"
     if n_bytes < 1e8:

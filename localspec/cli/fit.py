@@ -83,7 +83,7 @@ def command(ref: str, **given: Any) -> int:
     localspec fit big.gguf --draft small.gguf --ctx 32768
     """
     arguments = options.read_arguments(FitArguments, given)
-    machine = machine_profile.simulate(arguments.gpu, arguments.vram)
+    machine = options.simulate_machine(arguments.gpu, arguments.vram)
     no_pair = ResolvedPair(Path(), None)
     wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
     criteria = SuggestionCriteria(arguments.use, wishes)

@@ -218,11 +218,13 @@ def add_to_command(command: click.Command) -> click.Command:
 JSON = flag("--json", "as_json", about="Print one JSON document.")
 YES = flag("-y", "--yes", about="Do not ask.")
 GPU = click.option(
-    "--gpu", metavar="NAME", help='Estimate for another GPU, such as "RTX 4060".'
+    "--gpu",
+    metavar="NAME",
+    help='Estimate for another GPU, such as "RTX 4060" or "M4 Pro 48".',
 )
 VRAM = number_option(
     "--vram",
     "Estimate for a GPU with this much memory.",
     type=FiniteRange(0, 10_000, min_open=True),
-    metavar="GIB",
+    metavar="GB",
 )

@@ -36,8 +36,10 @@ from localspec.config.options import (
     select,
 )
 from localspec.errors import LocalspecError, NotFoundError, StorageError, UsageError
+from localspec.fit import machine_profile
 from localspec.fit.advisor import SettingsRequest
-from localspec.machine import remote_devices
+from localspec.fit.machine_profile import MachineProfile
+from localspec.machine import gpu_catalog, remote_devices
 from localspec.models.chat_template import builtin_templates
 from localspec.models.model_lookup import NotDownloadedError
 from localspec.protocol.events import Notice
@@ -473,6 +475,17 @@ def build_settings(pair: launch.ResolvedPair, options: OptionValues) -> ChatSett
     return settings.with_values(values)
 
 
+def simulate_machine(gpu: str | None, vram: float | None) -> MachineProfile:
+    """This computer, or with what --gpu and --vram say; an assumed size is said."""
+    machine = machine_profile.simulate(gpu, vram)
+    assumption = ""
+    if gpu is not None and vram is None:
+        assumption = gpu_catalog.describe_assumption(gpu)
+    if assumption:
+        notify(assumption)
+    return machine
+
+
 def resolve_or_pull(
     model: str | None, draft: str, *, yes: bool = False, quiet: bool = False
 ) -> launch.ResolvedPair:
@@ -483,7 +496,7 @@ def resolve_or_pull(
 
     def pull_missing(missing: NotDownloadedError) -> None:
         from localspec.cli import pull  # noqa: PLC0415  late: most runs download nothing
-        from localspec.fit import machine_profile, suggestions  # noqa: PLC0415
+        from localspec.fit import suggestions  # noqa: PLC0415
         from localspec.models.hub.client import HubClient  # noqa: PLC0415
 
         if not yes and not can_prompt_user():

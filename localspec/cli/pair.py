@@ -67,7 +67,7 @@ def _suggest(
     criteria = launch.saved_criteria(use, ctx)
     hosts = criteria.wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, options.print_skipped)
-    machine = machine_profile.with_remote(machine_profile.simulate(**gpu), remote)
+    machine = machine_profile.with_remote(options.simulate_machine(**gpu), remote)
     found = suggest(machine, criteria, ref)
     if as_json:
         echo_json(_suggestions_to_json(found, machine, criteria))

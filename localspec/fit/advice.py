@@ -140,7 +140,8 @@ class _Grouping:
         return target.tier == "old" or own_id(target.id) in self.newer
 
     def _suits(self, suggestion: PairSuggestion) -> bool:
-        return self.use is None or self.use in suggestion.pair.use
+        """Whether it is good for the use; without one, for the first thing people do."""
+        return (self.use or "chat") in suggestion.pair.use
 
     def advise(self, suggestion: PairSuggestion) -> AdvisedPair:
         group = self._choose_group(suggestion)
@@ -184,7 +185,7 @@ class _Grouping:
                 instead = self.best[0] if self.best else None
                 return describe_slow(suggestion, instead)
             case AdviceGroup.OTHER:
-                if not self._suits(suggestion):
+                if not self._suits(suggestion) and self.use:
                     return f"not made for {self.use}"
                 return _describe_strength(suggestion)
 

@@ -159,7 +159,7 @@ class DeviceFit(Struct, frozen=True):
 
     @property
     def needed_text(self) -> str:
-        """Such as "about 5.20 GiB of NVIDIA RTX 3090"."""
+        """Such as "about 5.2 GB of NVIDIA RTX 3090"."""
         about = "about " if self.is_coarse else ""
         return f"{about}{gib(self.needed)} of {self.title}"
 
@@ -279,8 +279,7 @@ class Plan(Struct, frozen=True):
     def explanation(self) -> str:
         """One line: the settings and the reason for them.
 
-        Example: "context 4,096 tokens: the default settings need about 9.20 GiB of NVIDIA
-        RTX 3070, more than available".
+        Example: "context 4,096 tokens: the usual settings would need about 9.2 GB".
         """
         return f"{self.chosen}: {self._reason}"
 

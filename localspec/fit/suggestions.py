@@ -654,7 +654,7 @@ def _describe_relation(verdict: FitVerdict) -> str:
 
 
 def _memory_reason(plan: Plan, *, about: str = "") -> str:
-    """Such as `needs 5.20 GiB of 7.60 GiB with a context of 8,192`.
+    """Such as `needs 5.2 GB of 7.6 GB with a context of 8,192`.
 
     `about` stands before what is needed.
     """

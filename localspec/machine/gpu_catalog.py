@@ -32,6 +32,8 @@ _SMALL_MAC_GIB = 36
 _TRADEMARK = re.compile(r"\((?:r|tm|c)\)|[®™]")
 _REMARK = re.compile(r"\([^)]*\)")  # Added by a driver: (RADV NAVI31).
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)\s*(?:gib|gb|g)\b")
+_BARE_SIZE = re.compile(r"\d{1,3}(?:\.\d+)?")
+_PART = re.compile(r"\d+|[^\d]+")  # Of a word: 7900xtx has two.
 _LAPTOP = re.compile(r"\b(?:notebook|mobile)\b")
 _is_ignored = re.compile(
     "nvidia|geforce|amd|radeon|intel|graphics|gpu|apple|chip|with"
@@ -65,8 +67,8 @@ class GpuSpec(Struct, frozen=True):
         """
         size = self.vram_gib[0] if vram_gib is None else vram_gib
         if not 0 < size <= _MAX_VRAM_GIB:
-            what = f"A GPU cannot have {size:g} GiB of memory."
-            raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GiB.")
+            what = f"A GPU cannot have {size:g} GB of memory."
+            raise UsageError(what, f"Use 1 to {_MAX_VRAM_GIB} GB.")
         total = int(size * _GIB * self._visible_share(size))
         backend = _BACKENDS[self.maker]
         name = f"{backend}0"
@@ -74,7 +76,7 @@ class GpuSpec(Struct, frozen=True):
             name = backend
         return Device(
             name=name,
-            description=f"{self.name}, {size:g} GiB",
+            description=f"{self.name}, {size:g} GB",
             kind="igpu" if self.kind == "igpu" else "gpu",
             free=total,
             total=total,
@@ -119,30 +121,80 @@ def load() -> tuple[GpuSpec, ...]:
 
 
 def find(name: str) -> GpuSpec:
-    """Find a GPU as people type it: "RTX 4060", "4060 ti 16gb", "rx7900xtx", "M4 Pro".
+    """Find a GPU as people type it: "RTX 4060", "4060 ti 16", "laptop 4060", "rx7900xtx".
 
-    A size in the name selects that size. Raises NotFoundError with the closest names.
+    Its words may be in any order.  A size in the name, with or without GB, selects that
+    size; without one `vram_gib` has all that are sold.  Raises NotFoundError with the
+    closest names.
     """
-    query = name[:80].lower()
-    key = "".join(_name_words(query))
-    known = _gpus_by_short_name() | _gpus_by_name()
-    gpus = known.get(key, ())
+    gpus, size = _split_name(name)
     if not gpus:
         shown = sanitize(name[:80], multiline=False) or "(empty)"
-        closest = ", ".join(_find_closest_names(key, known))
-        hint = f"Closest: {closest}; or use --vram GIB."
+        key = "".join(_name_words(name[:80]))
+        closest = ", ".join(_find_closest_names(key, _known_gpus()))
+        hint = f"Closest: {closest}; or use --vram GB."
         raise NotFoundError(f"Unknown GPU: {shown}", hint)
-    match = _SIZE.search(query)
-    if not match:
+    if size is None:
         return gpus[0]
-    size = float(match[1])
-    sizes: list[str] = []
     for gpu in gpus:
         if size in gpu.vram_gib:
             return replace(gpu, vram_gib=(size,))
-        sizes += [f"{each:g}" for each in gpu.vram_gib]
-    what = f"{gpus[0].name} is not sold with {size:g} GiB."
-    raise NotFoundError(what, f"It has {', '.join(sizes)} GiB; or use --vram GIB.")
+    what = f"{gpus[0].name} is not sold with {size:g} GB."
+    raise NotFoundError(
+        what, f"It has {_join_sizes(_sizes(gpus))} GB; or use --vram GB."
+    )
+
+
+def describe_assumption(name: str) -> str:
+    """Which size `find` takes of several, if the name leaves it open; else empty."""
+    gpus, size = _split_name(name)
+    sizes = _sizes(gpus)
+    if size is not None or len(sizes) < 2:
+        return ""
+    return (
+        f"{gpus[0].name} is sold with {_join_sizes(sizes)} GB; {sizes[0]:g} is assumed. "
+        f'Say the size: --gpu "{gpus[0].name.removeprefix("Apple ")} {sizes[-1]:g}".'
+    )
+
+
+def _sizes(gpus: Sequence[GpuSpec]) -> list[float]:
+    """All sizes in which a GPU is sold; the first is the one that `find` assumes."""
+    sizes: list[float] = []
+    for gpu in gpus:
+        sizes += gpu.vram_gib
+    return sizes
+
+
+def _join_sizes(sizes: Sequence[float]) -> str:
+    return ", ".join(f"{each:g}" for each in sizes)
+
+
+def _split_name(name: str) -> tuple[tuple[GpuSpec, ...], float | None]:
+    """The GPUs of a name, which differ in size only, and the size that it says."""
+    query = name[:80].lower()
+    match = _SIZE.search(query)
+    gpus = _find_all(query)
+    if match:
+        return gpus, float(match[1])
+    if gpus:
+        return gpus, None
+
+    # The size may lack its unit: "M4 Pro 48".
+    words = query.replace(",", " ").split()
+    for index, word in enumerate(words):
+        if not _BARE_SIZE.fullmatch(word):
+            continue
+        gpus = _find_all(" ".join(words[:index] + words[index + 1 :]))
+        if gpus:
+            return gpus, float(word)
+    return (), None
+
+
+def _find_all(query: str) -> tuple[GpuSpec, ...]:
+    """The GPUs of a name, which differ in size; empty if it is none."""
+    words = _name_words(query)
+    gpus = _known_gpus().get("".join(words))
+    return gpus or _gpus_by_parts().get(_sort_parts(words), ())
 
 
 def _find_closest_names(
@@ -210,6 +262,35 @@ def _gpus_by_name() -> dict[str, tuple[GpuSpec, ...]]:
             for key in {"".join(_name_words(name)), "".join(name.lower().split())}:
                 by_name[key] = (*by_name.get(key, ()), gpu)
     return by_name
+
+
+def _known_gpus() -> dict[str, tuple[GpuSpec, ...]]:
+    return _gpus_by_short_name() | _gpus_by_name()
+
+
+def _sort_parts(words: Sequence[str]) -> tuple[str, ...]:
+    """The parts of the words of a name, so that their order does not count."""
+    parts: list[str] = []
+    for word in words:
+        parts += _PART.findall(word)
+    return tuple(sorted(parts))
+
+
+@functools.cache
+def _gpus_by_parts() -> dict[tuple[str, ...], tuple[GpuSpec, ...]]:
+    """By sorted parts of the name, with and without optional words, if they are of one."""
+    found: dict[tuple[str, ...], list[GpuSpec]] = {}
+    for gpu in load():
+        for name in (gpu.name, *gpu.aliases):
+            words = _name_words(name)
+            needed = [word for word in words if word not in _OPTIONAL_WORDS]
+            for key in {_sort_parts(words), _sort_parts(needed)} - {()}:
+                found.setdefault(key, []).append(gpu)
+    unique = {}
+    for key, gpus in found.items():
+        if len({gpu.name for gpu in gpus}) == 1:
+            unique[key] = tuple(dict.fromkeys(gpus))
+    return unique
 
 
 @functools.cache

@@ -34,11 +34,11 @@ _UNKNOWN = "free memory is unknown"
 
 
 def describe_device_fit(device_fit: DeviceFit, *, with_need: bool = False) -> str:
-    """The verdict on one device, such as `fits, 1.32 GiB to spare`.
+    """The verdict on one device, such as `fits, 1.3 GB to spare`.
 
     `with_need` adds what is needed where the sentence would not say it:
-    `fits: needs 6.10 GiB, 1.32 GiB to spare`.  The first figure of an estimate that
-    llama.cpp did not count is "about": `fits, about 1.32 GiB to spare`.
+    `fits: needs 6.1 GB, 1.3 GB to spare`.  The first figure of an estimate that
+    llama.cpp did not count is "about": `fits, about 1.3 GB to spare`.
     """
     label = VERDICT_LABELS[device_fit.verdict]
     shared = ""
@@ -63,7 +63,7 @@ def describe_device_fit(device_fit: DeviceFit, *, with_need: bool = False) -> st
 
 
 def format_need(device_fit: DeviceFit, n_bytes: int) -> str:
-    """A figure of this device in GiB: `about 6.10 GiB` if llama.cpp did not count it."""
+    """A figure of this device in GB: `about 6.1 GB` if llama.cpp did not count it."""
     if device_fit.is_coarse:
         return f"about {gib(n_bytes)}"
     return gib(n_bytes)
@@ -101,7 +101,7 @@ def format_device_memory(
     For 3 GiB of weights and 1 GiB of caches on a card of 8 GiB, of which other programs
     use 2 GiB, in 32 cells:
 
-        0 GiB           6.0 free      8.0
+        0 GB            6.0 free      8.0
         ████████████▒▒▒▒········╱╱╱╱╱╱╱╱
         █ target 3.0   ▒ KV 1.0
     """
@@ -161,7 +161,7 @@ def format_scale(device_fit: DeviceFit, width: int) -> str:
     """The line above the bar: zero, the free memory at its place, and the whole memory."""
     device = device_fit.device
     total = _bar_total(device_fit)
-    start = "0 GiB"
+    start = "0 GB"
     if device.free is None:
         return _place_at_end(start, _total_label(device_fit), width)
     total_label = _total_label(device_fit)

@@ -103,7 +103,7 @@ GIB = 1 << 30
 def test_a_device_is_described_by_its_memory() -> None:
     card = Device("CUDA0", "NVIDIA GeForce RTX 4090", free=20 * GIB, total=24 * GIB)
     described = checks._format_device(card)
-    assert described == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GiB of 24.0 GiB free"
+    assert described == "CUDA0 NVIDIA GeForce RTX 4090: 20.0 GB of 24.0 GB free"
     assert "unknown of unknown" in checks._format_device(Device("Vulkan0"))
 
 
@@ -116,5 +116,5 @@ def test_a_device_is_described_by_what_uses_it() -> None:
         drives_display=True,
         driver="570",
     )
-    facts = "1.00 GiB used by other programs, drives the display, driver 570"
+    facts = "1.0 GB used by other programs, drives the display, driver 570"
     assert facts in checks._format_device(used)

@@ -72,7 +72,7 @@ def in_shared_memory(kind: str, free: float, **settings: int) -> Plan:
 
 @pytest.mark.parametrize("kind", ["igpu", "gpu"])
 def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
-    """Each had room for its half: 10 of 18 GiB on the GPU and 10 of 24 GiB on the CPU."""
+    """Each had room for its half: 10 of 18 GB on the GPU and 10 of 24 GB on the CPU."""
     split = in_shared_memory(kind, 24, n_gpu_layers=33)
     (gpu,) = split.device_fits
     assert min(gpu.total, split.host.total) > 8 * GIB
@@ -90,7 +90,7 @@ def test_a_gpu_and_the_cpu_share_one_memory(kind: str) -> None:
 
 @pytest.fixture(scope="module")
 def shared_answer() -> FitAnswer:
-    """About a GPU that shares 18 GiB with the CPU, which are too few."""
+    """About a GPU that shares 18 GB with the CPU, which are too few."""
     pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     advisor = SettingsAdvisor(*pair.shapes, shared_machine("igpu", 18))
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096))
@@ -104,7 +104,7 @@ def test_a_lack_of_shared_memory_is_one_of_the_computers(
     plan = shared_answer.plan
 
     assert plan.verdict == "no"
-    assert "of this computer's memory, which has 18.0 GiB" in plan.explanation
+    assert "of this computer's memory, which has 18.0 GB" in plan.explanation
 
 
 def test_moving_the_draft_to_the_cpu_saves_no_shared_memory(
@@ -129,7 +129,7 @@ def test_the_document_has_what_memory_is_shared(shared_answer: FitAnswer) -> Non
 
 
 def test_the_tightest_device_is_the_one_that_decides() -> None:
-    """A GPU that uses 2 GiB of its reserve is tight; RAM that lacks less does not fit."""
+    """A GPU that uses 2 GB of its reserve is tight; RAM that lacks less does not fit."""
     pair = shapes.catalog_pair("qwen2.5-coder-32b+qwen2.5-coder-0.5b")
     load = LoadCommand("target", "draft", ContextSettings(n_ctx=4096, n_gpu_layers=33))
     roomy = Device("CUDA0", free=64 * GIB, total=64 * GIB, backend="CUDA")
@@ -215,7 +215,7 @@ def test_a_count_may_find_that_it_fits(model: tuple[LoadCommand, Header]) -> Non
 def test_a_count_that_does_not_fit_starts_a_new_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """llama.cpp that needs 320 KiB of buffers a token: 2.5 GiB for a context of 8192."""
+    """llama.cpp that needs 320 KiB of buffers a token: 2.5 GB for a context of 8192."""
 
     def count(load: LoadCommand, *_: object, **__: object) -> PairBuffers:
         n_ctx = load.target_settings.n_ctx or 0

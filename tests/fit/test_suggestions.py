@@ -100,7 +100,7 @@ def test_a_card_of_each_size_gets_what_people_recommend(card: str) -> None:
 def test_a_target_that_does_not_fit_is_shown_with_the_reason_and_no_speed() -> None:
     found = suggest(8, target="llama-3.3-70b")
     assert {one.verdict for one in found} == {"no"}
-    assert "more than 8.00 GiB" in found[0].reasons[0]
+    assert "more than 8.0 GB" in found[0].reasons[0]
     assert not any("tok/s" in reason for reason in found[0].reasons)
 
 
@@ -245,7 +245,7 @@ MACHINES = {
 
 
 def typical_machine(name: str) -> MachineProfile:
-    """With a typical CPU, and 32 GiB of RAM beside a card."""
+    """With a typical CPU, and 32 GB of RAM beside a card."""
     card, gib, n = MACHINES[name]
     if not card:
         assert gib is not None
@@ -435,7 +435,7 @@ def test_a_mac_gets_four_bits_that_its_gpu_holds() -> None:
     "name", [name for name, (card, _, _) in MACHINES.items() if card]
 )
 def test_the_search_fills_a_card_that_a_target_exceeds(name: str) -> None:
-    """At most 0.6 GiB stay free beside the reserve."""
+    """At most 0.6 GB stay free beside the reserve."""
     machine = typical_machine(name)
     for model in ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "qwen3.8-27b", "gpt-oss-120b"):
         shape = pair_shapes.shape_from_catalog(catalog.load().models[model])

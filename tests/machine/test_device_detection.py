@@ -76,7 +76,7 @@ def test_a_card_is_what_ggml_says_and_the_driver_adds() -> None:
 def test_free_memory_is_never_more_than_any_source_says() -> None:
     for listed, drivers, free, note in [
         # where they disagree, the less is believed
-        (CUDA, [nvml(5)], 5, "NVML 5.00 GiB"),
+        (CUDA, [nvml(5)], 5, "NVML 5.0 GB"),
         ({**CUDA, "free": 4 * GIB}, [nvml(20)], 4, "lower value"),
         (NAMELESS, [nvml(5)], 5, "NVML"),  # matched by a name that only one GPU has
         (NAMELESS, [nvml(5), nvml(5, id="0000:02:00.0")], 22, ""),

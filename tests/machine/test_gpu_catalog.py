@@ -1,10 +1,15 @@
 """machine/gpu_catalog.py: lookup by names of people and drivers; the GPUs' numbers."""
 
+import re
+from collections.abc import Sequence
+from itertools import permutations
+
 import pytest
 
 from localspec.errors import NotFoundError, UsageError
 from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
+from localspec.machine.gpu_catalog import GpuSpec
 
 GIB = 1 << 30
 
@@ -42,6 +47,36 @@ def test_every_card_is_found_by_each_of_its_names() -> None:
                     assert gpu_catalog.find(spelling) == found, spelling
 
 
+def test_a_card_is_found_by_its_words_in_any_order() -> None:
+    """With its size, with or without GB, and without the words that people leave out."""
+    for card in gpu_catalog.load():
+        for name in (card.name, *card.aliases):
+            has_size = re.search(r"\d+GB", name) is not None
+            for order in list(permutations(name.split()))[:24]:
+                assert gpu_catalog.find(" ".join(order)).name == card.name
+                if not has_size:
+                    check_sizes(card, order)
+
+
+def check_sizes(card: GpuSpec, words: Sequence[str]) -> None:
+    for size in card.vram_gib:
+        for text in (f"{size:g}GB", f"{size:g} gb", f"{size:g}"):
+            for query in (" ".join((*words, text)), " ".join((text, *words))):
+                found = gpu_catalog.find(query)
+                assert found.name == card.name, query
+                assert found.vram_gib == (size,), query
+
+
+def test_an_assumed_size_is_said() -> None:
+    said = gpu_catalog.describe_assumption("M4 Pro")
+    assert "24, 48, 64" in said
+    assert "24 is assumed" in said
+    assert '--gpu "M4 Pro 64"' in said
+    assert gpu_catalog.find("M4 Pro").vram_gib[0] == 24
+    for name in ("M4 Pro 48", "M4 Pro 48GB", "RTX 3090", "nonsense"):
+        assert gpu_catalog.describe_assumption(name) == ""
+
+
 def test_a_card_is_found_by_what_people_type() -> None:
     for query, name, size in [
         ("4060", "RTX 4060", 8),
@@ -51,13 +86,18 @@ def test_a_card_is_found_by_what_people_type() -> None:
         ("m3 max 128gb", "Apple M3 Max", 128),
         ("dgx spark", "GB10", 128),
         ("RTX PRO 6000", "RTX PRO 6000 Blackwell", 96),
+        ("M4 Pro 48", "Apple M4 Pro", 48),
+        ("laptop 4060", "RTX 4060 Laptop", 8),
+        ("Laptop 3070ti", "RTX 3070 Ti Laptop", 8),
+        ("7900 xtx 24", "RX 7900 XTX", 24),
+        ("4060 ti 16", "RTX 4060 Ti", 16),
     ]:
         card = gpu_catalog.find(query)
         assert (card.name, card.vram_gib[0]) == (name, size)
 
 
 def test_what_is_not_known_names_the_closest() -> None:
-    for name, hint in (("RTX 4061", "RTX 4060"), ("RTX 4060 Ti 12GB", "8, 16 GiB")):
+    for name, hint in (("RTX 4061", "RTX 4060"), ("RTX 4060 Ti 12GB", "8, 16 GB")):
         with pytest.raises(NotFoundError) as refusal:
             gpu_catalog.find(name)
         assert hint in refusal.value.hint

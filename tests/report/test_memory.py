@@ -89,13 +89,13 @@ def test_a_bar_has_as_many_cells_as_it_was_given(width: int, gib: float) -> None
 def test_a_bar_of_unknown_memory_has_a_scale_without_numbers() -> None:
     unknown = device_fit((1, 0, 0, 0), free=None, total=None)
     assert count_cells(memory.format_bar(unknown, 32)) == 32
-    assert memory.format_scale(unknown, 32) == "0 GiB"
+    assert memory.format_scale(unknown, 32) == "0 GB"
 
 
 def test_the_example_of_the_report() -> None:
     fit = device_fit((3, 0, 1, 0), free=6, total=8)
     scale, bar, legend = map(plain_text, memory.format_device_memory(fit, 32))
-    assert scale == "0 GiB           6.0 free     8.0"
+    assert scale == "0 GB            6.0 free     8.0"
     assert bar == "████████████▒▒▒▒········╱╱╱╱╱╱╱╱"
     assert legend == "█ target 3.0   ▒ KV 1.0"
 
@@ -103,7 +103,7 @@ def test_the_example_of_the_report() -> None:
 def test_labels_that_would_overlap_become_one() -> None:
     almost_free = device_fit((3, 0, 0, 0), free=15.5)
     scale = memory.format_scale(almost_free, 32)
-    assert scale == "0 GiB          15.5 free of 16.0"
+    assert scale == "0 GB           15.5 free of 16.0"
 
 
 def test_a_narrow_legend_shortens_the_longest_name() -> None:
@@ -126,28 +126,28 @@ def test_small_sizes_have_two_digits(gib: float, shown: str) -> None:
     [
         (
             device_fit((6, 0, 0, 0), reserve=1),
-            "fits, 9.00 GiB to spare",
-            "fits: needs 6.00 GiB, 9.00 GiB to spare",
+            "fits, 9.0 GB to spare",
+            "fits: needs 6.0 GB, 9.0 GB to spare",
         ),
         (
             device_fit((15.5, 0, 0, 0), reserve=1),
-            "tight: uses 0.50 GiB reserved for other programs",
-            "tight: needs 15.5 GiB, uses 0.50 GiB reserved for other programs",
+            "tight: uses 0.50 GB reserved for other programs",
+            "tight: needs 15.5 GB, uses 0.50 GB reserved for other programs",
         ),
         (
             device_fit((20, 0, 0, 0)),
-            "too big: needs 20.0 GiB, 4.00 GiB more than the GPU has free",
-            "too big: needs 20.0 GiB, 4.00 GiB more than the GPU has free",
+            "too big: needs 20.0 GB, 4.0 GB more than the GPU has free",
+            "too big: needs 20.0 GB, 4.0 GB more than the GPU has free",
         ),
         (
             device_fit((20, 0, 0, 0), kind="cpu"),
-            "too big: needs 20.0 GiB, 4.00 GiB more than this computer has free",
-            "too big: needs 20.0 GiB, 4.00 GiB more than this computer has free",
+            "too big: needs 20.0 GB, 4.0 GB more than this computer has free",
+            "too big: needs 20.0 GB, 4.0 GB more than this computer has free",
         ),
         (
             device_fit((2, 0, 0, 0), free=None),
             "free memory is unknown",
-            "needs 2.00 GiB, free memory is unknown",
+            "needs 2.0 GB, free memory is unknown",
         ),
     ],
 )
@@ -158,6 +158,6 @@ def test_the_verdict_in_words(fit: DeviceFit, short: str, with_need: str) -> Non
 
 def test_a_figure_that_llama_cpp_did_not_count_is_about() -> None:
     fit = replace(device_fit((6, 0, 0, 0), reserve=1), is_coarse=True)
-    assert memory.describe_device_fit(fit) == "fits, about 9.00 GiB to spare"
+    assert memory.describe_device_fit(fit) == "fits, about 9.0 GB to spare"
     text = memory.describe_device_fit(fit, with_need=True)
-    assert text == "fits: needs about 6.00 GiB, 9.00 GiB to spare"
+    assert text == "fits: needs about 6.0 GB, 9.0 GB to spare"

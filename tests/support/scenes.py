@@ -89,7 +89,7 @@ def is_even(n):
     return n % 2 == 0
 """
 PAIR = ResolvedPair(Path("qwen3-8b.gguf"), Path("qwen3-0.6b.gguf"))
-MACHINE = "8 cores · 31.3 GiB, 24.0 GiB free"
+MACHINE = "8 cores · 31.3 GB, 24.0 GB free"
 
 Steps = Callable[[Pilot[Any]], Awaitable[None]]
 P = ParamSpec("P")

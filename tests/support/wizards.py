@@ -151,7 +151,7 @@ def candidates(
         _candidate(known.pairs["phi-4+lookup"], place),
         replace(
             _candidate(known.pairs["shapeless-12b+lookup"], place),
-            no_fit_reason="model shape not in the catalogue; 6.52 GiB of files",
+            no_fit_reason="model shape not in the catalogue; 6.5 GB of files",
             size_verdict="fits",
         ),
     )

@@ -64,7 +64,7 @@ class WorkerArguments(CommandArguments, frozen=True, kw_only=True):
     "--memory",
     "Memory that may be used.  [default: what is free]",
     type=FiniteRange(0.1, 100_000),
-    metavar="GIB",
+    metavar="GB",
 )
 @number_option("--threads", "CPU threads.", 1)
 @flag("--until-eof", about="End when standard input ends: for ssh.")

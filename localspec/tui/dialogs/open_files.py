@@ -31,7 +31,7 @@ from localspec.tui.engine_runner import EngineLoaded, EngineLoadFailed, EngineRu
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.text.wrapping import one_line
-from localspec.units import gib
+from localspec.units import gb
 
 
 class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
@@ -179,7 +179,7 @@ class OpenFilesScreen(ModalScreen[ResolvedPair | None]):
         except LocalspecError as error:
             self._show_error(name, error)
             return False
-        size = gib(file.stat().st_size)
+        size = gb(file.stat().st_size)
         kind = _file_label(draft_heads.file_draft_kind(reader.read(file)))
         self._show_verdict(name, f"✓ {kind}, {size}", "$success")
         return True

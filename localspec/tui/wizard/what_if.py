@@ -105,7 +105,7 @@ def list_gpus() -> tuple[GpuSpec, ...]:
 def gpu_name(gpu: GpuSpec | None) -> str:
     if gpu is None:
         return THIS_COMPUTER
-    return one_line(f"{gpu.name}, {gpu.vram_gib[0]:g} GiB")
+    return one_line(f"{gpu.name}, {gpu.vram_gib[0]:g} GB")
 
 
 def _insert_auto(

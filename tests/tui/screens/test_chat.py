@@ -359,7 +359,7 @@ async def test_a_refused_pair_is_tried_again() -> None:
 
 
 TOO_LARGE = DoesNotFitError(
-    "big.gguf would take 9.40 GiB; this computer has 8.10 GiB free.",
+    "big.gguf would take 9.4 GB; this computer has 8.1 GB free.",
     Hint("This fits: {ctx=4096}. More: localspec fit{; all the same: run |anyway}"),
 )
 

@@ -42,7 +42,7 @@ WELL = (
         "ok",
         "~/venv/lib/llama_cpp/lib/libllama.so can use the CPU only",
     ),
-    Finding("memory", "devices", "ok", "8 cores: 24.0 GiB of 31.3 GiB memory free"),
+    Finding("memory", "devices", "ok", "8 cores: 24.0 GB of 31.3 GB memory free"),
     Finding("room", "disk", "ok", "65.5 GB free for models"),
     Finding("unicode", "terminal", "ok", "Unicode"),
     Finding("models", "models", "ok", "3 here, 11.2 GB"),

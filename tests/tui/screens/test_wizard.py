@@ -136,17 +136,17 @@ async def test_another_card_by_its_name(tmp_path: Path) -> None:
     ) as wizard:
         assert wizard.is_on(PickerScreen)
         await wizard.press(*"3060")
-        await wizard.sees("RTX 3060, 12 GiB", "RTX 3060 Ti, 8 GiB")
+        await wizard.sees("RTX 3060, 12 GB", "RTX 3060 Ti, 8 GB")
         await wizard.press("down", "enter")
-        await wizard.sees("‹ RTX 3060, 8 GiB ›", " of 8 GB")
+        await wizard.sees("‹ RTX 3060, 8 GB ›", " of 8 GB")
         await wizard.press("g", *"no such card", "enter", "escape")
-        await wizard.sees("‹ RTX 3060, 8 GiB ›")
+        await wizard.sees("‹ RTX 3060, 8 GB ›")
         await wizard.press("g")
-        await wizard.sees("now: RTX 3060, 8 GiB")
+        await wizard.sees("now: RTX 3060, 8 GB")
         await wizard.press(*"3060")
-        await wizard.sees("RTX 3060 Ti, 8 GiB")
+        await wizard.sees("RTX 3060 Ti, 8 GB")
         await wizard.pilot.click("#picker-list", offset=(5, 1))
-        await wizard.sees("‹ RTX 3060, 12 GiB ›")
+        await wizard.sees("‹ RTX 3060, 12 GB ›")
 
 
 async def test_another_draft_and_another_target(stock: WizardServices) -> None:

@@ -159,7 +159,7 @@ def test_memory_that_programs_hold_is_said_before_the_reason(usual: Candidate) -
     (line,) = draw(held, 116)
     assert line.endswith("close other programs first")
     (about, _) = shortlist.reason_lines(held, 116, 2)
-    assert "they hold 2.00 GiB of the memory that it needs" in about.plain
+    assert "they hold 2.0 GB of the memory that it needs" in about.plain
 
 
 def test_the_reasons_below_the_list_have_as_many_lines_for_each_row(
@@ -200,7 +200,7 @@ def test_a_row_that_becomes_too_slow_by_a_dial_loses_its_praise(
 def test_settings_are_sought_again_if_the_counted_memory_does_not_fit(
     stock: WizardServices, candidate: Candidate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """llama.cpp that needs 320 KiB of buffers a token: 2.5 GiB for a context of 8192."""
+    """llama.cpp that needs 320 KiB of buffers a token: 2.5 GB for a context of 8192."""
 
     def count(load: LoadCommand, *_: object, **__: object) -> PairBuffers:
         n_ctx = load.target_settings.n_ctx or 0
