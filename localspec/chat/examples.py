@@ -75,10 +75,7 @@ class Stack:
 It would repeat the method without the limit.
 """
 EXAMPLE_REASON = "an example whose answer repeats its question"
-PAUSED_HINT = (
-    "Speculation is paused: drafts would cost more here than they save. "
-    "Enter in a new chat shows a task where they gain."
-)
+GAINING_HINT = "Enter in a new chat shows a task where guessing gains."
 
 
 def find(question: str) -> Example | None:

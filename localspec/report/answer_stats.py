@@ -206,7 +206,9 @@ def format_status_line(stats: AnswerStats) -> str:
     if stats.stopped_ms is not None:
         parts.append(f"stopped in {milliseconds(stats.stopped_ms)}")
     parts += stats.list_notable_ends()
-    if view.speed is not None:
+    if view.drafted and view.verdict == "unknown":
+        parts.append(view.speeds)
+    elif view.speed is not None:
         parts.append(f"{view.headline}, {view.speeds}")
     if view.drafted:
         parts.append(f"{view.guesses} guesses right")

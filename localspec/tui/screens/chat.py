@@ -31,6 +31,7 @@ from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
 from localspec.protocol.events import Notice, Round, Token
+from localspec.report.speculation import view_speculation
 from localspec.tui import chat_front_end
 from localspec.tui.app_options import PANEL_MODES, AppOptions, PanelMode
 from localspec.tui.chat_front_end import ScreenFrontEnd
@@ -441,8 +442,11 @@ class ChatScreen(CenteredLayout, Screen[None]):
                     retry = "f6 edit the question"
                 keys = [retry, "f4 settings"]
             self.transcript.show_error(ended.error, keys)
-        elif session.is_paused and len(session.conversation.turns) == 1:
-            self.notify(examples.PAUSED_HINT, markup=False)
+        elif len(session.conversation.turns) == 1:
+            view = view_speculation(session.stats)
+            if view.state == "done" and not view.drafted:
+                hint = f"{view.sentence} {examples.GAINING_HINT}"
+                self.notify(hint, markup=False)
 
     @on(AnswerInspected)
     def _show_logprobs(self, message: AnswerInspected) -> None:

@@ -18,7 +18,13 @@ from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, Hint
 from localspec.launch import ResolvedPair
 from localspec.models.local_files import inventory
-from localspec.protocol.events import EngineExit, GenerationFinished
+from localspec.protocol.events import (
+    EngineExit,
+    Event,
+    GenerationFinished,
+    Round,
+    SpeculationPlan,
+)
 from localspec.protocol.wire import LoadProgress
 from localspec.serve.request_metrics import ServerActivity
 from localspec.tui.dialogs.choices import ContextFullScreen
@@ -506,14 +512,11 @@ async def test_the_mouse_wheel_stops_following() -> None:
         await chat.wait(lambda: not chat.screen.transcript.following)
 
 
-async def test_the_speed_of_an_answer_is_in_the_status_bar_where_there_is_no_panel() -> (
-    None
-):
-    """Three tokens after the first in a round of 21.5 ms."""
+async def test_what_was_guessed_is_in_the_status_bar_where_there_is_no_panel() -> None:
     async with Chat(ScriptedEngine(said)) as chat:
         await chat.send("hi")
         for is_shown in (True, False, False, True):
-            assert ("3 of 5 right ctx" in chat.shown) is is_shown
+            assert ("2 of 4 right" in chat.shown) is is_shown
             await chat.press("f3")
 
 
@@ -1152,3 +1155,31 @@ async def test_a_request_that_waits_for_another_request_is_no_reason_to_stop() -
         assert "esc stops it" not in chat.shown
         gate.set()
         await chat.until("ready")
+
+
+def nothing_guessed() -> Script:
+    script: list[Event] = [SpeculationPlan("probing", "measuring draft acceptance")]
+    for event in answer(["Well", ", ", "hello"], width=1)[1:]:
+        if isinstance(event, Round):
+            script.append(replace(event, drafted=0, accepted=0, source=None))
+        else:
+            script.append(event)
+    return script
+
+
+async def test_a_first_answer_without_guesses_says_so_and_where_they_gain() -> None:
+    """B7: it said that speculation is paused, though nothing was tried."""
+    async with Chat(ScriptedEngine(nothing_guessed)) as chat:
+        await chat.send("hi")
+        await chat.sees("Nothing in this answer was worth guessing.", "guessing gains")
+        assert "paused" not in chat.shown
+
+
+async def test_a_first_answer_with_guesses_says_nothing_of_a_pause() -> None:
+    def gained() -> Script:
+        plan = SpeculationPlan("probing", "measuring draft acceptance")
+        return [plan, *answer(list("abcdefgh"))[1:]]
+
+    async with Chat(ScriptedEngine(gained)) as chat:
+        await chat.send("hi")
+        assert "guessing gains" not in chat.shown
