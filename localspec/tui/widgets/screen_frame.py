@@ -22,7 +22,7 @@ from textual.widgets import Static
 from localspec.report.speculation import Phase, view_speculation
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import fit_footer, format_footer, key_label
-from localspec.units import milliseconds
+from localspec.units import count, milliseconds
 
 if TYPE_CHECKING:
     from textual.widget import Widget as _Container
@@ -221,6 +221,8 @@ class StatusBar(Static):
         prefill = session.stats.prefill
         if prefill is not None and prefill.done < prefill.total:
             notes.append(f"reading prompt {prefill.done:,} / {prefill.total:,}")
+        if session.n_omitted_turns:
+            notes.append(f"{count(session.n_omitted_turns, 'old turn')} left out")
         cells: tuple[str, ...] = ()
         if with_speculation and phase != "loading":
             shown_phase: Phase = "answering" if phase == "answering" else "idle"
@@ -275,9 +277,6 @@ def _figures(session: ChatSession, phase: str) -> Iterator[str]:
         used = _short_count(stats.context_tokens)
         n_ctx = _short_count(session.loaded.n_ctx)
         yield f"ctx {used} / {n_ctx}"
-    if session.n_omitted_turns:
-        turns = "turn" if session.n_omitted_turns == 1 else "turns"
-        yield f"{session.n_omitted_turns} old {turns} left out"
     if stats.reused_tokens:
         yield f"reused {_short_count(stats.reused_tokens)}"
     if stats.answer.first_token_ms is not None and phase != "answering":
