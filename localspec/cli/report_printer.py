@@ -22,7 +22,6 @@ _ROLE_STYLES: dict[Role, dict[str, Any]] = {
     "warning": {"fg": "yellow"},
     "error": {"fg": "red"},
     "accepted": {"fg": "green"},
-    "bonus": {"fg": "cyan"},
     "correction": {"fg": "yellow"},
     "target memory": {"fg": "blue"},
     "draft memory": {"fg": "cyan"},
