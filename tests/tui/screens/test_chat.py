@@ -637,7 +637,7 @@ async def test_the_demo_is_shown_in_slow_motion_until_f7() -> None:
     async with Chat(engine, pair=demo, demo_slow_motion=True) as chat:
         assert not chat.options.slow_motion  # Other models are shown at full speed.
         await chat.begin("hi")
-        await chat.sees("f7 full speed")
+        await chat.sees("f7 slow motion off")
 
         await chat.press("f7")
         await chat.until("ready")
@@ -658,7 +658,7 @@ async def test_f7_turns_slow_motion_on_while_an_answer_streams() -> None:
         await chat.begin("hi")
         await chat.sees("f7 slow motion")
         await chat.press("f7")
-        await chat.sees("f7 full speed")
+        await chat.sees("f7 slow motion off")
         gate.set()
         await chat.wait(lambda: chat.screen._ended is not None)
         assert chat.screen.phase == "answering"
