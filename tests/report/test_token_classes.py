@@ -41,7 +41,13 @@ def test_the_legend_shows_each_class_as_its_tokens_look() -> None:
     assert unmarked == "guessed right   written by the model   written instead▔"
 
 
-@pytest.mark.parametrize("token_class", ["accepted", "bonus", "correction"])
+@pytest.mark.parametrize("token_class", ["bonus", "plain"])
+def test_what_the_model_wrote_has_no_colour_of_its_own(token_class: TokenClass) -> None:
+    line = mark_text("word", token_class)
+    assert report_printer.render_line(line, colour=True) == plain_text(line)
+
+
+@pytest.mark.parametrize("token_class", ["accepted", "correction"])
 def test_the_terminal_colours_what_it_marks(token_class: TokenClass) -> None:
     line = mark_text("word", token_class)
     coloured = report_printer.render_line(line, colour=True)
