@@ -40,7 +40,7 @@ models:
      architecture: llama, parameters: 900B, tier: current, use: [chat],
      shape: {{layers: 30, embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test}}}}
   - {{id: chatty-draft, title: Tiny, repo: {DRAFT}, file: {FILES[1]}, bytes: 100000000, family: tiny,
-     architecture: llama, parameters: 900B, tier: current, use: [chat],
+     architecture: llama, parameters: 1B, tier: current, use: [chat],
      shape: {{layers: 1, embd: 1024, ff: 4096, heads: 16, kv_heads: 4, vocab: 300, source: a test}}}}
 pairs:
   - {{id: {PAIR}, target: chatty, draft: chatty-draft}}
