@@ -25,7 +25,7 @@ from tests.support.tmux import ENTER, ESCAPE, PROMPT, Tmux
 from tests.support.zoo import Zoo
 from tests.tui.test_terminal import gone
 
-GREETING = "f4: settings"
+GREETING = "f1: help"
 """Shown in an empty chat once the pair is loaded."""
 HOME = "Ready to run"
 PAIR = "chatty-pair"
