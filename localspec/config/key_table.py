@@ -222,6 +222,8 @@ _ROWS: Mapping[KeyContext, tuple[tuple[str, ...], ...]] = {
         ("replay.next", "right,l", "step(1)", "Next round", "next"),
         ("replay.previous", "left,h", "step(-1)", "Previous round", "previous"),
         ("replay.play", "space", "play", "Play or pause", "play"),
+        ("replay.faster", "plus,equals_sign", "speed(2)", "Faster", "speed"),
+        ("replay.slower", "minus", "speed(0.5)", "Slower", "speed"),
         ("replay.first", "home,g", "first", "First round"),
         ("replay.last", "end,G", "last", "Last round"),
         ("replay.back", "escape,q", "back", "Back", "back"),
@@ -327,6 +329,8 @@ def keys_for(binding_id: str, user_keys: Mapping[str, str]) -> tuple[str, ...]:
 
 ARROWS = {"left": "←", "right": "→", "up": "↑", "down": "↓"}
 KEY_SYMBOLS = ARROWS | {
+    "plus": "+",
+    "minus": "-",
     "slash": "/",
     "escape": "esc",
     "question_mark": "?",

@@ -17,14 +17,18 @@ from localspec.protocol.events import (
     RoundTimes,
     SpeculationPlan,
     Token,
+    TokenClass,
 )
 
 FIRST = "FIRST "
 LAST = " LAST"
 
 
-def engine(rate: float, tokens: int, chats: bool) -> None:
-    """Serves the protocol; answers with `tokens` tokens, `rate` per second."""
+def engine(rate: float, tokens: int, *, chats: bool, drafts: bool) -> None:
+    """Serves the protocol; answers with `tokens` tokens, `rate` per second.
+
+    `drafts`: in rounds of three, with two tokens that were guessed right and two wrong.
+    """
     out = child_process.take_over_stdout()
 
     def say(number: int, answer: wire.EngineOutput) -> None:
@@ -50,16 +54,45 @@ def engine(rate: float, tokens: int, chats: bool) -> None:
         elif isinstance(command, wire.GenerateCommand):
             say(number, SpeculationPlan("on", "scripted", 1.8))
             say(number, Prefill(done=4, total=4, reused=0))
-            for event in answer(rate, tokens):
+            rounds = draft(rate, tokens) if drafts else answer(rate, tokens)
+            for event in rounds:
                 say(number, event)
+            say(number, GenerationFinished("length"))
         if not isinstance(command, wire.StopCommand):
             say(number, wire.DoneReply())
 
 
-def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
+def texts_of(tokens: int) -> list[str]:
+    return [FIRST, *map(word, range(1, tokens - 1)), LAST]
+
+
+def draft(rate: float, tokens: int) -> Iterator[Round]:
+    """The first and the last token are rounds by themselves."""
+    texts = texts_of(tokens)
+    rounds = [texts[:1]]
+    rounds += [texts[start : start + 3] for start in range(1, tokens - 1, 3)]
+    rounds[-1] = [text for text in rounds[-1] if text != LAST]
+    rounds.append([LAST])
+    for n, own in enumerate(rounds):
+        time.sleep(len(own) / rate)
+        kind: TokenClass = "correction" if len(own) > 1 else "plain"
+        right = tuple(Token(n, text, "accepted") for text in own[:-1])
+        rejected = ("wrong ", "words ") if kind == "correction" else ()
+        yield Round(
+            n=n,
+            source="lookup" if rejected else None,
+            reason="",
+            drafted=len(right) + len(rejected),
+            accepted=len(right),
+            tokens=(*right, Token(n, own[-1], kind)),
+            ms=RoundTimes(draft=0, verify=len(own) * 1e3 / rate, host=0),
+            rejected=rejected,
+        )
+
+
+def answer(rate: float, tokens: int) -> Iterator[Round]:
     """One token per round, the most expensive case."""
-    texts = [FIRST, *map(word, range(1, tokens - 1)), LAST]
-    for n, text in enumerate(texts):
+    for n, text in enumerate(texts_of(tokens)):
         time.sleep(1 / rate)
         yield Round(
             n=n,
@@ -70,7 +103,6 @@ def answer(rate: float, tokens: int) -> Iterator[Round | GenerationFinished]:
             tokens=(Token(n, text, "plain"),),
             ms=RoundTimes(draft=0, verify=1e3 / rate, host=0),
         )
-    yield GenerationFinished("length")
 
 
 def word(n: int) -> str:
@@ -87,4 +119,9 @@ def word(n: int) -> str:
 
 
 if __name__ == "__main__":
-    engine(float(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "1")
+    engine(
+        float(sys.argv[1]),
+        int(sys.argv[2]),
+        chats=sys.argv[3] == "1",
+        drafts=sys.argv[4] == "1",
+    )

@@ -3,7 +3,8 @@
     bench.py tui [--quick] [--only speed keys scroll start idle]
 
 speed     tokens/s that reach the terminal, in the app against `localspec run`: a scripted engine
-          process at 20, 100 and 400 tokens/s, and the demo pair.  Runs alternate A B B A; the
+          process at 20, 100 and 400 tokens/s, with and without guesses to draw, and the demo
+          pair.  Runs alternate A B B A; the
           median of the ratios of pairs.  Budget: at least 0.97.
           Also frames per second while the app streams.  Budget: at most 25.
 keys      from a typed character to its painted frame while an answer streams.  Budget: 50 ms.
@@ -52,11 +53,12 @@ PROMPT = "def fibonacci(n):"
 # --- the process in the terminal
 
 
-def drive(how: str, rate: float, tokens: int, chats: bool) -> None:
+def drive(how: str, rate: float, tokens: int, *, chats: bool, drafts: bool) -> None:
     """Runs the app or `run`, with the scripted engine or the demo pair."""
     worker: Callable[[], EngineProcess] = Timed
     if rate:
-        script = [scripted_engine.__file__, str(rate), str(tokens), str(int(chats))]
+        words = (str(rate), str(tokens), str(int(chats)), str(int(drafts)))
+        script = [scripted_engine.__file__, *words]
         worker = partial(Timed, lambda: [sys.executable, "-P", *script])
     vars(start)["EngineProcess"] = worker
     if how == "run":
@@ -101,18 +103,21 @@ class Timed(EngineProcess):
 
 
 def chat(folder: str, rate: float, tokens: int, *, chats: bool = True) -> Terminal:
-    words = [str(rate), str(tokens), str(int(chats))]
+    words = [str(rate), str(tokens), str(int(chats)), "0"]
     return Terminal(HERE, "chat", *words, folder=folder)
 
 
-def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float]:
+def speed(
+    folder: str, how: str, rate: float, tokens: int, *, drafts: bool
+) -> tuple[float, float]:
     """Tokens per second that reach the terminal, and frames per second.
 
     The rate 0 means the demo pair, whose frames are not counted.
     """
     written_rate = Path(folder) / "rate"
     written_rate.unlink(missing_ok=True)
-    with Terminal(HERE, how, str(rate), str(tokens), "1", folder=folder) as here:
+    words = (str(rate), str(tokens), "1", str(int(drafts)))
+    with Terminal(HERE, how, *words, folder=folder) as here:
         if how == "chat":
             here.wait_for("Type a message" if rate else "Text-completion")
             here.quiet()
@@ -129,13 +134,23 @@ def speed(folder: str, how: str, rate: float, tokens: int) -> tuple[float, float
 def speeds(quick: bool, folder: str) -> None:
     n_turns = 2 if quick else 5
     seconds = 4 if quick else 10
-    for rate in RATES:
-        compare_speeds(f"{rate} tok/s", folder, rate, rate * seconds, n_turns)
+    for drafts in (False, True):
+        for rate in RATES:
+            name = f"{rate} tok/s"
+            if drafts:
+                name += ", guesses"
+            compare_speeds(name, folder, rate, rate * seconds, n_turns, drafts=drafts)
     compare_speeds("demo pair", folder, 0, 500, n_turns)
 
 
 def compare_speeds(
-    name: str, folder: str, rate: float, tokens: int, n_turns: int
+    name: str,
+    folder: str,
+    rate: float,
+    tokens: int,
+    n_turns: int,
+    *,
+    drafts: bool = False,
 ) -> None:
     by_way: dict[str, list[float]] = {"run": [], "chat": []}
     frames = []
@@ -144,14 +159,16 @@ def compare_speeds(
         if turn % 2:
             order.reverse()
         for how in order:
-            tokens_per_second, frames_per_second = speed(folder, how, rate, tokens)
+            tokens_per_second, frames_per_second = speed(
+                folder, how, rate, tokens, drafts=drafts
+            )
             by_way[how].append(tokens_per_second)
             if frames_per_second:
                 frames.append(frames_per_second)
     turns = zip(by_way["chat"], by_way["run"], strict=True)
     ratios = [app / run for app, run in turns]
     line = (
-        f"speed   {name:>10}: app {median(by_way['chat']):6.1f}"
+        f"speed   {name:>18}: app {median(by_way['chat']):6.1f}"
         f"  run {median(by_way['run']):6.1f}"
         f"  ratio {median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
     )
@@ -163,14 +180,14 @@ def compare_speeds(
 def keys(quick: bool, folder: str) -> None:
     letters = LETTERS if quick else LETTERS * 4
     for rate in (100, 400):
-        for view in ("Markdown", "tokens"):
+        for view in ("colours", "no colours"):
             with chat(folder, rate, 100_000) as here:
                 here.wait_for("Type a message")
                 here.quiet()
                 here.type("a\r")
                 here.wait_for(FIRST.strip())
-                if view == "tokens":
-                    here.type(F2 + b"\t")
+                if view == "no colours":
+                    here.type(F2)
                 found = [typed(here, letter) for letter in letters]
                 show(f"keys    {rate} tok/s, {view}", found)
 
@@ -206,7 +223,7 @@ def scroll_transcript(name: str, here: Terminal, n_turns: int, total: int) -> No
     show(f"scroll  {name}, {total:,} tokens", pages(here))
     here.type(F2)
     here.quiet()
-    show(f"scroll  {name}, tokens shown", pages(here))
+    show(f"scroll  {name}, without colours", pages(here))
 
 
 def pages(here: Terminal) -> list[float]:
@@ -309,4 +326,10 @@ def main(args: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    drive(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "1")
+    drive(
+        sys.argv[1],
+        float(sys.argv[2]),
+        int(sys.argv[3]),
+        chats=sys.argv[4] == "1",
+        drafts=sys.argv[5] == "1",
+    )

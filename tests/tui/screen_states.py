@@ -398,7 +398,7 @@ CHAT: dict[str, State] = {
     "thinking": (thinking, asking(scenes.QUESTION, "ctrl+t")),
     "settings": (spoken, asking(scenes.QUESTION, "f4", "down")),
     "help": (spoken, asking(scenes.QUESTION, "f1")),
-    "replay": (completing(), asking(scenes.CODE, "f7", *["right"] * 5)),
+    "replay": (completing(), asking(scenes.CODE, "f7", "home", *["right"] * 5)),
     "room": (spoken, full_context),
     "turns": (spoken, branched),
 }

@@ -56,7 +56,8 @@ RIGHT = b"\x1b[C"
 LEFT = b"\x1b[D"
 BACK_TAB = b"\x1b[Z"
 CTRL_END = b"\x1b[1;5F"
-F2 = b"\x1bOQ"
+F7 = b"\x1b[18~"
+TAB = b"\t"
 F4 = b"\x1bOS"
 F5 = b"\x1b[15~"
 F12 = b"\x1b[24~"
@@ -554,16 +555,16 @@ def walk(here: Terminal, words: str) -> bytes:
 def inspect(here: Terminal) -> None:
     """Each token of the answer with its details, and the replay."""
     before = len(here.seen)
-    here.type(F2)
-    before = here.wait_for("the model   written instead", before)
-    here.type(UP + DOWN + b"g")
+    here.type(TAB)
+    before = here.wait_for("↑↓ round", before)
+    here.type(UP + DOWN)
     before = walk_to_the_first(here)
-    here.type(b"r")
+    here.type(F7)
     before = here.wait_for("round 1 of", before)
     here.type(RIGHT + RIGHT + b"G" + b"q")
     # Only the chat shows how full the context is.
     before = here.wait_for(" / 8.2k", before)
-    here.type(b"\t" + F2 + CTRL_END)
+    here.type(TAB + CTRL_END)
     here.wait_for("LAST", before)
 
 
@@ -643,10 +644,10 @@ def from_the_list(model: Path, there: str = "Recent", down: bytes = DOWN) -> byt
         here.wait_for("Text-completion model")
         ask(here, "a", "tokens")  # The line under the answer.
         before = len(here.seen)
-        here.type(F2)
-        here.wait_for("the model   written instead", before)
+        here.type(TAB)
+        here.wait_for("↑↓ round", before)
         before = walk_to_the_first(here)
-        here.type(b"r")
+        here.type(F7)
         here.wait_for("round 1 of", before)
         here.type(CTRL_Q)
         here.ends_with(0)

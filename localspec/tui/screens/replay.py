@@ -1,32 +1,40 @@
-"""The replay screen: steps through a finished answer round by round."""
+"""The replay screen: plays a finished answer round by round, as it was guessed."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.widgets import Static
 
+from localspec.chat.answer import AnswerDelta
 from localspec.chat.speculation_stats import SpeculationStats
+from localspec.models.chat_template.thinking_tags import AnswerPart
 from localspec.protocol.events import Round
 from localspec.report.speculation import Phase
 from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import bindings_for, format_footer
+from localspec.tui.scheduling import set_reliable_timer
 from localspec.tui.text.blocks import BlankLine, TokenText
+from localspec.tui.text.live_frames import NO_GUESS, LiveFrames, LiveGuess
 from localspec.tui.widgets.screen_frame import KeyLine
 from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.text_view import TextView
 from localspec.tui.widgets.token_details import TokenDetails
 
-_SECONDS_PER_ROUND = 0.4
+_SLOWEST = 0.25
+_FASTEST = 16.0
 
 
 class ReplayScreen(Screen[None]):
     BINDINGS = bindings_for("replay")
+    # The panel is beside the text in narrower windows than in a chat.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (100, "-wide")]  # noqa: RUF012
 
     def __init__(
         self, prompt: str, rounds: Sequence[Round], options: AppOptions
@@ -35,13 +43,15 @@ class ReplayScreen(Screen[None]):
         super().__init__()
         self._rounds = rounds
         self._options = options
-        self._n_shown = 0
-        self._is_playing = False
+        self._speed = 1.0
+        self._n_shown = 0  # Rounds.
+        self._stats = SpeculationStats()  # Of these.
+        self._frames = LiveFrames(is_slow=True)  # Of the rounds after them.
+        self._timer: asyncio.TimerHandle | None = None  # None: it does not play.
         self._token_text = TokenText(prompt)
         self._token_text.set_marking(
             show_classes=True, show_marks=options.show_token_marks
         )
-        self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="title"):
@@ -55,65 +65,122 @@ class ReplayScreen(Screen[None]):
         yield KeyLine()
 
     def on_mount(self) -> None:
-        self.query_one(KeyLine).show_keys(format_footer(self._options.keymap, "replay"))
-        self._timer = self.set_interval(
-            _SECONDS_PER_ROUND, self._play_next_round, pause=True
-        )
         self.query_one(TextView).blocks[:] = [BlankLine(), self._token_text]
-        self._show_rounds(1)
+        self._show_rounds(0)
+        self._play()
+
+    @property
+    def _is_playing(self) -> bool:
+        return self._timer is not None
 
     def _show_rounds(self, n_rounds: int) -> None:
-        n_rounds = max(1, min(n_rounds, len(self._rounds)))
-        token_text = self._token_text
+        """Shows so many rounds, and plays on from there."""
+        n_rounds = max(0, min(n_rounds, len(self._rounds)))
         if n_rounds < self._n_shown:
-            token_text.clear()
+            self._token_text.clear()
+            self._stats = SpeculationStats()
             self._n_shown = 0
-        for round_ in self._rounds[self._n_shown : n_rounds]:
-            token_text.extend(round_.tokens)
-        self._n_shown = n_rounds
-        last = self._rounds[n_rounds - 1]
-        token_text.cursor = len(token_text.tokens) - 1
+        self._add_rounds(n_rounds - self._n_shown)
+        self._frames = LiveFrames(is_slow=True)
+        self._frames.speed = self._speed
+        self._frames.add([_to_delta(event) for event in self._rounds[n_rounds:]])
+        self._frames.end()
+        self._draw(NO_GUESS)
+
+    def _add_rounds(self, number: int) -> None:
+        end = self._n_shown + number
+        for round_ in self._rounds[self._n_shown : end]:
+            self._token_text.extend(round_.tokens)
+            self._stats.add(round_)
+        self._n_shown = end
+
+    # --- playing
+    # ----------------------------------------------------------------------------
+
+    def _play(self) -> None:
+        """Shows a frame, and the next one when it is due."""
+        now = time.monotonic()
+        frame = self._frames.next_frame(now)
+        self._add_rounds(len(frame.deltas))
+        self._timer = None
+        if frame.due is not None:
+            wait = max(0.0, frame.due - now)
+            self._timer = set_reliable_timer(self, wait, self._play)
+        self._draw(frame.guess)
+
+    def _pause(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _draw(self, guess: LiveGuess) -> None:
+        """While it plays, the legend is below the text; else the last token's details."""
+        text = self._token_text
+        text.show_guess(guess)
+        token = None
+        text.cursor = None
+        if text.tokens and not self._is_playing:
+            text.cursor = len(text.tokens) - 1
+            token = text.tokens[-1]
         self.query_one(TextView).update_blocks()
-        stats = SpeculationStats()
-        for event in self._rounds[:n_rounds]:
-            stats.add(event)
-        position = f"round {n_rounds} of {len(self._rounds)}"
-        is_whole = n_rounds == len(self._rounds)
+        position = f"round {self._n_shown} of {len(self._rounds)}"
+        is_whole = self._n_shown == len(self._rounds)
         phase: Phase = "idle" if is_whole else "answering"
-        self.query_one(SpeculationPanel).draw(stats, phase)
+        self.query_one(SpeculationPanel).draw(self._stats, phase)
+        if self._speed != 1.0:
+            position += f" · speed ×{self._speed:g}"
         self.query_one("#topic", Static).update(Content(position), layout=False)
-        token = last.tokens[-1] if last.tokens else None
+        last = self._rounds[self._n_shown - 1] if self._n_shown else None
         self.query_one(TokenDetails).show_token(
             token, last, self._options.show_token_marks
         )
+        labels = {"replay.play": "pause" if self._is_playing else "play"}
+        keys = format_footer(self._options.keymap, "replay", label_overrides=labels)
+        self.query_one(KeyLine).show_keys(keys)
 
-    def _play_next_round(self) -> None:
-        self._show_rounds(self._n_shown + 1)
-        if self._n_shown == len(self._rounds) and self._timer is not None:
-            self._timer.pause()
-            self._is_playing = False
-
-    def action_step(self, by: int) -> None:
-        self._show_rounds(self._n_shown + by)
+    # --- keys
+    # ----------------------------------------------------------------------------
 
     def action_play(self) -> None:
-        assert self._timer is not None
-        if self._n_shown == len(self._rounds) and not self._is_playing:
-            self._show_rounds(1)
-        self._is_playing = not self._is_playing
+        """Plays or pauses; at the end it plays from the beginning."""
         if self._is_playing:
-            self._timer.resume()
+            self._pause()
+            self._show_rounds(self._n_shown)
+            return
+        if self._n_shown == len(self._rounds):
+            self._show_rounds(0)
+        self._play()
+
+    def action_step(self, by: int) -> None:
+        self._pause()
+        self._show_rounds(max(1, self._n_shown + by))
+
+    def action_speed(self, factor: float) -> None:
+        self._speed = min(_FASTEST, max(_SLOWEST, self._speed * factor))
+        self._frames.speed = self._speed
+        if self._is_playing:
+            self._pause()
+            self._play()
         else:
-            self._timer.pause()
+            self._show_rounds(self._n_shown)
 
     def action_first(self) -> None:
+        self._pause()
         self._show_rounds(1)
 
     def action_last(self) -> None:
+        self._pause()
         self._show_rounds(len(self._rounds))
 
     def action_back(self) -> None:
+        self._pause()
         if len(self.app.screen_stack) > 1:
             self.dismiss()
         else:
             self.app.exit()
+
+
+def _to_delta(round_: Round) -> AnswerDelta:
+    """All of the text is shown, thinking too."""
+    text = "".join(token.text for token in round_.tokens)
+    return AnswerDelta(round_, (AnswerPart(is_thinking=False, text=text),))
