@@ -23,8 +23,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -36,6 +35,7 @@ from scripted_engine import FIRST, LAST
 from localspec import cli, launch
 from localspec.engine_process.client import EngineProcess
 from localspec.launch import start
+from localspec.launch.engine_client import EngineClient
 from localspec.paths import data_dir
 from localspec.protocol import wire
 from localspec.protocol.events import Event, GenerationFinished, Round
@@ -55,12 +55,15 @@ PROMPT = "def fibonacci(n):"
 
 def drive(how: str, rate: float, tokens: int, *, chats: bool, drafts: bool) -> None:
     """Runs the app or `run`, with the scripted engine or the demo pair."""
-    worker: Callable[[], EngineProcess] = Timed
+    vars(start)["EngineClient"] = Timed
     if rate:
         words = (str(rate), str(tokens), str(int(chats)), str(int(drafts)))
         script = [scripted_engine.__file__, *words]
-        worker = partial(Timed, lambda: [sys.executable, "-P", *script])
-    vars(start)["EngineProcess"] = worker
+        # The command that `EngineProcess` starts by default.
+        EngineProcess.__init__.__defaults__ = (
+            lambda: [sys.executable, "-P", *script],
+            None,
+        )
     if how == "run":
         greedy = ("--temperature", "0", "--max-tokens", str(tokens))
         cli.main(["run", "demo", "-p", PROMPT, *greedy])
@@ -81,7 +84,7 @@ def drive(how: str, rate: float, tokens: int, *, chats: bool, drafts: bool) -> N
     runner.close()
 
 
-class Timed(EngineProcess):
+class Timed(EngineClient):
     """Writes the speed of an answer to a file."""
 
     def generate(self, request: wire.GenerateCommand) -> Iterator[Event]:
