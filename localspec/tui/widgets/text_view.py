@@ -7,7 +7,7 @@ not seen is not even wrapped, so that opening, paging and resizing cost a window
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -35,6 +35,7 @@ from localspec.tui.text.blocks import (
 from localspec.tui.text.source_map import DrawnPlace
 
 MAX_TEXT_WIDTH = 100  # Longer lines are hard to read.
+_MAX_DRAWN_LINES = 500
 # Seconds from a resize to wrapping again, which takes a while for long text.
 _RESIZE_DELAY = 0.08
 _STYLE_NAMES = (
@@ -102,6 +103,26 @@ class ReadingPosition(Struct, frozen=True):
     row: int
 
 
+class _DrawnLine(Struct):
+    """A strip, and what it was made of."""
+
+    segments: Sequence[Segment]
+    margin: str
+    base_style: Style
+    strip: Strip
+
+    def is_of(
+        self, segments: Sequence[Segment], margin: str, width: int, base_style: Style
+    ) -> bool:
+        """Segments that are the very same object have not changed."""
+        return (
+            self.segments is segments
+            and self.margin == margin
+            and self.strip.cell_length == width
+            and self.base_style == base_style
+        )
+
+
 class TextView(FollowingView, can_focus=False):
     _MIN_MARGIN = 2  # Cells at the left and right; aligns the text with the title.
     COMPONENT_CLASSES = {f"text-view--{name}" for name in _STYLE_NAMES}  # noqa: RUF012
@@ -115,6 +136,8 @@ class TextView(FollowingView, can_focus=False):
         self._is_moving = False  # While `_show` sets the scroll position.
         self._base_style = Style.null()
         self._text_styles: dict[str, Style] = {}
+        # By line. While an answer streams, only its last lines change.
+        self._drawn_lines: dict[int, _DrawnLine] = {}
 
     @property
     def blocks(self) -> list[TextBlock | DeferredBlock]:
@@ -288,15 +311,26 @@ class TextView(FollowingView, can_focus=False):
         line = y + round(self.scroll_y)
         if not self._width or line >= self.virtual_size.height:
             return Strip.blank(width, plain)
-        segments = [Segment(self._left_margin, plain)]
+        margin = self._left_margin
         line_segments = self._blocks.line(line, self.text_styles)
+        drawn = self._drawn_lines.get(line)
+        if self.text_selection is not None:
+            drawn = None
+        if drawn is not None and drawn.is_of(line_segments, margin, width, plain):
+            return drawn.strip
+        segments = [Segment(margin, plain)]
         # Few long segments are drawn faster than many short ones.
         for style, run in groupby(line_segments, attrgetter("style")):
             text = "".join(segment.text for segment in run)
             whole_style = plain + style if style else plain
             segments.append(Segment(text, whole_style))
         strip = Strip(segments).adjust_cell_length(width, plain)
-        return self.mark_selection(strip, line)
+        strip = self.mark_selection(strip, line)
+        if self.text_selection is None:
+            if len(self._drawn_lines) > _MAX_DRAWN_LINES:
+                self._drawn_lines.clear()
+            self._drawn_lines[line] = _DrawnLine(line_segments, margin, plain, strip)
+        return strip
 
     @property
     def text_styles(self) -> dict[str, Style]:
