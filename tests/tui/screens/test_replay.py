@@ -96,4 +96,3 @@ async def test_the_panel_of_a_replay_is_there_at_a_hundred_columns() -> None:
         assert not chat.screen.query_one(SpeculationPanel).display
         await chat.press("f7", "end")
         assert chat.top(ReplayScreen).query_one(SpeculationPanel).display
-        await chat.sees("ROUND 4 of 4")
