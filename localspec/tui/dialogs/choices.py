@@ -86,7 +86,7 @@ class PickerScreen(ModalScreen[str | None]):
             yield Input(
                 self._initial, placeholder=self._choices.placeholder, id="picked-name"
             )
-            yield MarkedList(id="picker-list", compact=True, markup=False)
+            yield MarkedList(id_="picker-list")
             yield Static("enter use   esc back", classes="hint", markup=False)
 
     def on_mount(self) -> None:
@@ -178,7 +178,7 @@ class ContextFullScreen(ModalScreen[tuple[OverflowPolicy, bool]]):
         with Vertical(id="sheet"):
             yield Static(describe_overflow(full), classes="heading", markup=False)
             yield Static(describe_usage(full), markup=False)
-            yield MarkedList(*choices, id="choices", compact=True, markup=False)
+            yield MarkedList(*choices, id_="choices")
             yield Static(keys, classes="hint", markup=False)
 
     def _choice_line(self, choice: OverflowPolicy) -> Content:

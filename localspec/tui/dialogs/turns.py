@@ -55,7 +55,7 @@ class TurnsScreen(ModalScreen[TurnChoice | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="sheet"):
             yield Static("Turns", classes="heading", markup=False)
-            yield MarkedList(id="turns", compact=True, markup=False)
+            yield MarkedList(id_="turns")
             yield Static("", id="answer", markup=False)
             yield Static(_KEY_HINTS, classes="hint", markup=False)
 

@@ -120,7 +120,7 @@ class WizardScreen(CenteredLayout, Screen[WizardResult | None]):
             Option(what_if.use_case_line(number, use), id=use)
             for number, use in enumerate(what_if.USE_CASES, 1)
         ]
-        yield MarkedList(*uses, id="uses", compact=True, markup=False)
+        yield MarkedList(*uses, id_="uses")
         yield Static("", id="columns", markup=False)
         yield self._list
         with VerticalScroll(id="card"):

@@ -47,7 +47,7 @@ class CompletionList(MarkedList, can_focus=False):
 
     def __init__(self, take: Callable[[str], None]) -> None:
         """`take` receives the chosen line."""
-        super().__init__(id="completions", compact=True, markup=False)
+        super().__init__(id_="completions")
         self.display = False
         self._take_line = take
         self._choices: list[str] = []

@@ -27,6 +27,9 @@ _MIN_WIDTH = 8
 class MarkedList(OptionList):
     COMPONENT_CLASSES = {"marked-list--mark"}  # noqa: RUF012
 
+    def __init__(self, *options: Option, id_: str | None = None) -> None:
+        super().__init__(*options, id=id_, compact=True, markup=False)
+
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
         line = self.scroll_offset.y + y
@@ -73,7 +76,7 @@ class PointerList(MarkedList, Generic[RowT]):
         draw: Callable[[RowT], Content],
     ) -> None:
         """`key` identifies a row; `draw` makes its text, without the mark."""
-        super().__init__(id=id_, compact=True, markup=False)
+        super().__init__(id_=id_)
         self._key = key
         self._draw = draw
         self.rows: list[RowT] = []

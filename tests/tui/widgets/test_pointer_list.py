@@ -45,9 +45,7 @@ async def test_a_screen_has_one_marked_row(name: str) -> None:
 
 
 async def test_the_mark_is_on_the_first_line_of_a_row_and_follows_it() -> None:
-    rows = MarkedList(
-        Option("one\nits second line"), Option("two"), compact=True, markup=False
-    )
+    rows = MarkedList(Option("one\nits second line"), Option("two"))
     async with show_widgets(rows) as pilot:
         first = find_rows(pilot.app.screen)
         await pilot.press("down")
@@ -58,7 +56,7 @@ async def test_the_mark_is_on_the_first_line_of_a_row_and_follows_it() -> None:
 
 async def test_a_scrolled_list_marks_the_row_that_is_selected() -> None:
     options = [Option(f"row {number}") for number in range(50)]
-    async with show_widgets(MarkedList(*options, compact=True, markup=False)) as pilot:
+    async with show_widgets(MarkedList(*options)) as pilot:
         await pilot.press("end")
         rows = find_rows(pilot.app.screen)
     assert [row for row in rows if MARK in row] == ["▸ row 49"]
