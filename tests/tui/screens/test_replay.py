@@ -84,7 +84,7 @@ async def test_a_replay_shows_each_guess_before_its_result() -> None:
         await chat.press("f7", "minus", "minus", "home", "space")
         screen = chat.top(ReplayScreen)
         await chat.wait(lambda: screen._token_text._guess.unchecked)
-        await chat.sees("word1 word2 word3 word4 ? never", "guess being checked")
+        await chat.sees("word1 word2 word3 word4 ? never", "being checked")
         await chat.press("right")
         await chat.sees("word4")
         assert "never" not in chat.shown
