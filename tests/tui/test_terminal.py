@@ -474,8 +474,8 @@ HARMLESS = (
     "```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | `2` |\n\n<b>raw</b>\n\n",
 )
 
-UNCOVERED = "last round"
-"""In the panel, where sheets and toasts cover it: seen again once they are gone."""
+UNCOVERED = "Tokens per step"
+"""In the panel, where the settings cover it: seen again once they are gone."""
 
 COLOUR = re.compile(rb"([34]8;2);\d+;\d+;\d+")
 
@@ -533,7 +533,7 @@ def walk(here: Terminal, words: str) -> bytes:
     here.type(CTRL_L)
     before = here.wait_for("engine.log", before)
     here.type(b"q")
-    before = here.wait_for(UNCOVERED, before)
+    before = here.wait_for("f4 settings", before)
     line = " ".join(words.split())
     for slash in ("/nosuch", "/system", "/read", "/save", "/spec", "/set"):
         here.type(f"{slash} ".encode() + pasted(line) + b"\r")

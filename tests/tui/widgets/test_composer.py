@@ -45,7 +45,7 @@ async def test_a_slash_lists_the_commands_and_enter_takes_one() -> None:
     async with Chat() as chat:
         await typed(chat, "/")
         assert is_open(chat)
-        assert "/model Answer with another model" in chat.shown
+        assert "/model [NAME [DRAFT]] Answer with another model" in chat.shown
         await typed(chat, "th")
         await chat.press("enter")
         assert chat.typed == "/think "
