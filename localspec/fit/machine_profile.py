@@ -95,7 +95,9 @@ def with_programs_closed(machine: MachineProfile) -> MachineProfile:
 
     What to download should not depend on what a browser holds at the moment.  System
     memory keeps what the operating system and its desktop take: a quarter, at most
-    4 GiB.  Example: of a card of 24 GiB all are free, of 16 GiB of RAM 12.
+    4 GiB.  Example: of a card of 24 GiB all are free, of 16 GiB of RAM 12.  Of a Mac
+    that is simulated, the memory beside the GPU's is given, which is a part of it: the
+    reserve for other programs is enough of that.
     """
 
     def free_all(device: Device) -> Device:
@@ -105,7 +107,10 @@ def with_programs_closed(machine: MachineProfile) -> MachineProfile:
         return replace(device, free=device.total)
 
     cpu = machine.cpu
-    if cpu.total is not None:
+    is_part = any(device.unified and device.simulated for device in machine.devices)
+    if cpu.total is not None and is_part:
+        cpu = replace(cpu, free=cpu.total)
+    elif cpu.total is not None:
         system = min(cpu.total // 4, _MOST_SYSTEM_BYTES)
         cpu = replace(cpu, free=cpu.total - system)
     devices = tuple(free_all(device) for device in machine.devices)

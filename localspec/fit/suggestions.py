@@ -97,6 +97,8 @@ class PairSuggestion(Struct, frozen=True):
     plan: Plan | None = None
     """None if a shape is unknown: the verdict then comes from the file sizes."""
     draft_reason: str = ""
+    needs_layers_in_ram: bool = False
+    """Whether no settings keep all layers on the GPU; a list of all targets leaves it out."""
     bytes_to_free: int = 0
     """What other programs hold now of the memory that the plan needs, on any device."""
 
@@ -520,7 +522,8 @@ def assess_pair(
     resting = machine_profile.with_programs_closed(machine)
     advisor = _make_advisor(shapes, resting, criteria)
     request = _make_request(shapes, resting, criteria)
-    if searches or advisor.can_avoid_layers_in_ram(request):
+    can_avoid_layers_in_ram = advisor.can_avoid_layers_in_ram(request)
+    if searches or can_avoid_layers_in_ram:
         plan = advisor.advise(request)
     else:
         plan = advisor.estimate(advisor.default_settings(request))
@@ -539,6 +542,7 @@ def assess_pair(
         plan=plan,
         draft_reason=_draft_reason(pair, plan),
         bytes_to_free=_count_bytes_to_free(plan, machine),
+        needs_layers_in_ram=not can_avoid_layers_in_ram,
     )
 
 
@@ -837,7 +841,8 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     """The shortest time first, as if all files were of one size.
 
     Unless the draft costs quality of the target, the long context or the last memory; if
-    the time is unknown, by kind.
+    the time is unknown, by kind.  What a list of all targets leaves out comes last, so
+    that a model's name gives the same first pair.
     """
     pair = suggestion.pair
     if suggestion.plan is not None:
@@ -853,10 +858,11 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     quality = min(_quality(pair.target), _BITS_QUALITY["4"])
     return (
         rank.does_not_fit,
+        suggestion.needs_layers_in_ram,
+        suggestion.is_worse_than_lookup,
         -quality,
         rank.is_short,
         rank.is_full,
-        suggestion.is_worse_than_lookup,
         rank.seconds / (_model_size(pair.target) or 1),
         draft_kinds.kinds()[pair.draft_kind].preference,
     )

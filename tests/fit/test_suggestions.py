@@ -343,7 +343,7 @@ def test_a_head_that_nobody_named_drafts_where_pair_suggest_puts_it_first(
     name: str,
 ) -> None:
     """The whole catalogue: `fit T` and `run T` if the file of T is all that is here."""
-    machine = typical_machine(name)
+    machine = machine_profile.with_programs_closed(typical_machine(name))
     first: dict[str, PairSuggestion] = {}
     for one in real(suggested(name)):
         if one.pair.draft is None:
