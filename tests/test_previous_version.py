@@ -40,6 +40,9 @@ def test_chats_with_branches_and_token_rounds(folder: Path) -> None:
             event.pop("guarded", None)  # of near-ties, which are not computed again now
             if event["ev"] == "finished":
                 event.setdefault("stop", "")  # it has come since
+    # A title that no person gave is made of the question's words, without their frame.
+    assert written["chat"].pop("title") == "def add(a, b)"
+    assert expected["chat"].pop("title") == "def add(a, b):"
     assert written == expected
     assert [turn["parent"] for turn in written["chat"]["turns"]] == [None, None, 2]
     assert chat.settings.sampling.temperature == 0.5

@@ -10,7 +10,9 @@ FORMS = (
     "kitty with text",
 )
 """Some terminals send the last if they report the text of a key."""
-_CHARACTERS = {"enter": "\r", "space": " ", "underscore": "_", "slash": "/"}
+_CHARACTERS = {"enter": "\r", "space": " ", "underscore": "_", "slash": "/",
+    "minus": "-", "plus": "+",
+}  # fmt: skip
 
 
 def key_bytes(key: str, form: str) -> str:
@@ -52,7 +54,7 @@ _KITTY_SEQUENCES = _LEGACY_SEQUENCES | {
     "backspace": "\x1b[127u", "space": "\x1b[32;;32u",
     "f1": "\x1b[P", "f2": "\x1b[Q", "f3": "\x1b[13~", "f4": "\x1b[S",
 }  # fmt: skip
-_US_KEYS_WITH_SHIFT = {"?": "/", "_": "-", "!": "1", ":": ";"}
+_US_KEYS_WITH_SHIFT = {"?": "/", "_": "-", "!": "1", ":": ";", "+": "="}
 
 
 def table_key_bytes(key: str, form: str) -> str:

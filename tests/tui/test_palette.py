@@ -27,7 +27,7 @@ IN_A_CHAT = {
     "benchmark": "Benchmark this pair",
     "branch": "Earlier turns",
     "incognito": "not saved",
-    "statistics": "speculation panel",
+    "statistics": "Speculation panel",
     "reasoning": "thinking",
     "exit": "Quit",
     "theme": "Theme: localspec-light",

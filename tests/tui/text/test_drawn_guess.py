@@ -74,7 +74,7 @@ def test_the_guess_is_behind_the_text_and_what_was_rejected_before_the_last_word
     assert rows(shown) == ["The old city town hall is old"]
     assert looks(shown) == {
         "accepted": "The old town hall",
-        "rejected": " city",
+        "rejected": "city",
         "draft": " is old",
     }
 
@@ -85,9 +85,9 @@ def test_in_a_completion_it_looks_the_same() -> None:
     assert rows(shown) == ["The old city town hall is old"]
     assert looks(shown) == {
         "accepted": "The old hall",
-        "rejected": " city",
+        "rejected": "city",
         "correction": " town",
-        "draft": " is old",
+        "draft": "  is old",
     }
 
 
