@@ -44,8 +44,9 @@ TEXT = """\
 Replace Anna by Maria in this text:
 
 Anna opens the library at nine in the morning. Visitors greet Anna and borrow five books at a \
-time. On Saturdays, Anna reads stories to children in the garden."""
-LIVE_SIZE = (110, 24)
+time. On Saturdays, Anna reads stories to children in the garden. In summer, the garden is open \
+until the evening, and the old trees give shade to everybody who wants to read there."""
+LIVE_SIZE = (118, 25)
 FRAME_SECONDS = 0.12
 END_SECONDS = 6.0
 """How long the end of the recording is shown, before it begins again."""
