@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
-from math import hypot, sqrt
+from math import sqrt
 
 from msgspec import Struct
 
@@ -16,8 +16,10 @@ _MIN_PLAIN_ROUNDS = 3
 """Rounds without a draft before they are the standard: few make the range wide."""
 _RANGE_ERRORS = 2.0
 """Half the width of a range, in standard errors: it covers about 95 %."""
+_KNOWN_PLAIN_ERROR = 0.05
+"""Half the range of a plain speed that was measured before, as a share of it."""
 _ROUGH_FROM = 0.1
-"""A speed-up is rough if its range is wider than this on both sides."""
+"""A speed-up is rough if its range is wider than this share of it on both sides."""
 
 
 class Speedup(Struct, frozen=True):
@@ -29,7 +31,7 @@ class Speedup(Struct, frozen=True):
 
     @property
     def is_rough(self) -> bool:
-        return self.high - self.low >= 2 * _ROUGH_FROM
+        return self.high - self.low >= 2 * _ROUGH_FROM * self.value
 
 
 class DecodeSpeed:
@@ -43,10 +45,6 @@ class DecodeSpeed:
         self.n_tokens = 0
         self.ms = 0.0
         self._n_rounds = 0
-        # Sums of squares and of products, for the standard error.
-        self._tokens_squared = 0
-        self._tokens_by_ms = 0.0
-        self._ms_squared = 0.0
         self._plain_ms: list[float] = []
         """The times of the rounds without a draft, the shortest first."""
         self._plain_sum = 0.0
@@ -67,9 +65,6 @@ class DecodeSpeed:
         self.n_tokens += n_tokens
         self.ms += ms
         self._n_rounds += 1
-        self._tokens_squared += n_tokens * n_tokens
-        self._tokens_by_ms += n_tokens * ms
-        self._ms_squared += ms * ms
         if not event.drafted:
             insort(self._plain_ms, ms)
             self._plain_sum += ms
@@ -114,23 +109,17 @@ class DecodeSpeed:
 
         They are `plain_tokens_per_second` if that is known.
 
-        The rate is a ratio of two sums over rounds, tokens and seconds. Its standard
-        error comes from the residuals: how far the tokens of each round are from what
-        the rate predicts for its time. With 10 rounds of 100 ms, half of which gave 1
-        token and half 3, the rate is 20 tokens/s, each residual is 1 token, and the
-        error of the rate is sqrt(10 * 10 / 9) / 1 s = 3.3 tokens/s.
+        It is what this answer took, beside what so many tokens take without drafts. Its own
+        time is measured, however the tokens of its rounds differ. So the range is that of
+        the plain speed: as its own rounds show, or `_KNOWN_PLAIN_ERROR` if that comes from
+        elsewhere.
         """
         if not self.is_comparable or not plain_speed:
             return None
-        n_rounds = self._n_rounds
-        per_ms = self.n_tokens / self.ms
-        squares = self._tokens_squared - 2 * per_ms * self._tokens_by_ms
-        squares += per_ms * per_ms * self._ms_squared
-        # The sum of squares of equal rounds may come out a little below 0.
-        variance = max(0.0, squares) * n_rounds / (n_rounds - 1)
-        error = _RANGE_ERRORS * sqrt(variance) / self.n_tokens if self.n_tokens else 0.0
-        share = hypot(error, self._plain_error)
-        ratio = 1e3 * per_ms / plain_speed
+        share = self._plain_error
+        if self.plain_tokens_per_second is None:
+            share = _KNOWN_PLAIN_ERROR
+        ratio = 1e3 * self.n_tokens / self.ms / plain_speed
         return Speedup(
             value=ratio, low=ratio * max(0.0, 1 - share), high=ratio * (1 + share)
         )

@@ -127,8 +127,8 @@ GLANCES: dict[str, tuple[list[Event], str]] = {
         "2.0× faster 100 vs 50.0 tok/s ████████████▒▒▒▒▒▒▒▒▒▒▒▒ without │ │ with "
         "Guesses right 50 % 78 of 156 Tokens per step 3.0 without: 1"),
     "six rounds prove nothing": ([ON, *rounds(6, 4, 2)], "Speed-up – 100 tok/s"),
-    "twenty uneven ones give about a number": ([ON, round_(0, 0, 0), *UNEVEN],
-        "≈ 2.1× faster 104 vs 50.0 tok/s"),
+    "twenty uneven ones give the answer's own speed": ([ON, round_(0, 0, 0), *UNEVEN],
+        "2.1× faster 104 vs 50.0 tok/s"),
     "steps without a guess are no full bars": ([ON, *rounds(12, 0, 0)],
         "last 12 steps ············ · no guess × all wrong █ right"),
     "all wrong": ([ON, *MIXED], "last 4 steps █ ·×██ · no guess × all wrong █ right"),
