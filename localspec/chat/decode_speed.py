@@ -89,6 +89,11 @@ class DecodeSpeed:
         return 1e3 / self._plain_ms[n_plain // 2]
 
     @property
+    def has_steady_plain(self) -> bool:
+        """Whether enough rounds without a draft were timed for a standard of their own."""
+        return len(self._plain_ms) >= _MIN_ROUNDS
+
+    @property
     def _plain_error(self) -> float:
         """Half the range of the plain speed, as a share of it; 0 if it is not our own.
 
@@ -117,7 +122,7 @@ class DecodeSpeed:
         if not self.is_comparable or not plain_speed:
             return None
         share = self._plain_error
-        if self.plain_tokens_per_second is None:
+        if plain_speed != self.plain_tokens_per_second:
             share = _KNOWN_PLAIN_ERROR
         ratio = 1e3 * self.n_tokens / self.ms / plain_speed
         return Speedup(

@@ -155,12 +155,15 @@ class SpeculationStats(Struct):
         """Tokens per second without speculation, from the nearest measurement there is.
 
         That is the answer itself if speculation is off, else its own rounds without a
-        draft, else the last answer without speculation, else the pair's pass costs.
+        draft if they are many, else the last answer without speculation, else those few
+        rounds, else the pair's pass costs.
         """
         if self.is_off and self.tokens_per_second is not None:
             return self.tokens_per_second
         own = self.answer.decode_speed.plain_tokens_per_second
-        known = own or self._last_speeds.get(False)
+        known = self._last_speeds.get(False) or own
+        if own is not None and self.answer.decode_speed.has_steady_plain:
+            known = own
         if known:
             return known
         if self.measured is None or self.measured.t1_ms <= 0:
