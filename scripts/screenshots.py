@@ -27,6 +27,8 @@ from rich.text import Text
 from textual.pilot import Pilot
 from tour import svg, until
 
+from localspec import launch
+from localspec.chat.examples import EXAMPLES
 from localspec.protocol.events import Round, Token
 from localspec.tui.app import LocalspecApp
 from localspec.tui.app_options import AppOptions
@@ -40,13 +42,8 @@ TEMPERATURE = "0.7"
 LENGTH = "71"
 CODE = "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):"
 PROMPT = "import os\nimport sys\n\ndef main():\n    parser = argparse"
-TEXT = """\
-Replace Anna by Maria in this text:
-
-Anna opens the library at nine in the morning. Visitors greet Anna and borrow five books at a \
-time. On Saturdays, Anna reads stories to children in the garden. In summer, the garden is open \
-until the evening, and the old trees give shade to everybody who wants to read there."""
-LIVE_SIZE = (118, 25)
+TEXT = EXAMPLES[0].message
+LIVE_SIZE = (118, 22)
 FRAME_SECONDS = 0.12
 END_SECONDS = 6.0
 """How long the end of the recording is shown, before it begins again."""
@@ -111,10 +108,17 @@ async def answered(pilot: Pilot[None]) -> ChatScreen:
 
 
 async def recording() -> str:
-    """The starter model changes a name in a text, in slow motion, as an animated SVG."""
+    """The starter model answers its first example in slow motion, as an animated SVG."""
     app = LocalspecApp(AppOptions(seed=SEED))
     async with app.run_test(size=LIVE_SIZE) as pilot:
         try:
+            screen = await open_first(pilot)
+            # The copy that is made while nothing is asked verifies faster.
+            target = screen.session.pair.target
+            await until(pilot, lambda: launch.has_faster_copy(target))
+            await pilot.press("escape")
+            await until(pilot, lambda: phase(pilot) == "")
+            await pilot.press("home")
             screen = await open_first(pilot)
             screen.session.settings = screen.session.settings.with_value(
                 "temperature", "0"
