@@ -11,7 +11,7 @@ from msgspec import Struct
 from localspec.protocol.events import Round
 
 _MIN_ROUNDS = 8
-"""Rounds before a speed is compared."""
+"""Rounds before a speed is compared, or is a standard that needs no other."""
 _MIN_PLAIN_ROUNDS = 3
 """Rounds without a draft before they are the standard: few make the range wide."""
 _RANGE_ERRORS = 2.0
@@ -121,9 +121,10 @@ class DecodeSpeed:
         """
         if not self.is_comparable or not plain_speed:
             return None
-        share = self._plain_error
-        if plain_speed != self.plain_tokens_per_second:
-            share = _KNOWN_PLAIN_ERROR
+        share = _KNOWN_PLAIN_ERROR
+        is_own_standard = plain_speed == self.plain_tokens_per_second
+        if is_own_standard:
+            share = self._plain_error
         ratio = 1e3 * self.n_tokens / self.ms / plain_speed
         return Speedup(
             value=ratio, low=ratio * max(0.0, 1 - share), high=ratio * (1 + share)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from localspec.fit.advice import Advice, AdvisedPair, describe_slow
 from localspec.fit.suggestions import PairSuggestion
 from localspec.report.lines import EMPTY_LINE, Line, Span, format_columns, make_line
-from localspec.report.memory import short_gib
+from localspec.report.memory import format_share
 from localspec.units import about_rate, gib
 
 _LEAST_GAIN = 1.05  # A smaller speed-up by the draft is not worth a second figure.
@@ -75,15 +75,8 @@ def _row(suggestion: PairSuggestion, reason: str) -> tuple[str, str, str, str]:
         reason = f"close other programs first: {missing} more must be free"
     mark = " ✓" if suggestion.pair.status == "verified" else ""
     name = f"  {suggestion.pair.name}{mark}"
-    return name, format_need(suggestion), format_rates(suggestion), reason
-
-
-def format_need(suggestion: PairSuggestion) -> str:
-    """Such as `19.9 of 23.5 GB`: what it needs of the GPU's memory, or of RAM."""
-    total = suggestion.memory_bytes
-    if total is None:
-        return gib(suggestion.needed_bytes)
-    return f"{short_gib(suggestion.needed_bytes)} of {gib(total)}"
+    need = format_share(suggestion.needed_bytes, suggestion.memory_bytes)
+    return name, need, format_rates(suggestion), reason
 
 
 def format_rates(suggestion: PairSuggestion) -> str:

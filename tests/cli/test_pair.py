@@ -50,7 +50,7 @@ def test_the_advice_is_three_best_and_then_the_others_by_kind() -> None:
     best = lines[1 : lines.index("")]
     assert len(best) == 3
     for line in best:
-        assert re.search(r"\S+  +\d+\.\d of 23\.5 G\S+ +≈ \d+ → \d+ tok/s +\w", line)
+        assert re.search(r"\S+  +\d+\.\d of 24 GB +≈ \d+ → \d+ tok/s +\w", line)
     assert {"Faster", "Larger, partly in RAM", "Older"} <= set(lines)
     assert not re.search(r"\blookup\b|untested|\d–\d", done.text)
     assert "Download one: localspec pull gemma-4-31b+mtp" in done.err
