@@ -118,7 +118,7 @@ def write_json(name: str, body: Any) -> bool:
         for folder in (paths.data_dir(), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            new.write_text(json.dumps(body), encoding="utf-8")
+            new.write_text(json.dumps(body), encoding="ascii")
             new.replace(path)
             return True
         finally:
@@ -127,11 +127,15 @@ def write_json(name: str, body: Any) -> bool:
 
 
 def write_mark(file: Path, text: str) -> None:
-    """Write a file that only has to exist. Does nothing if it cannot be written."""
+    """Write a file that only has to exist. Does nothing if it cannot be written.
+
+    The text may name a file whose name is no UTF-8: it says so by a question mark.
+    """
+    line = f"{text}\n".encode(errors="replace")
     with suppress(OSError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(file, "w", encoding="utf-8", opener=open_without_waiting) as new:
-            new.write(f"{text}\n")
+        with open(file, "wb", opener=open_without_waiting) as new:
+            new.write(line)
 
 
 def sync_folder(folder: Path) -> None:

@@ -56,6 +56,8 @@ def find_problems(root: Path) -> list[str]:
         tree = ast.parse(text)
         check_broad_excepts(name, text, tree, problems)
         check_statements(name, tree, problems)
+        if name in package:
+            check_text_files(name, tree, problems)
         if not name.startswith("tests/") and text and not ast.get_docstring(tree):
             problems.add(name, "the first line does not say what the file is")
     return problems.lines
@@ -110,6 +112,31 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     return isinstance(handler.type, ast.Name) and handler.type.id in BROAD_ERRORS
+
+
+def check_text_files(name: str, tree: ast.Module, problems: Problems) -> None:
+    """A file of text that is written says what becomes of what its encoding lacks.
+
+    File names of any bytes come in as lone surrogates, which UTF-8 refuses. What holds
+    JSON is ASCII.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if isinstance(node.func, ast.Name):
+            called = node.func.id
+        modes = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        writes = called == "write_text" or any(
+            mode in ("w", "a", "x") for mode in modes
+        )
+        if called not in ("open", "fdopen", "write_text") or not writes:
+            continue
+        named = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        positional = "'ascii'" in map(ast.unparse, node.args)
+        is_ascii = positional or named.get("encoding") == "'ascii'"
+        if not is_ascii and "errors" not in named:
+            problems.add(f"{name}:{node.lineno}", "a text file without `errors=`")
 
 
 def check_statements(name: str, tree: ast.Module, problems: Problems) -> None:

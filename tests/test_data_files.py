@@ -12,7 +12,8 @@ from msgspec import Struct
 from localspec import data_files, paths
 from localspec.chat.history import ChatHistory
 from localspec.models.local_files import inventory, local_model
-from localspec.tui import saved_chats
+from localspec.paths import DataFile
+from localspec.tui import crash_log, saved_chats
 from localspec.tui.downloads import DownloadManager
 from tests.chat.saved_chats import put
 
@@ -27,6 +28,21 @@ class Pair(Struct, frozen=True):
 def write(name: str, body: object) -> None:
     paths.data_dir().mkdir(parents=True, exist_ok=True)
     (paths.data_dir() / name).write_text(json.dumps(body), encoding="utf-8")
+
+
+def test_a_mark_may_name_a_file_that_is_no_utf_8() -> None:
+    mark = paths.data_dir() / "mark"
+
+    data_files.write_mark(mark, "bad\udcff.gguf was used.")
+
+    assert mark.read_bytes() == b"bad?.gguf was used.\n"
+
+
+def test_a_crash_log_may_name_a_file_that_is_no_utf_8() -> None:
+    crash_log.write_crash_log(ValueError("bad\udcff.gguf"))
+
+    log = DataFile.CRASH_LOG.path
+    assert log.read_bytes().endswith(b"bad?.gguf\n")
 
 
 @pytest.mark.parametrize("text", ["", "{no", "3", "null", "[" * 100_000, '["\\x"]'])

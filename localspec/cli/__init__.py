@@ -197,7 +197,7 @@ def _prepare_streams() -> None:
         stream = getattr(sys, name)
         if stream is None:
             null = os.open(os.devnull, mode)
-            setattr(sys, name, open(null, "w", encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(null, "w", errors=ASCII_ERRORS))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=ASCII_ERRORS)
 

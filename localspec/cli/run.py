@@ -356,7 +356,7 @@ def _open_events_file(path: str | None) -> AbstractContextManager[TextIO | None]
     if not path:
         return nullcontext()
     try:
-        return Path(path).open("w", buffering=1, encoding="utf-8")
+        return Path(path).open("w", buffering=1, encoding="utf-8", errors="replace")
     except OSError as error:
         what = f"{path} cannot be written: {error.strerror}."
         raise StorageError(what, "Give --events a writable path.") from error

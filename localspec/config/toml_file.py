@@ -255,17 +255,25 @@ def _find_value(document: Mapping[str, Any], key: str) -> Any:
 def write_atomically(path: Path, text: str) -> None:
     """Replace the file atomically. Follows symbolic links and keeps the file mode.
 
-    Raises StorageError.
+    TOML is UTF-8, so a file name with other bytes cannot stand in it. Raises
+    UsageError for such a text, StorageError if the file cannot be written.
     """
     path = Path(os.path.realpath(path))
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        wrong = ascii(text[error.start : error.end])
+        message = f"{path.name} cannot hold {wrong}, which is no UTF-8."
+        hint = "Rename the file or folder that has it in its name."
+        raise UsageError(message, hint) from error
     name = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path.parent)
         mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NEW_FILE_PREFIX)
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as new:
-            new.write(text)
+        with os.fdopen(handle, "wb") as new:
+            new.write(data)
             new.flush()
             os.fsync(new.fileno())
         os.chmod(name, mode)

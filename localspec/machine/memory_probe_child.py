@@ -207,7 +207,7 @@ def main() -> None:
     server = ProbeServer()
     if not C.llama_supports_gpu_offload():  # a GPU driver reserves large address ranges
         child_process.limit_resources(address_space=_MAX_ADDRESS_SPACE)
-    with os.fdopen(out, "w", encoding="utf-8") as replies:
+    with os.fdopen(out, "w", encoding="ascii") as replies:
         idle = _exit_when_idle()
         for line in sys.stdin.buffer:
             idle.cancel()

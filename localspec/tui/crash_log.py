@@ -16,10 +16,9 @@ def write_crash_log(error: BaseException | None) -> str:
     log = DataFile.CRASH_LOG.path
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(
-            log, "w", encoding="utf-8", opener=data_files.open_without_waiting
-        ) as file:
-            traceback.print_exception(error, file=file)
+        lines = traceback.format_exception(error)
+        with open(log, "wb", opener=data_files.open_without_waiting) as file:
+            file.write("".join(lines).encode(errors="replace"))
     except OSError:
         return "Set LOCALSPEC_DEBUG=1 to see the traceback."
     return f"Details: {log}"

@@ -105,7 +105,7 @@ def copy_text(app: App[Any], select: Callable[[], str]) -> None:
         if message:
             return message
         handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".txt")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
         return f"No clipboard found. The text was saved to {name}"
 

@@ -1,6 +1,7 @@
 """`localspec config`, and what a damaged config.toml does to other commands."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,20 @@ def test_a_key_that_is_in_use_is_refused(file: Path) -> None:
 
     assert refused.code == 2
     assert "m is already in use" in refused.err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes")
+def test_a_name_that_is_no_utf_8_cannot_stand_in_the_file(
+    file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / os.fsdecode(b"bad\xff")
+    folder.mkdir()
+
+    done = config("set", "models.folder", str(folder))
+
+    assert done.code == 2
+    assert "cannot hold '\\udcff', which is no UTF-8" in done.err
+    assert list(file.parent.glob(".config-*")) == []
 
 
 def test_the_default_of_a_key_leaves_no_entry(file: Path) -> None:

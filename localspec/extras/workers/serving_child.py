@@ -39,7 +39,7 @@ def main() -> None:
     ggml = GgmlLibrary(C._lib)
     serve = _load_server(ggml, Path(library))
     chosen = _choose_devices(ggml, names)
-    replies = os.fdopen(out, "w", encoding="utf-8")
+    replies = os.fdopen(out, "w", encoding="ascii")
     _write_devices(ggml, chosen, replies)
 
     def answer_questions() -> None:
