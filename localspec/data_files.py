@@ -1,12 +1,15 @@
-"""Files in the data folder: small JSON files, locks, and surviving a power failure."""
+"""Files in the data folder: replacing them, small JSON files, locks, power failures."""
 
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import stat
 import sys
+import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -20,6 +23,10 @@ _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 _MAX_JSON_BYTES = 16_000_000
 """The largest are headers, of which few have a million characters."""
+_NAME_LENGTH = 40
+"""Characters of its name that a new file has: a name may be as long as the disk allows."""
+_WRITING_SECONDS = 60.0
+"""A new file that is older is no longer being written."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -112,18 +119,45 @@ def _convert(body: Any, kind: type[_T]) -> _T | None:
 def write_json(name: str, body: Any) -> bool:
     """Replace the file atomically; return False if it cannot be written."""
     path = paths.data_dir() / name
-    new = path.with_name(f"{path.name}.{os.getpid()}")
     with suppress(OSError):
         # Each by itself: parents that mkdir creates do not get the mode.
         for folder in (paths.data_dir(), path.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            new.write_text(json.dumps(body), encoding="ascii")
-            new.replace(path)
-            return True
-        finally:
-            new.unlink(missing_ok=True)
+        replace_file(path, json.dumps(body).encode("ascii"))
+        return True
     return False
+
+
+def replace_file(
+    path: Path, data: bytes, *, mode: int = 0o600, is_durable: bool = False
+) -> None:
+    """Replace the file atomically. Raises OSError; then it is unchanged.
+
+    A process that is killed meanwhile leaves a new file beside it, which the next one
+    that replaces the file removes. `is_durable`: the data survive a power failure.
+    """
+    prefix = f".{path.name[:_NAME_LENGTH]}-"
+    _remove_abandoned(path.parent, prefix)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        new.chmod(mode)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    """Remove the new files of processes that were killed while they wrote."""
+    for file in folder.glob(f"{glob.escape(prefix)}*"):
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime > _WRITING_SECONDS:
+                file.unlink()
 
 
 def write_mark(file: Path, text: str) -> None:

@@ -25,7 +25,8 @@ NOT_A_NOUN = re.compile(
 )
 """Single words that do not say what an object is."""
 
-
+TEMPORARY_FILES = ("localspec/data_files.py", "localspec/temporary_files.py")
+"""The files that may import `tempfile`."""
 BROAD_ERRORS = ("Exception", "BaseException")
 
 
@@ -58,6 +59,7 @@ def find_problems(root: Path) -> list[str]:
         check_statements(name, tree, problems)
         if name in package:
             check_text_files(name, tree, problems)
+            check_temporary_files(name, tree, problems)
         if not name.startswith("tests/") and text and not ast.get_docstring(tree):
             problems.add(name, "the first line does not say what the file is")
     return problems.lines
@@ -137,6 +139,20 @@ def check_text_files(name: str, tree: ast.Module, problems: Problems) -> None:
         is_ascii = positional or named.get("encoding") == "'ascii'"
         if not is_ascii and "errors" not in named:
             problems.add(f"{name}:{node.lineno}", "a text file without `errors=`")
+
+
+def check_temporary_files(name: str, tree: ast.Module, problems: Problems) -> None:
+    """Two files make what is temporary: they know what a killed process leaves."""
+    if name in TEMPORARY_FILES:
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        imported = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            imported = [node.module or ""]
+        if "tempfile" in imported:
+            problems.add(f"{name}:{node.lineno}", "use localspec.temporary_files")
 
 
 def check_statements(name: str, tree: ast.Module, problems: Problems) -> None:

@@ -9,8 +9,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
-import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct, field
 
-from localspec import paths
+from localspec import data_files, paths
 from localspec.config.option_types import FOLDER, Option
 from localspec.config.options import SETTINGS
 from localspec.errors import NotFoundError, StorageError, UsageError
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 _MAX_BYTES = 1_000_000
-_NEW_FILE_PREFIX = ".config-"
-_ABANDONED_SECONDS = 60.0
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)", re.DOTALL)
 """The message of tomllib, and where the error is."""
 _KEY_LINE = re.compile(r"""\s*(\[)?\s*((?:"[^"]*"|'[^']*'|[\w.\s-]+)+?)\s*(?(1)\]|=)""")
@@ -266,32 +262,16 @@ def write_atomically(path: Path, text: str) -> None:
         message = f"{path.name} cannot hold {wrong}, which is no UTF-8."
         hint = "Rename the file or folder that has it in its name."
         raise UsageError(message, hint) from error
-    name = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path.parent)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_NEW_FILE_PREFIX)
-        with os.fdopen(handle, "wb") as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
-        os.chmod(name, mode)
-        os.replace(name, path)
+        mode = 0o600
+        if path.exists():
+            mode = path.stat().st_mode & 0o777
+        data_files.replace_file(path, data, mode=mode, is_durable=True)
     except OSError as error:
-        if name and os.path.exists(name):
-            os.unlink(name)
         message = f"{path} cannot be written: {error.strerror}."
         hint = "Free some disk space, or make the folder writable."
         raise StorageError(message, hint) from error
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the new files of processes that were killed while they wrote."""
-    for file in folder.glob(f"{_NEW_FILE_PREFIX}*"):
-        with suppress(OSError):
-            if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
-                file.unlink()
 
 
 # --- editing the file

@@ -8,7 +8,6 @@ import re
 import shutil
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -50,6 +49,7 @@ from localspec.models.gguf.header import Header
 from localspec.models.hub import network_errors
 from localspec.models.local_files import hub_cache, inventory
 from localspec.models.local_files.local_model import LocalModel
+from localspec.temporary_files import TemporaryFolder
 from localspec.units import count, gb, gib
 
 _X86_FEATURES = (
@@ -399,8 +399,8 @@ def _find_obstacle(file: paths.DataFile) -> str:
 def _check_symlinks(cache: Path) -> Iterator[Finding]:
     """Without symbolic links the cache stores one copy of a file per revision."""
     try:
-        with tempfile.TemporaryDirectory(prefix=".localspec-", dir=cache) as folder:
-            (Path(folder) / "link").symlink_to("nowhere")
+        with TemporaryFolder("links", cache) as folder:
+            (folder / "link").symlink_to("nowhere")
     except (OSError, NotImplementedError):
         what = "no symbolic links in the model cache: each revision of a file takes its full size"
         fix = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
@@ -40,8 +39,8 @@ _ALIGNMENT = 32
 _F32 = 0  # Its number in ggml.
 
 
-def time_type(type_number: int) -> dict[str, Any]:
-    """Time passes of two layers with weights of one type.
+def time_type(type_number: int, path: Path) -> dict[str, Any]:
+    """Time passes of two layers with weights of one type, which `path` then holds.
 
     Returns milliseconds by width (`pass_ms`), and the share of the CPUs that other
     programs used meanwhile (`other_load`). The weights are one random row again and
@@ -49,28 +48,26 @@ def time_type(type_number: int) -> dict[str, Any]:
     """
     load = OtherCpuLoad(os.getpid(), os.getppid())
     load.start()
-    with tempfile.TemporaryDirectory(prefix="localspec-types-") as folder:
-        path = Path(folder) / "layers.gguf"
-        _write_layers(path, type_number)
-        model_params = llama_params.model_params(C, _ON_CPU)
-        model = C.llama_model_load_from_file(os.fsencode(path), model_params.params)
-        if not model:
-            raise library.load_error(path)
-        params = C.llama_context_default_params()
-        params.n_ctx = _N_CTX
-        params.n_batch = _N_CTX
-        params.n_ubatch = _N_CTX
-        params.op_offload = False  # Otherwise a GPU computes the wide passes.
-        params.n_threads = choose_n_threads()
-        params.n_threads_batch = params.n_threads
-        context = C.llama_init_from_model(model, params)
-        try:
-            if not context:
-                raise library.context_error(path)
-            return {"pass_ms": _time_widths(context), "other_load": load.read() or 0.0}
-        finally:
-            C.llama_free(context)
-            C.llama_model_free(model)
+    _write_layers(path, type_number)
+    model_params = llama_params.model_params(C, _ON_CPU)
+    model = C.llama_model_load_from_file(os.fsencode(path), model_params.params)
+    if not model:
+        raise library.load_error(path)
+    params = C.llama_context_default_params()
+    params.n_ctx = _N_CTX
+    params.n_batch = _N_CTX
+    params.n_ubatch = _N_CTX
+    params.op_offload = False  # Otherwise a GPU computes the wide passes.
+    params.n_threads = choose_n_threads()
+    params.n_threads_batch = params.n_threads
+    context = C.llama_init_from_model(model, params)
+    try:
+        if not context:
+            raise library.context_error(path)
+        return {"pass_ms": _time_widths(context), "other_load": load.read() or 0.0}
+    finally:
+        C.llama_free(context)
+        C.llama_model_free(model)
 
 
 def _time_widths(context: Any) -> dict[int, float]:
@@ -181,7 +178,7 @@ def _quantize_row(type_number: int, width: int) -> bytes:
 
 
 def answer(request: Request, _: ReportProgress) -> dict[str, Any]:
-    return time_type(request["type_number"])
+    return time_type(request["type_number"], Path(request["path"]))
 
 
 if __name__ == "__main__":

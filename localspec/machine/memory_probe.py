@@ -17,7 +17,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from localspec.models.gguf.writer import data_size, serialize_header
 from localspec.protocol.json_values import from_json, parse_object
 from localspec.protocol.wire import LoadCommand
 from localspec.sanitize import sanitize
+from localspec.temporary_files import TemporaryFolder
 
 _START_SECONDS = 60.0
 """Time for the child to start: a driver may have to wake a GPU."""
@@ -181,9 +181,10 @@ class _WarmProbe:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         self._files: dict[int, tuple[Header, Path]] = {}
         """Header-only files by the identity of their header, the last used last."""
+        self._n_written = 0
         self._counted: dict[str, PairBuffers] = {}
         """This child's replies by request: another child may see other devices."""
 
@@ -282,7 +283,7 @@ class _WarmProbe:
     def delete_files(self) -> None:
         self._files.clear()
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.close()
             self._folder = None
 
     def write_header_only_file(self, header: Header) -> Path:
@@ -294,11 +295,14 @@ class _WarmProbe:
         if found is not None:
             self._files[id(header)] = found
             return found[1]
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(
-                prefix="localspec-headers-", ignore_cleanup_errors=True
-            )
-        path = _write_header_only_file(header, Path(self._folder.name))
+        try:
+            if self._folder is None:
+                self._folder = TemporaryFolder("headers")
+            self._n_written += 1
+            path = self._folder.path / f"{self._n_written}.gguf"
+            _write_header_only_file(header, path)
+        except (OSError, OverflowError) as error:
+            raise ProbeError(f"cannot write a header-only file: {error}") from error
         self._files[id(header)] = header, path
         if len(self._files) > _MAX_HEADER_FILES:
             oldest = next(iter(self._files))
@@ -308,22 +312,15 @@ class _WarmProbe:
         return path
 
 
-def _write_header_only_file(header: Header, folder: Path) -> Path:
+def _write_header_only_file(header: Header, path: Path) -> None:
+    """Raises OSError, and OverflowError for a size that no file can have."""
     content = serialize_header(header)
     size = len(content) + data_size(header)
-    try:
-        if sys.platform == "win32" and shutil.disk_usage(folder).free < size:
-            raise OSError(
-                0, "not enough disk space (Windows does not create sparse files)"
-            )
-        with tempfile.NamedTemporaryFile(
-            dir=folder, suffix=".gguf", delete=False
-        ) as file:
-            file.write(content)
-            file.truncate(size)
-    except (OSError, OverflowError) as error:
-        raise ProbeError(f"cannot write a header-only file: {error}") from error
-    return Path(file.name)
+    if sys.platform == "win32" and shutil.disk_usage(path.parent).free < size:
+        raise OSError(0, "not enough disk space (Windows does not create sparse files)")
+    with path.open("xb") as file:
+        file.write(content)
+        file.truncate(size)
 
 
 _lock = threading.Lock()

@@ -6,18 +6,20 @@ The types are timed in a process of their own, `localspec.engine.type_timing_chi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from localspec import data_files
+from localspec.errors import EngineError
 from localspec.machine import background_process, device_detection, installed_llama_cpp
 from localspec.machine.background_process import OnProcessStart
 from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.paths import DataFile
 from localspec.protocol.json_values import from_json
+from localspec.temporary_files import TemporaryFolder
 
 TIMED_TYPES = (
     "Q4_0", "IQ4_NL", "Q4_1", "Q4_K", "MXFP4", "Q5_K", "Q6_K", "Q8_0", "BF16", "F16",
@@ -95,8 +97,7 @@ def time_types(
     """
     if not names:
         return
-    requests = [{"type_number": _NUMBERS[name]} for name in names]
-    with closing(background_process.run(_CHILD, requests, on_start)) as replies:
+    with _start_timing(names, on_start) as replies:
         for name, reply in zip(names, replies, strict=True):
             pass_ms = {int(width): ms for width, ms in reply["pass_ms"].items()}
             speed = TypeSpeed(name, pass_ms)
@@ -105,6 +106,27 @@ def time_types(
             elif until_disturbed:
                 return
             yield speed
+
+
+@contextmanager
+def _start_timing(
+    names: Sequence[str], on_start: OnProcessStart
+) -> Iterator[Iterator[Any]]:
+    """The replies of a process that times types, for as long as this lasts.
+
+    It writes layers of each type to a file. Its folder is made here, because the process
+    is killed as soon as somebody waits for the computer. Raises EngineError.
+    """
+    try:
+        folder = TemporaryFolder("types")
+    except OSError as error:
+        message = f"No temporary folder can be made: {error.strerror}."
+        raise EngineError(message) from error
+    path = str(folder.path / "layers.gguf")
+    requests = [{"type_number": _NUMBERS[name], "path": path} for name in names]
+    replies = background_process.run(_CHILD, requests, on_start)
+    with closing(folder), closing(replies):
+        yield replies
 
 
 def _store(speed: TypeSpeed) -> None:

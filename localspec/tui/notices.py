@@ -6,8 +6,6 @@ context of 4096": a user of the app does not type options.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 from textual.app import App
 from textual.screen import Screen
 
-from localspec import extras
+from localspec import extras, temporary_files
 from localspec.chat import copying
 from localspec.errors import LocalspecError, OptionHint, render_hint
 from localspec.protocol.events import Notice
@@ -104,9 +102,7 @@ def copy_text(app: App[Any], select: Callable[[], str]) -> None:
         message = copying.copy(text, write)
         if message:
             return message
-        handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".txt")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-        return f"No clipboard found. The text was saved to {name}"
+        file = temporary_files.write_copied_text(text)
+        return f"No clipboard found. The text was saved to {file}"
 
     run_in_background(app, work)

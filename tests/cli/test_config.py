@@ -84,7 +84,7 @@ def test_a_name_that_is_no_utf_8_cannot_stand_in_the_file(
 
     assert done.code == 2
     assert "cannot hold '\\udcff', which is no UTF-8" in done.err
-    assert list(file.parent.glob(".config-*")) == []
+    assert list(file.parent.glob(".*")) == []
 
 
 def test_the_default_of_a_key_leaves_no_entry(file: Path) -> None:

@@ -112,8 +112,7 @@ def test_a_failed_write_keeps_the_old_file(
     with pytest.raises(StorageError, match="No space left"):
         toml_file.set_value("screen.ascii", True)
     assert (
-        file.read_text() == OWN
-        and [one.name for one in file.parent.glob(".config-*")] == []
+        file.read_text() == OWN and [one.name for one in file.parent.glob(".*")] == []
     )
 
 
@@ -137,7 +136,7 @@ def test_signals_end_the_editor_alone(
 
 
 def test_what_a_killed_process_left_is_removed(file: Path) -> None:
-    old, new = (file.with_name(f".config-{name}") for name in ("old", "new"))
+    old, new = (file.with_name(f".{file.name}-{name}") for name in ("old", "new"))
     for left in (old, new):
         left.write_text("")
     os.utime(old, (1, 1))

@@ -1,5 +1,6 @@
 """Weight types are timed on the CPU, whatever else the computer has."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from localspec.llama.library import C
 
 
 def test_a_gpu_does_not_compute_the_wide_passes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """By default llama.cpp gives it passes of 32 tokens and more, their weights in RAM."""
     offloads = []
@@ -21,7 +22,8 @@ def test_a_gpu_does_not_compute_the_wide_passes(
 
     monkeypatch.setattr(C, "llama_init_from_model", record)
 
-    found = type_timing_child.answer({"type_number": 2}, lambda _: None)
+    request = {"type_number": 2, "path": str(tmp_path / "layers.gguf")}
+    found = type_timing_child.answer(request, lambda _: None)
 
     assert set(found) == {"pass_ms", "other_load"}
     assert set(found["pass_ms"]) == {1, 2, 4, 8, 256}

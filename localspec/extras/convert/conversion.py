@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from math import inf
 from pathlib import Path
 from typing import TypeVar
@@ -44,6 +44,7 @@ from localspec.paths import DataFile
 from localspec.protocol.events import Notice
 from localspec.protocol.json_values import from_json, to_plain
 from localspec.sanitize import sanitize
+from localspec.temporary_files import unnamed_file
 from localspec.units import gb
 
 MAX_DIVERGENCE = 0.05
@@ -223,7 +224,8 @@ def convert(
         raise UsageError(
             f"{out.name} exists already.", "Choose another --out, or remove it."
         )
-    with _unnamed_file(out) as (partial, give_name):
+    _make_folder(out.parent)
+    with unnamed_file(out) as (partial, give_name):
         size = yield from _quantize(source, kind, out, partial, on_start=on_start)
         comparison = None
         is_kept = True
@@ -243,6 +245,15 @@ def convert(
     return ConvertedModel(
         path=out, type=kind, size=size, comparison=comparison, is_kept=is_kept
     )
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        shown = sanitize(str(folder), multiline=False)
+        message = f"The folder {shown} cannot be made: {error.strerror}."
+        raise StorageError(message, "Move away what has its name.") from error
 
 
 def _quantize(
@@ -397,48 +408,3 @@ def _is_listed(file: DataFile, path: Path) -> bool:
 def _add_to_list(file: DataFile, path: Path) -> None:
     listed = data_files.read_list(file, str)
     data_files.write_json(file, [*listed, str(path)])
-
-
-# --- The file in progress
-
-
-@contextmanager
-def _unnamed_file(out: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """A path for the file in progress, and a function that gives it its name.
-
-    On Linux the file has no name until then, so even a killed process leaves nothing
-    behind. Elsewhere its name is `.NAME.part` until then.
-    """
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        shown = sanitize(str(out.parent), multiline=False)
-        message = f"The folder {shown} cannot be made: {error.strerror}."
-        raise StorageError(message, "Move away what has its name.") from error
-    partial = out.with_name(f".{out.name}.part")
-    path = str(partial)
-    handle: int | None = None
-    with suppress(OSError, AttributeError):  # no O_TMPFILE here, or on that disk
-        handle = os.open(out.parent, os.O_TMPFILE | os.O_RDWR, 0o644)
-        path = f"/proc/{os.getpid()}/fd/{handle}"
-
-    def give_name() -> None:
-        try:
-            if handle is not None:
-                # Only with `src_dir_fd` does Python call linkat, which can follow the
-                # link in /proc. The folder itself is ignored for an absolute path.
-                os.link(path, out, src_dir_fd=handle, follow_symlinks=True)
-            else:
-                partial.replace(out)
-            data_files.sync_folder(out.parent)
-        except OSError as error:
-            raise StorageError(
-                f"{out.name} cannot be written: {error.strerror}."
-            ) from error
-
-    try:
-        yield path, give_name
-    finally:
-        if handle is not None:
-            os.close(handle)
-        partial.unlink(missing_ok=True)

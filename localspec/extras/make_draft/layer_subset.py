@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -30,6 +29,7 @@ from localspec.models.gguf.parser import (
     Value,
 )
 from localspec.sanitize import sanitize
+from localspec.temporary_files import unnamed_file
 
 _NOT_PER_LAYER = ("rope.dimension_sections", "target_layers")
 """Arrays that may have as many elements as the model has layers, by chance."""
@@ -84,9 +84,12 @@ def copy_layers(
     if kept_tokens:
         entries = _trim_entries(entries, header, len(kept_tokens))
     kept = _keep_tensors(header, layers, len(kept_tokens))
-    temporary = destination.with_name(destination.name + ".part")
     try:
-        with source.open("rb") as file, temporary.open("wb") as out:
+        with (
+            unnamed_file(destination) as (path, give_name),
+            source.open("rb") as file,
+            open(path, "wb") as out,
+        ):
             out.write(writer.serialize(entries, list(kept), header.alignment))
             for new, old in kept.items():
                 if new.n_bytes < old.n_bytes:
@@ -100,12 +103,12 @@ def copy_layers(
                 out.write(struct.pack(f"<{len(kept_tokens)}i", *kept_tokens))
                 _copy_tensor(file, out, header, embeddings)
             size = out.tell()
-        os.replace(temporary, destination)
+            out.close()
+            destination.unlink(missing_ok=True)
+            give_name()
     except OSError as error:
         what = f"{destination.name} cannot be written: {error.strerror}."
         raise StorageError(what, "Choose another --out.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return size
 
 

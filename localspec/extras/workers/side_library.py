@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from localspec import paths
+from localspec import data_files, paths
 from localspec.errors import EngineError, StorageError
 from localspec.machine import installed_llama_cpp
 from localspec.sanitize import sanitize
+from localspec.temporary_files import TemporaryFolder
 
 _DOWNLOAD_SECONDS = 600
 _COMPILE_SECONDS = 300
@@ -85,9 +85,9 @@ def find_or_build(notify: Callable[[str], None]) -> Path:
     version = installed_llama_cpp.version()
     notify(f"Building llama.cpp's RPC backend for llama-cpp-python {version}, once.")
     try:
-        with tempfile.TemporaryDirectory(prefix="localspec-rpc-") as folder:
-            sources = _download_sources(version, Path(folder))
-            return _compile(compiler, sources, Path(folder) / _NAME)
+        with TemporaryFolder("rpc") as folder:
+            sources = _download_sources(version, folder)
+            return _compile(compiler, sources, folder / _NAME)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         what = f"The RPC backend cannot be built: {reason}."
@@ -148,9 +148,7 @@ def _compile(compiler: str, ggml: Path, output: Path) -> Path:
     _run(command, _COMPILE_SECONDS, "llama.cpp's RPC backend cannot be compiled")
     built = built_file()
     built.parent.mkdir(parents=True, exist_ok=True)
-    partial = built.with_suffix(f".{os.getpid()}")
-    shutil.copyfile(output, partial)
-    partial.replace(built)
+    data_files.replace_file(built, output.read_bytes())
     return built
 
 

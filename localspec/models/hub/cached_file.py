@@ -161,9 +161,7 @@ class CachedFile(Struct, frozen=True):
             return
         ref = self.repo_folder / "refs" / self.job.ref
         ref.parent.mkdir(parents=True, exist_ok=True)
-        temporary = ref.with_name(f"{ref.name}.{os.getpid()}.tmp")
-        temporary.write_text(self.job.commit, "ascii")
-        os.replace(temporary, ref)
+        data_files.replace_file(ref, self.job.commit.encode("ascii"), mode=0o644)
 
     def _reuse_other_commit(self) -> bool:
         """Use the same file of another commit, if the cache has no links.
@@ -195,9 +193,8 @@ class CachedFile(Struct, frozen=True):
             if self.pointer_path.samefile(self.blob_path):
                 return
         folder = self.pointer_path.parent
-        name = f"{self.job.file.digest[:16]}.{os.getpid()}.tmp"
-        temporary = folder / name
-        temporary.unlink(missing_ok=True)
+        temporary = folder / f"{self.job.file.digest[:16]}.tmp"
+        temporary.unlink(missing_ok=True)  # A process that was killed has left it.
         try:
             if _are_links_disabled():
                 raise NotImplementedError

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from localspec.config import toml_file
 from localspec.config.key_table import keys_for
 from localspec.errors import LocalspecError
 from localspec.sanitize import sanitize
+from localspec.temporary_files import TemporaryFolder
 from localspec.tui.notices import problem_text
 from localspec.tui.scheduling import run_on_thread
 from localspec.tui.terminal import lend_terminal
@@ -214,14 +213,9 @@ class MessageComposer(TextArea):
         self.move_cursor(self.document.end)
 
     def action_editor(self) -> None:
-        handle, name = tempfile.mkstemp(prefix="localspec-", suffix=".md")
-        path = Path(name)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-                file.write(self.text)
-            with lend_terminal(self.app):
-                toml_file.run_editor(path)
-            text = path.read_text(encoding="utf-8", errors="replace")
+            with TemporaryFolder("message") as folder:
+                text = self._edit_in(folder / "message.md")
         except SuspendNotSupported:
             self.notify("This terminal cannot be handed to an editor.", markup=False)
         except LocalspecError as error:
@@ -232,8 +226,13 @@ class MessageComposer(TextArea):
             )
         else:
             self.replace_text("".join(_clean_typed(text.rstrip("\n"))))
-        finally:
-            path.unlink(missing_ok=True)
+
+    def _edit_in(self, path: Path) -> str:
+        """The message after the user's editor has changed it in this file."""
+        path.write_text(self.text, encoding="utf-8", errors="replace")
+        with lend_terminal(self.app):
+            toml_file.run_editor(path)
+        return path.read_text(encoding="utf-8", errors="replace")
 
     def action_cursor_up(self, select: bool = False) -> None:
         can_recall = not select and self._can_recall and self.cursor_at_first_line
