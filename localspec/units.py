@@ -61,8 +61,11 @@ def milliseconds(ms: float | None) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """1 token, 2 tokens."""
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    """1 token, 2 tokens, 2 matches."""
+    if n == 1:
+        return f"{n} {noun}"
+    ending = "es" if noun.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{n} {noun}{ending}"
 
 
 def join_first(names: Sequence[str], limit: int) -> str:

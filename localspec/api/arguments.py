@@ -150,10 +150,10 @@ def check_options(given: Mapping[str, Any], names: type) -> dict[str, Any]:
     """
     for name in given:
         if name not in names.__annotations__:
-            ours = other_spellings.find_option_name(name)
             near = difflib.get_close_matches(name, names.__annotations__, n=1)
-            if ours in names.__annotations__:
-                near = [ours]
+            own_name = other_spellings.find_option_name(name)
+            if own_name in names.__annotations__:
+                near = [own_name]
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"There is no option called {name!r}.{hint}")
     return {

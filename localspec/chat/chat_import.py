@@ -12,21 +12,21 @@ from pathlib import Path
 from msgspec import Struct
 
 from localspec.chat import import_formats
-from localspec.chat.history import ChatHistory, ChatMetadata, ChatPair
+from localspec.chat.history import ChatHistory, ChatMetadata, ChatPair, NewChat
 from localspec.chat.import_formats import ImportedChat
-from localspec.chat.titles import MAX_TITLE_LENGTH, make_title
+from localspec.chat.titles import clean_title, make_title
 from localspec.errors import NotFoundError, StorageError, UsageError
 from localspec.sanitize import sanitize
 from localspec.text_decoding import decode_text
 from localspec.units import count
 
 _MAX_FILE_BYTES = 512 * 1024 * 1024
-"""Of a file, or of what is packed in one: as JSON it takes some times as much memory."""
+"""Of a file, or of a file in an archive. Its JSON takes several times the memory."""
 _MAX_ARCHIVE_ENTRIES = 100_000
 _ARCHIVED_EXPORT = re.compile(
     r"(^|/)conversations(-\d+)?\.json$|\.jsonl$", re.IGNORECASE
 )
-"""What is read of an archive: ChatGPT's and llama.cpp's names."""
+"""The files of an archive that are read: ChatGPT's and llama.cpp's names."""
 
 
 class ImportReport(Struct, frozen=True):
@@ -45,7 +45,7 @@ class ImportReport(Struct, frozen=True):
 
 
 def import_files(history: ChatHistory, files: Sequence[Path]) -> ImportReport:
-    """Read the files, then save their chats in one transaction. Raises LocalspecError."""
+    """Read the files, then save all chats in one transaction. Raises LocalspecError."""
     chats: list[ImportedChat] = []
     for file in files:
         chats += _read_file(file)
@@ -53,24 +53,27 @@ def import_files(history: ChatHistory, files: Sequence[Path]) -> ImportReport:
     # The oldest first, so that the newest is listed first.
     filled.sort(key=lambda chat: chat.updated)
     now = time.time()
-    ids = history.import_chats(
-        [
-            (
-                _build_metadata(chat),
-                chat.conversation.all_turns,
-                chat.created or now,
-                chat.updated or now,
-            )
-            for chat in filled
-        ]
-    )
+    new_chats = [
+        NewChat(
+            _build_metadata(chat),
+            chat.conversation.all_turns,
+            created=chat.created or now,
+            updated=chat.updated or now,
+        )
+        for chat in filled
+    ]
+    ids = history.import_chats(new_chats)
     added = tuple(chat_id for chat_id in ids if chat_id is not None)
-    return ImportReport(added, len(ids) - len(added), len(chats) - len(filled))
+    return ImportReport(
+        chat_ids=added,
+        n_known=len(ids) - len(added),
+        n_empty=len(chats) - len(filled),
+    )
 
 
 def _build_metadata(chat: ImportedChat) -> ChatMetadata:
     conversation = chat.conversation
-    title = " ".join(sanitize(chat.title, multiline=False).split())[:MAX_TITLE_LENGTH]
+    title = clean_title(sanitize(chat.title, multiline=False))
     model, draft = chat.pair_refs
     markers = import_formats.THINKING_MARKERS if chat.has_thinking else None
     return ChatMetadata(
@@ -87,23 +90,26 @@ def _build_metadata(chat: ImportedChat) -> ChatMetadata:
 
 
 def _read_file(path: Path) -> Iterator[ImportedChat]:
-    shown = sanitize(str(path), multiline=False)
+    name = sanitize(str(path), multiline=False)
     try:
-        for text in _read_texts(path, shown):
+        for text in _read_texts(path, name):
             yield from import_formats.parse_document(text)
     except UsageError as error:
-        raise UsageError(f"{shown}: {error.message}", error.hint) from error
+        raise UsageError(f"{name}: {error.message}", error.hint) from error
     except MemoryError as error:
-        raise UsageError(f"{shown}: it does not fit in memory.") from error
+        raise UsageError(f"{name}: it does not fit in memory.") from error
 
 
-def _read_texts(path: Path, shown: str) -> Iterator[str]:
-    """The text of a file, or those of the exports that are packed in it."""
+def _read_texts(path: Path, name: str) -> Iterator[str]:
+    """The text of a file, or those of the exports in an archive.
+
+    `name`: the path as errors show it.
+    """
     try:
         if not path.is_file():
             if path.exists():
                 raise UsageError("it is no file.", "Give the file of an export.")
-            raise NotFoundError(f"There is no file {shown}.", "Check the path.")
+            raise NotFoundError(f"There is no file {name}.", "Check the path.")
         if zipfile.is_zipfile(path):
             yield from _read_archive(path)
             return
@@ -112,7 +118,7 @@ def _read_texts(path: Path, shown: str) -> Iterator[str]:
     except OSError as error:
         reason = error.strerror or "it cannot be opened"
         raise StorageError(
-            f"{shown} cannot be read: {reason}.", "Check its permissions."
+            f"{name} cannot be read: {reason}.", "Check its permissions."
         ) from error
     yield _decode(data)
 

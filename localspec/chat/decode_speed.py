@@ -13,11 +13,11 @@ from localspec.protocol.events import Round
 _MIN_ROUNDS = 8
 """Rounds before a speed is compared, or is a standard that needs no other."""
 _MIN_PLAIN_ROUNDS = 3
-"""Rounds without a draft before they are the standard: few make the range wide."""
+"""Rounds without a draft before they have a speed; few make its range wide."""
 _RANGE_ERRORS = 2.0
 """Half the width of a range, in standard errors: it covers about 95 %."""
 _KNOWN_PLAIN_ERROR = 0.05
-"""Half the range of a plain speed that was measured before, as a share of it."""
+"""Half the range of a plain speed that was measured elsewhere, as a share of it."""
 _ROUGH_FROM = 0.1
 """A speed-up is rough if its range is wider than this share of it on both sides."""
 
@@ -90,16 +90,16 @@ class DecodeSpeed:
 
     @property
     def has_steady_plain(self) -> bool:
-        """Whether enough rounds without a draft were timed for a standard of their own."""
+        """Whether enough rounds without a draft were timed to need no other standard."""
         return len(self._plain_ms) >= _MIN_ROUNDS
 
     @property
     def _plain_error(self) -> float:
-        """Half the range of the plain speed, as a share of it; 0 if it is not our own.
+        """Half the range of `plain_tokens_per_second`, as a share of it.
 
-        With few rounds the errors count more, about as Student's t has it: four of them
-        with three rounds. Of 50, 60 and 70 ms the standard error is 5.8 ms, so the
-        share is 4 * 5.8 / 60 = 0.38.
+        Of few rounds the range is wider, about as by Student's t: for three rounds it
+        is four standard errors. Of 50, 60 and 70 ms the standard error is 5.8 ms, so
+        the share is 4 * 5.8 / 60 = 0.38.
         """
         n_plain = len(self._plain_ms)
         if n_plain < _MIN_PLAIN_ROUNDS:
@@ -110,22 +110,21 @@ class DecodeSpeed:
         return n_errors * sqrt(max(0.0, variance)) / mean
 
     def compare(self, plain_speed: float | None) -> Speedup | None:
-        """The speed-up over so many plain tokens per second; None if too little is known.
+        """The speed-up over `plain_speed`, in tokens per second.
 
-        They are `plain_tokens_per_second` if that is known.
+        None if too few rounds were timed, or if `plain_speed` is not known.
 
-        It is what this answer took, beside what so many tokens take without drafts. Its own
-        time is measured, however the tokens of its rounds differ. So the range is that of
-        the plain speed: as its own rounds show, or `_KNOWN_PLAIN_ERROR` if that comes from
-        elsewhere.
+        The time of the answer is measured, so the range is that of the plain speed. It
+        is computed from the rounds if `plain_speed` is their `plain_tokens_per_second`,
+        and `_KNOWN_PLAIN_ERROR` if that was measured elsewhere.
         """
         if not self.is_comparable or not plain_speed:
             return None
-        share = _KNOWN_PLAIN_ERROR
+        error = _KNOWN_PLAIN_ERROR
         is_own_standard = plain_speed == self.plain_tokens_per_second
         if is_own_standard:
-            share = self._plain_error
+            error = self._plain_error
         ratio = 1e3 * self.n_tokens / self.ms / plain_speed
         return Speedup(
-            value=ratio, low=ratio * max(0.0, 1 - share), high=ratio * (1 + share)
+            value=ratio, low=ratio * max(0.0, 1 - error), high=ratio * (1 + error)
         )

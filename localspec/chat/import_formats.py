@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,6 +30,8 @@ from localspec.errors import UsageError
 from localspec.protocol import events
 from localspec.protocol.events import FinishReason
 from localspec.protocol.json_values import JsonError, from_json
+
+_T = TypeVar("_T")
 
 THINKING_MARKERS = ("<think>", "</think>")
 """Around imported thinking, as most models write it."""
@@ -110,26 +112,23 @@ def _find_format(document: Any) -> _Reader | None:
         first = document[0]
     if not isinstance(first, dict):
         return None
+    if first.get("type") == "session":
+        return _read_sessions
     for keys, read in _FORMAT_KEYS:
-        if keys <= first.keys() and (read is not _read_sessions or _is_session(first)):
+        if keys <= first.keys():
             return read
     return None
-
-
-def _is_session(record: Mapping[str, Any]) -> bool:
-    return record.get("type") == "session"
 
 
 def _read_nothing(_: Any) -> Iterator[ImportedChat]:
     return iter(())
 
 
-def _each(kind: type[Any], document: Any) -> Iterator[Any]:
+def _each(kind: type[_T], document: Any) -> list[_T]:
     """The chats of a document that is one, or a list of them. Raises JsonError."""
     if isinstance(document, list):
-        yield from from_json(list[kind], document)  # type: ignore[valid-type]
-    else:
-        yield from_json(kind, document)
+        return from_json(list[kind], document)  # type: ignore[valid-type]
+    return [from_json(kind, document)]
 
 
 # --- our own
@@ -179,9 +178,9 @@ def _read_own(document: Any) -> Iterator[ImportedChat]:
         if len(ids) < len(turns):
             raise JsonError("chat.turns", "two turns have one id")
         for turn in turns:
-            if turn.parent is not None and not (
-                turn.parent in ids and turn.parent < turn.id
-            ):
+            if turn.parent is None:
+                continue
+            if turn.parent not in ids or turn.parent >= turn.id:
                 raise JsonError("chat.turns", f"turn {turn.id} has no turn before it")
         head = next((n for n in reversed(chat.path) if n in ids), None)
         conversation = Conversation(chat.seed, chat.system, turns, head)
@@ -305,9 +304,9 @@ def _convert_gpt_node(node_id: str, node: _GptNode) -> _Message:
     content = message.content
     if content.content_type == "code" and content.text:
         language = content.language or ""
-        lines.append(
-            f"```{'' if language == 'unknown' else language}\n{content.text}\n```"
-        )
+        if language == "unknown":
+            language = ""
+        lines.append(f"```{language}\n{content.text}\n```")
     for part in content.parts or ():
         lines += _convert_gpt_part(part)
     role = message.author.role
@@ -403,32 +402,37 @@ def _read_sessions(document: Any) -> Iterator[ImportedChat]:
 def _build_llama_chat(
     conversation: _LlamaConversation, messages: Sequence[_LlamaMessage]
 ) -> ImportedChat:
-    converted = []
-    for message in messages:
-        files = []
-        lines = []
-        for extra in message.extra or ():
-            if extra.content:
-                files.append(Attachment(extra.name or "file", extra.content))
-            else:
-                lines.append(_name_file(extra.type.lower() or "file", extra.name))
-        is_root = message.type == "root"
-        converted.append(
-            _Message(
-                str(message.id),
-                None if message.parent is None else str(message.parent),
-                role="" if is_root else message.role,
-                text="\n\n".join([*lines, message.content or ""]).strip("\n"),
-                model=message.model or "",
-                thinking=message.reasoningContent or message.thinking or "",
-                attachments=tuple(files),
-            )
-        )
     return _build_chat(
-        converted,
+        [_convert_llama_message(message) for message in messages],
         current=conversation.currNode,
         title=conversation.name,
         updated=conversation.lastModified / 1000,
+    )
+
+
+def _convert_llama_message(message: _LlamaMessage) -> _Message:
+    files = []
+    lines = []
+    for extra in message.extra or ():
+        if extra.content:
+            files.append(Attachment(extra.name or "file", extra.content))
+        else:
+            lines.append(_name_file(extra.type.lower() or "file", extra.name))
+    lines.append(message.content or "")
+    parent = None
+    if message.parent is not None:
+        parent = str(message.parent)
+    role = message.role
+    if message.type == "root":  # The beginning of the tree, which nobody wrote.
+        role = ""
+    return _Message(
+        str(message.id),
+        parent,
+        role=role,
+        text="\n\n".join(lines).strip("\n"),
+        model=message.model or "",
+        thinking=message.reasoningContent or message.thinking or "",
+        attachments=tuple(files),
     )
 
 
@@ -497,11 +501,6 @@ _STUDIO_SYSTEM_KEY = "llm.prediction.systemPrompt"
 def _read_lm_studio(document: Any) -> Iterator[ImportedChat]:
     for chat in _each(_StudioConversation, document):
         model = chat.lastUsedModel.identifier if chat.lastUsedModel else ""
-        system = chat.systemPrompt or ""
-        config = chat.perChatPredictionConfig or _StudioConfig()
-        for setting in config.fields:
-            if setting.key == _STUDIO_SYSTEM_KEY:
-                system = _text_of(setting.value) or system
         messages: list[_Message] = []
         parent: str | None = None
         for number, message in enumerate(chat.messages):
@@ -517,10 +516,19 @@ def _read_lm_studio(document: Any) -> Iterator[ImportedChat]:
             messages,
             current=parent,
             title=chat.name or "",
-            system=system,
+            system=_find_studio_system(chat),
             created=created,
             updated=created,
         )
+
+
+def _find_studio_system(chat: _StudioConversation) -> str:
+    system = chat.systemPrompt or ""
+    config = chat.perChatPredictionConfig or _StudioConfig()
+    for setting in config.fields:
+        if setting.key == _STUDIO_SYSTEM_KEY:
+            system = _text_of(setting.value) or system
+    return system
 
 
 def _convert_version(
@@ -537,12 +545,15 @@ def _convert_version(
         target = thinking if is_thinking else texts
         target += _texts_of_blocks(step.content or ())
     sender = version.senderInfo.senderName if version.senderInfo else None
+    if version.role != "assistant":
+        sender = ""
+        model = ""
     return _Message(
         node_id,
         parent,
         role=version.role,
         text="\n\n".join(texts),
-        model=(sender or model) if version.role == "assistant" else "",
+        model=sender or model,
         thinking="\n\n".join(thinking),
     )
 
@@ -587,28 +598,14 @@ class _WebExport(Struct):
 
 def _read_open_webui(document: Any) -> Iterator[ImportedChat]:
     for export in _each(_WebExport, document):
-        messages = []
-        for node_id, message in export.chat.history.messages.items():
-            lines = _name_files(message.files)
-            if isinstance(message.content, str):
-                lines.append(message.content)
-            else:
-                for part in (
-                    message.content if isinstance(message.content, list) else ()
-                ):
-                    lines += _convert_gpt_part(part)
-            messages.append(
-                _Message(
-                    node_id,
-                    message.parentId,
-                    role=message.role,
-                    text="\n\n".join(lines),
-                    model=message.model or "",
-                )
-            )
+        history = export.chat.history
+        messages = [
+            _convert_web_message(node_id, message)
+            for node_id, message in history.messages.items()
+        ]
         yield _build_chat(
             messages,
-            current=export.chat.history.currentId,
+            current=history.currentId,
             title=export.chat.title or export.title or "",
             system=export.chat.system or "",
             created=export.created_at or 0.0,
@@ -616,10 +613,25 @@ def _read_open_webui(document: Any) -> Iterator[ImportedChat]:
         )
 
 
+def _convert_web_message(node_id: str, message: _WebMessage) -> _Message:
+    """Its content is a text, or parts in the form of OpenAI's API."""
+    lines = _name_files(message.files)
+    if isinstance(message.content, str):
+        lines.append(message.content)
+    for part in _list_of(message.content):
+        lines += _convert_gpt_part(part)
+    return _Message(
+        node_id,
+        message.parentId,
+        role=message.role,
+        text="\n\n".join(lines),
+        model=message.model or "",
+    )
+
+
 _FORMAT_KEYS: tuple[tuple[set[str], _Reader], ...] = (
     ({"mapping"}, _read_chatgpt),
     ({"conv", "messages"}, _read_llama),
-    ({"type"}, _read_sessions),
     ({"chat", "schema"}, _read_own),
     ({"chat"}, _read_open_webui),
     ({"messages"}, _read_lm_studio),
@@ -627,12 +639,16 @@ _FORMAT_KEYS: tuple[tuple[set[str], _Reader], ...] = (
 """The keys of a chat in each format; the first that has all of its keys counts."""
 
 
-# --- files and pictures, by their names
+# --- values that may have any type, and files and pictures by their names
 # ------------------------------------------------------------------------------
 
 
 def _text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _list_of(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _name_file(kind: str, name: str) -> str:
@@ -642,7 +658,7 @@ def _name_file(kind: str, name: str) -> str:
 
 def _name_files(files: Any) -> list[str]:
     lines = []
-    for file in files if isinstance(files, list) else ():
+    for file in _list_of(files):
         if isinstance(file, dict):
             lines.append(_name_file("file", _text_of(file.get("name"))))
     return lines
@@ -738,7 +754,7 @@ def _build_chat(
         children.setdefault(parent, []).append(message)
     builder = _TurnBuilder()
     turn_of: dict[str, int | None] = {}
-    # Of each message that is to be read: the turn that is open before it.
+    # The messages that are still to be read, each with the turn that is open before it.
     waiting = [
         (message, _OpenTurn(None)) for message in reversed(children.get(None, []))
     ]
@@ -758,7 +774,10 @@ def _build_chat(
         else:
             turn_of[message.id] = turn.parent
         for child in reversed(following):
-            waiting.append((child, next_turn if child.role == "user" else turn))
+            turn_before = turn
+            if child.role == "user":
+                turn_before = next_turn
+            waiting.append((child, turn_before))
     if len(turn_of) < len(by_id):
         raise _DamagedTreeError("messages of a chat follow each other in a circle")
     turns = builder.turns

@@ -16,7 +16,7 @@ from localspec.chat.history import (
     SavedChat,
 )
 from localspec.chat.settings import ChatSettings
-from localspec.chat.titles import MAX_TITLE_LENGTH, make_title
+from localspec.chat.titles import clean_title, make_title
 from localspec.data_files import FileLock
 from localspec.errors import InUseError, LocalspecError, NotFoundError, UsageError
 from localspec.protocol.events import Notice
@@ -170,7 +170,7 @@ class ChatRecorder:
         if self._history is None or self._location is None:
             raise UsageError("This chat is not saved yet.", "Send a message first.")
         self._history.rename_chat(self._location.chat_id, title)
-        self.title = " ".join(title.split())[:MAX_TITLE_LENGTH]
+        self.title = clean_title(title)
 
     def close(self) -> None:
         """Save the rest and release the chat, so that another window can open it."""

@@ -47,11 +47,12 @@ def group_setting_fields() -> dict[str, list[Option]]:
     A speculation option of `extras/` joins its group, any other new one "Answer".
     """
     groups: dict[str, list[Option]] = {}
+    listed: set[str] = set()
     for heading, names in _FIELD_GROUPS.items():
         groups[heading] = [CHAT_SETTING_FIELDS[name] for name in names]
+        listed.update(names)
     speculation = list(options.select("chat", "speculation"))
     rare: list[Option] = []
-    listed = {name for names in _FIELD_GROUPS.values() for name in names}
     for option in CHAT_SETTING_FIELDS.values():
         if option.name in listed:
             continue
@@ -355,16 +356,13 @@ def find_field(name: str) -> Option:
     normalized = _normalize_name(name)
     if normalized in CHAT_SETTING_FIELDS:
         return CHAT_SETTING_FIELDS[normalized]
-    spelling = other_spellings.find_name(name)
-    if spelling is not None:
-        raise UsageError(
-            f"There is no setting called {shorten(name)!r}.",
-            spelling.hint
-            or f"It is chosen at the start: localspec run {spelling.ours}",
-        )
     hint = f"Settings: {', '.join(CHAT_SETTING_FIELDS)}."
+    spelling = other_spellings.find_name(name)
     near = difflib.get_close_matches(normalized, CHAT_SETTING_FIELDS, n=1, cutoff=0.5)
-    if near:
+    if spelling is not None:
+        at_start = f"It is chosen at the start: localspec run {spelling.ours}"
+        hint = spelling.hint or at_start
+    elif near:
         hint = f"Did you mean {near[0]}?"
     raise UsageError(f"There is no setting called {shorten(name)!r}.", hint)
 
@@ -387,7 +385,7 @@ def parse_context_size(text: str) -> int | None:
 
 
 def _normalize_name(name: str) -> str:
-    """Our name of a setting, also for another program's: `num_predict` is `max_tokens`."""
+    """Our name of a setting; `num_predict`, another program's, is `max_tokens`."""
     normalized = other_spellings.normalize_name(name)
     if normalized in CHAT_SETTING_FIELDS:
         return normalized

@@ -1,4 +1,4 @@
-"""The title of a chat: the first words of its first question that mean something."""
+"""Titles of chats: by default, what the first question is about."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 from localspec.chat.conversation import Conversation, Turn
 from localspec.sanitize import sanitize
 
-MAX_TITLE_LENGTH = 200  # Characters of a title that a person gives.
-_MAX_MADE_LENGTH = 60  # Characters of a title that is made.
+_MAX_LENGTH = 200  # Characters of a title.
+_MAX_MADE_LENGTH = 60  # Characters of a title that is made of a question.
 _MAX_READ = 4000
 """Characters of a question that are read for its title; a code block may be long."""
 
@@ -36,108 +36,23 @@ _COURTESY = re.compile(
     r"i(?: would|'d) like you to\s+|i want you to\s+|(?:bitte|kannst du|können sie)\s+)+",
     re.IGNORECASE,
 )
-_EMPTY_WORDS = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "any",
-        "answer",
-        "are",
-        "at",
-        "be",
-        "below",
-        "check",
-        "code",
-        "describe",
-        "do",
-        "does",
-        "explain",
-        "find",
-        "fix",
-        "following",
-        "for",
-        "from",
-        "function",
-        "give",
-        "happens",
-        "help",
-        "here",
-        "how",
-        "i",
-        "improve",
-        "in",
-        "is",
-        "it",
-        "its",
-        "line",
-        "look",
-        "lines",
-        "me",
-        "mean",
-        "means",
-        "mistake",
-        "my",
-        "of",
-        "on",
-        "one",
-        "please",
-        "program",
-        "review",
-        "rewrite",
-        "script",
-        "see",
-        "shorten",
-        "snippet",
-        "summarise",
-        "summarize",
-        "tell",
-        "text",
-        "thank",
-        "thanks",
-        "that",
-        "the",
-        "then",
-        "these",
-        "this",
-        "those",
-        "to",
-        "translate",
-        "understand",
-        "us",
-        "what",
-        "when",
-        "why",
-        "with",
-        "work",
-        "works",
-        "write",
-        "wrong",
-        "you",
-        "your",
-        "bitte",
-        "das",
-        "dem",
-        "den",
-        "der",
-        "die",
-        "dieser",
-        "diesen",
-        "dieses",
-        "erkläre",
-        "erklär",
-        "folgenden",
-        "mir",
-        "was",
-        "macht",
-        "tut",
-    ]
-)
-"""An instruction of these words alone is no title: `Explain this code:`."""
+_EMPTY_WORDS = frozenset([
+    "a", "an", "and", "answer", "any", "are", "at", "be", "below", "check", "code",
+    "describe", "do", "does", "explain", "find", "fix", "following", "for", "from",
+    "function", "give", "happens", "help", "here", "how", "i", "improve", "in", "is",
+    "it", "its", "line", "lines", "look", "me", "mean", "means", "mistake", "my", "of",
+    "on", "one", "please", "program", "review", "rewrite", "script", "see", "shorten",
+    "snippet", "summarise", "summarize", "tell", "text", "thank", "thanks", "that",
+    "the", "then", "these", "this", "those", "to", "translate", "understand", "us",
+    "what", "when", "why", "with", "work", "works", "write", "wrong", "you", "your",
+    "bitte", "das", "dem", "den", "der", "die", "diesen", "dieser", "dieses", "erklär",
+    "erkläre", "folgenden", "macht", "mir", "tut", "was",
+])  # fmt: skip
+"""A sentence of these words alone is no title, such as `Explain this code:`."""
 
 
 def make_title(conversation: Conversation) -> str:
-    """The title by the first question, or by its file names, on one line."""
+    """The title by the first question, or by the names of its files."""
     for turn in conversation.turns or conversation.all_turns:
         title = _title_of(turn)
         if title:
@@ -148,10 +63,14 @@ def make_title(conversation: Conversation) -> str:
 def _title_of(turn: Turn) -> str:
     title = title_of_question(turn.question)
     names = ", ".join(file.name for file in turn.attachments)
-    # "Summarise this" with a file is about the file.
-    if names and not _means_something(title):
+    if names and not _means_something(title):  # "Summarise this", with a file.
         title = names
-    return " ".join(title.split())[:MAX_TITLE_LENGTH]
+    return clean_title(title)
+
+
+def clean_title(title: str) -> str:
+    """The title on one line, and no longer than one may be."""
+    return " ".join(title.split())[:_MAX_LENGTH]
 
 
 def title_of_question(question: str) -> str:
@@ -176,8 +95,8 @@ def replace_old_title(title: str, first_question: str) -> str:
     Earlier versions saved the beginning of the first question. It is made anew; a title
     that a person gave is another text, and stays.
     """
-    beginning = " ".join(first_question[: 4 * MAX_TITLE_LENGTH].split())
-    if not title or beginning[:MAX_TITLE_LENGTH] != title:
+    beginning = " ".join(first_question[: 4 * _MAX_LENGTH].split())
+    if not title or beginning[:_MAX_LENGTH] != title:
         return title
     return title_of_question(first_question)
 
@@ -204,7 +123,7 @@ def _means_something(piece: str) -> bool:
 
 
 def _shorten(piece: str) -> str:
-    """At most `_MAX_MADE_LENGTH` characters, cut between two words if there is a gap."""
+    """At most `_MAX_MADE_LENGTH` characters, cut between two words if possible."""
     if len(piece) <= _MAX_MADE_LENGTH:
         return piece
     cut = piece[: _MAX_MADE_LENGTH - 1]

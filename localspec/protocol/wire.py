@@ -533,7 +533,7 @@ CommandReply = (
 )
 EngineOutput = CommandReply | events.Event
 LoadEvent = events.Event | LoadProgress
-"""What is said while a pair is loaded."""
+"""What a load reports."""
 
 _COMMAND_TYPES: dict[str, type[EngineCommand]] = {
     re.sub(r"\B(?=[A-Z])", "_", kind.__name__.removesuffix("Command")).lower(): kind

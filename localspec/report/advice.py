@@ -18,7 +18,8 @@ def format_advice(advice: Advice, *, is_whole: bool) -> Iterator[Line]:
     """The groups, each with its first pairs, or whole."""
     shown: list[tuple[str, tuple[AdvisedPair, ...]]] = []
     for title, members in advice.by_group():
-        shown.append((title, members if is_whole else members[:_MAX_SHOWN]))
+        n_shown = len(members) if is_whole else _MAX_SHOWN
+        shown.append((title, members[:n_shown]))
     rows = []
     for _, pairs in shown:
         rows += [_row(each.suggestion, each.reason) for each in pairs]
@@ -32,7 +33,7 @@ def format_advice(advice: Advice, *, is_whole: bool) -> Iterator[Line]:
 
 
 def count_hidden(advice: Advice) -> int:
-    """How many pairs `format_advice` leaves out if it is not asked for all."""
+    """How many pairs `format_advice` leaves out unless `is_whole`."""
     hidden = [len(pairs) - _MAX_SHOWN for _, pairs in advice.by_group()]
     return sum(max(0, n) for n in hidden)
 
@@ -42,10 +43,10 @@ def format_drafts(
 ) -> Iterator[Line]:
     """The pairs of one model: what each draft gains, and who reports it.
 
-    `instead`: what to take if even the first does not fit or is too slow.
+    `instead`: what to use if even the first does not fit or is too slow.
     """
     listed = list(suggestions)
-    rows = [_row(each, each.pair.why or _describe_fit(each)) for each in listed]
+    rows = [_row(each, each.pair.why or _find_problem(each)) for each in listed]
     for each, text in zip(listed, format_columns(rows), strict=True):
         yield make_line(text)
         if each.pair.source:
@@ -90,7 +91,8 @@ def format_rates(suggestion: PairSuggestion) -> str:
     return f"{about_rate(plain)} → {about_rate(rate).removeprefix('≈ ')} tok/s"
 
 
-def _describe_fit(suggestion: PairSuggestion) -> str:
+def _find_problem(suggestion: PairSuggestion) -> str:
+    """Why the draft is no advice; empty if it is."""
     if not suggestion.verdict.can_load:
         return "does not fit"
     if suggestion.is_worse_than_lookup:

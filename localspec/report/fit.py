@@ -36,7 +36,7 @@ _SOURCE_TEXT = {
 _MAX_SAVINGS = 6
 _INDENT = "  "
 _NOTABLE_WINDOW_BYTES = 2 << 30
-"""A saving by a cache cut to the window that explains why a larger memory needs more."""
+"""From this `window_saving` on, the report explains why more memory needs more."""
 
 
 class FitAnswer(Struct, frozen=True):
@@ -46,10 +46,10 @@ class FitAnswer(Struct, frozen=True):
     plan: Plan
     savings: Sequence[MemorySaving]
     use_case: str
-    pair: CatalogPair | None = None  # What it is in the catalogue.
-    missing: str = ""  # What `pull` takes to get its files; empty if all are here.
+    pair: CatalogPair | None = None  # None if the catalogue does not have it.
+    missing: str = ""  # The reference to pull; empty if all its files are here.
     instead: PairSuggestion | None = None
-    """What to take in its place, if it does not fit or is too slow."""
+    """What to take instead, if it does not fit or is too slow."""
     window_saving: int = 0
     """Bytes that a cache cut to the sliding window would save."""
 
@@ -64,9 +64,9 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
     """The lines of the report; `plain`: in words, without bars, for a screen reader."""
     plan = answer.plan
     yield make_line(answer.name, "heading")
-    yield from _format_answer(answer)
+    yield from _format_advice(answer)
     for device_fit in plan.all_fits:
-        if device_fit.needed and not _is_beside_the_point(device_fit, plan):
+        if device_fit.needed and not _is_hardly_used_ram(device_fit, plan):
             yield EMPTY_LINE
             yield from _format_device(device_fit, width, plain=plain)
     yield EMPTY_LINE
@@ -82,16 +82,16 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
         settings += f"; {plan.shortage}"
     yield make_line(f"Settings: {settings}.")
     if answer.window_saving >= _NOTABLE_WINDOW_BYTES:
-        saving = gib(answer.window_saving)
+        less = gib(answer.window_saving)
         yield make_line(
             "Its KV cache keeps what its sliding window has passed, so that going back "
-            f"is exact. Where memory is short it does not, and needs {saving} less."
+            f"is exact. Where memory is short it does not, and needs {less} less."
         )
     yield make_line(f"Memory: {_describe_method(plan, answer.subject)}.")
     if not plan.has_room and answer.savings:
         yield make_line("To save memory:")
-        for change in answer.savings[:_MAX_SAVINGS]:
-            yield _format_saving(change)
+        for saving in answer.savings[:_MAX_SAVINGS]:
+            yield _format_saving(saving)
     if not plan.verdict.can_load and answer.instead is None:
         yield make_line("Find a smaller model: localspec pair suggest")
     elif answer.instead is not None:
@@ -100,8 +100,8 @@ def format_fit(answer: FitAnswer, width: int, *, plain: bool = False) -> Iterato
         yield make_line(f"Get it: localspec pull {answer.missing}")
 
 
-def _format_answer(answer: FitAnswer) -> Iterator[Line]:
-    """Whether to take it, in one line."""
+def _format_advice(answer: FitAnswer) -> Iterator[Line]:
+    """What to take instead, if it does not fit or is too slow."""
     plan = answer.plan
     instead = answer.instead
     if instead is None:
@@ -116,8 +116,8 @@ def _format_answer(answer: FitAnswer) -> Iterator[Line]:
     yield make_line(f"too slow{source} ({slow} tok/s): {take}", "warning")
 
 
-def _is_beside_the_point(device_fit: DeviceFit, plan: Plan) -> bool:
-    """Whether it is system memory that a model on the GPU hardly uses."""
+def _is_hardly_used_ram(device_fit: DeviceFit, plan: Plan) -> bool:
+    """Whether it is the RAM, and the model is on the GPU: then it says little."""
     if device_fit is not plan.host or not plan.device_fits or device_fit.sharing:
         return False
     is_small = 4 * device_fit.needed < plan.total

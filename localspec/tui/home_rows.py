@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from localspec.report import pair_text
 from localspec.tui import downloads
 from localspec.tui.key_bindings import key_label
 from localspec.tui.text.wrapping import fit_to_width, one_line
+from localspec.tui.widgets.screen_frame import PAGE_WIDTH
 from localspec.tui.wizard.shortlist import (
     CLOSE_PROGRAMS,
     Candidate,
@@ -267,10 +269,11 @@ def _hub_rows(
         )
     for found in results:
         popularity = f"{found.downloads:,} downloads" if found.downloads else ""
+        access = "gated" if found.gated else ""
         yield HomeRow(
             name=one_line(found.repo),
             description=popularity,
-            size="gated" if found.gated else "",
+            size=access,
             speed=speeds.get(found.repo, ""),
             reference=found.repo,
         )
@@ -313,13 +316,19 @@ def chat_key_hints(row: HomeRow | None, user_keys: Mapping[str, str]) -> str:
 def _filter_rows(rows: Iterable[HomeRow], search_text: str) -> tuple[HomeRow, ...]:
     matching = []
     for row in rows:
-        if _has_all_words(f"{row.name} {row.description}", search_text):
+        if has_all_words(f"{row.name} {row.description}", search_text):
             matching.append(row)
     return tuple(matching)
 
 
-def _has_all_words(text: str, search_text: str) -> bool:
-    return all(word in text.lower() for word in search_text.lower().split())
+def has_all_words(text: str, search_text: str) -> bool:
+    """Whether each word of the search is in the text, in whichever form of Unicode.
+
+    macOS names files with `ü` as `u` and a combining mark; keyboards type one character.
+    """
+    lower_text = unicodedata.normalize("NFC", text).lower()
+    words = unicodedata.normalize("NFC", search_text).lower().split()
+    return all(word in lower_text for word in words)
 
 
 def find_ready_pairs(
@@ -502,7 +511,7 @@ def _find_suggested(
     for candidate in (*survey.candidates, *others):
         pair = candidate.pair
         text = f"{pair.name} {pair.title} {_describe_uses(pair)}"
-        if pair.target.repo is not None and _has_all_words(text, search_text):
+        if pair.target.repo is not None and has_all_words(text, search_text):
             found.setdefault(catalog.own_id(pair.target.id), candidate)
     return list(found.values())[:_MAX_MATCHES]
 
@@ -521,13 +530,16 @@ def _downloadable_row(candidate: Candidate, survey: MachineSurvey) -> HomeRow:
         description = CLOSE_PROGRAMS
     elif _is_known_not_to_fit(pair, survey):
         description = "does not fit this computer"
+    size = "?"
+    if candidate.total_bytes:
+        size = gb(candidate.total_bytes)
     plain = ""
     if candidate.plain_rate is not None:
         plain = f"{about_rate(candidate.plain_rate)} without draft"
     return HomeRow(
         name=pair_text.format_pair_name(pair),
         description=description,
-        size=gb(candidate.total_bytes) if candidate.total_bytes else "?",
+        size=size,
         speed=_format_speed(candidate),
         note=plain,
         reference=pair.id,
@@ -563,7 +575,6 @@ def _format_size(pair: ResolvedPair) -> str:
 # --- drawing
 # ----------------------------------------------------------------------------------
 
-MAX_WIDTH = 120  # Cells of a line, as in localspec.tcss.
 _NARROW_WIDTH = 32  # Terminals narrower than this show only names.
 _SPEED_WIDTH = 13
 _MODEL_WIDTH = 16  # Cells for the model of a saved chat.
@@ -586,17 +597,16 @@ def _heading_hint(
         binding = BINDINGS_BY_ID[id_]
         label = binding.footer_label or binding.description.lower()
         hint = f"{key_label(id_, user_keys)} {label}"
-    gap = min(width, MAX_WIDTH) - len(section.heading) - len(hint) - 5
+    gap = min(width, PAGE_WIDTH) - len(section.heading) - len(hint) - 5
     if gap <= 2:
         return ""
     return f"{' ' * gap}{hint}"
 
 
 def draw_row(row: HomeRow, width: int) -> Content:
-    width = min(width, MAX_WIDTH)
+    width = min(width, PAGE_WIDTH)
     if row.download is not None:
-        line = downloads.format_download(row.download, row.name, width - 6)
-        return line
+        return downloads.format_download(row.download, row.name, width - 6)
     columns = _row_columns(row, width)
     size = f"{row.size:>10}  " if width >= _NARROW_WIDTH else ""
     speed = f"{row.speed:>{columns.speed - 2}}  " if columns.speed else ""
@@ -612,7 +622,7 @@ def draw_row(row: HomeRow, width: int) -> Content:
 
 
 class _RowColumns(Struct, frozen=True):
-    """Widths in cells; the size has 12."""
+    """Widths in cells; the column of the size has 12."""
 
     name: int
     description: int

@@ -122,10 +122,11 @@ class ActionProvider(Provider):
             yield from _chat_entries(self.screen)
         app = cast("LocalspecApp", self.app)
         for theme in themes.THEMES:
+            shade = "dark" if theme.dark else "light"
             yield PaletteEntry(
                 title=f"Theme: {theme.name}",
                 help="Change the colours",
-                words="colors dark" if theme.dark else "colors light",
+                words=f"colors {shade}",
                 run=partial(app.use_theme, theme.name),
             )
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_RECENT = 5
 _MAX_MATCHES = 20
 _MAX_LISTED_MATCHES = 100  # Turns, in the list of all chats.
-PINNED = "Pinned"  # The heading of pinned chats.
+_PINNED = "Pinned"  # The heading of pinned chats.
 _MAX_TURNS_WITH_TOKENS = 40
 """A longer chat is opened without its tokens, which take seconds to load."""
 _MIN_SEARCH_LENGTH = 3
@@ -270,16 +270,15 @@ def all_rows(
     """
     pinned = _find_pinned(history)
     pinned_ids = {chat.id for chat in pinned}
-    chats = history.list_chats(limit)
-    chats = [*pinned, *(chat for chat in chats if chat.id not in pinned_ids)]
-    models = name_models(chats)
+    others = [chat for chat in history.list_chats(limit) if chat.id not in pinned_ids]
+    models = name_models([*pinned, *others])
     rows = []
-    for chat in chats:
+    for chat in pinned:
         row = _chat_row(chat, models[chat.id], now)
-        period = format_period(chat.updated, now)
-        if chat.id in pinned_ids:
-            period = PINNED
-        rows.append(replace(row, is_pinned=chat.id in pinned_ids, period=period))
+        rows.append(replace(row, is_pinned=True, period=_PINNED))
+    for chat in others:
+        row = _chat_row(chat, models[chat.id], now)
+        rows.append(replace(row, period=format_period(chat.updated, now)))
     return tuple(rows)
 
 
@@ -287,23 +286,40 @@ def group_by_period(rows: Iterable[HomeRow]) -> list[HomeSection]:
     groups: dict[str, list[HomeRow]] = {}
     for row in rows:
         groups.setdefault(row.period, []).append(row)
-    return [HomeSection(period, tuple(rows)) for period, rows in groups.items()]
+    return [HomeSection(period, tuple(group)) for period, group in groups.items()]
 
 
 def turn_rows(
     history: ChatHistory, search_text: str, now: datetime
 ) -> tuple[HomeRow, ...]:
     """One row for each chat that has all words in a turn. Raises LocalspecError."""
-    rows: dict[int, HomeRow] = {}
     if not is_searchable(search_text):
         return ()
-    hits = history.search_turns(search_text, _MAX_LISTED_MATCHES)
-    models = name_models(hit.list_entry for hit in hits)
+    return _hit_rows(history.search_turns(search_text, _MAX_LISTED_MATCHES), now)
+
+
+def search_section(
+    history: ChatHistory, search_text: str, now: datetime
+) -> HomeSection:
+    """One row for each chat with a match. The first search takes a second."""
+    rows: tuple[HomeRow, ...] = ()
+    if is_searchable(search_text):
+        with suppress(LocalspecError):
+            rows = _hit_rows(history.search(search_text, _MAX_MATCHES), now)
+    return HomeSection("In your chats", rows)
+
+
+def _hit_rows(hits: Iterable[SearchHit], now: datetime) -> tuple[HomeRow, ...]:
+    """A row for the first hit of each chat; one in a turn is shown when it opens."""
+    first_hits: dict[int, SearchHit] = {}
     for hit in hits:
-        chat = hit.list_entry
-        if chat.id not in rows:
-            rows[chat.id] = _chat_row(chat, models[chat.id], now, hit)
-    return tuple(rows.values())
+        first_hits.setdefault(hit.list_entry.id, hit)
+    models = name_models(hit.list_entry for hit in first_hits.values())
+    rows = []
+    for chat_id, hit in first_hits.items():
+        found = hit if hit.turn is not None else None
+        rows.append(_chat_row(hit.list_entry, models[chat_id], now, found))
+    return tuple(rows)
 
 
 def is_searchable(search_text: str) -> bool:
@@ -343,24 +359,6 @@ def export_chat(history: ChatHistory, chat_id: int, name: str) -> Path:
     return path
 
 
-def search_section(
-    history: ChatHistory, search_text: str, now: datetime
-) -> HomeSection:
-    """One row per chat with a match.  The first search takes a second."""
-    first_hits: dict[int, SearchHit] = {}
-    if is_searchable(search_text):
-        with suppress(LocalspecError):
-            for hit in history.search(search_text, _MAX_MATCHES):
-                first_hits.setdefault(hit.list_entry.id, hit)
-    rows = []
-    models = name_models(hit.list_entry for hit in first_hits.values())
-    for chat_id, hit in first_hits.items():
-        is_in_title = hit.turn is None
-        found = None if is_in_title else hit
-        rows.append(_chat_row(hit.list_entry, models[chat_id], now, found))
-    return HomeSection("In your chats", tuple(rows))
-
-
 def _chat_row(
     chat: ChatListEntry,
     model: str,
@@ -384,11 +382,18 @@ def _chat_row(
     )
 
 
+def _local_time(timestamp: float) -> datetime | None:
+    """None for a time that no calendar has, of a damaged history."""
+    try:
+        return datetime.fromtimestamp(timestamp).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
 def format_day(timestamp: float, now: datetime) -> str:
     """A short date in local time: today, yesterday, a weekday, or the date."""
-    try:
-        then = datetime.fromtimestamp(timestamp).astimezone()
-    except (OverflowError, ValueError, OSError):
+    then = _local_time(timestamp)
+    if then is None:
         return ""
     days = (now.date() - then.date()).days
     if days == 0:
@@ -402,9 +407,8 @@ def format_day(timestamp: float, now: datetime) -> str:
 
 def format_period(timestamp: float, now: datetime) -> str:
     """The heading of a chat in the list of all chats, in local time."""
-    try:
-        then = datetime.fromtimestamp(timestamp).astimezone()
-    except (OverflowError, ValueError, OSError):
+    then = _local_time(timestamp)
+    if then is None:
         return "Without a date"
     days = (now.date() - then.date()).days
     if days <= 0:

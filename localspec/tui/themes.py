@@ -99,7 +99,6 @@ DEFAULT_THEME = "localspec-dark"
 MONOCHROME = "monochrome"
 ANSI = "ansi"  # The terminal's own sixteen colours, on its own background.
 
-
 TEXT_CONTRAST = 7.0
 COLOUR_CONTRAST = 4.5
 """Least contrasts to the background and to marked rows, as WCAG 2 defines contrast."""
@@ -117,7 +116,9 @@ def _luminance(color: Color) -> float:
     parts = []
     for value in color.rgb:
         share = value / 255
-        linear = share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+        linear = share / 12.92
+        if share > 0.04045:
+            linear = ((share + 0.055) / 1.055) ** 2.4
         parts.append(linear)
     red, green, blue = parts
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
@@ -142,7 +143,7 @@ def _find_marked(theme: Theme, background: Color, text: Color) -> Color:
 
 
 def _mute(text: Color, grounds: Sequence[Color]) -> Color:
-    """As close to the background as can still be read."""
+    """The text's colour, as close to the background as can still be read."""
     muted = text
     for step in range(_STEPS):
         paler = text.blend(grounds[0], step / _STEPS)
@@ -153,7 +154,7 @@ def _mute(text: Color, grounds: Sequence[Color]) -> Color:
 
 
 def _derive_palette(theme: Theme) -> Palette:
-    """Our colours, of those of a theme of Textual.
+    """Our colours, made of those of one of Textual's themes.
 
     The class "bonus" has the colour of the theme that is least like the other classes.
     """
@@ -259,7 +260,8 @@ def _build_ansi_theme() -> Theme:
     )
 
 
-# How much of a colour is in what is blended of it and the background.
+# Accepted tokens have a ground: the background with this share of their colour. A
+# draft has the muted colour, blended into the background by the other share.
 _GROUND_SHARE = 0.24
 _DRAFT_SHARE = 0.76
 # Least contrasts: of text to that ground, and of a draft to the background.
@@ -268,13 +270,13 @@ _DRAFT_CONTRAST = 3.0
 
 
 def token_styles(theme: Theme, *, marks: bool) -> TokenStyles:
-    """`marks`: without colour."""
+    """`marks`: there is no colour, so the classes differ by attributes."""
     if marks:
         return TokenStyles()
     accepted = theme.variables.get("accepted") or theme.success or theme.primary
     corrected = theme.variables.get("corrected") or theme.warning or theme.primary
     if theme.ansi:  # The colour of the background is not known.
-        muted = _muted(theme).removeprefix("ansi_")
+        muted = _muted_colour(theme).removeprefix("ansi_")
         return TokenStyles(
             accepted="underline " + accepted.removeprefix("ansi_"),
             correction="italic " + corrected.removeprefix("ansi_"),
@@ -289,14 +291,17 @@ def token_styles(theme: Theme, *, marks: bool) -> TokenStyles:
     while contrast(text, ground) < _GROUND_CONTRAST and share > 0:
         share -= 0.01
         ground = background.blend(Color.parse(accepted), share)
-    dimmed = background.blend(Color.parse(_muted(theme)), _DRAFT_SHARE)
+    dimmed = background.blend(Color.parse(_muted_colour(theme)), _DRAFT_SHARE)
     draft = _make_readable(dimmed, [background], _DRAFT_CONTRAST).hex
     return TokenStyles(
-        f"on {ground.hex}", f"italic {corrected}", draft, f"strike {draft}"
+        accepted=f"on {ground.hex}",
+        correction=f"italic {corrected}",
+        draft=draft,
+        rejected=f"strike {draft}",
     )
 
 
-def _muted(theme: Theme) -> str:
+def _muted_colour(theme: Theme) -> str:
     return theme.variables.get("muted") or theme.foreground or theme.primary
 
 
@@ -307,12 +312,17 @@ def markdown_style(theme: Theme, *, marks: bool = False) -> MarkdownStyle:
     if theme.ansi:
         return MarkdownStyle(
             accent=accent.removeprefix("ansi_"),  # Rich calls it blue, not ansi_blue.
-            muted=_muted(theme).removeprefix("ansi_"),
+            muted=_muted_colour(theme).removeprefix("ansi_"),
             code_theme="ansi_dark",
             tokens=tokens,
         )
     code_theme = "one-dark" if theme.dark else "friendly"
-    return MarkdownStyle(accent, _muted(theme), code_theme, tokens)
+    return MarkdownStyle(
+        accent=accent,
+        muted=_muted_colour(theme),
+        code_theme=code_theme,
+        tokens=tokens,
+    )
 
 
 def _build(name: str) -> Theme:

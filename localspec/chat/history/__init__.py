@@ -8,6 +8,7 @@ from localspec.chat.history.records import (
     ChatLocation,
     ChatMetadata,
     ChatPair,
+    NewChat,
     SavedChat,
     SearchHit,
     name_models,

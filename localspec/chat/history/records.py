@@ -70,6 +70,15 @@ class ChatMetadata(Struct, frozen=True):
     system_since: int = 0  # As in `Conversation`.
 
 
+class NewChat(Struct, frozen=True):
+    """A chat to import. `created` and `updated` are in seconds since 1970."""
+
+    metadata: ChatMetadata
+    turns: Sequence[Turn]
+    created: float
+    updated: float
+
+
 class ChatListEntry(Struct, frozen=True):
     id: int
     title: str
@@ -148,7 +157,9 @@ def _convert(kind: type[_T], body: Mapping[str, Any]) -> _T | None:
 
 def load_pair(text: object) -> ChatPair:
     """An invalid value is a pair without a name."""
-    return _load_pair_text(text if isinstance(text, str) else "")
+    if not isinstance(text, str):
+        text = ""
+    return _load_pair_text(text)
 
 
 @lru_cache(maxsize=256)

@@ -22,10 +22,11 @@ from localspec.chat.history.records import (
     ChatListEntry,
     ChatLocation,
     ChatMetadata,
+    NewChat,
     SavedChat,
     SearchHit,
 )
-from localspec.chat.titles import MAX_TITLE_LENGTH
+from localspec.chat.titles import clean_title
 from localspec.errors import InUseError, LocalspecError, NotFoundError
 from localspec.paths import DataFile
 from localspec.protocol.events import Event, Notice
@@ -141,16 +142,15 @@ class ChatHistory:
         A word is also found inside a longer one, and whichever of its two forms was
         saved: macOS writes `ü` as `u` and a combining mark.
         """
-        titles: dict[int, SearchHit] = {}
+        hits: dict[int, SearchHit] = {}
         entries = self.list_chats()
         for form in _forms(text):
             terms = tuple(form.lower().split())
             for entry in entries:
                 if terms and _contains_all(entry.title, terms):
-                    titles.setdefault(
-                        entry.id, SearchHit(entry, None, entry.title, terms)
-                    )
-        return [*titles.values(), *self.search_turns(text, limit)][:limit]
+                    hit = SearchHit(entry, None, entry.title, terms)
+                    hits.setdefault(entry.id, hit)
+        return [*hits.values(), *self.search_turns(text, limit)][:limit]
 
     def search_turns(self, text: str, limit: int = 100) -> list[SearchHit]:
         """Find turns that contain all words of `text`, the latest first."""
@@ -200,31 +200,29 @@ class ChatHistory:
 
         return self._database.run_write(work)
 
-    def import_chats(
-        self, chats: Sequence[tuple[ChatMetadata, Sequence[Turn], float, float]]
-    ) -> list[int | None]:
-        """Write new chats, all of them or none; returns their ids.
+    def import_chats(self, chats: Sequence[NewChat]) -> list[int | None]:
+        """Write new chats, all of them or none. Returns the id of each.
 
-        Each has its metadata, its turns, and when it was created and updated. A chat of
-        which all turns are saved already, in one chat, is not written; its id is None.
-        Imported chats are listed after those that were used here.
+        If one saved chat has all turns of a new one, that is not written, and its id is
+        None. Imported chats are listed after those that were used here.
         """
 
         def work(db: sqlite3.Connection) -> list[int | None]:
             clock = schema.advance_clock(db)
             saved = _hash_saved_turns(db)
             ids: list[int | None] = []
-            for metadata, turns, created, updated in chats:
-                hashes = {_hash_turn(turn.question, turn.answer) for turn in turns}
+            for new in chats:
+                hashes = {_hash_turn(turn.question, turn.answer) for turn in new.turns}
                 if any(hashes <= others for others in saved):
                     ids.append(None)
                     continue
-                chat = _write_chat(db, None, metadata, clock)
-                for turn in turns:
+                chat = _write_chat(db, None, new.metadata, clock)
+                for turn in new.turns:
                     _write_turn(db, chat, turn, clock)
                 db.execute(
-                    "UPDATE chats SET created = ?, updated = ?, touched = 0 WHERE id = ?",
-                    (created, updated, chat),
+                    "UPDATE chats SET created = ?, updated = ?, touched = 0 "
+                    "WHERE id = ?",
+                    (new.created, new.updated, chat),
                 )
                 saved.append(hashes)
                 ids.append(chat)
@@ -255,9 +253,7 @@ class ChatHistory:
 
     def rename_chat(self, chat: int, title: str) -> None:
         """Raises NotFoundError."""
-        new_title = records.replace_surrogates(" ".join(title.split()))[
-            :MAX_TITLE_LENGTH
-        ]
+        new_title = records.replace_surrogates(clean_title(title))
 
         def work(db: sqlite3.Connection) -> int:
             return db.execute(

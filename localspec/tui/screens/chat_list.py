@@ -49,17 +49,17 @@ _NO_MATCH = "No chat has all of these words. esc clears the search."
 
 
 def draw_chat(row: HomeRow, width: int) -> Content:
-    """Title, model, turns and day; of a search match the words around it for the model."""
-    columns = [(row.note.rjust(_DAY_WIDTH), "$muted")]
-    if width >= _NARROW_WIDTH:
-        columns.insert(0, (row.size.rjust(_TURNS_WIDTH), "$muted"))
-    left = width - sum(len(text) for text, _ in columns)
-    if width >= _NARROW_WIDTH:
-        n_description = _MODEL_WIDTH if row.found is None else left // 2
-        left -= n_description
-        description = fit_to_width(row.description, n_description)
-        columns.insert(0, (description, "$muted"))
-    return Content.assemble(fit_to_width(row.name, max(left - 2, 1)), "  ", *columns)
+    """Title, model, turns and day; a search match has its words in place of the model."""
+    day = row.note.rjust(_DAY_WIDTH)
+    if width < _NARROW_WIDTH:
+        name = fit_to_width(row.name, max(1, width - len(day) - 2))
+        return Content.assemble(name, "  ", (day, "$muted"))
+    turns = row.size.rjust(_TURNS_WIDTH)
+    left = width - len(turns) - len(day)
+    description_width = _MODEL_WIDTH if row.found is None else left // 2
+    description = fit_to_width(row.description, description_width)
+    name = fit_to_width(row.name, max(1, left - description_width - 2))
+    return Content.assemble(name, "  ", (f"{description}{turns}{day}", "$muted"))
 
 
 class ChatChoice(Struct, frozen=True):
@@ -70,7 +70,7 @@ class ChatChoice(Struct, frozen=True):
 
 
 class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
-    """Enter opens the selected chat; the screen's result is that chat."""
+    """The screen's result is the chat that is chosen; None if there is none."""
 
     BINDINGS = [  # noqa: RUF012
         *bindings_for("chats"),
@@ -179,12 +179,12 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
             self._arrange()
 
     def _find_titles(self) -> None:
-        words = self._search_text.lower().split()
-        found = []
-        for row in self._chats if words else ():
-            title = row.name.lower()
-            if all(word in title for word in words):
-                found.append(row)
+        text = self._search_text
+        found: list[HomeRow] = []
+        if text:
+            found = [
+                row for row in self._chats if home_rows.has_all_words(row.name, text)
+            ]
         self._by_title = tuple(found)
 
     def _arrange(self) -> None:
@@ -216,13 +216,19 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
                 shown.append((heading, rows))
             n_left -= len(rows)
         self._list.set_sections(shown)
-        n_chats = sum(len(section.rows) for section in self._sections)
+        n_chats = self._n_listed
         status = ""
         if self._is_loaded:
-            status = count(n_chats, "match" if self._search_text else "chat")
+            noun = "match" if self._search_text else "chat"
+            status = count(n_chats, noun)
         self.query_one(TitleLine).show_status(status)
         self._show_hint(n_chats)
         self._update_keys()
+
+    @property
+    def _n_listed(self) -> int:
+        """Rows of all pages."""
+        return sum(len(section.rows) for section in self._sections)
 
     def _show_hint(self, n_chats: int) -> None:
         text = ""
@@ -254,8 +260,8 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
     def _pointer_moved(self) -> None:
         """Adds the next page when the pointer comes near the end."""
         index = self._list.highlighted_index or 0
-        n_chats = sum(len(section.rows) for section in self._sections)
-        if self._n_shown < n_chats and index >= self._n_shown - _ROWS_AHEAD:
+        is_near_end = index >= self._n_shown - _ROWS_AHEAD
+        if is_near_end and self._n_shown < self._n_listed:
             self._n_shown += _PAGE_ROWS
             self._draw()
         self._update_keys()
@@ -266,7 +272,7 @@ class ChatListScreen(CenteredLayout, Screen[ChatChoice | None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the search field, letters are text."""
         is_letter_key = action in ("find", "act")
-        return not (is_letter_key and self._field.has_focus)
+        return not is_letter_key or not self._field.has_focus
 
     def action_find(self) -> None:
         self.set_focus(self._field)  # at once: the next letters may follow immediately

@@ -22,13 +22,12 @@ from localspec.sanitize import sanitize
 
 GUESS_SECONDS = 0.08  # How long a guess is shown before its result.
 RESULT_SECONDS = 0.04  # How long a result is shown before more text.
-GUESS_INTERVAL = (
-    0.25  # At least, from one guess to the next: about what an eye follows.
-)
-# Of slow motion: about as fast as one reads. A guess, and what was wrong in it, are each
-# shown as long as two tokens.
+GUESS_INTERVAL = 0.25
+"""Least seconds from one guess to the next: about what an eye follows."""
 SLOW_TOKENS_PER_SECOND = 8.0
+"""In slow motion: about as fast as people read."""
 _SLOW_STEPS = 2
+"""In slow motion a guess, and what was wrong in it, are each shown as long as 2 tokens."""
 
 
 class LiveGuess(Struct, frozen=True):

@@ -640,11 +640,11 @@ class MarkdownText:
         if self._block_in_work is not None or not self._waiting_rows:
             return None
         block = UnrenderedBlock(
-            self._n_rendered,
-            self._finished_blocks[self._n_rendered],
-            self._width,
-            self._style,
-            (self._turn_id, self._n_code_blocks),
+            number=self._n_rendered,
+            source=self._finished_blocks[self._n_rendered],
+            width=self._width,
+            style=self._style,
+            blocks_before=(self._turn_id, self._n_code_blocks),
         )
         self._block_in_work = block
         return block
@@ -774,7 +774,8 @@ class MarkdownText:
 
     def _render_open_lines(self, text: str, *, is_first: bool) -> list[SegmentLine]:
         """Rows far below a table's head are plain."""
-        info = _unclosed_fence_info(text if is_first else self._tail)
+        open_block = text if is_first else self._tail
+        info = _unclosed_fence_info(open_block)
         if info is not None:
             return self._render_open_code(text, info, has_label=is_first)
         is_row_of_table = not is_first and text.lstrip().startswith("|")
@@ -880,7 +881,9 @@ class MarkdownText:
                 runs = self._classes.slice(start, start + len(source))
                 lines = style_by_class(lines, source, runs, self._style.tokens)
             self._classed_lines[number] = lines
-        return lines[y - top] if y - top < len(lines) else self._lines[y]
+        if y - top >= len(lines):
+            return self._lines[y]
+        return lines[y - top]
 
 
 def _find_block_starts(lines: Sequence[str]) -> list[int]:

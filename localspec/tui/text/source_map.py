@@ -95,7 +95,7 @@ class SourceMap:
         first_row: int = 0,
         inserted: Sequence[range] = (),
     ) -> None:
-        """`inserted`: parts of the source, in order, that are drawn but not its own."""
+        """`inserted`: parts of `source`, in order, that are drawn but are not copied."""
         self.n_rows = len(rows)
         self.first_row = first_row
         # Both in ascending order, one for each drawn character of the source.

@@ -25,15 +25,14 @@ from localspec.tui.text.source_map import DrawnRun, find_runs
 from localspec.tui.themes import TokenStyles
 
 _MAX_WAITING_RUNS = 4_000
-"""Of text that belongs to no part: the header of a tool call, say."""
-
+"""Of text that belongs to no part, such as the header of a tool call."""
 
 DrawnClass = TokenClass | Literal["draft", "rejected"]
 """The class of a token, or of one that is drawn but is no part of the text."""
 
 
 class ClassRun(Struct, frozen=True):
-    """So many characters, which tokens of one class wrote; None: no token did."""
+    """`length` characters that tokens of one class wrote; None: no token wrote them."""
 
     length: int
     token_class: DrawnClass | None
@@ -93,7 +92,8 @@ class ClassAligner:
     """
 
     def __init__(self) -> None:
-        self._text = ""  # That no part had yet, and the classes of its characters.
+        # Text that was found in no part yet, and the classes of its characters.
+        self._text = ""
         self._runs: deque[ClassRun] = deque()
 
     def add_tokens(self, tokens: Sequence[Token]) -> None:
@@ -107,7 +107,7 @@ class ClassAligner:
         self._runs.append(ClassRun(len(text), None))
 
     def align(self, parts: Sequence[AnswerPart]) -> list[list[ClassRun]]:
-        """The runs of each of the next parts, as it is once it is sanitized."""
+        """The runs of each of the next parts, which are those of its sanitized text."""
         found = []
         for index, part in enumerate(parts):
             is_last = index == len(parts) - 1
@@ -118,7 +118,7 @@ class ClassAligner:
         return found
 
     def _align_part(self, text: str, *, is_last: bool) -> list[ClassRun]:
-        """Nothing follows the last part but what is held back: it is searched backwards.
+        """The last part is searched from the end: only text that is held back follows it.
 
         The tag before it may have its text, too: `</think>` has the `t` of `then`.
         """
@@ -187,27 +187,30 @@ def style_by_class(
     if not any(run_styles):
         return lines
     rows = ["".join(segment.text for segment in line) for line in lines]
-    drawn, is_complete = find_runs(source, rows)
+    drawn_runs, is_complete = find_runs(source, rows)
     if not is_complete:
         return lines
     columns: list[list[_StyledColumns]] = [[] for _ in lines]
     last: DrawnRun | None = None
-    for part in drawn:
-        row = columns[part.row]
-        if last is not None and last.row == part.row:
-            blank = _find_blank_between(source, last, part)
+    for drawn in drawn_runs:
+        row = columns[drawn.row]
+        if last is not None and last.row == drawn.row:
+            blank = _find_blank_between(source, last, drawn)
             if blank >= 0:
                 style = run_styles[bisect_right(ends, blank)]
-                row.append(_StyledColumns(_end_column(last), part.column, style))
-        position = part.position
-        end = part.position + part.length
+                start = _end_column(last)
+                row.append(_StyledColumns(start=start, end=drawn.column, style=style))
+        position = drawn.position
+        end = drawn.position + drawn.length
         while position < end:
             index = bisect_right(ends, position)
             length = min(ends[index], end) - position
-            start = part.column + position - part.position
-            row.append(_StyledColumns(start, start + length, run_styles[index]))
+            start = drawn.column + position - drawn.position
+            row.append(
+                _StyledColumns(start=start, end=start + length, style=run_styles[index])
+            )
             position += length
-        last = part
+        last = drawn
     return [_add_styles(line, columns[row]) for row, line in enumerate(lines)]
 
 
@@ -249,13 +252,13 @@ def _add_styles(line: list[Segment], columns: list[_StyledColumns]) -> list[Segm
             while change is not None and change.end <= column + done:
                 change = next(waiting, None)
             end = len(text)
-            style = segment.style
+            style = segment.style or Style.null()
             if change is not None:
                 if change.start > column + done:
                     end = min(end, change.start - column)
                 else:
                     end = min(end, change.end - column)
-                    style = (style or Style.null()) + change.style
+                    style += change.style
             styled.append(Segment(text[done:end], style))
             done = end
         column += len(text)

@@ -99,7 +99,10 @@ class CharacterRows:
         for line in self._lines:
             self._tops.append(len(self.rows))
             drawn = line.expandtabs(len(_TAB)) if "\t" in line else line
-            n_characters = max(1, width if drawn.isascii() else width // 2)
+            n_characters = width
+            if not drawn.isascii():
+                n_characters = width // 2
+            n_characters = max(1, n_characters)
             is_whole = len(drawn) <= n_characters
             if not is_whole and len(drawn) <= _MAX_MEASURED:
                 is_whole = cell_len(drawn) <= width

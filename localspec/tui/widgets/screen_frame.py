@@ -20,7 +20,6 @@ from textual.layout import DockArrangeResult, WidgetPlacement
 from textual.widgets import Static
 
 from localspec.report.speculation import Phase, view_speculation
-from localspec.tui.app_options import AppOptions
 from localspec.tui.key_bindings import fit_footer, format_footer, key_label
 from localspec.units import count, milliseconds
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget as _Container
 
     from localspec.chat.session import ChatSession
+    from localspec.tui.app_options import AppOptions
     from localspec.tui.widgets.transcript import Transcript
 else:
     _Container = object

@@ -103,7 +103,7 @@ class ReadingPosition(Struct, frozen=True):
     row: int
 
 
-class _DrawnLine(Struct):
+class _DrawnLine(Struct, frozen=True):
     """A strip, and what it was made of."""
 
     segments: Sequence[Segment]
@@ -430,12 +430,9 @@ class TextView(FollowingView, can_focus=False):
         while row < min(end.row + 1, tops[index + 1]):
             source = self._blocks.source_map(row)
             next_row = source.first_row + source.n_rows
-            begins_here = start.row >= source.first_row
-            ends_here = end.row < next_row
-            text = source.cut(
-                start if begins_here else None, end if ends_here else None
-            )
-            parts.append(text)
+            first = start if start.row >= source.first_row else None
+            last = end if end.row < next_row else None
+            parts.append(source.cut(first, last))
             row = max(next_row, row + 1)
         return "\n".join(parts)
 

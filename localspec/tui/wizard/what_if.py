@@ -118,7 +118,8 @@ def _insert_auto(
     """
     if automatic not in values:
         return (None, *values)
-    return tuple(None if value == automatic else value for value in values)
+    index = values.index(automatic)
+    return (*values[:index], None, *values[index + 1 :])
 
 
 def _next_choice(choices: tuple[_ChoiceT, ...], current: _ChoiceT, by: int) -> _ChoiceT:

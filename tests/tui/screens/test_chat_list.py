@@ -1,9 +1,11 @@
 """The list of all chats: by date, searched while one types, and opened from anywhere."""
 
 import sqlite3
+import unicodedata
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -115,6 +117,28 @@ async def test_the_search_finds_titles_and_words_while_one_types() -> None:
         assert titles(screen) == ["milk", "bread", "figs and nuts"]
         await one.press("escape")
         await one.reaches(HomeScreen)
+
+
+async def test_several_matches_are_counted_in_english() -> None:
+    save_chats("figs", "figs again", "milk")
+    async with home_app() as one:
+        await open_list(one)
+        await one.press("slash", *"figs")
+        await one.sees("2 matches")
+
+
+@pytest.mark.parametrize("saved_form", ["NFC", "NFD"])
+async def test_a_title_is_found_in_either_form_of_unicode(
+    saved_form: Literal["NFC", "NFD"],
+) -> None:
+    """macOS writes `ü` as `u` and a combining mark, a keyboard as one character."""
+    title = unicodedata.normalize(saved_form, "Grüße")
+    save_chats(title, "milk")
+    async with home_app() as one:
+        screen = await open_list(one)
+        await one.press("slash", *"grü")
+        await one.sees("In the title", "1 match")
+        assert titles(screen) == [title]
 
 
 async def test_letters_are_text_in_the_search_field() -> None:
