@@ -48,7 +48,7 @@ class OutputStyle(Struct, frozen=True):
 
 
 def _answer_text(event: Event, style: OutputStyle, *, mark_tokens: bool) -> str:
-    """The sanitized text of an event; our own colour codes are added after sanitizing."""
+    """The sanitized text of an event, with our own colour codes."""
     if isinstance(event, GenerationFinished):
         return sanitize(event.tail)
     tokens = event.tokens if isinstance(event, Round) else ()
@@ -353,10 +353,11 @@ class ChatAnswerPrinter:
                 self._writer.write(StyledText(text))
             else:
                 self._write_name()
-                self._writer.write(StyledText(text, _DIM if self._style.colour else ""))
+                codes = _DIM if self._style.colour else ""
+                self._writer.write(StyledText(text, codes))
             self._thinking.append(text)
             return
-        # begin the answer on a new line
+        # The answer begins on a new line.
         if self._thinking and not self._answer_started:
             text = text.lstrip()
             if text:

@@ -217,7 +217,7 @@ class ChatLoop:
         return None
 
     def _handle_interrupt(self) -> int | None:
-        """Ctrl+C at the prompt quits the second time, or soon after it ended an answer."""
+        """Ctrl+C quits the second time, or soon after it ended an answer."""
         since = self._interrupt.elapsed_ms
         if self._quit_hint_shown or (since is not None and since < _QUIT_WINDOW_MS):
             return _EXIT_INTERRUPTED
@@ -392,7 +392,7 @@ _CHOICE_LETTERS: dict[OverflowPolicy, str] = {
 def ask_overflow_choice(
     overflow: ContextOverflow, print_line: Callable[[str], None]
 ) -> OverflowPolicy:
-    """Ask what to do with a full context; `stop` on Ctrl+C, Ctrl+D and any other input."""
+    """Ask what to do with a full context; `stop` on Ctrl+C and any other input."""
     print_line(f"{describe_overflow(overflow)}: {describe_usage(overflow)}")
     policies: dict[str, OverflowPolicy] = {}
     for policy in overflow.choices:

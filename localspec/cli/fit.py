@@ -74,8 +74,9 @@ class FitArguments(CommandArguments, frozen=True, kw_only=True):
 def command(ref: str, **given: Any) -> int:
     """Estimate whether the model or pair REF fits this computer.
 
-    Nothing is downloaded. llama.cpp itself counts the memory, from the headers of the files, also on a GPU
-    that is not here; without them it is estimated. Exit code 4 if REF does not fit.
+    Nothing is downloaded. llama.cpp itself counts the memory, from the headers of the
+    files, also on a GPU that is not here; without them it is estimated. Exit code 4 if
+    REF does not fit.
 
     \b
     localspec fit qwen3-8b+qwen3-0.6b
@@ -87,6 +88,8 @@ def command(ref: str, **given: Any) -> int:
     no_pair = ResolvedPair(Path(), None)
     wishes = options.build_load_request(no_pair, arguments.options, spec="auto")
     criteria = SuggestionCriteria(arguments.use, wishes)
+
+    # The pair, and the computers that it may use.
     request = suggestions.resolve_best_file(ref, lambda: machine, criteria)
     request, default_draft = choose_draft(request, arguments.draft, machine, criteria)
     subject = _read_subject(request)
@@ -97,6 +100,8 @@ def command(ref: str, **given: Any) -> int:
     hosts = wishes.load.target_settings.remote_hosts
     remote = remote_devices.find_devices(hosts, on_unusable)
     machine = machine_profile.with_remote(machine, remote)
+
+    # Its settings.
     advisor = SettingsAdvisor(*subject.shapes, machine, UseCase(arguments.use))
     draft = subject.draft.reference if subject.draft else None
     load = replace(wishes.load, target=subject.target.reference, draft=draft)
@@ -107,6 +112,7 @@ def command(ref: str, **given: Any) -> int:
         subject = PairShapes(subject.target)
     if not plan.load.target_settings.remote_hosts:
         machine = machine_profile.without_remote(machine)
+
     answer = FitAnswer(
         subject=subject,
         plan=plan,
@@ -122,7 +128,9 @@ def command(ref: str, **given: Any) -> int:
     else:
         _print_report(answer)
         model = request.target.catalog_model
-        reason = suggestions.explain_type(model, machine) if model else ""
+        reason = ""
+        if model is not None:
+            reason = suggestions.explain_type(model, machine)
         if reason:
             echo(f"{reason}.")
         transfer = describe_transfer(plan)

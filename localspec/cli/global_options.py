@@ -121,7 +121,7 @@ def _set_offline(context: click.Context, __: click.Parameter, value: bool) -> No
 def _set_endpoint(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> None:
-    """Set the address of the hub for every client of it, whichever command makes one."""
+    """Set the address of the hub for every client, whichever command makes it."""
     reject_empty(context, option, value)
     if value is not None:
         from localspec import config  # noqa: PLC0415  late: rarely used
@@ -153,7 +153,7 @@ def is_plain() -> bool:
 
 
 def use_colour(*, no_color: bool = False, err: bool = False) -> bool:
-    """Whether to colour standard output, or standard error; `no_color` is the option."""
+    """Whether to colour stdout, or with `err` stderr; `no_color` is the option."""
     if no_color or is_plain() or os.environ.get("NO_COLOR"):
         return False
     stream = sys.stderr if err else sys.stdout

@@ -1,9 +1,9 @@
 """What is typed while an answer streams: hidden, and kept for the next prompt.
 
 The terminal echoes keys at any time, so they would stand in the middle of the answer.
-While typing is hidden, its echo is off and keys wait in the terminal's buffer, from which
-the next prompt reads them. A Windows console echoes only while a program reads a line,
-so there is nothing to do there.
+While typing is hidden, its echo is off and keys wait in the terminal's buffer, from
+which the next prompt reads them. A Windows console echoes only while a program reads a
+line, so there is nothing to do there.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LOCAL_FLAGS = 3  # The index of the local flags in the list of `tcgetattr`.
 
 
 class HiddenTyping:
-    """Hides and shows what is typed; does nothing where standard input is no terminal."""
+    """Hides and shows what is typed; does nothing if stdin is no terminal."""
 
     def __init__(self, *, mark_pastes: bool) -> None:
-        """`mark_pastes`: ask the terminal to mark pastes, as readline does at a prompt."""
+        """`mark_pastes`: ask the terminal to mark pastes, as readline does."""
         self._mark_pastes = mark_pastes
         self._normal_settings: list[Any] | None = None
         self._is_hidden = False
@@ -46,7 +46,7 @@ class HiddenTyping:
         if self._normal_settings is None:
             return
         settings = list(self._normal_settings)
-        # Keys are not collected into lines either: a prompt gets them as they were typed.
+        # Keys are not collected into lines: a prompt gets them as they were typed.
         # Ctrl+C stays a signal, but does not throw away what was typed before.
         settings[_LOCAL_FLAGS] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON)
         settings[_LOCAL_FLAGS] |= termios.NOFLSH

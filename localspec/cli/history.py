@@ -170,9 +170,9 @@ def rename(chat: str, title: str) -> None:
 def import_(files: tuple[Path, ...], as_json: bool) -> None:
     """Import the chats in each FILE; all of them, or none if one cannot be read.
 
-    FILE is what `localspec export --json`, ChatGPT (conversations.json, or its archive),
-    llama.cpp's web UI, LM Studio or Open WebUI wrote. A chat that is here already is not
-    imported again.
+    FILE is what `localspec export --json`, ChatGPT (conversations.json, or its
+    archive), llama.cpp's web UI, LM Studio or Open WebUI wrote. A chat that is here
+    already is not imported again.
 
     \b
     localspec history import chat.json

@@ -157,7 +157,7 @@ def _find_installed(model: ResolvedModel) -> LocalModel | None:
 
 
 def _find_other_pair(request: ModelRequest, draft: CatalogModel) -> str:
-    """Name of an installed pair with another target that uses this draft, else empty."""
+    """An installed pair of another target with this draft, by name; or empty."""
     for pair in model_lookup.ready_pairs(inventory.list_models()):
         is_other = catalog.own_id(pair.target.id) != catalog.own_id(request.target.name)
         if is_other and pair.draft and pair.draft.id == draft.id:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from markdown_it.tree import SyntaxTreeNode
 
@@ -32,7 +32,7 @@ _COLUMN_GAP = "  "
 _RIGHT = "text-align:right"
 _FRAME_SECONDS = 0.04
 _FRAME_SHARE = 10
-"""Of the time, at most one part of so many is spent on frames."""
+"""At most one part of so many of the time is spent on frames."""
 
 
 class MarkdownView:
@@ -133,9 +133,8 @@ class MarkdownView:
             n_same += 1
             if n_same < len(lines):
                 out += "\n"
-        elif (
-            n_changed
-        ):  # From below: all of them are empty before the first is written.
+        elif n_changed:
+            # From below: all of them are empty before the first is written.
             out += _ERASE_LINE + (_LINE_UP + _ERASE_LINE) * (n_changed - 1)
         elif before and n_same < len(lines):
             out += "\n"
@@ -149,7 +148,7 @@ class MarkdownView:
 
 
 def _find_addition(before: StyledLine, line: StyledLine) -> StyledLine | None:
-    """What is to be written behind `before` to make it `line`; None if that cannot be."""
+    """What makes `before` the `line` if it is written behind it, if anything does."""
     if not before:
         return line
     n = len(before) - 1
@@ -226,9 +225,9 @@ class _BlockRenderer:
         is_loose = False
         for item in node.children:
             # The paragraphs of a list without blank lines are hidden.
-            is_loose |= any(
-                c.type == "paragraph" and not c.hidden for c in item.children
-            )
+            for child in item.children:
+                if child.type == "paragraph" and not child.hidden:
+                    is_loose = True
         for position, item in enumerate(node.children):
             mark = "• "
             if node.type == "ordered_list":
@@ -245,12 +244,14 @@ class _BlockRenderer:
 
 
 def _indent(
-    lines: Sequence[StyledLine] | Iterator[StyledLine],
+    lines: Iterable[StyledLine],
     first: StyledLine,
     others: StyledLine,
 ) -> Iterator[StyledLine]:
-    for number, line in enumerate(lines):
-        yield (*(others if number else first), *line)
+    start = first
+    for line in lines:
+        yield (*start, *line)
+        start = others
 
 
 def _cut(text: str, width: int) -> Iterator[StyledLine]:
@@ -277,9 +278,8 @@ def _inline_parts(node: SyntaxTreeNode, codes: str = "") -> list[StyledText]:
         elif child.children:
             parts += _inline_parts(child, codes + _INLINE_CODES.get(child.type, ""))
             if child.type == "link":
-                parts.append(
-                    StyledText(f" ({child.attrs.get('href', '')})", codes + _DIM)
-                )
+                address = child.attrs.get("href", "")
+                parts.append(StyledText(f" ({address})", codes + _DIM))
         else:
             parts.append(StyledText(child.content, codes))
     return parts
@@ -301,7 +301,8 @@ def _render_table(node: SyntaxTreeNode, width: int) -> Iterator[StyledLine]:
         for cells in rows:
             parts: list[StyledText] = []
             for cell in cells:
-                parts += [StyledText(" | ", _DIM)] if parts else []
+                if parts:
+                    parts.append(StyledText(" | ", _DIM))
                 parts += cell
             yield from wrap(parts, width)
         return

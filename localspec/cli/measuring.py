@@ -1,4 +1,4 @@
-"""`localspec bench` and `localspec verify`; runs a measurement and prints its report."""
+"""`localspec bench` and `verify`: run a measurement and print its report."""
 
 from __future__ import annotations
 

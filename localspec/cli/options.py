@@ -491,7 +491,8 @@ def resolve_or_pull(
 ) -> launch.ResolvedPair:
     """Like `launch.resolve_pair`, but downloads missing models.
 
-    It asks first, unless `yes`. Raises NotDownloadedError if there is no terminal to ask on, or the answer is no.
+    It asks first, unless `yes`. Raises NotDownloadedError if there is no terminal to
+    ask on, or the answer is no.
     """
 
     def pull_missing(missing: NotDownloadedError) -> None:

@@ -72,12 +72,15 @@ def _suggest(
     if as_json:
         echo_json(_suggestions_to_json(found, machine, criteria))
         return
+
     echo(f"For {_describe_device(machine)}:", err=True)
+    n_hidden = 0
     if ref is None:
         advised = advice.group(found, machine, criteria)
         best = advised.best.suggestion if advised.best else None
         lines = advice_report.format_advice(advised, is_whole=everything)
-        n_hidden = 0 if everything else advice_report.count_hidden(advised)
+        if not everything:
+            n_hidden = advice_report.count_hidden(advised)
     else:
         instead = None
         best = found[0] if found else None
@@ -85,7 +88,6 @@ def _suggest(
             first = advice.advise(machine, criteria).best
             instead = first.suggestion if first else None
         lines = advice_report.format_drafts(found, instead)
-        n_hidden = 0
         best = instead or best
     for line in lines:
         echo_line(line)
@@ -146,8 +148,8 @@ def _check(target: str, draft: str | None, as_json: bool) -> int:
     """Check whether DRAFT is compatible with TARGET.
 
     Reads only the headers of the files, here or on the hub. Without DRAFT it is that of
-    the pair TARGET, or the one that `pair suggest` puts first for the model TARGET. Exit
-    code 5 if the models are incompatible.
+    the pair TARGET, or the one that `pair suggest` puts first for the model TARGET.
+    Exit code 5 if the models are incompatible.
     """
     request = model_lookup.resolve(target)
     target_model = request.target
@@ -272,11 +274,12 @@ def _list(as_json: bool) -> None:
 
 
 def _pair_to_json(pair: CatalogPair, *, is_ready: bool) -> dict[str, object]:
+    draft = pair.draft.id if pair.draft else None
     return {
         "id": pair.id,
         "title": pair.title,
         "target": pair.target.id,
-        "draft": pair.draft.id if pair.draft else None,
+        "draft": draft,
         "kind": pair.draft_kind,
         "bytes": pair.size,
         "use": list(pair.use),
@@ -288,16 +291,22 @@ def _pair_to_json(pair: CatalogPair, *, is_ready: bool) -> dict[str, object]:
 
 def _suggestion_to_json(suggestion: PairSuggestion) -> dict[str, object]:
     pair = suggestion.pair
+    draft = pair.draft.id if pair.draft else None
+    speculative = None
+    plain = None
+    if suggestion.plan is not None:
+        speculative = suggestion.plan.speed.speculative
+        plain = suggestion.plan.speed.plain
     return {
         "id": pair.id,
         "name": pair.name,
         "target": pair.target.id,
-        "draft": pair.draft.id if pair.draft else None,
+        "draft": draft,
         "bytes": suggestion.bytes,
         "needed": suggestion.needed_bytes,
         "verdict": suggestion.verdict,
         "to_free": suggestion.bytes_to_free,
-        "speed": suggestion.plan.speed.speculative if suggestion.plan else None,
-        "plain": suggestion.plan.speed.plain if suggestion.plan else None,
+        "speed": speculative,
+        "plain": plain,
         "reasons": list(suggestion.reasons),
     }

@@ -185,7 +185,7 @@ def _count_tokens(turn: Turn) -> int:
 
 
 def _find_prompts(arguments: DraftTestArguments) -> Iterator[str]:
-    """The prompts of --file; else of the workloads, the first of each before the second."""
+    """Those of --file; else of the workloads, the first of each before the second."""
     if arguments.file is not None:
         yield from (line.strip() for line in arguments.file if line.strip())
         return

@@ -1,4 +1,4 @@
-"""`localspec pull` and `localspec search`: download models of the hub and verify them."""
+"""`localspec pull` and `localspec search`: download and verify models of the hub."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ def _print_next_step(request: ModelRequest, item: PlannedModel) -> None:
     echo(f"Ready: localspec run {shlex.quote(name)}")
     if request.pair is not None:
         return
+
     pair = _find_best_pair(request)
     if pair is not None and pair.draft is not None:
         echo(f"Faster with its draft: localspec pull {pair.name}", err=True)
@@ -244,15 +245,17 @@ def _planned_model_to_json(item: PlannedModel) -> dict[str, Any]:
 
 def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
     """Name, file, size and details of a model."""
-    n_parts = len(item.files)
-    file = f"{item.file} and {n_parts - 1} more" if n_parts > 1 else item.file
+    file = item.file
+    n_others = len(item.files) - 1
+    if n_others > 0:
+        file = f"{file} and {n_others} more"
     details: list[str] = []
     if item.repo:
         file = f"{item.repo}/{file}"
-        licence = pair_text.UNKNOWN_LICENCE
         if item.licence:
-            licence = f"licence: {item.licence}"
-        details.append(licence)
+            details.append(f"licence: {item.licence}")
+        else:
+            details.append(pair_text.UNKNOWN_LICENCE)
     if item.gated:
         details.append("gated")
     state = _describe_state(item)
@@ -264,7 +267,8 @@ def _plan_row(item: PlannedModel) -> tuple[str, str, str, str]:
 def _describe_state(item: PlannedModel) -> str:
     """How much of a model is here, and from where; empty if nothing is."""
     if item.missing_bytes:
-        downloaded = (item.size or 0) - item.missing_bytes
+        size = item.size or 0
+        downloaded = size - item.missing_bytes
         return f"{gb(downloaded)} downloaded" if downloaded else ""
     for file in item.files:
         if file.origin not in ("", "hub", "folder"):
@@ -300,7 +304,8 @@ class DownloadProgressLine:
 
     def update(self, state: DownloadState) -> None:
         is_first = state.phase is DownloadPhase.LOADING and not self._has_loaded
-        self._has_loaded = self._has_loaded or is_first
+        if is_first:
+            self._has_loaded = True
         if state.phase is not DownloadPhase.DONE:
             self._line.show(self._format(state), is_step=is_first)
             return

@@ -18,8 +18,9 @@ _FENCE = '"""'
 class ReadlinePrompt:
     """Reads messages with readline.
 
-    A message continues after a line that ends in `\\`, and between two `\"\"\"`.  A paste is one
-    message: readline's bracketed paste, or else all lines that are already waiting on stdin.
+    A message continues after a line that ends in `\\`, and between two `\"\"\"`.  A
+    paste is one message: readline's bracketed paste, or else all lines that are already
+    waiting on stdin.
     """
 
     def __init__(

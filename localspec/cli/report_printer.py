@@ -57,9 +57,9 @@ def style_codes(role: Role) -> str:
 
 def styled_parts(line: Line, *, colour: bool) -> list[StyledText]:
     """The spans, with ANSI codes if `colour`. The spans must be sanitized."""
-    return [
-        StyledText(span.text, style_codes(span.role) if colour else "") for span in line
-    ]
+    if not colour:
+        return [StyledText(span.text) for span in line]
+    return [StyledText(span.text, style_codes(span.role)) for span in line]
 
 
 def echo_line(line: Line, *, err: bool = False, colour: bool | None = None) -> None:

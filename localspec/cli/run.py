@@ -467,7 +467,7 @@ def _open_history(arguments: RunArguments) -> ChatHistory | None:
 def _merge_settings(
     saved_settings: ChatSettings, given_settings: ChatSettings
 ) -> ChatSettings:
-    """The settings of the saved chat, overridden by options given on the command line."""
+    """The settings of the saved chat, overridden by the command line's."""
     context = click.get_current_context()
     values = {
         name: given_settings.get(option)
@@ -482,7 +482,10 @@ def _format_recap(chat: SavedChat, *, plain: bool) -> Iterator[str]:
     turns = chat.conversation.turns
     yield f"Chat {entry.id}, {count(len(turns), 'turn')}: {entry.title}"
     if len(turns) > _RECAP_TURNS:
-        yield "Last turns:" if plain else "…"
+        if plain:
+            yield "Last turns:"
+        else:
+            yield "…"
     for turn in turns[-_RECAP_TURNS:]:
         if plain:
             name = turn.model or entry.pair.name or "Answer"

@@ -329,7 +329,11 @@ class RequestLog:
 
 def _describe(request: RequestActivity) -> dict[str, Any]:
     rate = request.tokens_per_second
+    if rate is not None:
+        rate = round(rate, 2)
     acceptance = request.totals.acceptance_rate
+    if acceptance is not None:
+        acceptance = round(acceptance, 4)
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "request": request.number,
@@ -340,10 +344,10 @@ def _describe(request: RequestActivity) -> dict[str, Any]:
         "prompt_tokens": request.prompt_tokens,
         "reused_tokens": request.reused_tokens,
         "tokens": request.totals.tokens,
-        "tokens_per_second": None if rate is None else round(rate, 2),
+        "tokens_per_second": rate,
         "drafted": request.totals.drafted,
         "accepted": request.totals.accepted,
-        "acceptance_rate": None if acceptance is None else round(acceptance, 4),
+        "acceptance_rate": acceptance,
     }
 
 

@@ -1,4 +1,4 @@
-"""`localspec completion` and `version`, and how models, pairs and chats are completed."""
+"""`localspec completion` and `version`; completes models, pairs and chats."""
 
 from __future__ import annotations
 

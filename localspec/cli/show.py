@@ -51,9 +51,10 @@ def command(ref: str, template: bool, as_json: bool) -> None:
     if template:
         terminal.echo_text(_read_template(items[0]))
     elif as_json:
+        pair = match_to_json(match) if match else None
         document = {
             "models": [details_to_json(item) for item in items],
-            "pair": match_to_json(match) if match else None,
+            "pair": pair,
             "files": [{"file": file.path, "bytes": file.size} for file in files],
         }
         terminal.echo_json(document)

@@ -23,7 +23,7 @@ from localspec.sanitize import sanitize
 
 
 def echo(line: str = "", *, err: bool = False) -> None:
-    """Print one line, sanitized: it may come from a file, the hub or another computer."""
+    """Print one line, sanitized: it may come from a file or another computer."""
     echo_styled(sanitize(line, multiline=False), err=err)
 
 
@@ -67,7 +67,7 @@ def echo_text(text: str, *, err: bool = False, newline: bool = True) -> None:
 def echo_styled(
     text: str, *, err: bool = False, newline: bool = True, colour: bool | None = None
 ) -> None:
-    """Print text that is sanitized already, with our own colours and cursor movements."""
+    """Print sanitized text with our own colours and cursor movements."""
     # named: click would print UTF-8 instead of ASCII
     file = sys.stderr if err else sys.stdout
     click.echo(text, file, newline, color=colour)
@@ -83,7 +83,7 @@ class ProgressLine:
     def __init__(
         self, *, quiet: bool, interval: float, prefix: str = "localspec: "
     ) -> None:
-        """If stderr is not a terminal: seconds between two lines, and how they begin."""
+        """`interval`, `prefix`: of the lines where stderr is not a terminal."""
         self._quiet = quiet
         self._interval = interval
         self._prefix = prefix
@@ -92,7 +92,7 @@ class ProgressLine:
         self._last_write = time.monotonic()
 
     def show(self, text: str, *, is_step: bool = False) -> None:
-        """A step is always shown, other text only on a terminal or after the interval."""
+        """A step is always shown; other text on a terminal or after the interval."""
         now = time.monotonic()
         is_due = self._redraws or is_step or now - self._last_write > self._interval
         if self._quiet or not is_due:

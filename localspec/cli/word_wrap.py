@@ -50,7 +50,7 @@ def wrap(
 
 
 class WordWriter:
-    """Breaks text that arrives in parts; calls `write_line` with each line that ends."""
+    """Breaks text that arrives in parts, and calls `write_line` for each line."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class WordWriter:
             self._write_long_word()
 
     def _write_long_word(self) -> None:
-        """Write what there is of a word that is wider than a line, cut where lines end."""
+        """Write the beginning of a word wider than a line, cut where lines end."""
         if not self._is_long_word:
             self._is_long_word = True
             self._place_blanks(self._line_width)

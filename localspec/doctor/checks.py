@@ -1,4 +1,4 @@
-"""All checks, from llama.cpp to the terminal; they change nothing and open no socket."""
+"""All checks, from llama.cpp to the terminal; they only read, and use no network."""
 
 from __future__ import annotations
 

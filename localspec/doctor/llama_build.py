@@ -37,7 +37,7 @@ def dismiss() -> None:
 
 
 def find_mismatch() -> Finding | None:
-    """A CPU-only build on a computer with a usable GPU; None if detection fails, too."""
+    """A CPU-only build on a computer with a usable GPU; None if undetected."""
     try:
         backends = installed_llama_cpp.find_gpu_backends()
         if backends is None or backends:  # They are unknown, or there are some.

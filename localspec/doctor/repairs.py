@@ -1,4 +1,4 @@
-"""The repairs that localspec can do itself, and the process that runs their commands."""
+"""The repairs that localspec can do itself, and the process of their commands."""
 
 from __future__ import annotations
 
@@ -191,5 +191,5 @@ def _send_signal(process: subprocess.Popen[bytes], number: int) -> None:
 def _kill_after_grace(process: subprocess.Popen[bytes]) -> None:
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_SECONDS)
-    # Children that ignored the interrupt hold the pipe open, so reading would never end.
+    # Children that ignored the interrupt hold the pipe open: reading would not end.
     _send_signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))

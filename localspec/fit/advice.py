@@ -1,4 +1,4 @@
-"""The suggestions as a friend's advice: three that are best, then the others by kind.
+"""The suggestions as advice: the three best models first, then the others by kind.
 
 `pair suggest`, the wizard, Home and the welcome screen show these groups.  Each model
 has one row, with the draft and the quantisation that suit the machine best.
@@ -23,8 +23,8 @@ from localspec.models.catalog_entries import TIERS
 from localspec.units import about_rate, gib
 
 _N_BEST = 3
-_FASTER = 1.5  # Times the speed of the best: so much faster that a person notices it.
-_SAME_CLASS = 2.0  # The sizes of two models of one class differ by less than this.
+_FASTER = 1.5  # Times the speed of the best model: a person notices that.
+_SAME_CLASS = 2.0  # The sizes of two models of one class differ by a smaller factor.
 
 
 class AdviceGroup(StrEnum):
@@ -140,7 +140,7 @@ class _Grouping:
         return target.tier == "old" or own_id(target.id) in self.newer
 
     def _suits(self, suggestion: PairSuggestion) -> bool:
-        """Whether it is good for the use; without one, for the first thing people do."""
+        """Whether it is good for the use; without one, for a chat."""
         return (self.use or "chat") in suggestion.pair.use
 
     def advise(self, suggestion: PairSuggestion) -> AdvisedPair:
@@ -161,7 +161,7 @@ class _Grouping:
         return AdviceGroup.OTHER
 
     def _times_as_fast(self, suggestion: PairSuggestion) -> float:
-        """As the best one; 1 if a speed is unknown."""
+        """Its speed divided by the best one's; 1 if either is unknown."""
         rate = suggestion.tokens_per_second
         best_rate = self.best[0].tokens_per_second if self.best else None
         if not rate or not best_rate:
@@ -192,11 +192,11 @@ class _Grouping:
     def _why_best(self, suggestion: PairSuggestion) -> str:
         """The first strength that none of those before it has, too."""
         reason = ""
-        said = set[str]()
+        said: set[str] = set()
         for each in self.best:
             strengths = list(self._strengths(each))
             unsaid = [strength for strength in strengths if strength not in said]
-            reason = (unsaid or strengths or [""])[0]
+            reason = next(iter(unsaid or strengths))
             said.add(reason)
             if each is suggestion:
                 break
@@ -238,7 +238,7 @@ def _describe_strength(suggestion: PairSuggestion) -> str:
 
 
 def describe_ram(suggestion: PairSuggestion) -> str:
-    """What of a pair is in RAM beside a GPU."""
+    """The layers or experts of a pair that are in RAM beside a GPU, if any."""
     plan = suggestion.plan
     if plan is None or not plan.is_partly_in_ram:
         return ""
@@ -275,8 +275,9 @@ def find_newer_models(
 
     A model that lists of late 2026 still choose (the tier `current`) is not replaced.
     An old one may have no successor among `models`; then a current one of its class is
-    named, whoever made it.  Example: qwen3.6-27b is replaced by qwen3.8-27b, gemma-3-27b
-    by gemma-4-31b, and mistral-7b by the current model that is nearest in size.
+    named, whoever made it.  Example: qwen3.6-27b is replaced by qwen3.8-27b,
+    gemma-3-27b by gemma-4-31b, and mistral-7b by the current model that is nearest in
+    size.
     """
     current = [model for model in models if model.tier == "current"]
     newer: dict[str, CatalogModel] = {}
@@ -293,12 +294,12 @@ def find_newer_models(
 
 
 def _distance(model: CatalogModel, other: CatalogModel) -> float:
-    """How much the sizes differ: 0 if they are equal."""
-    return abs(math.log((_size(model) or 1) / (_size(other) or 1)))
+    """How much the sizes of two models of one class differ: 0 if they are equal."""
+    return abs(math.log(_size(model) / _size(other)))
 
 
 def _replaces(newer: CatalogModel, model: CatalogModel) -> bool:
-    """Whether it is of the same makers and class, newer, no worse, and for the same use."""
+    """Whether it is newer, no worse, and of the same makers, class and use."""
     if _makers(newer.id) != _makers(model.id) or not _is_same_class(newer, model):
         return False
     if TIERS.index(newer.tier) > TIERS.index(model.tier):
@@ -314,7 +315,7 @@ def _makers(id_: str) -> str:
 
 
 def _version(model: CatalogModel) -> _Version:
-    """Of qwen3.8-27b 3 and 8; of gemma-4-31b 4; then by its date."""
+    """Its number and its date: 3 and 8 for qwen3.8-27b, 4 for gemma-4-31b."""
     match = re.match(r"[a-z]+-?(?:[a-z]+-)*(\d+(?:\.\d+)*)", model.id)
     number: tuple[int, ...] = ()
     if match:
@@ -323,7 +324,7 @@ def _version(model: CatalogModel) -> _Version:
 
 
 def _is_same_class(one: CatalogModel, other: CatalogModel) -> bool:
-    """Whether both are dense or mixtures, and about as large."""
+    """Whether both are dense or both are mixtures, of known and similar sizes."""
     if bool(one.active) != bool(other.active):
         return False
     size = _size(one)
@@ -334,4 +335,5 @@ def _is_same_class(one: CatalogModel, other: CatalogModel) -> bool:
 
 
 def _size(model: CatalogModel) -> int:
+    """Parameters, or bytes if only these are known; 0 if neither is."""
     return model.parameters or model.size or 0

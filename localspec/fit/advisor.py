@@ -54,7 +54,10 @@ _KV_TYPE_SCORES: dict[KvType, float] = {
 }
 """Quality of answers by KV cache type, relative to f16."""
 _SEARCHED_KV_TYPES: tuple[KvType, ...] = ("f16", "q8_0")
-"""KV cache types of the search.  Others cost quality or memory: a user asks for them."""
+"""KV cache types of the search.
+
+Others cost quality or memory: a user asks for them.
+"""
 _TIGHT_SCORE = 0.7
 _LONG_CTX_SCORE = 1.05
 # Without swa_full a rollback may change the last bits of later logits.
@@ -70,7 +73,7 @@ _GPU_BYTES_PER_S = 400e9
 _CPU_BYTES_PER_S = 40e9
 """Bandwidths that rank settings if the real ones are unknown."""
 _MIN_REMOTE_GAIN = 1.25
-"""An estimated speed-up that is worth sending other computers the model at each load."""
+"""The speed-up that is worth sending other computers the model at each load."""
 _SMALL_UBATCH = 128
 """Batch size of a draft model that is short of memory.
 
@@ -174,8 +177,8 @@ class SettingsAdvisor:
     def advise(self, request: SettingsRequest) -> Plan:
         """The best settings that fit; if none do, the default ones.
 
-        A request that leaves the draft or other computers open is answered by the better
-        of two requests that do not.  Raises UsageError.
+        A request that leaves the draft or other computers open is answered by the
+        better of two requests that do not.  Raises UsageError.
         """
         if request.default_draft and request.load.draft:
             return self._with_or_without_draft(request)
@@ -202,10 +205,11 @@ class SettingsAdvisor:
     ) -> Plan:
         """As `advise`, with the memory that llama.cpp counts for these settings.
 
-        If it counts so much more than the estimate that the pair does not fit, the search
-        begins again, with as much less free memory.  Example: of 8 GiB, 7.9 are estimated
-        and 8.1 counted; so settings are sought that are estimated at 7.8 GiB at most.
-        `only_if_close`: counts only where the estimate's error could change the verdict.
+        If it counts so much more than the estimate that the pair does not fit, the
+        search begins again, with as much less free memory.  Example: of 8 GiB, 7.9 are
+        estimated and 8.1 counted; so settings are sought that are estimated at 7.8 GiB
+        at most. `only_if_close`: counts only where the estimate's error could change
+        the verdict.
         """
         plan = self.advise(request)
         counted = self._count(plan, pair, only_if_close=only_if_close)
@@ -258,7 +262,7 @@ class SettingsAdvisor:
         return SettingsAdvisor(self.target, self.draft, alone, self.use)
 
     def _improve(self, request: SettingsRequest, first: Plan) -> Plan:
-        """The best of the settings that were left open; `first` has the default ones."""
+        """The best of the settings left open; `first` has the default ones."""
         if first.verdict is FitVerdict.FITS:
             return self._extend_context(request, first)
         if first.has_room:  # The free memory of a GPU is unknown; the rest has room.
@@ -423,7 +427,7 @@ class SettingsAdvisor:
         return self.estimate(lean, with_speed=False).verdict.can_load
 
     def _extend_context(self, request: SettingsRequest, first: Plan) -> Plan:
-        """A longer context if a GPU has memory to spare; a CPU is too slow to fill it."""
+        """A longer context if a GPU has room; a CPU is too slow to fill it."""
         if request.ctx is not None or not self.machine.devices:
             return first
         longer = [ctx for ctx in CONTEXT_SIZES if ctx > _n_ctx(first.load)]
@@ -443,7 +447,8 @@ class SettingsAdvisor:
     def _candidates(self, request: SettingsRequest) -> Iterator[Plan]:
         """The plans that fit.
 
-        They differ by draft variant, KV cache type, sliding-window cache and context size.
+        They differ by draft variant, KV cache type, sliding-window cache and context
+        size.
         """
         defaults = self.default_settings(request)
         settings = defaults.target_settings
@@ -553,9 +558,9 @@ class SettingsAdvisor:
     def _balance(self, load: LoadCommand) -> LoadCommand:
         """Shares the layers between several GPUs by their bytes, not by their number.
 
-        Layers whose experts are in RAM are small.  Example: two GPUs with equal room, and
-        bytes of 1, 1, 1, 3 and 3 for four layers and the output.  Half of the 9 bytes ends
-        within the fourth, so the shares are 3 and 2.
+        Layers whose experts are in RAM are small.  Example: two GPUs with equal room,
+        and bytes of 1, 1, 1, 3 and 3 for four layers and the output.  Half of the 9
+        bytes ends within the fourth, so the shares are 3 and 2.
         """
         settings = load.target_settings
         devices = placement.offload_devices(settings, self.machine.devices)
@@ -644,7 +649,7 @@ def _leaves_enough(plan: Plan) -> bool:
 
 
 def estimate_tokens_per_second(plan: Plan) -> float:
-    """The middle of the estimated range; if the speed is unknown, a rank by bytes read."""
+    """The middle of the estimate; if there is none, a rank by bytes read."""
     speed = plan.speed.speculative or plan.speed.plain
     if speed is not None:
         return (speed[0] + speed[1]) / 2
@@ -733,7 +738,7 @@ def _list_changes(load: LoadCommand, *, has_gpu: bool) -> Iterator[SettingsChang
 
 
 def _describe_settings(plan: Plan, default_plan: Plan) -> str:
-    """The settings that a person may want to know; `default_plan` has the default ones."""
+    """The settings to mention; `default_plan` has the default ones."""
     settings = plan.load.target_settings
     parts = [f"context {settings.n_ctx or 0:,} tokens"]
     if settings.kv_type != "f16":

@@ -40,12 +40,12 @@ from localspec.units import count
 _MIN_SIZE_RATIO = 1.5
 _TYPICAL_LAYERS = 32
 _MAX_FIXED_SHARE = 0.3
-"""Upper limit of the fixed time, as a share of a pass, if only one size was measured."""
+"""The most of a pass that is fixed time, if only one size was measured."""
 # Relative error for other model sizes if only one size was measured.
 _SINGLE_SIZE_ERROR = 0.15
 _MIN_VERIFIED = 50  # Verified draft tokens from which an acceptance rate is used.
 _CPU_CACHE_BYTES = 64e6
-"""A pair that reads less may stay in the CPU cache: it does not show memory bandwidth."""
+"""A pair that reads less may stay in the CPU cache, so it shows no bandwidth."""
 
 _Key = tuple[str, str]  # Device and weight type.
 
@@ -106,8 +106,8 @@ def calibrate(
 ) -> HardwareSpeed:
     """Adds the speeds measured on this machine, and the acceptance rates of pairs.
 
-    Times count only if no other program used the CPUs much.  `records`: the latest first;
-    `types`: as timed on its CPU, for those of which no model was measured.
+    Times count only if no other program used the CPUs much.  `records`: the latest
+    first; `types`: as timed on its CPU, for those of which no model was measured.
     """
     trusted = []
     for record in records:
@@ -156,7 +156,7 @@ def _timed_speeds(types: Mapping[str, TypeSpeed]) -> dict[_Key, DeviceSpeed]:
 def _fit_speeds(
     hardware: HardwareSpeed, pairs: Sequence[_MeasuredPair]
 ) -> dict[_Key, DeviceSpeed]:
-    """By device and weight type; the type "" is fitted to all, for types not measured."""
+    """By device and weight type; "" is fitted to all, for types not measured."""
     curves = _mean_verify_curves(pairs)
     passes = _measured_passes(pairs)
     speeds: dict[_Key, DeviceSpeed] = {}
@@ -290,8 +290,8 @@ def fit_line(points: Sequence[TimedPass], usual_fixed_ms: float) -> FittedLine:
     """Fits time = fixed + slope × bytes, by least squares of relative errors.
 
     `usual_fixed_ms` applies if the sizes are too close to tell the two apart.  Example:
-    passes of 1 GB in 60 ms and 2 GB in 110 ms have a fixed time of 10 ms, and 50 ms a GB
-    are 20 GB/s.
+    passes of 1 GB in 60 ms and 2 GB in 110 ms have a fixed time of 10 ms, and 50 ms a
+    GB are 20 GB/s.
     """
     sizes = [point.n_bytes for point in points]
     # Minimises Σ (fixed·u + slope·v − 1)², with u = 1 / ms and v = bytes / ms.

@@ -147,7 +147,7 @@ def with_vram(vram_gib: float) -> MachineProfile:
 def with_catalog_gpu(
     machine: MachineProfile, spec: GpuSpec, vram_gib: float | None = None
 ) -> MachineProfile:
-    """The same computer with another GPU; one that shares system memory brings its own."""
+    """The same computer with another GPU, which may bring memory of its own."""
     gpu = spec.as_device(vram_gib)
     machine = _replace_gpu(machine, gpu)
     if not gpu.unified:

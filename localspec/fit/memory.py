@@ -1,21 +1,21 @@
 """Memory of a pair on each device before it is loaded.
 
-Two sources.  Weights, KV caches and recurrent states follow from the shape of a model, by
-layer, and are exact if the shape was read from a header; without data llama.cpp does not
-say how they are shared between devices.  Compute buffers are counted by llama.cpp where a
-header is at hand (`replace_counted`).  Else, and while settings are searched, they follow
-from one rule, and every text says "about":
+Two sources.  Weights, KV caches and recurrent states follow from the shape of a model,
+by layer, and are exact if the shape was read from a header; without data llama.cpp does
+not say how they are shared between devices.  Compute buffers are counted by llama.cpp
+where a header is at hand (`replace_counted`).  Else, and while settings are searched,
+they follow from one rule, and every text says "about":
 
-    A device's compute buffer holds the attention mask of a full batch, and beside it the
-    larger of two: the logits, or the activations of the widest layer that the device
-    computes.  A layer in RAM is computed by the CPU for single tokens and by the first
-    GPU for a batch, which takes a copy of the layer's largest matrix.
+    A device's compute buffer holds the attention mask of a full batch, and beside it
+    the larger of two: the logits, or the activations of the widest layer that the
+    device computes.  A layer in RAM is computed by the CPU for single tokens and by the
+    first GPU for a batch, which takes a copy of the layer's largest matrix.
 
 Example: Llama 3.1 8B, a batch of 512, a context of 8,192, 9 rows of logits, on a GPU.
-The mask has 8,192 cells × 512 rows × 2 bytes = 8 MiB, and the rows of a batch 512 × 4,096
-× 4 bytes = 8 MiB.  The feed-forward part is 3 × 14,336 + 4,096 wide: 512 × 47,104 × 4
-bytes = 92 MiB, beside two more rows of 8 MiB; the logits are 9 × 128,256 × 4 bytes = 4
-MiB.  Together 8 + 8 + 92 + 16 + 1 = 125 MiB, where llama.cpp reserves 116.
+The mask has 8,192 cells × 512 rows × 2 bytes = 8 MiB, and the rows of a batch 512 ×
+4,096 × 4 bytes = 8 MiB.  The feed-forward part is 3 × 14,336 + 4,096 wide: 512 × 47,104
+× 4 bytes = 92 MiB, beside two more rows of 8 MiB; the logits are 9 × 128,256 × 4 bytes
+= 4 MiB.  Together 8 + 8 + 92 + 16 + 1 = 125 MiB, where llama.cpp reserves 116.
 """
 
 from __future__ import annotations
@@ -53,16 +53,20 @@ _UNVERIFIED_BASE_ERROR = 64 * _MIB
 _COMPUTE_ERROR = 0.25
 """By this share of the largest compute buffer the rule may be off."""
 _LOOSE_COMPUTE_ERROR = 0.6
-"""The same with recurrent layers, compressed caches and heads, which compute more kinds
-of tensors.
+"""The same with recurrent layers, compressed caches and heads.
+
+They compute more kinds of tensors.
 """
 _SHARED_COMPUTE_ERROR = 0.8
-"""The same if several devices compute: the rule does not know which one computes what."""
+"""The same if several devices compute: the rule does not know which does what."""
 _F16 = 1
 _OFFLOAD_MIN_BATCH = 32
-"""From this batch size on, the first GPU computes with weights in RAM (`op_offload`)."""
+"""From this batch size, the first GPU computes with weights in RAM (`op_offload`)."""
 _ACTIVATION_COPIES = 4
-"""GGML_SCHED_MAX_COPIES: without data llama.cpp miscounts a batch where it crosses devices."""
+"""GGML_SCHED_MAX_COPIES.
+
+Without data llama.cpp miscounts a batch where it crosses devices.
+"""
 
 
 class MemoryByDevice(Struct, frozen=True):
@@ -70,7 +74,7 @@ class MemoryByDevice(Struct, frozen=True):
 
     on: Mapping[str, DeviceMemory]  # By device name; unused devices may be missing.
     output: int = 0
-    """Output buffer (logits, hidden states) in RAM; not part of the other categories."""
+    """Output buffer (logits, hidden states) in RAM, beside the others."""
     placement: LayerPlacement = ALL_ON_CPU
 
     def of(self, device: str) -> DeviceMemory:
@@ -83,7 +87,7 @@ class MemoryEstimate(Struct, frozen=True):
     target: MemoryByDevice
     draft: MemoryByDevice | None
     method: Literal["exact", "analytic"]
-    """exact: llama.cpp counted the compute buffers.  analytic: they follow from the rule."""
+    """exact: llama.cpp counted the buffers.  analytic: they follow from the rule."""
     error: int = 0  # Bytes by which the real memory of a device may differ.
     note: str = ""  # A remark for the user, such as why it is not exact.
     scratch: Mapping[str, int] = field(default_factory=dict)
@@ -220,7 +224,10 @@ def layer_cache_bytes(
 def _caches(
     shape: ModelShape, params: ContextParams, placed: LayerPlacement
 ) -> list[DeviceMemory]:
-    """KV caches and recurrent states by backend.  An MTP layer's belong to the draft."""
+    """KV caches and recurrent states by backend.
+
+    An MTP layer's belong to the draft.
+    """
     state_bytes = 4 * (shape.n_embd_r + shape.n_embd_s) * (1 + params.n_rs_seq)
     is_cut_to_window = params.n_ctx_swa < params.n_ctx
     n_backends = len(placed.backend_names)
@@ -249,7 +256,7 @@ def _caches(
 def _compute_bytes(
     shape: ModelShape, params: ContextParams, placed: LayerPlacement, backend: int
 ) -> int:
-    """The compute buffer of one backend, by the rule above; 0 for a GPU without layers."""
+    """The compute buffer of a backend, by the rule; 0 for a GPU without layers."""
     if placed.is_partial and params.flash_attn_auto and shape.has_recurrent_state:
         # llama.cpp turns flash attention off where it would not run on its layer's
         # device: some models with short convolutions or Mamba layers.
@@ -396,8 +403,8 @@ def replace_counted(
 ) -> MemoryEstimate:
     """The estimate with the compute buffers that llama.cpp counted.
 
-    Its total of the KV cache takes precedence too if it is larger: then the architecture
-    has a cache that is unknown here.
+    Its total of the KV cache takes precedence too if it is larger: then the
+    architecture has a cache that is unknown here.
     """
     target_shape, draft_shape = shapes
     if estimate.draft is None:

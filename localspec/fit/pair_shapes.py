@@ -1,8 +1,8 @@
 """The shapes of a pair, from the headers of its files or from the catalogue.
 
 A header is read from a local file, or from a file on the hub.  The catalogue has the
-numbers of a model, and the size of its file.  The size, without tables, is spread evenly
-over the layers.
+numbers of a model, and the size of its file.  The size, without tables, is spread
+evenly over the layers.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def shape_from_numbers(
 ) -> ModelShape:
     """The shape of a file of `n_bytes`.
 
-    Tables have the bits that their quantisation usually gives them; the rest of the file
-    is spread over the layers.
+    Tables have the bits that their quantisation usually gives them; the rest of the
+    file is spread over the layers.
     """
     # The tables: token embeddings, output matrix and embeddings by layer.
     bits = _embedding_bits(quantization)
@@ -298,7 +298,8 @@ def shape_from_numbers(
     inner, channels = _recurrent_widths(shape)
     convolution = 0
     if shape.conv:
-        convolution = (shape.conv - 1) * (channels or shape.embd)
+        n_channels = channels or shape.embd
+        convolution = (shape.conv - 1) * n_channels
     return ModelShape(
         architecture=shape.architecture,
         layers=layers,
@@ -339,10 +340,10 @@ def _spread(
 ) -> tuple[tuple[LayerShape, ...], bool]:
     """The layers, and whether a token reads less of experts than of the rest.
 
-    `dense_weight`: bits of what is no expert, relative to experts.  Every layer gets the
-    mean of what is no expert: the count of a single layer is rough, and files give some
-    layers more bits.  Example: 100 bytes for two layers with 20 and 10 parameters of
-    attention and 10 and 10 of experts, with a `dense_weight` of 1: a parameter has 2
+    `dense_weight`: bits of what is no expert, relative to experts.  Every layer gets
+    the mean of what is no expert: the count of a single layer is rough, and files give
+    some layers more bits.  Example: 100 bytes for two layers with 20 and 10 parameters
+    of attention and 10 and 10 of experts, with a `dense_weight` of 1: a parameter has 2
     bytes, so each layer gets 30 bytes of attention, and 20 of experts.
     """
     layers = [_count_layer(shape, il) for il in range(shape.layers + shape.mtp_layers)]

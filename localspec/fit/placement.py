@@ -1,9 +1,9 @@
 """How llama.cpp loads a model: context parameters, and the devices of its layers.
 
-llama.cpp's count places the layers too, but in 25 to 50 ms a setting, and only if there is
-a header.  The search for settings tries hundreds of them, in a few milliseconds each
-(`advisor.py`), and the speed of a pair follows from the same placement (`speed.py`).  So
-its rules are repeated here, and `plan.py` refuses a count that uses other devices.
+llama.cpp's count places the layers too, but in 25 to 50 ms a setting, and only if there
+is a header.  The search for settings tries hundreds of them, in a few milliseconds each
+(`advisor.py`), and the speed of a pair follows from the same placement (`speed.py`).
+So its rules are repeated here, and `plan.py` refuses a count that uses other devices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ContextParams(Struct, frozen=True):
     flash_attn_auto: bool = False
     """Turn flash attention off if it would not run on the layer's device."""
     v_token_major: bool = True
-    """The V cache is stored token by token, as flash attention needs it, not transposed."""
+    """The V cache is stored by token, as flash attention needs it, not transposed."""
     n_vocab: int = 0  # Of a head, whose file may not contain a vocabulary.
     target_output_matrix: int = 0  # Of a head that borrows it: its bytes.
     n_hidden_states: int = 0
@@ -130,9 +130,9 @@ _MAX_COPIES = 4
 class LayerPlacement(Struct, frozen=True):
     """The backend of each layer of a model.
 
-    Backends are numbered: GPUs first, the CPU last.  Example: with one GPU (0) and the CPU
-    (1), a model of four layers and `n_gpu_layers` 3 has the output and the last two layers
-    on the GPU: `layer_backends` is (1, 1, 0, 0, 0).
+    Backends are numbered: GPUs first, the CPU last.  Example: with one GPU (0) and the
+    CPU (1), a model of four layers and `n_gpu_layers` 3 has the output and the last two
+    layers on the GPU: `layer_backends` is (1, 1, 0, 0, 0).
     """
 
     backend_names: tuple[str, ...]
@@ -141,9 +141,9 @@ class LayerPlacement(Struct, frozen=True):
     expert_backends: tuple[int, ...]
     """One for the experts of each layer."""
     f16_copies: tuple[bool, ...]
-    """For each backend: attention over a cache in another type keeps f16 copies of it."""
+    """By backend: attention over a cache in another type keeps f16 copies."""
     repacks: bool
-    """llama.cpp repacks weights on the CPU if no GPU offers pinned host memory for them."""
+    """The CPU's weights are repacked: no GPU offers pinned host memory for them."""
     n_copies: int
     """Of every input: several with pipeline parallelism."""
 
@@ -284,13 +284,14 @@ def _cumulative_split(
     for i, share in enumerate(settings.tensor_split[: len(devices)]):
         parts[i] = share
     if not any(parts):
-        # Also a device that the target fills gets a share, if a small one, of the draft.
+        # A device that the target fills gets a small share of the draft, too.
         least = 0
         if used_bytes:
             least = 1
         for i, device in enumerate(devices):
-            free = (device.free or 0) - used_bytes.get(device.name, 0)
-            parts[i] = float(max(least, free))
+            free = device.free or 0
+            left = free - used_bytes.get(device.name, 0)
+            parts[i] = float(max(least, left))
     if not any(parts):
         parts = [1.0] * len(devices)
     sums = list(accumulate(map(_to_float32, parts), lambda a, b: _to_float32(a + b)))

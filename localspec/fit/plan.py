@@ -1,7 +1,8 @@
 """The plan of a pair: its settings, its memory on each device, its speed, and why.
 
-`estimate_plan` needs shapes only, and takes a few milliseconds.  `count_plan` replaces the
-estimated compute buffers by llama.cpp's own counts, which needs the headers of the files.
+`estimate_plan` needs shapes only, and takes a few milliseconds.  `count_plan` replaces
+the estimated compute buffers by llama.cpp's own counts, which needs the headers of the
+files.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class FitVerdict(StrEnum):
     def has_room(self) -> bool:
         """Whether the reserve of one memory stays free, as far as is known.
 
-        Of a pair, `Plan.has_room` tells it: beside a GPU whose free memory is unknown, the
-        verdict on the pair is UNKNOWN, although system memory may be TIGHT.
+        Of a pair, `Plan.has_room` tells it: beside a GPU whose free memory is unknown,
+        the verdict on the pair is UNKNOWN, although system memory may be TIGHT.
         """
         return self in (FitVerdict.FITS, FitVerdict.UNKNOWN)
 
@@ -198,7 +199,8 @@ class Plan(Struct, frozen=True):
     def loses(self) -> bool:
         """Whether the draft is not expected to make it faster.
 
-        It is judged by chats, the default use, so that a pair has one verdict for all uses.
+        It is judged by chats, the default use, so that a pair has one verdict for all
+        uses.
         """
         if self.speed.plain is None or self.memory.draft is None:
             return False
@@ -264,9 +266,9 @@ class Plan(Struct, frozen=True):
     def tightest(self) -> DeviceFit:
         """The device that decides the verdict: of those with the worst, the fullest.
 
-        Where all have room, system memory counts only if there is no other device, or if
-        a GPU shares it.  Example: of a GPU that uses 2 GiB of its reserve (tight) and
-        system memory that lacks 1 GiB (no), it is system memory.
+        Where all have room, system memory counts only if there is no other device, or
+        if a GPU shares it.  Example: of a GPU that uses 2 GiB of its reserve (tight)
+        and system memory that lacks 1 GiB (no), it is system memory.
         """
         used = [each for each in self.all_fits if each.needed]
         decisive = [each for each in used if each.verdict == self.verdict]
@@ -409,8 +411,8 @@ def _fit_device(
 def _past_shortfall(name: str, n_bytes: int, machine: MachineProfile) -> int:
     """Bytes by which an estimate of `n_bytes` is too low, judged by past loads.
 
-    The worst of those that are comparable counts.  Example: one of 4 GiB took 4.2, which
-    is 5 % more; so an estimate of 8 GiB is 0.4 GiB too low.
+    The worst of those that are comparable counts.  Example: one of 4 GiB took 4.2,
+    which is 5 % more; so an estimate of 8 GiB is 0.4 GiB too low.
     """
     shares = [0.0]
     for load in machine.past_loads:
@@ -429,8 +431,8 @@ def confirm_plan(plan: Plan, pair: PairShapes, machine: MachineProfile) -> Plan:
     """The same settings with llama.cpp's counts.
 
     Takes about a second the first time, then less than a tenth.  A plan from the
-    catalogue, or with remote devices, stays an estimate; if the probe fails, it does with
-    a note.
+    catalogue, or with remote devices, stays an estimate; if the probe fails, it does
+    with a note.
     """
     if pair.headers is None or machine.remote_hosts:
         return plan

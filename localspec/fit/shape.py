@@ -98,8 +98,9 @@ class ModelShape(Struct, frozen=True, dict=True):
     n_expert: int = 0
     n_expert_used: int = 0
     mla_result: int = 0
-    """Floats of attention's results with compressed keys and values (MLA): both the
-    compressed ones and the full ones.
+    """Floats of attention's results with compressed keys and values (MLA).
+
+    They are both the compressed ones and the full ones.
     """
     n_shared_kv: int = 0  # Last layers, which read the KV cache of earlier ones.
     n_embd_per_layer: int = 0  # Width of embeddings for each layer (Gemma E).
@@ -122,7 +123,7 @@ class ModelShape(Struct, frozen=True, dict=True):
 
     @cached_property
     def layer_kinds(self) -> tuple[int, ...]:
-        """For each layer a number that equal layers share: most of a model are alike."""
+        """By layer, a number that equal layers share: most are alike."""
         kinds: dict[LayerShape, int] = {}
         return tuple(kinds.setdefault(layer, len(kinds)) for layer in self.layers)
 
@@ -150,7 +151,7 @@ class ModelShape(Struct, frozen=True, dict=True):
 
     @property
     def has_target_weights(self) -> bool:
-        """Whether the target's weights are in the same file, as with built-in MTP layers.
+        """Whether the target is in the same file, as with built-in MTP layers.
 
         A file of MTP layers alone has none, nor has an assistant.
         """

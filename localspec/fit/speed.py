@@ -29,7 +29,10 @@ CurveKind = Literal["gpu", "metal", "cpu"]  # Selects the typical verify curve.
 FloatRange = tuple[float, float]
 
 _EXPERTS_SHARE = 0.8
-"""Experts are read with this share of the speed of other weights, in many small products."""
+"""The share of the speed of other weights with which experts are read.
+
+They take many small products.
+"""
 _ROUTING_MS = 0.01
 """What a GPU takes to choose the experts of one layer."""
 _FEW_BITS = re.compile("I?Q[123]|TQ")
@@ -37,8 +40,8 @@ _FEW_BITS = re.compile("I?Q[123]|TQ")
 _FEW_BITS_SHARE = 0.75
 """The share of the reading speed of other types that those reach.
 
-This and the two above, and `share` and `layer_ms` of gpus.yaml, are least squares of 250
-published runs.
+This and the two above, and `share` and `layer_ms` of gpus.yaml, are least squares of
+250 published runs.
 """
 TABLE_ERROR = 0.25  # Relative error of a one-token pass estimated from gpus.yaml.
 CALIBRATED_ERROR = 0.08  # The same if passes were measured on this machine.
@@ -73,8 +76,8 @@ _EXPERTS_POWER = 0.75
 _EXPERTS_STEP = 0.5
 """Experts of a pass of several tokens cost the power of their number, and this step.
 
-The step is for grouping the tokens.  Together: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8 and
-16 tokens (gpt-oss-20b on a GB10).
+The step is for grouping the tokens.  Together: 1.7, 2.1, 2.6 and 3.2 passes at 2, 4, 8
+and 16 tokens (gpt-oss-20b on a GB10).
 """
 _CPU_ATTENTION_SLOWDOWN = 2.3
 """Relative to reading as many bytes of weights (3.0 and 6.9 GB/s)."""
@@ -103,7 +106,7 @@ _COPIED_SHARES: Mapping[str, FloatRange] = {
 """The share of an answer that repeats earlier text, which lookup can draft."""
 _COPY_ACCEPTANCE = 0.85  # Acceptance rate of prompt lookup where the text repeats.
 _TEMPERATURE_LOSS = 0.18
-"""What temperature 1 takes from a rate: 0.75 became 0.62, 0.65 0.53 (Leviathan et al., T5)."""
+"""What temperature 1 takes from a rate: 0.75 became 0.62 (Leviathan et al., T5)."""
 
 
 class DeviceSpeed(Struct, frozen=True):
@@ -194,7 +197,7 @@ class HardwareSpeed(Struct, frozen=True):
     acceptance: Mapping[tuple[str, ...], Mapping[str, float]] = field(
         default_factory=dict
     )
-    """Rates that drafts reached here: by the paths of a pair, then `greedy`, `coupled`."""
+    """Rates that drafts reached here, by a pair's paths; `greedy`, `coupled`."""
 
     def find_speed(
         self,
@@ -205,12 +208,13 @@ class HardwareSpeed(Struct, frozen=True):
     ) -> DeviceSpeed:
         """The speed for a model that reads `n_bytes` per token here.
 
-        `model_bytes`: what it reads on all devices.  What was measured applies to models
-        of the size class of the largest and of the smallest one.  Others take the table's
-        speed; larger ones at least, smaller ones at most as long as the last of the
-        class, so that those of a list are comparable.  Example: measured with 1 and 2 GB,
-        a speed applies from 0.25 to 8 GB.  A model of 10 GB is read with the table's
-        bandwidth, and a fixed time with which 8 GB take as long as with the measured speed.
+        `model_bytes`: what it reads on all devices.  What was measured applies to
+        models of the size class of the largest and of the smallest one.  Others take
+        the table's speed; larger ones at least, smaller ones at most as long as the
+        last of the class, so that those of a list are comparable.  Example: measured
+        with 1 and 2 GB, a speed applies from 0.25 to 8 GB.  A model of 10 GB is read
+        with the table's bandwidth, and a fixed time with which 8 GB take as long as
+        with the measured speed.
         """
         nominal = self.nominal_speeds.get(device, UNKNOWN_SPEED)
         speed = self.measured_speeds.get((device, weight_type))
@@ -409,7 +413,7 @@ def estimate_ms(reads: PassReads, hardware: HardwareSpeed, width: int = 1) -> fl
     speeds = find_speeds(reads, hardware)
     ms = sum(_device_ms(reads, name, speed, width) for name, speed in speeds.items())
     ms += _DEVICE_CROSSING_MS * reads.n_crossings
-    # A round trip to each remote device of the chain, with the activations of each token
+    # A round trip to each remote device of the chain, with each token's activations
     # there and back. The width is as that of the pass before; a change sends the graph
     # again.
     for device in hardware.devices:
@@ -425,7 +429,7 @@ def _device_ms(reads: PassReads, device: str, speed: DeviceSpeed, width: int) ->
     weight_type = reads.shape.weight_type
     verify_cost = speed.verify_cost(width, weight_type)
 
-    # The fixed time was measured for whole models, as curves are; a head has few layers.
+    # The fixed time was measured for whole models, as curves are: a head is small.
     layer_ms = speed.fixed_ms / max(1, reads.n_layers) + speed.layer_ms
     ms = part.n_layers * layer_ms
     if speed.verify_curve:
@@ -463,7 +467,7 @@ class WorkloadSpeed(Struct, frozen=True):
 
 
 class SpeedEstimate(Struct, frozen=True):
-    """Ranges in tokens per second; None if unknown, with the reason in `explanation`."""
+    """Ranges in tokens per second; None if unknown: `explanation` says why."""
 
     plain: FloatRange | None = None
     speculative: FloatRange | None = None
@@ -556,7 +560,9 @@ def _mean_error(reads: PassReads, speeds: Mapping[str, DeviceSpeed]) -> float:
         ms = _device_ms(reads, name, speed, 1)
         total_ms += ms
         weighted += ms * speed.error
-    return weighted / (total_ms or 1.0)
+    if not total_ms:
+        return 0.0
+    return weighted / total_ms
 
 
 def _speedup_error(speeds: Mapping[str, DeviceSpeed]) -> float:
@@ -632,7 +638,7 @@ def _expect_speedups(
 
 
 def _speed_up_copies(share: float, copied: float) -> _ExpectedSpeedup:
-    """The speed-up of a text if this share of it is a copy, which is `copied` times as fast.
+    """The speed-up of a text of which a share is a copy, `copied` times as fast.
 
     Example: 0.3 of it at 2 times the speed takes 0.7 + 0.15 of the time.
     """
@@ -678,9 +684,9 @@ def _workload_speed(
 ) -> WorkloadSpeed:
     """The range of speeds; `error` is the relative one of `t1_ms`.
 
-    Never much slower than plain decoding, as the engine pauses speculation that does not
-    help.  No faster either if the middle of the speed-up is a loss: then an error does
-    not make it a gain.
+    Never much slower than plain decoding, as the engine pauses speculation that does
+    not help.  No faster either if the middle of the speed-up is a loss: then an error
+    does not make it a gain.
     """
     low = lowest.factor
     high = highest.factor

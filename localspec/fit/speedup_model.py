@@ -1,9 +1,9 @@
 """Speed-up of speculative decoding with a fixed draft length.
 
-It follows from costs and acceptance.  A round with γ draft tokens takes
-γ·c + v(γ + 1) + o one-token passes and emits 1 + Σ P(the first j draft tokens are
-accepted), j = 1 … γ.  With one acceptance rate α the speed-up is
-(1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1) + o).  γ = 0 is plain decoding, with speed-up 1.
+It follows from costs and acceptance.  A round with γ draft tokens takes γ·c + v(γ + 1)
++ o one-token passes and emits 1 + Σ P(the first j draft tokens are accepted), j = 1 …
+γ.  With one acceptance rate α the speed-up is (1 − α^(γ+1)) / (1 − α) / (γ·c + v(γ + 1)
++ o).  γ = 0 is plain decoding, with speed-up 1.
 
 Example: α = 0.8, γ = 4, a draft token costs c = 0.1, a pass of five tokens v(5) = 1.4,
 o = 0.  A round emits (1 − 0.8^5) / 0.2 = 3.36 tokens and takes 4 × 0.1 + 1.4 = 1.8
@@ -86,8 +86,8 @@ NEVER_PAYS = 1.01  # A break-even rate that no draft reaches.
 def break_even_rate(measured: MeasuredCosts) -> float | None:
     """The acceptance rate from which drafting pays, to a hundredth.
 
-    NEVER_PAYS if none is enough, None if the costs are unknown.  Without a draft model it
-    is that of prompt lookup, whose drafts take no time.
+    NEVER_PAYS if none is enough, None if the costs are unknown.  Without a draft model
+    it is that of prompt lookup, whose drafts take no time.
     """
     curve = {int(width): v for width, v in measured.curve.items() if width.isdecimal()}
     if len(curve) < 2:

@@ -1,14 +1,14 @@
 """Suggests catalogue pairs for a machine and a use.  Needs no network.
 
-A pair's memory is estimated from its shape; if that is unknown, from its file sizes plus
-a fifth for caches and buffers.  What counts is the memory that the machine has when other
-programs are closed, so that the advice does not move with a browser; `bytes_to_free` says
-what they hold too much of now.
+A pair's memory is estimated from its shape; if that is unknown, from its file sizes
+plus a fifth for caches and buffers.  What counts is the memory that the machine has
+when other programs are closed, so that the advice does not move with a browser;
+`bytes_to_free` says what they hold too much of now.
 
 Pairs that fit and are fast enough rank by the target's standing (the catalogue's tier),
-then by its effective size, reduced where an answer takes long; the slow ones follow, the
-fastest first.  Of the drafts of one target, the one with which an answer takes the least
-time comes first.
+then by its effective size, reduced where an answer takes long; the slow ones follow,
+the fastest first.  Of the drafts of one target, the one with which an answer takes the
+least time comes first.
 """
 
 from __future__ import annotations
@@ -65,14 +65,17 @@ _SLOW_TOKENS_PER_SECOND = 4.0  # Slower than a person reads.
 _ACTIVE_WEIGHT = 0.4
 """The weight of the active parameters of a mixture of experts.
 
-It is about as good as a dense model of total^0.6 × active^0.4 parameters.  An opinion: it
-ranks Gemma 4 26B-A4B beside the 12B, as users do.
+It is about as good as a dense model of total^0.6 × active^0.4 parameters.  An opinion:
+it ranks Gemma 4 26B-A4B beside the 12B, as users do.
 """
 _BITS_PER_PARAMETER = 4.9  # Of Q4_K_M; for an unknown number of parameters.
 _BITS_QUALITY = {"2": 0.5, "3": 0.7, "4": 0.95, "5": 0.98, "6": 0.99}
-"""What is left of a model by the bits of its quantisation: a factor of its effective size."""
+"""What is left of a model's effective size by the bits of its quantisation."""
 _TRAINED_QUALITY = 0.99
-"""The same of a model that its makers trained for its type.  An opinion, like the others."""
+"""The same of a model that its makers trained for its type.
+
+An opinion, like the others.
+"""
 _SAME_SPEED = 1.1
 """Types that a CPU computes nearly as fast as the fastest, by this ratio."""
 _UPGRADE_QUALITY = 0.02  # That a file larger than the catalogue's first gains.
@@ -81,7 +84,7 @@ _UPGRADE_TOKENS_PER_SECOND = 20.0  # That such a file still reaches.
 
 
 class SuggestionCriteria(Struct, frozen=True):
-    """The use to suggest for, None for any, and the settings that the user has chosen."""
+    """The use to suggest for, None for any, and the user's settings."""
 
     use: str | None = None
     wishes: SettingsRequest = field(default=SettingsRequest(LoadCommand("")))
@@ -98,13 +101,13 @@ class PairSuggestion(Struct, frozen=True):
     """None if a shape is unknown: the verdict then comes from the file sizes."""
     draft_reason: str = ""
     needs_layers_in_ram: bool = False
-    """Whether no settings keep all layers on the GPU; a list of all targets leaves it out."""
+    """Whether no settings keep all layers on the GPU: a whole list leaves it out."""
     bytes_to_free: int = 0
     """What other programs hold now of the memory that the plan needs, on any device."""
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The middle of the estimate with its draft; None if unknown, or if it cannot run."""
+        """Estimated with its draft; None if unknown, or if it cannot run."""
         if self.plan is None or not self.plan.verdict.can_load:
             return None
         return middle(self.plan.speed.speculative or self.plan.speed.plain)
@@ -127,21 +130,8 @@ class PairSuggestion(Struct, frozen=True):
         return self.plan is not None and self.plan.is_partly_in_ram
 
     @property
-    def shown_reasons(self) -> tuple[str, ...]:
-        """The reasons on a screen: memory that llama.cpp did not count is "about".
-
-        `reasons`, which JSON has, gives the figures alone.
-        """
-        if self.plan is None:
-            return self.reasons
-        about = ""
-        if self.plan.memory.is_coarse:
-            about = "about "
-        return (_memory_reason(self.plan, about=about), *self.reasons[1:])
-
-    @property
     def has_room(self) -> bool:
-        """Whether the memory reserved for other programs stays free, as far as is known."""
+        """Whether the reserve for other programs stays free, as far as known."""
         if self.plan is None:
             return self.verdict.has_room
         return self.plan.has_room
@@ -159,14 +149,14 @@ class PairSuggestion(Struct, frozen=True):
 
     @property
     def is_worse_than_lookup(self) -> bool:
-        """Whether the draft loses, or has no room: then `fit` and `run` go without it."""
+        """Whether the draft loses or has no room, so that `run` goes without it."""
         if self.plan is None or self.pair.draft_kind == "lookup":
             return False
         return self.plan.loses or self.plan.memory.draft is None
 
     @property
     def is_upgrade(self) -> bool:
-        """Whether it leaves memory free and is fast, as a larger file than usual should.
+        """Whether it leaves memory free and is fast, as a larger file should.
 
         One of unknown speed counts as fast.
         """
@@ -177,8 +167,9 @@ class PairSuggestion(Struct, frozen=True):
             if rate < _UPGRADE_TOKENS_PER_SECOND:
                 return False
         for each in self.used:
-            spare = (each.headroom or 0) / (each.device.free or 1)
-            if spare < _UPGRADE_SPARE:
+            if each.headroom is None or not each.device.free:
+                return False
+            if each.headroom / each.device.free < _UPGRADE_SPARE:
                 return False
         return True
 
@@ -187,7 +178,9 @@ class PairSuggestion(Struct, frozen=True):
         """The memory of the devices `used`; None if unknown."""
         totals = [each.device.total for each in self.used]
         known = [total for total in totals if total is not None]
-        return sum(known) if known and len(known) == len(totals) else None
+        if not known or len(known) < len(totals):
+            return None
+        return sum(known)
 
     @property
     def needed_bytes(self) -> int:
@@ -198,7 +191,7 @@ class PairSuggestion(Struct, frozen=True):
 
 
 def is_too_slow(rate: float, model: CatalogModel | None) -> bool:
-    """Whether its answers take longer than a person waits; `model`: None if unknown."""
+    """Whether answers at this rate take longer than a person waits for the model's."""
     return rate < least_useful_rate(model)
 
 
@@ -229,8 +222,8 @@ def suggest(
     """The pairs that fit, best first.
 
     The best pair of each target comes first, then the second, and so on.  `target` (an
-    id or a part of one) selects that model's pairs, whether they fit or not; without it,
-    pairs that would use memory reserved for other programs are left out.  Raises
+    id or a part of one) selects that model's pairs, whether they fit or not; without
+    it, pairs that would use memory reserved for other programs are left out.  Raises
     NotFoundError for an unknown model, UsageError for a damaged catalogue.
     """
     catalogue = catalogue or catalog.load()
@@ -357,7 +350,7 @@ def choose_file(
     *,
     searches: bool = False,
 ) -> PairSuggestion | None:
-    """As `assess_pair`, with the quantisation of the target that is best for the machine.
+    """As `assess_pair`, with the target's quantisation that suits the machine.
 
     The catalogue's first, if it fits whole with a long context; a larger one only if it
     is still fast and leaves memory free; else the largest that fits, with four bits
@@ -412,8 +405,8 @@ class _TimedFile(NamedTuple):
 def _rank_by_cpu(target: CatalogModel, machine: MachineProfile) -> list[CatalogModel]:
     """Quantisations as good as four bits, the fastest on this CPU first.
 
-    Of about equally fast ones the best comes first.  Empty with a GPU, or if the type of
-    `target` was not timed.
+    Of about equally fast ones the best comes first.  Empty with a GPU, or if the type
+    of `target` was not timed.
     """
     timed = []
     for model in (target, *target.files):
@@ -465,8 +458,8 @@ def _type_speed(model: CatalogModel, machine: MachineProfile) -> TypeSpeed | Non
 class _FileRank(NamedTuple):
     """Ranks the files of one target that fit: the greatest is the best.
 
-    Four bits with a short context are better than three with a long one, but not in RAM:
-    only experts may be there.
+    Four bits with a short context are better than three with a long one, but not in
+    RAM: only experts may be there.
     """
 
     is_fast: bool
@@ -509,17 +502,17 @@ def assess_pair(
     """The pair with the settings that `fit` and `run` choose.
 
     None if neither shape nor size is known.  `shapes`: of its files, if they were read.
-    `searches`: also if layers, not only experts, have to stay in RAM, which takes longer.
+    `searches`: also if layers, not only experts, have to stay in RAM, which takes
+    longer.
     """
     shapes = shapes or pair_shapes.from_catalog(pair)
     size = _pair_size(pair)
+    resting = machine_profile.with_programs_closed(machine)
     if shapes is None:
         if size is None:
             return None
-        resting = machine_profile.with_programs_closed(machine)
         return _assess_by_file_size(pair, size, resting, criteria.use)
 
-    resting = machine_profile.with_programs_closed(machine)
     advisor = _make_advisor(shapes, resting, criteria)
     request = _make_request(shapes, resting, criteria)
     can_avoid_layers_in_ram = advisor.can_avoid_layers_in_ram(request)
@@ -547,9 +540,10 @@ def assess_pair(
 
 
 def _count_bytes_to_free(plan: Plan, machine: MachineProfile) -> int:
-    """Of all devices, what the plan needs beyond that which is free now.
+    """What the plan needs beyond what is free now, on all devices.
 
-    Example: 19.9 GiB on a card of 24 GiB, of which other programs hold 5: 0.9 GiB.
+    Example: 0.9 GiB for a plan that needs 19.9 GiB on a card of 24 GiB, of which other
+    programs hold 5.
     """
     if not plan.verdict.can_load:
         return 0
@@ -657,11 +651,8 @@ def _describe_relation(verdict: FitVerdict) -> str:
             return "of"
 
 
-def _memory_reason(plan: Plan, *, about: str = "") -> str:
-    """Such as `needs 5.2 GB of 7.6 GB with a context of 8,192`.
-
-    `about` stands before what is needed.
-    """
+def _memory_reason(plan: Plan) -> str:
+    """Such as `needs 5.2 GB of 7.6 GB with a context of 8,192`."""
     device_fit = plan.host
     if plan.device_fits:
         device_fit = plan.device_fits[0]
@@ -672,7 +663,7 @@ def _memory_reason(plan: Plan, *, about: str = "") -> str:
         free = gib(device_fit.device.free)
     relation = _describe_relation(plan.verdict)
     separator = " " if relation == "of" else ", "
-    text = f"needs {about}{gib(device_fit.needed)}{separator}{relation} {free}"
+    text = f"needs {gib(device_fit.needed)}{separator}{relation} {free}"
 
     settings = plan.load.target_settings
     if settings.n_ctx:
@@ -681,7 +672,7 @@ def _memory_reason(plan: Plan, *, about: str = "") -> str:
             text += f" in {settings.kv_type}"
     if plan.is_partly_in_ram:
         rest = "the other layers" if plan.has_layers_in_ram else "experts"
-        text += f", {rest} in RAM: {about}{gib(plan.host.needed)} more"
+        text += f", {rest} in RAM: {gib(plan.host.needed)} more"
     return text
 
 
@@ -799,8 +790,8 @@ def _rank(
 def _merit(pair: CatalogPair, rate: float, use: str | None) -> float:
     """The effective size, less where an answer takes longer than is comfortable.
 
-    Example: a dense model of 31 billion parameters at 12 tok/s writes 700 tokens in 58 s,
-    in place of 20, so it counts as one of 11 billion.
+    Example: a dense model of 31 billion parameters at 12 tok/s writes 700 tokens in 58
+    s, in place of 20, so it counts as one of 11 billion.
     """
     merit = effective_size(pair.target)
     if use and use not in pair.use[:_N_BEST_USES]:
@@ -840,9 +831,9 @@ def _tokens_per_second(suggestion: PairSuggestion, machine: MachineProfile) -> f
 def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
     """The shortest time first, as if all files were of one size.
 
-    Unless the draft costs quality of the target, the long context or the last memory; if
-    the time is unknown, by kind.  What a list of all targets leaves out comes last, so
-    that a model's name gives the same first pair.
+    Unless the draft costs quality of the target, the long context or the last memory;
+    if the time is unknown, by kind.  What a list of all targets leaves out comes last,
+    so that a model's name gives the same first pair.
     """
     pair = suggestion.pair
     if suggestion.plan is not None:
@@ -856,6 +847,7 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
             seconds=math.inf,
         )
     quality = min(_quality(pair.target), _BITS_QUALITY["4"])
+    size = _model_size(pair.target) or 1
     return (
         rank.does_not_fit,
         suggestion.needs_layers_in_ram,
@@ -863,7 +855,7 @@ def _draft_sort_key(suggestion: PairSuggestion) -> tuple[bool | float, ...]:
         -quality,
         rank.is_short,
         rank.is_full,
-        rank.seconds / (_model_size(pair.target) or 1),
+        rank.seconds / size,
         draft_kinds.kinds()[pair.draft_kind].preference,
     )
 

@@ -37,8 +37,8 @@ _SAVE_INTERVAL = 1.0
 class EngineClient(EngineProcess):
     """An engine that saves its measurements after answers.
 
-    It does so at most once per `_SAVE_INTERVAL`. Costs measured while other programs used
-    the CPUs do not replace trusted ones.
+    It does so at most once per `_SAVE_INTERVAL`. Costs measured while other programs
+    used the CPUs do not replace trusted ones.
     """
 
     def __init__(self, store: measurements.MeasurementStore, key: str) -> None:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class EngineJob(Generic[T]):
-    """Work for the thread of an `EngineHost`, with its outputs and its result or error."""
+    """Work for an `EngineHost`'s thread, its outputs, and its result or error."""
 
     def __init__(self, work: Callable[[Engine], T]) -> None:
         self._work = work
@@ -56,7 +56,7 @@ class EngineJob(Generic[T]):
         self.notices: list[Notice] = []
         """What was said when the pair was loaded, if this job did that."""
         self.on_update: Callable[[], object] = lambda: None
-        """Called in the host's thread: when `take` has something new, and at the end."""
+        """Called in the host's thread: if `take` has something, and at the end."""
 
     def make_update_event(self) -> asyncio.Event:
         """An event of the running loop, set by each update from now on."""
@@ -136,7 +136,7 @@ class EngineHost:
         after: EngineHost | None = None,
         reloads: bool = True,
     ) -> None:
-        """`start` loads the pair when the engine of `after` is closed: both may not fit.
+        """`start` loads the pair once `after` is closed: both may not fit.
 
         Without `reloads`, jobs get an engine that has exited as it is.
         """
@@ -274,7 +274,7 @@ class EngineHost:
         return any(each is not None for each in holders)
 
     def _is_forked(self) -> bool:
-        """Whether this is a copy in a forked process, where the thread does not exist."""
+        """Whether it is a copy in a forked process, which has no such thread."""
         return os.getpid() != self._pid
 
     # --- the thread

@@ -40,9 +40,10 @@ def work_while_idle(target: Path) -> AbstractContextManager[None]:
 def run_while_idle(tasks: Sequence[IdleTask], *, after: float) -> Iterator[None]:
     """Run `tasks` in a thread, one after the other, while the block lasts.
 
-    They begin after `after` seconds. When the block ends, somebody waits for an answer. So it waits for no task: it kills
-    the process of the one that runs. What was finished by then is kept. A task that
-    fails ends only itself: who needs its result asks for it again and gets the error.
+    They begin after `after` seconds. When the block ends, somebody waits for an answer.
+    So it waits for no task: it kills the process of the one that runs. What was
+    finished by then is kept. A task that fails ends only itself: who needs its result
+    asks for it again and gets the error.
     """
     processes = list[subprocess.Popen[bytes]]()
     is_over = threading.Event()

@@ -72,7 +72,7 @@ class ResolvedPair(Struct, frozen=True):
 
     @property
     def names_its_draft(self) -> bool:
-        """Whether a draft, or none, was asked for: then no other draft is looked for."""
+        """Whether the draft, or none, was named, so that no other is looked for."""
         if self.draft is not None:
             return True
         if self.requested_refs is None:
@@ -81,7 +81,7 @@ class ResolvedPair(Struct, frozen=True):
         return draft != "auto" or model_lookup.is_lookup_pair(model)
 
     def titles(self, others: Iterable[Path] = ()) -> PairTitles:
-        """The names to show, told apart from those of `others`, files shown beside it."""
+        """The names to show, told apart from those of `others` beside it."""
         files = [file for file in self.files if file is not None]
         names = short_names.shorten([*files, *others])
         target = names[self.target]
@@ -261,7 +261,7 @@ def check_drafter(pair: ResolvedPair, spec: str) -> None:
 
 
 def preferred_drafter(pair: ResolvedPair, spec: str) -> str:
-    """Return the user's general preference, or `auto` if this pair has no such drafter."""
+    """The user's general preference, or `auto` if the pair has no such drafter."""
     if draft_kinds.runs_with_every_pair(spec):  # first: it reads no header
         return spec
     if draft_kinds.supports(draft_kind(pair), spec):
@@ -275,8 +275,8 @@ def with_default_draft(
     """Add a draft that is on this computer to a pair without one.
 
     In this order: a draft of the catalogue's pairs of `model`, the head in the target's
-    own file, and a head in its folder. `fit/advisor.py` decides later whether that draft
-    is faster than none.
+    own file, and a head in its folder. `fit/advisor.py` decides later whether that
+    draft is faster than none.
     """
     if pair.draft is not None:
         return pair

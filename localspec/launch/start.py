@@ -1,4 +1,4 @@
-"""Starting an engine with the given or suitable settings, and saving its measurements."""
+"""Starts an engine with given or suitable settings, and saves its measurements."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LoadOptions(Struct, frozen=True):
     They are if the pair does not fit here, or is slower.
     """
     exact: bool = False
-    """Keys in q8_0, values in f16: a CPU's attention then computes every width alike."""
+    """Keys in q8_0, values in f16: a CPU then computes every width alike."""
     overlap: bool | None = None
     """Draft while the target verifies. None: across devices, where it is worth it."""
     anyway: bool = False  # Load even if the estimate exceeds the memory.
@@ -153,7 +153,7 @@ def _or_all(gpu_layers: int | None) -> int:
 def saved_criteria(
     use: str | None = None, ctx: int | None = None, kv: wire.KvType | None = None
 ) -> SuggestionCriteria:
-    """What to suggest pairs for: with the settings that `run` takes from config.toml."""
+    """What to suggest pairs for, with the settings of config.toml."""
     options = LoadOptions.saved(config.resolve(), ctx=ctx, kv=kv)
     return SuggestionCriteria(use, options.to_request(ResolvedPair(Path(), None)))
 
@@ -420,7 +420,7 @@ def _does_not_fit_error(
 
 
 def _hint_option(flags: str) -> str:
-    """An option as a `Hint` has it: "--draft-gpu-layers 0" becomes "{draft_gpu_layers=0}"."""
+    """An option as in a `Hint`: "--draft-gpu-layers 0" is "{draft_gpu_layers=0}"."""
     name, _, value = flags.removeprefix("--").partition(" ")
     return f"{{{name.replace('-', '_')}={value}}}"
 
@@ -485,7 +485,7 @@ def find_remote_devices(
 
 
 def describe_transfer(plan: Plan) -> str:
-    """What loading sends to other computers, and how long it takes; empty if nothing."""
+    """What a load sends to other computers, and how long it takes, if anything."""
     n_bytes = 0
     seconds = 0.0
     hosts: dict[str, None] = {}

@@ -174,7 +174,7 @@ MAX_OTHER_LOAD = 1 / 8
 
 
 def is_busy(other_load: float | None) -> bool:
-    """Whether other programs used so much of the CPUs that times measured then say little."""
+    """Whether other programs used too much of the CPUs for times to say much."""
     return other_load is not None and other_load > MAX_OTHER_LOAD
 
 
@@ -185,7 +185,8 @@ def count_free_cpus(other_load: float | None) -> int:
     """
     if other_load is None:
         return sys.maxsize
-    free = (1 - other_load) * (os.cpu_count() or 1)
+    n_cpus = os.cpu_count() or 1
+    free = (1 - other_load) * n_cpus
     return max(1, math.floor(free + _MAX_SHARED_LOAD))
 
 
@@ -199,8 +200,8 @@ class _CpuSeconds(Struct, frozen=True):
 class OtherCpuLoad:
     """CPU time of programs other than the given processes.
 
-    Without a process, it is that of programs other than this one with all processes that
-    it has started, those that have ended included.
+    If none is given, these are this process and all that it has started, also those
+    that have ended.
 
     It is counted from `start` or the last `read`. A time too short to be measured
     counts with the next one.
@@ -243,19 +244,30 @@ class OtherCpuLoad:
             if not name.startswith("guest"):  # `user` contains the time of guests.
                 total += seconds
         idle = times["idle"] + times.get("iowait", 0.0)
-        own = 0.0
         try:
-            for pid in self._pids:
-                process_times = psutil.Process(pid).cpu_times()
-                own += process_times.user + process_times.system
-            if not self._pids:
-                this = psutil.Process()
-                for process in (this, *this.children(recursive=True)):
-                    # The children are those that have ended.
-                    own += sum(process.cpu_times()[:4])
+            own = self._read_own_seconds()
         except psutil.Error:
             return None
         return _CpuSeconds(other=total - idle - own, total=total)
+
+    def _read_own_seconds(self) -> float:
+        """CPU time of the processes that are not counted. Raises psutil.Error."""
+        import psutil  # noqa: PLC0415  as above
+
+        own = 0.0
+        for pid in self._pids:
+            times = psutil.Process(pid).cpu_times()
+            own += times.user + times.system
+        if self._pids:
+            return own
+
+        this = psutil.Process()
+        for process in (this, *this.children(recursive=True)):
+            times = process.cpu_times()
+            own += times.user + times.system
+            # Its children that have ended.
+            own += times.children_user + times.children_system
+        return own
 
 
 _MAX_THREADS_PER_CPU = 4
@@ -304,7 +316,8 @@ def choose_n_threads(requested: int | None = None) -> int:
     """
     if requested is None:
         return read_cpu_cores().performance
-    most = _MAX_THREADS_PER_CPU * (os.cpu_count() or 1)
+    n_cpus = os.cpu_count() or 1
+    most = _MAX_THREADS_PER_CPU * n_cpus
     return max(1, min(requested, most))
 
 

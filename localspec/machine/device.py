@@ -59,7 +59,8 @@ def reserve_bytes(device: Device) -> int:
     least = 512 * _MIB
     if device.kind == "cpu" or device.drives_display or is_on_windows:
         least = _GIB
-    return max(least, (device.total or 0) // 20)
+    total = device.total or 0
+    return max(least, total // 20)
 
 
 class DeviceMemory(Struct, frozen=True):
@@ -96,7 +97,7 @@ No other words may stand in the line: llama.cpp also prints texts of the model's
 _KV_TOTAL = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 """One line for each cache; a model with sliding windows has two."""
 _HOST_BUFFER = re.compile(r"CPU|AMX|BLAS|.*_Host$")
-"""System memory is also repacked (CPU_REPACK), mapped (CPU_Mapped) or pinned (CUDA_Host)."""
+"""System memory is also CPU_REPACK, CPU_Mapped (a file) or CUDA_Host (pinned)."""
 _BUFFER_SUFFIX = re.compile(r"_(Mapped|Private|Shared|Split)$")
 _CATEGORIES = {"model": "weights", "compute": "compute", "output": ""}
 """Other buffers (KV, RS, state) count as KV cache; the output buffer grows later."""

@@ -146,7 +146,7 @@ def reconcile(
 
 
 def cpu_device(ram: HostMemory, description: str = "") -> Device:
-    """The CPU with the memory that the system reports: ggml reports the total as free."""
+    """The CPU with the system's free memory: ggml reports the total as free."""
     return Device(
         name="CPU",
         description=description,
@@ -280,7 +280,7 @@ def _cross_check(gpu: Device, driver_gpu: DriverGpu) -> Device:
 
 
 def parse_pci_address(text: str | None) -> str | None:
-    """A PCI address in ggml's format, whose domain has four digits; NVML's has eight."""
+    """A PCI address as ggml's, whose domain has four digits, NVML's eight."""
     match = _PCI_ADDRESS.match((text or "").strip().lower())
     if not match:
         return None

@@ -150,7 +150,7 @@ def _find_symbol(library: Any, name: str) -> Any:
     except AttributeError:
         if sys.platform != "win32":
             raise
-    # Windows searches one library only. The ggml libraries beside it are loaded already.
+    # Windows searches one library only. The ggml ones beside it are loaded already.
     folder = Path(library._name).parent
     for file in sorted(folder.glob("ggml*.dll")):
         try:
@@ -196,8 +196,9 @@ _RESERVE_GRAPH = (
     "_ZN13llama_context13sched_reserveEv",
     "?sched_reserve@llama_context@@QEAAXXZ",
 )
-"""llama_context::sched_reserve(), which sizes the compute buffers. Builds of Microsoft's
-compiler do not export it.
+"""llama_context::sched_reserve(), which sizes the compute buffers.
+
+Builds of Microsoft's compiler do not export it.
 """
 
 
@@ -220,8 +221,9 @@ def _find_cpp_function(library: Any, *symbols: str) -> Any | None:
 def reserve_hidden_states(library: Any, context: Any, layers: Sequence[int]) -> bool:
     """Makes a context output the inputs of these layers, and size its buffers anew.
 
-    The engine enables them in the same way, and llama.cpp sizes the buffers in the first
-    pass after that. Returns False if this build of llama.cpp cannot do it without a pass.
+    The engine enables them in the same way, and llama.cpp sizes the buffers in the
+    first pass after that. Returns False if this build of llama.cpp cannot do it without
+    a pass.
     """
     enable = find_head_function(library, "llama_set_embeddings_layer_inp")
     reserve = _find_cpp_function(library, *_RESERVE_GRAPH)

@@ -74,10 +74,13 @@ class GpuSpec(Struct, frozen=True):
         name = f"{backend}0"
         if backend == "Metal":
             name = backend
+        kind: Literal["gpu", "igpu"] = "gpu"
+        if self.kind == "igpu":
+            kind = "igpu"
         return Device(
             name=name,
             description=f"{self.name}, {size:g} GB",
-            kind="igpu" if self.kind == "igpu" else "gpu",
+            kind=kind,
             free=total,
             total=total,
             backend=backend,
@@ -121,7 +124,7 @@ def load() -> tuple[GpuSpec, ...]:
 
 
 def find(name: str) -> GpuSpec:
-    """Find a GPU as people type it: "RTX 4060", "4060 ti 16", "laptop 4060", "rx7900xtx".
+    """Find a GPU as people type it: "4060 ti 16", "laptop 4060", "rx7900xtx".
 
     Its words may be in any order.  A size in the name, with or without GB, selects that
     size; without one `vram_gib` has all that are sold.  Raises NotFoundError with the
@@ -227,7 +230,8 @@ def match_device(device: Device) -> GpuSpec | None:
         sold += [replace(gpu, vram_gib=(size,)) for size in gpu.vram_gib]
 
     def distance(gpu: GpuSpec) -> int:
-        return abs((gpu.as_device().total or 0) - total)
+        size = gpu.as_device().total or 0
+        return abs(size - total)
 
     nearest = min(sold, key=distance, default=None)
     if nearest is None or nearest.kind != "gpu":
@@ -278,7 +282,10 @@ def _sort_parts(words: Sequence[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _gpus_by_parts() -> dict[tuple[str, ...], tuple[GpuSpec, ...]]:
-    """By sorted parts of the name, with and without optional words, if they are of one."""
+    """By sorted parts of the name, with and without optional words.
+
+    Parts that are those of several GPUs are left out.
+    """
     found: dict[tuple[str, ...], list[GpuSpec]] = {}
     for gpu in load():
         for name in (gpu.name, *gpu.aliases):

@@ -61,7 +61,7 @@ def find_gpu_backends() -> tuple[str, ...] | None:
 
 
 def library_bytes() -> int:
-    """Size of all its libraries, which tells builds of one version apart; 0 if unknown."""
+    """Size of all its libraries, which tells builds apart; 0 if unknown."""
     folder = library_folder()
     if folder is None:
         return 0

@@ -79,8 +79,8 @@ class ModelRole(Struct, frozen=True):
     def keeps_all_tokens(self) -> bool:
         """Whether sliding-window layers keep the tokens outside their window.
 
-        A rollback needs them, and only a model that verifies or drafts several tokens in
-        a pass is rolled back.
+        A rollback needs them, and only a model that verifies or drafts several tokens
+        in a pass is rolled back.
         """
         return self.settings.swa_full and self.n_outputs_max > 1
 

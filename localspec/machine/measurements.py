@@ -111,7 +111,7 @@ RoundInterval = Annotated[int, Meta(ge=1, le=2**53)]
 
 
 class SavedGains(Struct, frozen=True):
-    """The gains of the draft model in `SavedPairStats`; earlier versions stored none."""
+    """Gains of the draft model in `SavedPairStats`; old versions had none."""
 
     gain: TokenGain = 0.0
     rounds: RoundCount = 0
@@ -167,7 +167,7 @@ class MeasurementStore:
         return costs
 
     def read_all(self) -> tuple[PairMeasurement, ...]:
-        """Measurements with this machine's devices and engine build, the latest first."""
+        """Those with this machine's devices and engine build, the latest first."""
         environment = _environment()
         found = []
         for key, costs, reads, memory, _ in self._select(_SELECT_ALL):

@@ -151,10 +151,11 @@ def count_buffers(
 
 def _describe_gpu(device: Device, used_bytes: int) -> dict[str, Any]:
     """The fields of simulated_gpu.GpuDescription."""
+    free = device.free or 0
     return {
         "name": device.name,
         "backend": device.backend,
-        "free": max(1, (device.free or 0) - used_bytes),
+        "free": max(1, free - used_bytes),
         "total": device.total or device.free or 1,
     }
 
@@ -189,7 +190,10 @@ class _WarmProbe:
         """This child's replies by request: another child may see other devices."""
 
     def count(self, request: Mapping[str, Any]) -> PairBuffers:
-        """The reply to a request `count`, also from an earlier time. Raises ProbeError."""
+        """The reply to a request `count`, also from an earlier time.
+
+        Raises ProbeError.
+        """
         key = json.dumps(request)
         if self._process is None or self._process.poll() is not None:
             self._counted.clear()
@@ -218,7 +222,7 @@ class _WarmProbe:
             raise ProbeError("invalid reply from the probe process") from None
 
     def _exchange_lines(self, request: bytes) -> bytes:
-        """Send a line to the child, which is started if there is none; read its reply."""
+        """Send a line to the child, and start one if there is none; read its reply."""
         process = self._process
         seconds = _REPLY_SECONDS
         if process is None:

@@ -147,7 +147,7 @@ class ProbeServer:
         return self._simulated.make_devices(gpus)
 
     def _take_counts(self) -> dict[str, Any]:
-        """Bytes of the buffers logged since the last call: memory_probe.ModelBuffers."""
+        """Bytes of the buffers logged since the last call, as `ModelBuffers`."""
         log = self._buffers
         self._buffers = BufferLog()
         by_device = log.by_device()

@@ -350,7 +350,7 @@ class SimulatedGpu:
         return size
 
     def _add_f16_copy(self, size: int, tensor: int, source: int) -> int:
-        """The size with an f16 copy of a source behind it, unless that is f16 itself."""
+        """The size with an f16 copy of a source behind it, if that is not f16."""
         address = tensor + _TENSOR_SOURCES + 8 * source
         cache = c_uint64.from_address(address).value
         if not cache or c_int.from_address(cache + _TENSOR_TYPE).value == 1:

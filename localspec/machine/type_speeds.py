@@ -114,8 +114,8 @@ def _start_timing(
 ) -> Iterator[Iterator[Any]]:
     """The replies of a process that times types, for as long as this lasts.
 
-    It writes layers of each type to a file. Its folder is made here, because the process
-    is killed as soon as somebody waits for the computer. Raises EngineError.
+    It writes layers of each type to a file. Its folder is made here, because the
+    process is killed as soon as somebody waits for the computer. Raises EngineError.
     """
     try:
         folder = TemporaryFolder("types")

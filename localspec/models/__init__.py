@@ -1,1 +1,1 @@
-"""Model files: references, catalogue, downloads, GGUF headers and pair compatibility."""
+"""Model files: references, catalogue, downloads, GGUF headers, compatible pairs."""

@@ -157,7 +157,7 @@ class CatalogShape(Struct, frozen=True, kw_only=True):
 
 
 class MakerSampling(Struct, frozen=True):
-    """What the makers of a model suggest, as names and values of sampling parameters."""
+    """Sampling parameters that a model's makers suggest, by name."""
 
     id: str
     source: str
@@ -273,7 +273,7 @@ class CatalogPair(Struct, frozen=True):
     id: str
     title: str
     name: str
-    """What every screen and command calls it, see `name_pair`; it opens the pair, too."""
+    """Its name on every screen, by `name_pair`; it opens the pair, too."""
     target: CatalogModel
     draft: CatalogModel | None = None
     spec: str = "auto"

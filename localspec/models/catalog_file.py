@@ -151,8 +151,8 @@ def read_files(
     """Models and pairs by id, from paths and texts.
 
     A later file's entry replaces or hides an earlier one of the same id; hiding a model
-    removes its pairs. Targets without a pair with prompt lookup get one (`_add_lookup`).
-    Raises UsageError for a damaged file.
+    removes its pairs. Targets without a pair with prompt lookup get one
+    (`_add_lookup`). Raises UsageError for a damaged file.
     """
     models: dict[str, CatalogModel] = {}
     samplings: dict[str, MakerSampling] = {}
@@ -410,7 +410,7 @@ def _expand_count(value: Any) -> Any:
 
 
 def _expand_rounded_size(value: Any) -> Any:
-    """The largest size in bytes that rounds to the text: 4.4 GiB is at most 4.45 GiB."""
+    """The most bytes that round to the text: 4.4 GiB is at most 4.45 GiB."""
     size = _ROUNDED.fullmatch(value) if isinstance(value, str) else None
     if size is None:
         raise ValueError(
@@ -441,6 +441,7 @@ def _read_model(
         with _inside(f"files.{type_}"):
             _check_names(file.repo)
             _check_pin(file)
+    shape_source = given.shape.source if given.shape else ""
     model = CatalogModel(
         id=given.id,
         title=given.title,
@@ -458,7 +459,7 @@ def _read_model(
         active=given.active,
         context=given.context,
         shape=_make_shape(given),
-        shape_source=given.shape.source if given.shape else "",
+        shape_source=shape_source,
         kind=given.kind,
         use=given.use,
         released=given.released or "",
@@ -581,6 +582,7 @@ def _read_pair(
     if given.status == "reported" and given.source is None:
         raise ValueError("source: it is missing, `reported` needs it")
     id_ = _entry_id(entry)
+    use = target.use if given.use is None else given.use
     return CatalogPair(
         id=id_,
         name=name_pair(id_, given.target, draft, taken),
@@ -589,7 +591,7 @@ def _read_pair(
         draft=draft,
         spec=given.spec,
         why=given.why or "",
-        use=target.use if given.use is None else given.use,
+        use=use,
         status=given.status,
         source=given.source or "",
         note=given.note or "",

@@ -40,12 +40,15 @@ def read_block_format(header: Header) -> BlockFormat:
         # Without the matrix llama.cpp would return uninitialised memory.
         if header.has_tensor("conf_proj.weight"):
             has_confidence = _read_flag(header, "has_confidence_head", default=True)
+    top_k = 0
+    if header.has_tensor(SELECTOR):
+        top_k = header.hparam("selector_top_k")
     return BlockFormat(
         size=header.hparam("block_size", 16),
         first_row=first_row,
         has_confidence=has_confidence,
         is_causal=_read_flag(header, "attention.causal", default=False),
-        top_k=header.hparam("selector_top_k") if header.has_tensor(SELECTOR) else 0,
+        top_k=top_k,
     )
 
 
@@ -102,7 +105,7 @@ def is_block_head(header: Header) -> bool:
 
 
 def is_assistant(header: Header) -> bool:
-    """Whether a file holds an MTP head that reads its target's KV cache, as Gemma 4's."""
+    """Whether it is an MTP head that reads its target's KV cache, as Gemma 4's."""
     return header.architecture in architectures.ASSISTANTS
 
 
@@ -137,7 +140,7 @@ def is_own_mtp_layer(target: Header, draft: Header) -> bool:
 
 
 def is_standalone_mtp(header: Header) -> bool:
-    """Whether a file holds only a supported MTP layer, under its model's architecture."""
+    """Whether it has only a supported MTP layer, of its model's architecture."""
     return _has_supported_mtp_layer(header) and has_only_mtp_layers(header)
 
 

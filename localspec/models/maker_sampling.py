@@ -1,4 +1,4 @@
-"""The sampling parameters that a model's makers suggest: in its file or the catalogue."""
+"""The sampling parameters that a model's makers suggest, there or in the catalogue."""
 
 from __future__ import annotations
 

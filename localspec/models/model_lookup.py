@@ -94,12 +94,14 @@ class ModelRequest(Struct, frozen=True):
 
     @property
     def is_lookup_pair(self) -> bool:
-        """Whether it names a pair without any draft; else a head that is found is used."""
+        """Whether it names a pair without a draft, so that no head is used."""
         return self.pair is not None and self.pair.draft_kind == "lookup"
 
 
 def resolve(text: str) -> ModelRequest:
-    """The catalogue entry, repository file or local file that `text` refers to.  Needs no network.
+    """The catalogue entry, repository file or local file that `text` refers to.
+
+    Needs no network.
 
     Raises UsageError if it is not a reference, NotFoundError if it is unknown or
     ambiguous.
@@ -231,7 +233,7 @@ def leave_out_spare_lookup(pairs: Sequence[CatalogPair]) -> list[CatalogPair]:
 
 
 def is_spare_copy(local: LocalModel, local_models: Iterable[LocalModel]) -> bool:
-    """Whether it is a converted copy of another model here, which is loaded in its place.
+    """Whether it is a converted copy of a model here, loaded in its place.
 
     Such copies are named by that model: SmolLM2-135M-Q8_0 of SmolLM2-135M.Q4_K_M.
     """

@@ -1,7 +1,7 @@
 """Compatibility of a target and a draft: a model, or a head made for the target.
 
-A model with an equal vocabulary drafts tokens; for another vocabulary a kind of draft may
-have a check of its own (`pairing` in `localspec/draft_kinds.py`).
+A model with an equal vocabulary drafts tokens; for another vocabulary a kind of draft
+may have a check of its own (`pairing` in `localspec/draft_kinds.py`).
 
 Each rule is an `if` in a generator of refusals. The first refusal is the verdict, so a
 rule may rely on those before it: nothing after the first refusal is computed.
@@ -27,7 +27,7 @@ from localspec.sanitize import sanitize
 MAX_SIZE_DIFFERENCE = 128
 """SPEC_VOCAB_MAX_SIZE_DIFFERENCE: allows for padding."""
 FIRST_COMPARED_TOKEN = 5
-"""SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens of various names."""
+"""SPEC_VOCAB_CHECK_START_TOKEN_ID: the first ids are special tokens."""
 _VOCABULARY_TYPES = {
     tokenizer.UNKNOWN: "unknown",
     tokenizer.NONE: "none",
@@ -48,8 +48,9 @@ class CompatibilityResult(Struct, frozen=True):
     """The verdict, the rule that decided it, and the first token that differs."""
 
     verdict: str
-    """`compatible`, `compatible-padding` or `incompatible`, or one that a kind of
-    draft has for models whose vocabularies differ.
+    """`compatible`, `compatible-padding` or `incompatible`.
+
+    A kind of draft may have another one for models whose vocabularies differ.
     """
     rule: str
     detail: str

@@ -53,9 +53,7 @@ class RepoFile(Struct, frozen=True):
     path: str
     size: int
     digest: str = ""
-    """sha256, or git's sha1 of a file that is stored in git; empty if it is not
-    published.
-    """
+    """sha256, or git's sha1 of a file in git; empty if it is not published."""
 
     @property
     def sha256(self) -> str | None:
@@ -74,7 +72,7 @@ class HubReference(Struct, frozen=True):
 
 
 class NameReference(Struct, frozen=True):
-    """The id of a catalogue entry, or a part of it; `tag` selects another quantisation."""
+    """The id of a catalogue entry, or a part of it; `tag`: its quantisation."""
 
     name: str
     tag: str | None = None
@@ -127,7 +125,7 @@ def check_names(repo: str, *revisions: str | None) -> None:
 
 
 def check_gguf_path(path: str) -> None:
-    """Raise ModelFileError unless `path` is a .gguf path that is safe on every system."""
+    """Raise ModelFileError unless it is a .gguf path that is safe on any system."""
     if not is_safe_gguf_path(path):
         raise ModelFileError(
             f"The file name {_quote(path)} is unsafe, or not that of a .gguf file.",
@@ -190,7 +188,7 @@ def parse_file_name(path: str) -> GgufFileName:
 
 
 def is_model(path: str) -> bool:
-    """Whether a file is a GGUF and no companion of a model, such as a head or mmproj."""
+    """Whether it is a GGUF and no companion of a model, such as a head or mmproj."""
     if not path.endswith(".gguf"):
         return False
     name = path.rpartition("/")[2]
@@ -267,7 +265,7 @@ def list_models(files: Sequence[RepoFile]) -> list[RepoFile]:
 
 
 def find_heads(files: Sequence[RepoFile], model: str) -> tuple[RepoFile, ...]:
-    """The best head of each kind that a repository has for a model, by llama.cpp's rule.
+    """A repository's best head of each kind for a model, by llama.cpp's rule.
 
     Its path holds the kind's prefix and is in the model's folder or above. The deepest
     wins, then the one whose number of bits is closest to the model's.

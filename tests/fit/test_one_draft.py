@@ -1,4 +1,4 @@
-"""All doors name the same draft for the same model on the same machine (B4)."""
+"""All commands and screens name one draft for a model on a machine."""
 
 import pytest
 
@@ -12,8 +12,8 @@ from localspec.models import catalog, model_lookup
 from localspec.models.catalog import own_id
 from localspec.tui.wizard import shortlist
 from localspec.tui.wizard.what_if import WhatIf
-from tests.fit.test_advice import computer, with_card
 from tests.support.long_cases import often
+from tests.support.shapes import computer, with_card
 
 MACHINES = {
     "8 GB": with_card("RTX 4060"),
@@ -82,7 +82,8 @@ def test_fit_and_pair_check_take_the_draft_that_suggest_puts_first(
         assert fitted.pair is not None
         assert own_id(fitted.pair.id) == own_id(in_list.pair.id)
         checked = pair_command.find_draft(request, machine)
-        assert checked.name == (own_id(target) if draft == "mtp" else draft)
+        expected = own_id(target) if draft == "mtp" else draft
+        assert checked.name == expected
 
 
 def test_the_wizard_and_home_name_what_suggest_names(
@@ -103,7 +104,7 @@ def test_the_wizard_and_home_name_what_suggest_names(
 def test_one_name_of_a_pair_everywhere_opens_it() -> None:
     """Also the longer ones that were typed before."""
     catalogue = catalog.load()
-    names = set[str]()
+    names: set[str] = set()
     for pair in catalogue.pairs.values():
         assert "+lookup" not in pair.name
         assert pair.name not in names, "no two pairs have one name"

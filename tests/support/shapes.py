@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from localspec.fit import memory, pair_shapes, placement, plan, shape, speed
 from localspec.fit.machine_profile import MachineProfile
 from localspec.fit.memory import MemoryEstimate
@@ -16,6 +18,7 @@ from localspec.fit.speed import (
     SpeedEstimate,
     UseCase,
 )
+from localspec.machine import gpu_catalog
 from localspec.machine.device import Device
 from localspec.machine.measurements import MemoryMeasurement
 from localspec.machine.memory_probe import PairBuffers
@@ -23,6 +26,7 @@ from localspec.models import catalog
 from localspec.models.gguf.header import Header
 from localspec.protocol.wire import ContextSettings, LoadCommand
 
+_GIB = 2**30
 _SHAPES: dict[int, tuple[Header, ModelShape]] = {}
 
 
@@ -117,3 +121,21 @@ def machine(
     return MachineProfile(
         devices, cpu, speed.from_devices(devices, TYPICAL_CPU_SPEED), past
     )
+
+
+def computer(gib: float) -> MachineProfile:
+    """Without a GPU."""
+    size = int(gib * _GIB)
+    return machine(cpu=replace(CPU, free=size, total=size))
+
+
+def with_card(name: str, gib: int | None = None, n: int = 1) -> MachineProfile:
+    """With a typical CPU, and 32 GiB of RAM beside `n` cards."""
+    one = gpu_catalog.find(name).as_device(gib)
+    devices = tuple(replace(one, name=f"{one.backend}{i}") for i in range(n))
+    ram = 32 * _GIB
+    if one.unified:
+        assert gib is not None
+        assert one.total is not None
+        ram = gib * _GIB - one.total  # What the GPU may not use.
+    return machine(*devices, cpu=replace(CPU, free=ram, total=ram))

@@ -1,1 +1,1 @@
-"""Chat templates: rendering in a child process, built-in fallbacks, and thinking tags."""
+"""Chat templates: rendering in a child process, built-in fallbacks, thinking tags."""

@@ -1,9 +1,9 @@
 """Arguments of a tool call that are no JSON: how they end, and what they mean.
 
 Models write them between tags (Qwen Coder, GLM, MiniMax, DeepSeek), as a call in Python
-(LFM2.5), or in a notation of their own (Gemma 4). The text is the model's and the schema
-the client's, so the work may grow with the length of the text, but not with its square,
-and the schema is read within a budget.
+(LFM2.5), or in a notation of their own (Gemma 4). The text is the model's and the
+schema the client's, so the work may grow with the length of the text, but not with its
+square, and the schema is read within a budget.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class TaggedStyle(Struct, frozen=True):
         return None if is_begun and not is_whole else False
 
     def _is_closed(self, tail: str) -> bool:
-        """Whether the last value of arguments that end so is closed, if there is one."""
+        """Whether the last value of these arguments is closed, if there is one."""
         if not tail:
             return True
         last = None
@@ -280,7 +280,7 @@ _MAX_WHOLE = 1024 * 1024
 
 
 class _WholeStyle(Struct, frozen=True):
-    """A notation that is read as a whole: an end is one if the text before it is a call."""
+    """A notation that is read whole: an end counts if a call stands before it."""
 
     end: str
 
@@ -305,9 +305,9 @@ class _WholeStyle(Struct, frozen=True):
 class PythonStyle(_WholeStyle, frozen=True):
     """A list of calls in Python, as LFM2.5 writes them: `[f(city='Rome', n=3), g()]`.
 
-    The text is only parsed; nothing of it is run. LFM2.5's template escapes nothing in a
-    text, so `city='it's'` is read, too: a quotation mark ends a text where an argument
-    or the end of the call follows.
+    The text is only parsed; nothing of it is run. LFM2.5's template escapes nothing in
+    a text, so `city='it's'` is read, too: a quotation mark ends a text where an
+    argument or the end of the call follows.
     """
 
     def parse(
@@ -384,8 +384,8 @@ _VALUE_END = re.compile(_AFTER_VALUE)
 def _parse_unescaped_python(text: str) -> list[ParsedCall]:
     """As `_parse_python`, where texts are written as they are.
 
-    For example `[f(city='it's', n=3)]`: the text begins at the first quotation mark. The
-    second one has `s` behind it, the third one `, n=`, so the third one is its end.
+    For example `[f(city='it's', n=3)]`: the text begins at the first quotation mark.
+    The second one has `s` behind it, the third one `, n=`, so the third one is its end.
     """
     calls: list[ParsedCall] = []
     at = 1 if text.startswith("[") else 0
@@ -468,7 +468,7 @@ def _quote_keys(text: str) -> str:
 
 
 class NestedTagStyle(Struct, frozen=True):
-    """Arguments as tags in tags, each behind a separator that no value has (MiniMax-M3).
+    """Arguments as tags in tags, behind a separator that no value has (MiniMax-M3).
 
     With `|` for the separator, `|<a>1|</a>|<l>|<item>x|</item>|</l>` is
     `{"a": 1, "l": ["x"]}`.

@@ -65,7 +65,7 @@ class RenderResult(Struct, frozen=True):
     generation_prompt: str = ""
     """What the template writes after the last message: the end of `text`."""
     lost: tuple[int, ...] = ()
-    """The indices of messages whose text the template leaves out, whatever is changed."""
+    """The indices of messages that the template leaves out with all changes."""
 
 
 class TemplateRaisedError(jinja2.TemplateError):
@@ -113,12 +113,12 @@ def render(  # noqa: PLR0913  all but two are named
 ) -> RenderResult:
     """The prompt that a template makes of a chat.
 
-    `variables` are further ones: the texts of bos_token, eos_token, …, and what a caller
-    gives. Those that the renderer makes come before them. `tools` is a
-    JSON array; `name` is `own` for the model's template, else that of a built-in one.
-    With `may_change`, the roles of the chat are changed if the template rejects it or
-    leaves messages out.
-    Raises UsageError if the template fails, rejects the chat or exceeds its limits.
+    `variables` are further ones: the texts of bos_token, eos_token, …, and what a
+    caller gives. Those that the renderer makes come before them. `tools` is a JSON
+    array; `name` is `own` for the model's template, else that of a built-in one. With
+    `may_change`, the roles of the chat are changed if the template rejects it or leaves
+    messages out. Raises UsageError if the template fails, rejects the chat or exceeds
+    its limits.
     """
     try:
         if len(source) > _MAX_SOURCE_CHARS:
@@ -312,7 +312,7 @@ def _render_chat(
 def _fit_shape(
     source: str, settings: _TemplateOptions, shape: message_check.Shape
 ) -> FittedChat:
-    """The changes that a chat of this shape needs; none if no chat of marks is accepted."""
+    """The changes that a chat of this shape needs; none if no chat is accepted."""
     renderer = _CountedRenderer(source, settings.to_variables())
     try:
         return message_check.fit_chat(message_check.make_marked_chat(shape), renderer)
@@ -367,8 +367,8 @@ def _find_generation_prompt(
     message in the text, whose words may also be the template's.
 
     A chat of "<user>Hi<bot>" is "<user>Hi" without the generation prompt, so that is
-    "<bot>". If the template writes "<user>Hi<bot>" both times, a chat whose last message
-    is X gives "<user>X<bot>", and "<bot>" is what follows X.
+    "<bot>". If the template writes "<user>Hi<bot>" both times, a chat whose last
+    message is X gives "<user>X<bot>", and "<bot>" is what follows X.
     """
     tags = thinking_tags.detect_tags(source)
     if tags is None or tags.open.rstrip() not in chat.text:
@@ -417,9 +417,10 @@ _PROBE_ID = "call00001"
 
 @lru_cache(maxsize=8)
 def _numbers_calls(source: str) -> bool:
-    """Whether a template numbers calls itself, and results have the ids of the messages.
+    """Whether a template numbers calls itself, and results keep their own ids.
 
-    The first template of Kimi K2 does: a result with another id would belong to no call.
+    The first template of Kimi K2 does: a result with another id would belong to no
+    call.
     """
     call = ToolCall(_PROBE_ID, "probe", "{}")
     messages = (
@@ -477,7 +478,7 @@ def _generate_within_limits(
 
 @lru_cache(maxsize=4)
 def _takes_parts(source: str) -> bool:
-    """Whether a template reads only content in typed parts: it would lose a plain text."""
+    """Whether a template reads only typed parts, and would lose a plain text."""
     body = {"role": "user", "content": "localspec-asks-9417"}
     if body["content"] in _render_probe(source, [body]):
         return False

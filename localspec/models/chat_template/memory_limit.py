@@ -1,4 +1,4 @@
-"""Limits the memory that a chat template may take, where the system has such a limit."""
+"""Limits the memory that a chat template may take, where the system can."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def limit_memory() -> Iterator[None]:
 
     A template's `'a'|center(2000000000)`, or 30 doublings of a text, would otherwise
     take what they ask for. The limit is on the process's address space, which the
-    process has with its model already: 12 GiB become at most 12.5. It is lifted again at
-    the end. Only Linux has a limit that holds; elsewhere nothing is limited here.
+    process has with its model already: 12 GiB become at most 12.5. It is lifted again
+    at the end. Only Linux has a limit that holds; elsewhere nothing is limited here.
     """
     if sys.platform != "linux":
         yield

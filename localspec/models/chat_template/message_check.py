@@ -2,8 +2,8 @@
 
 A template may leave a message out without an error, such as a second system prompt. To
 look for the message in the prompt would prove nothing: its words may be the template's,
-or those of another message. So a chat is rendered whose texts have marks: those that are
-missing in the prompt name the messages that the template leaves out.
+or those of another message. So a chat is rendered whose texts have marks: those that
+are missing in the prompt name the messages that the template leaves out.
 
 What a template does depends on the roles of a chat, and hardly on its words. So the
 marked chat has short texts, and its result holds for all chats of one shape.
@@ -194,8 +194,8 @@ def _call_id(i: int, k: int) -> str:
 def has_every_text(text: str, messages: Sequence[ChatMessage]) -> bool:
     """Whether the prompt has all texts in this order; a system prompt may be anywhere.
 
-    Mistral's templates write it before the last question. That is not proof enough that a template wrote them, but for a chat of a shape that
-    was checked it is.
+    Mistral's templates write it before the last question. That is not proof enough that
+    a template wrote them, but for a chat of a shape that was checked it is.
     """
     at = 0
     for message in messages:

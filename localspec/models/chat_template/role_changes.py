@@ -24,13 +24,14 @@ _NO_RESULT = "[no result: the call was interrupted]"
 _FIRST_QUESTION = "[The conversation begins.]"
 _GO_ON = "Continue."
 _UNDERSTOOD = "Understood."
-"""Mistral's own client says this for the assistant after a result that is interrupted."""
+"""Mistral's client says this for the assistant after an interrupted result."""
 _SYSTEM_LABEL = "[System message]"
 _SPEAKERS = {"system": "System", "user": "User", "assistant": "Assistant"}
 
 _MAX_CHATS = 256
-"""How many changed chats are tried. Few changes have an effect on one chat: five of them
-make 32.
+"""How many changed chats are tried.
+
+Few changes have an effect on one chat: five of them make 32.
 """
 
 
@@ -131,7 +132,7 @@ def _add_first_question(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _fill_turns(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
-    """The user and the assistant speak in turn, with short messages where one is missing.
+    """The user and the assistant speak in turn; short messages fill the gaps.
 
     "call, result, user" becomes "call, result, assistant, user".
     """

@@ -16,8 +16,8 @@ _MAX_REFERENCE_CHARS = 4096
 def require_object(schema: Any) -> dict[str, Any]:
     """The JSON Schema of a tool's arguments, which are an object.
 
-    Clients send none at all, `true`, or one without a type: `{"properties": {…}}` allows
-    3, too, and what would be written then is no call.
+    Clients send none at all, `true`, or one without a type: `{"properties": {…}}`
+    allows 3, too, and what would be written then is no call.
     """
     if not isinstance(schema, dict):
         return {"type": "object"}
@@ -78,7 +78,7 @@ _VALUE_KEYWORDS = frozenset({"const", "enum", "default", "examples"})
 
 
 def move_references(schema: Any, place: str) -> Any:
-    """The schema as it is when it stands at `place` in another one, such as `#/items/0`.
+    """The schema as it is at `place` in another one, such as `#/items/0`.
 
     A reference begins at the root: `#/$defs/City` becomes `#/items/0/$defs/City`.
     """

@@ -3,8 +3,8 @@
 A parser of a model's answer is a set of steps. Each step looks at the text at one place
 and says how far it has read. What may go wrong in such a parser is always the same: two
 steps that hand the same place to each other for ever, a text that is lost between two
-pieces, and a text that is read from its beginning again with each piece. The scanner owns
-the place, so none of them can be written.
+pieces, and a text that is read from its beginning again with each piece. The scanner
+owns the place, so none of them can be written.
 
 For example, this step reads words, and waits at the end of a piece, because the next
 piece may go on with the same word:
@@ -48,8 +48,8 @@ class TextScanner:
     """The text that no step has read yet, and the only one who moves ahead in it.
 
     A step is called again only after it has read at least one character, or after more
-    text has come. So a parser takes at most as many steps as its text has characters and
-    pieces.
+    text has come. So a parser takes at most as many steps as its text has characters
+    and pieces.
     """
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class TextScanner:
     def read_again(self, text: str, budget: WorkBudget) -> bool:
         """Hand back a text that a step has read in vain; it is read once more.
 
-        Returns False where the budget has less than its length left: then it has to stay
-        what it is. So what is read again is bounded, too.
+        Returns False where the budget has less than its length left: then it has to
+        stay what it is. So what is read again is bounded, too.
         """
         try:
             budget.spend(len(text))

@@ -1,7 +1,7 @@
-"""Thinking tags: those of a chat template, and the parsers that split an answer by them.
+"""The thinking tags of a chat template, and the parsers that split an answer.
 
-`ThinkingParser` reads `<think>…</think>` and its relatives; `MessageParser` reads answers
-that are a sequence of messages with headers.
+`ThinkingParser` reads `<think>…</think>` and its relatives; `MessageParser` reads
+answers that are a sequence of messages with headers.
 """
 
 from __future__ import annotations

@@ -55,9 +55,7 @@ class ForcedCall(Struct, frozen=True):
     prefix: str
     schema: str
     fallback_schema: str
-    """The same, but with any object as arguments: for tools whose schema cannot be
-    compiled.
-    """
+    """The same with any object as arguments, if a schema cannot be compiled."""
 
 
 def force_call(format_name: str, tools: Mapping[str, Any]) -> ForcedCall:
@@ -132,7 +130,8 @@ ToolDelta = str | ToolCallDelta  # Text of the answer, or a part of a call.
 _Place = Literal["start", "text", "object", "body", "after"]
 """Where the next character is.
 
-`start` is the beginning of an answer whose calls have no mark, `after` is behind a call.
+`start` is the beginning of an answer whose calls have no mark, `after` is behind a
+call.
 """
 
 
@@ -168,14 +167,15 @@ class ToolCallParser:
     Text that may begin a call is held back until more of it, or the end, decides.
     Arguments are JSON, whatever the model writes. Raises nothing and loses no text.
 
-    A body that turns out to be no call is read again from behind its mark, as a call may
-    follow. A long text of marks would be read once for each of them, so there is a limit
-    on what is read again (`_MAX_CHARS_AGAIN`); after it, such a body is text.
+    A body that turns out to be no call is read again from behind its mark, as a call
+    may follow. A long text of marks would be read once for each of them, so there is a
+    limit on what is read again (`_MAX_CHARS_AGAIN`); after it, such a body is text.
     """
 
     def __init__(self, format_name: str, parameters: Mapping[str, Any]) -> None:
-        """`parameters`: the JSON Schema of each tool's arguments, by its name; empty:
-        any.
+        """`parameters`: the JSON Schema of each tool's arguments, by its name.
+
+        If it is empty, any tool may be called.
         """
         self._format = TOOL_FORMATS[format_name]
         self._parameters = _ToolSchemas(parameters)
@@ -626,7 +626,7 @@ class _CallObject:
         return self._arguments.close() if self._arguments else ""
 
     def parse(self) -> ParsedCall | None:
-        """Name and arguments of a complete object in any order; None if it is no call."""
+        """Name and arguments of an object in any order; None if it is no call."""
         try:
             call = json.loads("".join(self._valid))
             given = call.get("arguments", call.get("parameters"))

@@ -3,9 +3,9 @@
 A template's source tells little: the marks of one family stand in the templates of
 others, and a new template has the marks of an old one with other rules between them. So
 nothing is looked for in the source. The template renders a chat in which the assistant
-called a tool, and the format is a row of the table whose parser reads exactly these calls
-out of the rendered text. If several do, it is the one that leaves the least text: another
-one has overlooked a mark.
+called a tool, and the format is a row of the table whose parser reads exactly these
+calls out of the rendered text. If several do, it is the one that leaves the least text:
+another one has overlooked a mark.
 """
 
 from __future__ import annotations

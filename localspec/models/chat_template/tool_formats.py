@@ -67,7 +67,8 @@ class ToolFormat(Struct, frozen=True):
     """What a forced call begins with, before an object with name and arguments."""
     forces_list: bool = False
     forced_call: str = ""
-    """What comes before the arguments of a forced call if only one tool is allowed:
+    """What comes before the arguments of a forced call if only one tool is allowed.
+
     `{name}` is its name. Without `forced_prefix` the format cannot leave a choice.
     """
     glued_type: str = ""

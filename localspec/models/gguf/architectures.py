@@ -1,7 +1,7 @@
 """The model architectures of the pinned llama.cpp: one table of what each has.
 
-To support another architecture, add its row to `ARCHITECTURES`. Other files ask the sets
-after the table, which have the names of the rows with one property.
+To support another architecture, add its row to `ARCHITECTURES`. Other files ask the
+sets after the table, which have the names of the rows with one property.
 
 Sources: src/llama-arch.cpp (LLM_ARCH_NAMES, llm_arch_is_recurrent, llm_arch_is_hybrid,
 llm_arch_supports_rs_rollback) and src/models/*.cpp.
@@ -43,8 +43,8 @@ class Architecture(Struct, frozen=True, kw_only=True):
     head: Literal["", "eagle3", "block", "assistant"] = ""
     """How a head drafts, which is no model by itself; empty for a model.
 
-    `eagle3`: token after token, from three layers of its target. `block`: several tokens
-    in one pass. `assistant`: token after token, from its target's KV cache.
+    `eagle3`: token after token, from three layers of its target. `block`: several
+    tokens in one pass. `assistant`: token after token, from its target's KV cache.
     """
     memory: Literal["attention", "recurrent", "hybrid"] = "attention"
     """What it remembers of the text.
@@ -86,23 +86,24 @@ class Architecture(Struct, frozen=True, kw_only=True):
     has_mxfp4_experts: bool = False
     """Whether all published files have their experts in MXFP4, whatever their name."""
     n_layers_with_own_kv: int = 0
-    """The first layers have a KV cache, and later ones read theirs; 0: the file says
-    how many share.
-    """
+    """Layers with a KV cache, which later ones read; 0: the file says how many do."""
     borrows_output_matrix: bool = False
-    """Whether a head without an output matrix uses its target's, even if it has token
-    embeddings.
+    """Whether a head without an output matrix uses its target's.
+
+    It does so even if it has token embeddings.
     """
     always_copies_tied_table: bool = False
-    """Whether llama.cpp loads token embeddings that are the output matrix twice, even
-    if both are on the CPU.
+    """Whether llama.cpp loads token embeddings that are the output matrix twice.
+
+    It does so even if both are on the CPU.
     """
     needs_one_kv_type: bool = False
     """Whether keys and values must have the same type."""
     supports_flash_attention: bool = True
     can_trim_vocabulary: bool = False
-    """Tried with `make-draft --vocab`; others may use a token's id for more than its
-    embedding.
+    """Whether it was tried with `make-draft --vocab`.
+
+    Others may use a token's id for more than its embedding.
     """
 
 

@@ -126,7 +126,7 @@ class Header(Struct, frozen=True):
 
     @property
     def has_trimmed_vocabulary(self) -> bool:
-        """Whether its output has the rows of some tokens only (`trimmed_vocabulary`)."""
+        """Whether its output has rows of some tokens only (`trimmed_vocabulary`)."""
         return TRIMMED_KEY in self.keys
 
     @property

@@ -1,7 +1,7 @@
 """Parses what precedes the tensors' data in a GGUF file: keys, arrays, tensor table.
 
-The bytes are untrusted: every length is checked before it is used. llama.cpp's own parser
-is ggml/src/gguf.cpp.
+The bytes are untrusted: every length is checked before it is used. llama.cpp's own
+parser is ggml/src/gguf.cpp.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ _EOG_TEXTS = frozenset(
 """Texts of end-of-generation tokens in any vocabulary."""
 _RECOGNIZED_TEXTS = _EOG_TEXTS.union(*_SPECIAL_TOKEN_TEXTS.values())
 _DNA_MARKER = b"\xee\x80\x80"
-"""Ends the texts of DNA words in `hybriddna`, which other tokens may have without it."""
+"""The end of DNA words in `hybriddna`, whose texts other tokens may have."""
 
 
 class TokenTexts(Struct, frozen=True):
@@ -143,7 +143,7 @@ class TokenizerMetadata(Struct, frozen=True, eq=False):
     eog_ids: frozenset[int] = frozenset()
     """End-of-generation tokens."""
     fingerprint: str = ""
-    """SHA-256 of all texts and types: vocabularies with equal fingerprints are equal."""
+    """SHA-256 of all texts and types: equal vocabularies have equal ones."""
     read_texts: Callable[[], TokenTexts] = lambda: TokenTexts(())
     """If the header was cached, this reads the file, and raises as `reader.read`."""
 

@@ -1,8 +1,9 @@
 """Rejects files that llama.cpp cannot run, before it opens them.
 
-Covers other file formats, header values on which llama.cpp aborts its process, and models that do
-not generate text.  The asserts are those of llama_model_base::load_hparams in src/llama-model.cpp,
-gguf_get_val_u16 in ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml-cpu/ops.cpp.
+Covers other file formats, header values on which llama.cpp aborts its process, and
+models that do not generate text.  The asserts are those of
+llama_model_base::load_hparams in src/llama-model.cpp, gguf_get_val_u16 in
+ggml/src/gguf.cpp, and ggml_compute_forward_rms_norm in ggml-cpu/ops.cpp.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def check_first_bytes(name: str, first_bytes: bytes, size: int) -> None:
 def check_generates_text(
     name: str, architecture: str, keys: Mapping[str, Value]
 ) -> None:
-    """Raise ModelFileError unless a file holds an autoregressive text model or a head."""
+    """Raise ModelFileError unless it is an autoregressive text model or a head."""
     if keys.get("general.type") == "adapter":
         raise ModelFileError(
             f"{name} is an adapter (LoRA), not a model.", "Use the model itself."

@@ -1,4 +1,4 @@
-"""One file of one commit in the hub's cache: its paths, and the steps to its final name.
+"""One file of a commit in the hub's cache: its paths, and the way to its name.
 
 The steps are ours, because `hf_hub_download` gives a file its final name without
 checking its sha256, and links one only after a request to the hub. The layout is the

@@ -305,7 +305,7 @@ def _find_endpoint(given: str | None) -> str:
     source = "--endpoint"
     endpoint = trim_address(given or "")
     from_environment = trim_address(os.environ.get("HF_ENDPOINT", ""))
-    # The hub's library reads the variable when it is imported, and fails if it is wrong.
+    # The hub's library reads the variable on import, and fails if it is wrong.
     if is_web_address(from_environment):
         os.environ["HF_ENDPOINT"] = from_environment
     elif not from_environment or endpoint:

@@ -1,4 +1,4 @@
-"""Streams a byte range of a hub file: ours, for huggingface-hub's loses what is received.
+"""Streams a byte range of a hub file, and keeps what is received.
 
 Measured with huggingface-hub 2.4.0 and hf-xet 1.8.0 against the faults of the tests:
 

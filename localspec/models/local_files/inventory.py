@@ -260,7 +260,7 @@ def delete_leftovers(leftovers: Sequence[LeftoverFile]) -> int:
 
 
 def list_packaged() -> tuple[LocalModel, ...]:
-    """The files that the catalogue expects in packages; none if LOCALSPEC_STARTER is 0."""
+    """The files expected in packages; none if LOCALSPEC_STARTER is 0."""
     if os.environ.get("LOCALSPEC_STARTER") == "0":
         return ()
     packaged = []
