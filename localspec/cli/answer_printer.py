@@ -120,7 +120,7 @@ class AnswerPrinter:
         # A script gets no info notices, except about what changes its answers' speed.
         is_for_scripts = notice.level != "info" or notice.code in _SHOWN_NOTICES
         if is_for_scripts or sys.stderr.isatty():
-            terminal.notify(f"{notice.message} {notice.hint}".rstrip())
+            terminal.notify_of(notice)
 
     def end_line(self) -> None:
         if self._markdown_writer is not None:

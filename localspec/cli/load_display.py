@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 
 from localspec.cli import global_options
-from localspec.cli.terminal import ProgressLine, notify
+from localspec.cli.terminal import ProgressLine, notify_of
 from localspec.protocol.events import Notice
 from localspec.protocol.wire import LoadEvent, LoadProgress
 from localspec.report.load_progress import describe_load
@@ -52,7 +52,7 @@ class LoadDisplay:
         elif isinstance(event, Notice) and not self._quiet:
             with self._lock:
                 self._line.clear()
-                notify(f"{event.message} {event.hint}".rstrip())
+                notify_of(event)
 
     def _draw(self) -> None:
         while not self._is_over.wait(_DRAW_SECONDS):

@@ -24,7 +24,7 @@ from localspec import extras, launch
 from localspec.chat.settings import ANSWER_OPTIONS, ChatSettings
 from localspec.cli import global_options, shell_completion
 from localspec.cli.global_options import flag, text_option
-from localspec.cli.terminal import can_prompt_user, notify
+from localspec.cli.terminal import can_prompt_user, notify, notify_of
 from localspec.config import other_spellings
 from localspec.config.option_types import SWITCH, check_json_schema
 from localspec.config.option_types import Option as TableOption
@@ -528,6 +528,6 @@ def resolve_drafter(pair: launch.ResolvedPair, spec: str) -> str:
 def make_notice_printer(quiet: bool) -> Callable[[LoadEvent], None]:
     def print_event(event: LoadEvent) -> None:
         if isinstance(event, Notice) and not quiet:
-            notify(f"{event.message} {event.hint}".rstrip())
+            notify_of(event)
 
     return print_event

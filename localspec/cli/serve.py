@@ -278,7 +278,7 @@ def _report_ready(ready: EngineReady, *, url: str, quiet: bool) -> None:
     n_ctx = (ready.settings.get("target") or {}).get("n_ctx")
     draft = f" with {ready.draft}" if ready.draft else ""
     for notice in ready.notices:
-        terminal.notify(f"{notice.message} {notice.hint}".rstrip())
+        terminal.notify_of(notice)
     terminal.notify(
         f"serving {ready.model}{draft} at {url}/v1, context {n_ctx:,} tokens"
     )

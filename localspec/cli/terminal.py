@@ -13,13 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from localspec.cli import global_options, word_wrap
 from localspec.errors import UsageError
 from localspec.sanitize import sanitize
+
+if TYPE_CHECKING:
+    from localspec.protocol.events import Notice
 
 
 def echo(line: str = "", *, err: bool = False) -> None:
@@ -58,6 +61,11 @@ def notify(message: str, hint: str = "") -> None:
     echo_wrapped(f"localspec: {message}", err=True)
     if hint:
         echo_wrapped(f"  {hint}", err=True, indent="  ")
+
+
+def notify_of(notice: Notice) -> None:
+    """Print a notice of the engine, and its hint behind it."""
+    notify(f"{notice.message} {notice.hint}".rstrip())
 
 
 def echo_text(text: str, *, err: bool = False, newline: bool = True) -> None:

@@ -12,9 +12,9 @@ from localspec.engine.pass_timing import ThreadTimes
 from localspec.llama.context import InterruptFlag, LlamaContext
 from localspec.llama.head_context import HeadContext
 from localspec.machine.cpu_and_ram import (
-    MAX_OTHER_LOAD,
     OtherCpuLoad,
     count_free_cpus,
+    is_busy,
     read_cpu_cores,
 )
 from localspec.protocol.wire import LoadCommand, MeasuredCosts
@@ -175,7 +175,7 @@ class PairProfiler:
         try:
             for _ in self.measure(_IDLE_SECONDS):
                 yield None
-            is_kept = (cpu_load.read() or 0.0) <= MAX_OTHER_LOAD
+            is_kept = not is_busy(cpu_load.read())
             if is_kept:
                 self._n_disturbed = 0
                 self._is_due = False

@@ -169,13 +169,13 @@ def _sysctl(name: str) -> str:
 
 _MAX_SHARED_LOAD = 0.45
 """A thread can use a CPU beside other programs that use at most this share of it."""
-MAX_OTHER_LOAD = 1 / 8
+_MAX_OTHER_LOAD = 1 / 8
 """A measurement is trusted if other programs used at most this share of all CPUs."""
 
 
 def is_busy(other_load: float | None) -> bool:
     """Whether other programs used too much of the CPUs for times to say much."""
-    return other_load is not None and other_load > MAX_OTHER_LOAD
+    return other_load is not None and other_load > _MAX_OTHER_LOAD
 
 
 def count_free_cpus(other_load: float | None) -> int:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from localspec import sqlite_damage
 from localspec.machine import device_detection, installed_llama_cpp
-from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, is_busy, read_cpu_name
+from localspec.machine.cpu_and_ram import is_busy, read_cpu_name
 from localspec.protocol.json_values import from_json
 from localspec.protocol.wire import ContextSettings, LoadCommand, MeasuredCosts
 
@@ -49,7 +49,7 @@ def is_trusted(costs: MeasuredCosts) -> bool:
 
     Very short answers and earlier versions do not tell.
     """
-    return costs.other_load is not None and costs.other_load <= MAX_OTHER_LOAD
+    return costs.other_load is not None and not is_busy(costs.other_load)
 
 
 ByteCount = Annotated[int, Meta(ge=0, le=2**60)]

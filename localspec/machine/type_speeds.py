@@ -15,7 +15,7 @@ from localspec import data_files
 from localspec.errors import EngineError
 from localspec.machine import background_process, device_detection, installed_llama_cpp
 from localspec.machine.background_process import OnProcessStart
-from localspec.machine.cpu_and_ram import MAX_OTHER_LOAD, read_cpu_name
+from localspec.machine.cpu_and_ram import is_busy, read_cpu_name
 from localspec.models.gguf.parser import GGML_TYPES
 from localspec.paths import DataFile
 from localspec.protocol.json_values import from_json
@@ -101,7 +101,7 @@ def time_types(
         for name, reply in zip(names, replies, strict=True):
             pass_ms = {int(width): ms for width, ms in reply["pass_ms"].items()}
             speed = TypeSpeed(name, pass_ms)
-            if reply["other_load"] <= MAX_OTHER_LOAD:
+            if not is_busy(reply["other_load"]):
                 _store(speed)
             elif until_disturbed:
                 return
