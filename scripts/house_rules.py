@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks the rules of CONTRIBUTING.md that a program can check.
 
-They are about the names of classes, docstrings, broad excepts, and lines that say two
-things.
+They are about the names of classes, docstrings, broad excepts, files of text and
+temporary ones, and lines that say two things.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from localspec.machine import device_detection, llama_params
 from localspec.machine.cpu_and_ram import OtherCpuLoad
+from localspec.temporary_files import TemporaryFolder
 from tests.support.zoo import Zoo
 
 hypothesis.settings.register_profile(
@@ -25,9 +25,11 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # The demo is the default model; see tests/models/test_inventory.py.
 os.environ["LOCALSPEC_STARTER"] = "0"
 os.environ["LOCALSPEC_STARTER_TYPE"] = "own"  # Its conversion takes 10 s.
-os.environ["LOCALSPEC_DATA_DIR"] = tempfile.mkdtemp(prefix="localspec-tests-")
-# Tests never use the cache of the user.
-os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="localspec-tests-hub-")
+# Tests never use the data and the cache of the user.
+OWN_FOLDER = TemporaryFolder("tests")
+for variable, name in (("LOCALSPEC_DATA_DIR", "data"), ("HF_HOME", "hub")):
+    os.environ[variable] = str(OWN_FOLDER.path / name)
+    (OWN_FOLDER.path / name).mkdir()
 os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 os.environ["no_proxy"] = "127.0.0.1,localhost"
 for name in (
@@ -52,6 +54,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["vulkan", "cuda", "rocm", "metal"],
         help="run tests/device on this backend; without it llama.cpp's GPUs are hidden",
     )
+
+
+def pytest_unconfigure() -> None:
+    OWN_FOLDER.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -122,8 +128,8 @@ def memory_path() -> Iterator[Path]:
     base = Path("/dev/shm")
     is_usable = base.is_dir() and os.access(base, os.W_OK)
     place = base if is_usable else None
-    with tempfile.TemporaryDirectory(prefix="localspec-tests-", dir=place) as folder:
-        yield Path(folder)
+    with TemporaryFolder("tests", place) as folder:
+        yield folder
 
 
 @pytest.fixture(autouse=True)

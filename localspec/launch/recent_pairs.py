@@ -67,12 +67,19 @@ def resolve_default(model: str | None, draft: str) -> DefaultPair:
 
 
 def save_last(model: str, draft: str) -> None:
-    """Save the arguments of the last run. `draft` is a reference, `auto` or `none`."""
+    """Save the arguments of the last run, and whether a model was not ours.
+
+    `draft` is a reference, `auto` or `none`.
+    """
     last = load_last()
     if last == (model, draft):
         return
     data_files.write_json(DataFile.LAST_RUN, {"model": model, "draft": draft})
-    used = [model] if last is None else [model, last[0]]
+
+    used = [model]
+    if last is not None:
+        last_model, _ = last  # An earlier version has not looked at it.
+        used.append(last_model)
     if not has_used_another_model() and not all(map(_comes_with_localspec, used)):
         data_files.write_mark(DataFile.USED_ANOTHER_MODEL.path, f"{model} was used.")
 

@@ -1,4 +1,4 @@
-"""What is installed, each model once: for the list of models, Home and completion."""
+"""models/model_lookup.py: what is installed, each model once."""
 
 from pathlib import Path
 
