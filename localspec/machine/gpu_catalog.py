@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -280,37 +280,44 @@ def _sort_parts(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(parts))
 
 
+_Key = TypeVar("_Key", str, tuple[str, ...])
+
+
 @functools.cache
 def _gpus_by_parts() -> dict[tuple[str, ...], tuple[GpuSpec, ...]]:
-    """By sorted parts of the name, with and without optional words.
-
-    Parts that are those of several GPUs are left out.
-    """
+    """By sorted parts of the name, with and without optional words."""
     found: dict[tuple[str, ...], list[GpuSpec]] = {}
-    for gpu in load():
-        for name in (gpu.name, *gpu.aliases):
-            words = _name_words(name)
-            needed = [word for word in words if word not in _OPTIONAL_WORDS]
-            for key in {_sort_parts(words), _sort_parts(needed)} - {()}:
-                found.setdefault(key, []).append(gpu)
-    unique = {}
-    for key, gpus in found.items():
-        if len({gpu.name for gpu in gpus}) == 1:
-            unique[key] = tuple(dict.fromkeys(gpus))
-    return unique
+    for gpu, words in _iter_names():
+        needed = [word for word in words if word not in _OPTIONAL_WORDS]
+        for key in {_sort_parts(words), _sort_parts(needed)} - {()}:
+            found.setdefault(key, []).append(gpu)
+    return _drop_ambiguous(found)
 
 
 @functools.cache
 def _gpus_by_short_name() -> dict[str, tuple[GpuSpec, ...]]:
-    """By name without optional words, if that is the name of one GPU only."""
-    by_short_name: dict[str, list[GpuSpec]] = {}
+    """By name without optional words."""
+    found: dict[str, list[GpuSpec]] = {}
+    for gpu, words in _iter_names():
+        needed = [word for word in words if word not in _OPTIONAL_WORDS]
+        if needed:
+            found.setdefault("".join(needed), []).append(gpu)
+    return _drop_ambiguous(found)
+
+
+def _iter_names() -> Iterator[tuple[GpuSpec, list[str]]]:
+    """Each GPU with the words of its name, and of each alias."""
     for gpu in load():
         for name in (gpu.name, *gpu.aliases):
-            words = [word for word in _name_words(name) if word not in _OPTIONAL_WORDS]
-            if words:
-                by_short_name.setdefault("".join(words), []).append(gpu)
+            yield gpu, _name_words(name)
+
+
+def _drop_ambiguous(
+    found: Mapping[_Key, Sequence[GpuSpec]],
+) -> dict[_Key, tuple[GpuSpec, ...]]:
+    """Without the keys of GPUs whose names differ."""
     unique = {}
-    for short_name, gpus in by_short_name.items():
+    for key, gpus in found.items():
         if len({gpu.name for gpu in gpus}) == 1:
-            unique[short_name] = tuple(gpus)
+            unique[key] = tuple(dict.fromkeys(gpus))
     return unique

@@ -77,6 +77,16 @@ def test_an_assumed_size_is_said() -> None:
         assert gpu_catalog.describe_assumption(name) == ""
 
 
+def test_a_size_is_assumed_only_of_several_which_are_named_once() -> None:
+    for name in gpu_catalog._known_gpus():
+        said = gpu_catalog.describe_assumption(name)
+        sizes = re.findall(
+            r"[\d.]+", said.partition("sold with ")[2].partition(" GB")[0]
+        )
+        assert len(sizes) == len(set(sizes)), name
+        assert bool(said) == (len(sizes) > 1), name
+
+
 def test_a_card_is_found_by_what_people_type() -> None:
     for query, name, size in [
         ("4060", "RTX 4060", 8),
