@@ -233,10 +233,11 @@ class PromptBuilder:
         tags: list[str] | None = None
         if self._tags:
             tags = list(thinking_tags.with_answer_prefix(self._tags))
+        tool_format = self._tool_format if self._template else None
         return {
             "template": self._template,
             "thinking": tags,
-            "tools": self._tool_format if self._template else None,
+            "tools": tool_format,
             "thinking_controls": list(self._controls),
         }
 
@@ -334,7 +335,8 @@ class PromptBuilder:
         if thinking is not None and not prompt.opens_thinking:
             text += tags.open
         if thinking is not None or prompt.opens_thinking:
-            text += (thinking or "") + thinking_tags.closing_text(tags)
+            text += thinking or ""
+            text += thinking_tags.closing_text(tags)
         else:
             text += thinking_tags.direct_answer_prefix(tags)
         prompt = replace(

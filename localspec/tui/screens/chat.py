@@ -30,7 +30,7 @@ from localspec.chat.slash_commands import (
 from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
-from localspec.protocol.events import Notice, Round, Token
+from localspec.protocol.events import Notice
 from localspec.report.speculation import view_speculation
 from localspec.tui import chat_front_end
 from localspec.tui.app_options import PANEL_MODES, AppOptions, PanelMode
@@ -753,19 +753,22 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self.draw()
 
     @on(Transcript.TokenSelected)
-    def _show_token(self, message: Transcript.TokenSelected) -> None:
+    def _show_token(self) -> None:
         self.set_class(self.transcript.is_cursor_active, "-walking")
-        self._draw_token_details(message.token, message.round)
+        self._draw_token_details()
 
-    def _draw_token_details(
-        self, token: Token | None = None, round_: Round | None = None
-    ) -> None:
+    def _draw_token_details(self) -> None:
+        """The selected token, or the legend of the colours."""
         transcript = self.transcript
         details = self.query_one(TokenDetails)
         has_legend = transcript.colours and transcript.has_guesses
         if self.has_class("-narrow"):
             has_legend = False
         details.display = transcript.is_cursor_active or has_legend
+        token = None
+        round_ = None
+        if transcript.selected_token is not None:
+            token, round_ = transcript.selected_token
         details.show_token(token, round_, transcript.show_marks)
 
     def action_replay(self) -> None:

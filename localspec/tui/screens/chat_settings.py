@@ -95,12 +95,11 @@ class ChatSettingsScreen(ModalScreen[None]):
         fields = {field.name: field for field in self.query(Input)}
         for field in fields.values():
             field.cursor_blink = False
-        first = fields.get(self._first_field)
-        is_asked_for = first is not None
-        # at once: a paste may follow immediately
-        self.set_focus(
-            first or next(iter(fields.values())), scroll_visible=is_asked_for
-        )
+        asked_field = fields.get(self._first_field)
+        first = asked_field or next(iter(fields.values()))
+        # At once: a paste may follow immediately. Without a field that was asked for,
+        # the sheet begins with its first line.
+        self.set_focus(first, scroll_visible=asked_field is not None)
 
     @on(Input.Changed)
     def _check_typed_value(self, event: Input.Changed) -> None:

@@ -20,13 +20,28 @@ _MAX_QUOTED = 200  # Characters of a token; a token has a word or two.
 class TokenDetails(Static):
     def __init__(self) -> None:
         super().__init__(markup=False)
+        self._token: Token | None = None
+        self._round: Round | None = None
+        self._show_marks = False
+
+    def on_mount(self) -> None:
+        # The legend has the colours of a theme, not their names.
+        self.app.theme_changed_signal.subscribe(self, lambda _: self._draw())
 
     def show_token(
         self, token: Token | None, round_: Round | None, show_marks: bool
     ) -> None:
         """`token`: None for the legend alone."""
+        self._token = token
+        self._round = round_
+        self._show_marks = show_marks
+        self._draw()
+
+    def _draw(self) -> None:
+        token = self._token
+        round_ = self._round
         if token is None or round_ is None:
-            self.update(self._make_legend(show_marks=show_marks))
+            self.update(self._make_legend())
             return
         brief = self.screen.has_class("-short")  # The strip then has four lines.
         lines = [
@@ -34,13 +49,14 @@ class TokenDetails(Static):
             Content(_probabilities_line(token, brief=brief)),
             _round_line(token, round_, brief=brief),
         ]
-        if show_marks:
+        if self._show_marks:
             lines.append(to_content(format_legend(with_marks=True)))
         self.update(Content("\n").join(lines))
 
-    def _make_legend(self, *, show_marks: bool) -> Text:
+    def _make_legend(self) -> Text:
         """What the colours of an answer mean, each in its own."""
-        styles = themes.token_styles(self.app.current_theme, marks=show_marks)
+        theme = self.app.current_theme
+        styles = themes.token_styles(theme, marks=self._show_marks)
         looks = (
             (styles.accepted, "guessed right"),
             ("", "the model's own"),
@@ -89,8 +105,8 @@ def _probabilities_line(token: Token, *, brief: bool) -> str:
     if brief or not token.alternatives:
         return f"{line}."
     alternatives = ", ".join(
-        f"{_quoted(a.text)} {_format_probability(a.p)} (rank {a.rank:,})"
-        for a in token.alternatives
+        f"{_quoted(each.text)} {_format_probability(each.p)} (rank {each.rank:,})"
+        for each in token.alternatives
     )
     return f"{line}. Alternatives: {alternatives}"
 

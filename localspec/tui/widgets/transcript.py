@@ -7,7 +7,6 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
@@ -65,10 +64,8 @@ class Transcript(TextView, can_focus=False):
 
     BINDINGS = bindings_for("tokens")
 
-    @dataclass(eq=False)
     class TokenSelected(Message):
-        token: Token | None
-        round: Round | None
+        """Another token has the cursor, or none has it any more."""
 
     class TokenViewLeft(Message):
         """The keyboard goes back to the composer."""
@@ -274,7 +271,7 @@ class Transcript(TextView, can_focus=False):
         self.turns.pop()
         if self._cursor_turn is not None and self._cursor_turn >= len(self.turns):
             self._cursor_turn = None
-            self.post_message(self.TokenSelected(None, None))
+            self.post_message(self.TokenSelected())
         self._rebuild_blocks()
 
     def show_error(self, error: LocalspecError, keys: Sequence[str]) -> None:
@@ -370,7 +367,7 @@ class Transcript(TextView, can_focus=False):
             last = with_text[-1] if with_text else -1
             self._move_cursor(len(self.turns) - 1, last)
         if self._cursor_turn is None:
-            self.post_message(self.TokenSelected(None, None))
+            self.post_message(self.TokenSelected())
 
     def deactivate_cursor(self) -> None:
         was_active = self.is_cursor_active
@@ -380,7 +377,7 @@ class Transcript(TextView, can_focus=False):
         self._cursor_turn = None
         if was_active:
             self._restyle_turns()
-        self.post_message(self.TokenSelected(None, None))
+        self.post_message(self.TokenSelected())
 
     def _move_cursor(self, turn_index: int, token_index: int) -> None:
         """Moves to a token of a turn (-1: its last), if there is such a turn."""
@@ -397,7 +394,7 @@ class Transcript(TextView, can_focus=False):
         turn.token_text.cursor = position
         self.wrap_blocks(turn_index)
         self.show_line(turn_index, turn.line_of(position))
-        self.post_message(self.TokenSelected(tokens[position], turn.round_of(position)))
+        self.post_message(self.TokenSelected())
 
     def set_logprobs(self, token_logprobs: Sequence[TokenScore]) -> None:
         """Adds probabilities to the last answer, and updates the selected token."""
@@ -447,6 +444,20 @@ class Transcript(TextView, can_focus=False):
         assert self._cursor_turn is not None
         token_index = -1 if by < 0 else 0
         self._move_cursor(self._cursor_turn + by, token_index)
+
+    @property
+    def selected_token(self) -> tuple[Token, Round] | None:
+        """The token that has the cursor, and the round that gave it."""
+        if self._cursor_turn is None:
+            return None
+        turn = self.turns[self._cursor_turn].text
+        position = turn.token_text.cursor
+        if position is None:
+            return None
+        round_ = turn.round_of(position)
+        if round_ is None:
+            return None
+        return turn.token_text.tokens[position], round_
 
     @property
     def selected_turn(self) -> int:

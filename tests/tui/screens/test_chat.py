@@ -586,6 +586,16 @@ async def test_f2_turns_the_colours_off_and_on_and_is_remembered() -> None:
         assert toml_file.read(paths.config_file()).document["screen"]["guesses"] is True
 
 
+async def test_f2_keeps_the_details_of_the_selected_token() -> None:
+    async with Chat() as chat:
+        await chat.send("hi")
+        await chat.press("tab")
+        assert "target probability" in chat.shown
+        await chat.press("f2")
+        assert chat.screen.transcript.is_cursor_active
+        assert "target probability" in chat.shown
+
+
 # --- guesses, and slow motion
 # ---------------------------------------------------------------------------------
 

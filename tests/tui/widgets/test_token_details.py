@@ -76,6 +76,22 @@ async def test_what_was_guessed_and_corrected_differs_without_hue(theme: str) ->
         assert all(any(look) for look in looks.values())
 
 
+async def test_the_legend_follows_the_theme() -> None:
+    app = scenes.chat(scenes.spoken, theme="localspec-dark")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await asking(scenes.QUESTION)(pilot)
+        app.use_theme("localspec-light")
+        await scenes.settled(pilot)
+        drawn = last_with(rendered(pilot), LOOKS["correction"])
+
+    styles = token_styles(app.current_theme, marks=False)
+    colour = Style.parse(styles.correction).color
+    assert colour is not None
+    assert drawn.style is not None
+    assert drawn.style.color is not None
+    assert drawn.style.color.triplet == colour.triplet
+
+
 @pytest.mark.parametrize("theme", sorted({*THEME_NAMES} - {ANSI}))
 def test_text_can_be_read_on_the_ground_of_what_was_guessed(theme: str) -> None:
     look = next(each for each in THEMES if each.name == theme)
