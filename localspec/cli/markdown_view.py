@@ -110,6 +110,11 @@ class MarkdownView:
 
         The cursor is behind the last open line. Without open lines it is at the
         beginning of a new line.
+
+        For example, `one` and `tw` are open. To show `one` and `two`, only `o` is
+        written. To show `one` and `2`, the second line is erased and written again. If
+        `one` and `two` are final and `three` is open, `o`, a new line and `three` are
+        written.
         """
         before = self._open_lines
         lines = final_lines + open_lines
