@@ -62,10 +62,16 @@ def _make_locked(prefix: str, base: Path) -> tuple[Path, FileLock]:
     """Make a folder and lock it; another one if somebody removes it before."""
     for _ in range(_MAX_TRIES):
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-        with suppress(FileNotFoundError):
-            lock = data_files.lock(path / _LOCK_NAME)
-            if lock is not None and (path / _LOCK_NAME).exists():
-                return path, lock
+        lock_file = path / _LOCK_NAME
+        try:
+            lock = data_files.lock(lock_file)
+        except FileNotFoundError:
+            continue
+        except OSError:  # The disk is full, say.
+            path.rmdir()
+            raise
+        if lock is not None and lock_file.exists():
+            return path, lock
     raise OSError(errno.EBUSY, "no file in it can be locked", str(base))
 
 

@@ -1,5 +1,6 @@
 """What is temporary is gone after its process, also after one that was killed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -191,6 +192,20 @@ def test_a_folder_that_another_process_takes_for_abandoned_is_made_anew(
 
     with TemporaryFolder("test") as folder:
         assert folder.is_dir() and folder != taken[0].parent
+
+
+def test_a_full_disk_keeps_no_folder(
+    monkeypatch: pytest.MonkeyPatch, base: Path
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(data_files, "lock", fail)
+
+    with pytest.raises(OSError, match="No space"):
+        TemporaryFolder("test")
+
+    assert list_left(base) == set()
 
 
 def test_the_last_copied_text_stays_as_in_a_clipboard(base: Path) -> None:
