@@ -25,7 +25,15 @@ from msgspec.structs import replace
 from localspec.errors import ChecksumError, OfflineError, StorageError
 from localspec.models.hub.client import HubClient
 from localspec.models.hub.download import DownloadPhase
-from tests.support.downloads import DATA, FILE, MIB, REPO, Downloader, wait_for
+from tests.support.downloads import (
+    DATA,
+    FILE,
+    MIB,
+    REPO,
+    SHA256,
+    Downloader,
+    wait_for,
+)
 from tests.support.fake_hub import BODY, COMMIT, Fault
 from tests.support.long_cases import bulk, often
 
@@ -70,6 +78,23 @@ def test_the_library_lists_what_we_fetched(downloader: Downloader) -> None:
     assert revision.refs == frozenset({"main"})
     assert file.size_on_disk == len(DATA)
     assert (downloader.cache / "CACHEDIR.TAG").is_file()
+
+
+def test_names_that_a_killed_process_has_left_are_removed(
+    downloader: Downloader,
+) -> None:
+    path = downloader.fetch()
+    expected = downloader.list_files()
+    ref = downloader.repo_folder / "refs" / "main"
+    new_ref = ref.with_name(".main-killed")
+    new_ref.write_bytes(b"")
+    os.utime(new_ref, (1, 1))
+    path.with_name(f"{SHA256[:16]}.tmp").symlink_to("nowhere")
+    path.unlink()
+
+    downloader.fetch()
+
+    assert downloader.list_files() == expected
 
 
 def test_the_same_file_in_a_new_commit_is_only_a_new_name(
