@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from localspec.chat.conversation import Turn
 from localspec.chat.decode_speed import DecodeSpeed
@@ -26,6 +27,31 @@ from localspec.protocol.events import (
     Token,
 )
 from localspec.protocol.round_totals import RoundTotals
+
+
+PLAIN_SPEED = "plain_tokens_per_second"
+"""A key of the timings of an answer that has ended, which a chat adds."""
+
+
+def read_timing(end: GenerationFinished, name: str) -> float | None:
+    """None if it was not measured; what comes from a file may be anything."""
+    timings = end.totals.get("timings")
+    value = timings.get(name) if isinstance(timings, dict) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def with_plain_speed(end: GenerationFinished, speed: float) -> GenerationFinished:
+    """The end of an answer, with tokens per second without speculation.
+
+    It is saved with the answer: later answers of the chat, and a later start of the
+    program, measure another speed. One that is there already stays.
+    """
+    if read_timing(end, PLAIN_SPEED) is not None:
+        return end
+    timings = end.totals.get("timings", {})
+    return replace(
+        end, totals={**end.totals, "timings": {**timings, PLAIN_SPEED: speed}}
+    )
 
 
 class AnswerDelta(Struct, frozen=True):
@@ -143,9 +169,13 @@ class GeneratedAnswer:
         """None before the end."""
         return self._timing("first_token_ms")
 
+    @property
+    def plain_tokens_per_second(self) -> float | None:
+        """What its speed was compared with when it ended; see `with_plain_speed`."""
+        return self._timing(PLAIN_SPEED)
+
     def _timing(self, name: str) -> float | None:
-        value = self.final_totals.get("timings", {}).get(name)
-        return float(value) if isinstance(value, int | float) else None
+        return read_timing(self.finished, name) if self.finished else None
 
     @property
     def ended_in_thinking(self) -> bool:

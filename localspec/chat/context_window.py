@@ -167,6 +167,9 @@ class AnswerGenerator:
             end = yield from self._generate_until_full()
             if end is None:
                 return
+            if end.reason != "context":
+                yield self._stats.add(end)
+                return
             has_room = False
             if not self._is_stopped():
                 overflow = self._describe_overflow(self._count_tokens())
@@ -191,10 +194,11 @@ class AnswerGenerator:
     def _generate_until_full(
         self,
     ) -> Generator[AnswerDelta, None, GenerationFinished | None]:
-        """Yield events until the answer ends or the context is full.
+        """Yield events until the answer ends or the context is full; return that event.
 
-        If the context is full, the final event is returned, not yielded. Round numbers
-        continue across requests, because all of them belong to one answer.
+        What the engine has measured follows it, and is what the answer is compared
+        with. Round numbers continue across requests, because all of them belong to one
+        answer.
         """
         self.request = self._build_request()
         end: GenerationFinished | None = None
@@ -202,11 +206,14 @@ class AnswerGenerator:
         for event in self._engine.generate(self.request):
             if isinstance(event, Round):
                 event = replace(event, n=first_round + event.n)  # noqa: PLW2901
-            if isinstance(event, GenerationFinished) and event.reason == "context":
+            if isinstance(event, GenerationFinished):
                 end = event
-            else:
-                yield self._stats.add(event)
+                continue
+            if isinstance(event, EngineExit) and end is not None:
+                yield self._stats.add(end)  # The answer is whole all the same.
+            yield self._stats.add(event)
             check_answer(self._engine, event, self._is_stopped)
+        self._stats.measured = self._engine.measured or self._stats.measured
         return end
 
     @property

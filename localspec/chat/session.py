@@ -134,11 +134,6 @@ class ChatSession:
         self._exported_paths: set[Path] = set()
         # The answer.
         self.stats = SpeculationStats(answer=self._replay_last_answer())
-        self.plain_speeds: dict[int, float] = {}
-        """Tokens per second without speculation when an answer of this session ended.
-
-        By the ids of turns. Of an older answer only its own rounds say it.
-        """
         self.last_drafter = "auto"  # Before speculation was turned off.
         self.is_answering = False
         self.withdrawn_question: str | None = None
@@ -388,14 +383,6 @@ class ChatSession:
     def update_costs(self, engine: Engine) -> None:
         """Take over what the engine has measured of the pair since."""
         self.stats.measured = engine.measured or self.stats.measured
-
-    def measure_answer(self, engine: Engine) -> None:
-        """Take over the costs after an answer, and keep what it is compared with."""
-        self.update_costs(engine)
-        plain_speed = self.stats.plain_speed
-        turns = self.conversation.turns
-        if plain_speed is not None and turns:
-            self.plain_speeds[turns[-1].id] = plain_speed
 
     # --- turns
     # ----------------------------------------------------------------------------
@@ -651,7 +638,6 @@ class ChatSession:
         self.require_idle()
         self.recorder.close()
         self.conversation = conversation
-        self.plain_speeds = {}
         self.recorder = ChatRecorder(
             conversation,
             None if private else self.history_for_new_chats,

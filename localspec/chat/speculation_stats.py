@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 from msgspec import Struct, field
 
-from localspec.chat.answer import AnswerDelta, GeneratedAnswer
+from localspec.chat.answer import AnswerDelta, GeneratedAnswer, with_plain_speed
 from localspec.chat.decode_speed import DecodeSpeed, Speedup
 from localspec.fit import speedup_model
-from localspec.protocol.events import Event, Prefill, Round, SpeculationPlan
+from localspec.protocol.events import (
+    Event,
+    GenerationFinished,
+    Prefill,
+    Round,
+    SpeculationPlan,
+)
 from localspec.protocol.round_totals import DraftTotals, RoundTotals
 from localspec.protocol.wire import MeasuredCosts
 
@@ -74,6 +81,19 @@ class SpeculationStats(Struct):
         self._previous_prefill = None
         self.answer = answer
 
+    def copy_for_playback(self) -> SpeculationStats:
+        """For an answer that has just been started, and is shown later than it arrives.
+
+        What is shown of it is added to the copy.
+        """
+        return SpeculationStats(
+            self.measured,
+            totals=deepcopy(self.totals),
+            _previous_plan=self.plan,
+            _previous_prefill=self._prefill,
+            _last_speeds=dict(self._last_speeds),
+        )
+
     def for_new_chat(self) -> SpeculationStats:
         """For a chat with the same pair, whose speeds are known."""
         self._keep_speed()
@@ -87,8 +107,12 @@ class SpeculationStats(Struct):
             self._last_speeds[bool(answer.totals.drafted)] = speed
 
     def add(self, event: Event) -> AnswerDelta:
+        """The delta of an end says what the answer is compared with."""
         if isinstance(event, Round):
             self.totals.add(event)
+        plain_speed = self.plain_speed
+        if isinstance(event, GenerationFinished) and plain_speed is not None:
+            event = with_plain_speed(event, plain_speed)
         return self.answer.add(event)
 
     @property
@@ -156,8 +180,11 @@ class SpeculationStats(Struct):
 
         That is the answer itself if speculation is off, else its own rounds without a
         draft if they are many, else the last answer without speculation, else those few
-        rounds, else the pair's pass costs.
+        rounds, else the pair's pass costs. When the answer ends it is saved with it.
         """
+        saved = self.answer.plain_tokens_per_second
+        if saved is not None:
+            return saved
         if self.is_off and self.tokens_per_second is not None:
             return self.tokens_per_second
         own = self.answer.decode_speed.plain_tokens_per_second

@@ -291,7 +291,7 @@ class ChatLoop:
         finally:
             printer.finish(session.answer.rounds)
         if failure is None:
-            self._print_status(engine, stopped_ms)
+            self._print_status(stopped_ms)
             return None
         hint = turn.not_sent_hint if session.withdrawn_question else ""
         self._print_error(failure, hint)
@@ -329,11 +329,10 @@ class ChatLoop:
                     stopped_ms = self._interrupt.elapsed_ms
         return stopped_ms
 
-    def _print_status(self, engine: Engine, stopped_ms: float | None) -> None:
+    def _print_status(self, stopped_ms: float | None) -> None:
         session = self.session
         front_end = self._front_end
         assert session.loaded is not None
-        session.measure_answer(engine)
         stats = AnswerStats(
             session.answer,
             view_speculation(session.stats),

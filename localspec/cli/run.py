@@ -29,6 +29,7 @@ from localspec.chat.settings import (
     LoadedModel,
     build_request,
 )
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.cli import global_options, options, terminal
 from localspec.cli.answer_printer import AnswerPrinter, OutputStyle
 from localspec.cli.load_display import LoadDisplay
@@ -278,11 +279,13 @@ def _stream_answer(
     events_file: TextIO | None,
 ) -> bool:
     """Whether the answer was not stopped by Ctrl+C."""
+    stats = SpeculationStats(engine.measured)
     with terminal.stop_on_interrupt(engine.stop) as interrupt:
         try:
             for event in itertools.chain((engine.ready,), engine.generate(request)):
                 if events_file is not None:
-                    events_file.write(encode(event) + "\n")
+                    recorded = stats.add(event).event
+                    events_file.write(encode(recorded) + "\n")
                 printer.on_event(event)
                 check_answer(engine, event, lambda: interrupt.pressed_at is not None)
         except LocalspecError as error:

@@ -31,8 +31,9 @@ from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from localspec import config
+from localspec.chat.answer import PLAIN_SPEED, read_timing
 from localspec.config import EffectiveConfig, key_table
-from localspec.protocol.events import Event, Round
+from localspec.protocol.events import Event, GenerationFinished, Round
 from localspec.tui import app_options, key_bindings, themes
 from localspec.tui.app_options import AppOptions
 from localspec.tui.crash_log import write_crash_log
@@ -423,7 +424,10 @@ class LocalspecApp(App[None]):
 
     @on(ShowReplay)
     def _show_replay(self, message: ShowReplay) -> None:
-        self.push_screen(ReplayScreen(message.prompt, message.rounds, self.options))
+        screen = ReplayScreen(
+            message.prompt, message.rounds, self.options, message.plain_speed
+        )
+        self.push_screen(screen)
 
     @on(ShowHelp)
     def _show_help(self, message: ShowHelp) -> None:
@@ -595,7 +599,11 @@ def run(
 def replay(events: Sequence[Event]) -> int:
     """Runs the app on the replay screen, with the rounds of an events file."""
     rounds = [event for event in events if isinstance(event, Round)]
-    return run(lambda options: ReplayScreen("", rounds, options))
+    plain_speed = None
+    for event in events:
+        if isinstance(event, GenerationFinished):
+            plain_speed = read_timing(event, PLAIN_SPEED)
+    return run(lambda options: ReplayScreen("", rounds, options, plain_speed))
 
 
 def reduce_gc_pauses() -> None:

@@ -76,8 +76,11 @@ class ShowSharedServer(Message):
 
 @dataclass(eq=False)
 class ShowReplay(Message):
+    """The fields are the arguments of `ReplayScreen`."""
+
     prompt: str
     rounds: Sequence[Round]
+    plain_speed: float | None
 
 
 @dataclass(eq=False)

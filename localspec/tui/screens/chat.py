@@ -27,10 +27,11 @@ from localspec.chat.slash_commands import (
     PRESET_CHOICES,
     CommandCall,
 )
+from localspec.chat.speculation_stats import SpeculationStats
 from localspec.config import toml_file
 from localspec.errors import DoesNotFitError, LocalspecError
 from localspec.launch import SETTINGS_NOTICE
-from localspec.protocol.events import Notice
+from localspec.protocol.events import Event, Notice
 from localspec.report.speculation import view_speculation
 from localspec.tui import chat_front_end
 from localspec.tui.app_options import PANEL_MODES, AppOptions, PanelMode
@@ -116,6 +117,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._frame_timer: asyncio.TimerHandle | None = None
         self._ended: AnswerEnded | None = None
         """How the answer has ended, while slow motion still shows it."""
+        self._played = SpeculationStats()
+        """The figures of what slow motion has shown, before `_shown_events`."""
+        self._shown_events: list[Event] = []
         self._drawn_titles = ("", "")
         self._is_wait_told = False  # That clients of the server wait for this answer.
         self._had_guesses = False  # When this was drawn last.
@@ -344,6 +348,8 @@ class ChatScreen(CenteredLayout, Screen[None]):
         self._is_wait_told = False
         self._stop_time = None
         self._ended = None
+        self._played = session.stats.copy_for_playback()
+        self._shown_events = []
         self._frames = LiveFrames(
             has_guesses=self.options.show_guesses,
             is_slow=self.options.is_slow(session),
@@ -391,6 +397,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
 
     def _show_frame(self, frame: LiveFrame) -> None:
         """Then ends the answer, if it has ended and all of it is shown."""
+        self._shown_events += [delta.event for delta in frame.deltas]
         has_changed = frame.deltas or frame.guess != self._drawn_guess
         if has_changed and self.transcript.turns:
             self._drawn_guess = frame.guess
@@ -407,6 +414,18 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._finish_answer(ended)
         self.draw()
 
+    @property
+    def _shown_stats(self) -> SpeculationStats:
+        """The figures of what is on the screen, which the engine may be ahead of."""
+        stats = self.session.stats
+        if not self._frames.is_slow or not self._frames.is_behind:
+            return stats
+        for event in self._shown_events:
+            self._played.add(event)
+        self._shown_events.clear()
+        self._played.measured = stats.measured
+        return self._played
+
     def _catch_up(self) -> None:
         """Shows at once what slow motion has not shown yet."""
         if self._frames.is_behind or self._ended is not None:
@@ -421,8 +440,6 @@ class ChatScreen(CenteredLayout, Screen[None]):
         session = self.session
         self._end_time = time.monotonic()
         self.phase = "failed" if ended.engine_died else "ready"
-        if ended.error is None and self.runner.engine is not None:
-            session.measure_answer(self.runner.engine)
         withdrawn = session.withdrawn_question
         if withdrawn is not None:
             self.transcript.show_session(session)
@@ -433,7 +450,7 @@ class ChatScreen(CenteredLayout, Screen[None]):
                 stop_ms = (time.monotonic() - self._stop_time) * 1e3
             turn = session.conversation.turns[-1]
             note = format_end_reason(turn, stop_ms)
-            self.transcript.finish_answer(note, session.plain_speeds.get(turn.id))
+            self.transcript.finish_answer(note)
         if ended.error is not None:
             keys = self._reload_hints()
             if not ended.engine_died:
@@ -491,10 +508,15 @@ class ChatScreen(CenteredLayout, Screen[None]):
             self._had_guesses = self.transcript.has_guesses
             self._draw_token_details()
         panel = self.query_one(SpeculationPanel)
-        panel.draw_session(session, self.phase)
+        stats = self._shown_stats
+        panel.draw_session(session, stats, self.phase)
         status = self.query_one(StatusBar)
         status.draw(
-            session, self.phase, self.transcript, with_speculation=not panel.display
+            session,
+            stats,
+            self.phase,
+            self.transcript,
+            with_speculation=not panel.display,
         )
 
     def _draw_title(self) -> None:
@@ -786,8 +808,9 @@ class ChatScreen(CenteredLayout, Screen[None]):
         prompt = turns[number].question
         if not self.session.completes_text:
             prompt += "\n\n"
-        rounds = self.transcript.turns[number].text.scored_rounds
-        self.app.post_message(ShowReplay(prompt, rounds))
+        text = self.transcript.turns[number].text
+        replay = ShowReplay(prompt, text.scored_rounds, text.plain_speed)
+        self.app.post_message(replay)
 
     # --- keys: copying and scrolling
     # ----------------------------------------------------------------------------

@@ -37,15 +37,23 @@ class ReplayScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (80, "-normal"), (100, "-wide")]  # noqa: RUF012
 
     def __init__(
-        self, prompt: str, rounds: Sequence[Round], options: AppOptions
+        self,
+        prompt: str,
+        rounds: Sequence[Round],
+        options: AppOptions,
+        plain_speed: float | None,
     ) -> None:
-        """`prompt` stands directly before the first token."""
+        """`prompt` stands directly before the first token.
+
+        `plain_speed`: what the answer was compared with, if that was measured.
+        """
         super().__init__()
         self._rounds = rounds
         self._options = options
         self._speed = 1.0
         self._n_shown = 0  # Rounds.
-        self._stats = SpeculationStats()  # Of these.
+        self._plain_speed = plain_speed
+        self._stats = self._new_stats()  # Of these rounds.
         self._frames = LiveFrames(is_slow=True)  # Of the rounds after them.
         self._timer: asyncio.TimerHandle | None = None  # None: it does not play.
         self._token_text = TokenText(prompt)
@@ -78,7 +86,7 @@ class ReplayScreen(Screen[None]):
         n_rounds = max(0, min(n_rounds, len(self._rounds)))
         if n_rounds < self._n_shown:
             self._token_text.clear()
-            self._stats = SpeculationStats()
+            self._stats = self._new_stats()
             self._n_shown = 0
         self._add_rounds(n_rounds - self._n_shown)
         self._frames = LiveFrames(is_slow=True)
@@ -86,6 +94,9 @@ class ReplayScreen(Screen[None]):
         self._frames.add([_to_delta(event) for event in self._rounds[n_rounds:]])
         self._frames.end()
         self._draw(NO_GUESS)
+
+    def _new_stats(self) -> SpeculationStats:
+        return SpeculationStats.of_rounds([], self._plain_speed)
 
     def _add_rounds(self, number: int) -> None:
         end = self._n_shown + number

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from rich.segment import Segment
 
-from localspec.chat.answer import AnswerDelta
+from localspec.chat.answer import PLAIN_SPEED, AnswerDelta, read_timing
 from localspec.chat.conversation import Attachment, Turn
 from localspec.chat.speculation_stats import SpeculationStats
 from localspec.models.chat_template.thinking_tags import AnswerPart, split_thinking
@@ -132,7 +132,7 @@ class TurnText:
         self._token_view = False
         self._aligner = ClassAligner()
         self._classes = VisibleClasses()  # Of the text that `markdown` has.
-        self._has_end = False
+        self._end_event: GenerationFinished | None = None
         continued_text = ""
         if speaker.raw:
             continued_text = truncate_question(turn.question, keep_end=True)
@@ -254,7 +254,7 @@ class TurnText:
 
     def _end(self, event: GenerationFinished) -> None:
         self.token_text.end(event.tail)
-        self._has_end = True
+        self._end_event = event
 
     def _add_part(self, part: AnswerPart, runs: Sequence[ClassRun]) -> None:
         """`runs`: the classes of its characters."""
@@ -274,10 +274,16 @@ class TurnText:
                 self._classes.append(run)
             self.markdown.write(text)
 
-    def finish(self, note: str = "", plain_speed: float | None = None) -> None:
-        """`plain_speed`: tokens per second without speculation, if it was measured."""
-        if self._has_end and self.rounds:
-            stats = SpeculationStats.of_rounds(self.rounds, plain_speed)
+    @property
+    def plain_speed(self) -> float | None:
+        """What the answer was compared with when it ended, if that was measured."""
+        if self._end_event is None:
+            return None
+        return read_timing(self._end_event, PLAIN_SPEED)
+
+    def finish(self, note: str = "") -> None:
+        if self._end_event is not None and self.rounds:
+            stats = SpeculationStats.of_rounds(self.rounds, self.plain_speed)
             line = view_speculation(stats).answer_line
             self._speed_block.set_text(f"\n{line}")
         self._in_thinking = False

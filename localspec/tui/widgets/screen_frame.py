@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget as _Container
 
     from localspec.chat.session import ChatSession
+    from localspec.chat.speculation_stats import SpeculationStats
     from localspec.tui.app_options import AppOptions
     from localspec.tui.widgets.transcript import Transcript
 else:
@@ -206,19 +207,23 @@ class StatusBar(Static):
     def draw(
         self,
         session: ChatSession,
+        stats: SpeculationStats,
         phase: str,
         transcript: Transcript,
         *,
         with_speculation: bool,
     ) -> None:
-        """`with_speculation`: there is no panel, which says what it gives."""
+        """`stats`: of what is on the screen.
+
+        `with_speculation`: there is no panel, which says what it gives.
+        """
         keymap = self._options.keymap
         notes: list[str] = []
         if not transcript.following:
             notes.append(f"more below: {key_label('chat.end', keymap)}")
         if phase == "loading":
             notes.append("loading")
-        prefill = session.stats.prefill
+        prefill = stats.prefill
         if prefill is not None and prefill.done < prefill.total:
             notes.append(f"reading prompt {prefill.done:,} / {prefill.total:,}")
         if session.n_omitted_turns:
@@ -226,10 +231,10 @@ class StatusBar(Static):
         cells: tuple[str, ...] = ()
         if with_speculation and phase != "loading":
             shown_phase: Phase = "answering" if phase == "answering" else "idle"
-            cells = view_speculation(session.stats, shown_phase).cells
+            cells = view_speculation(stats, shown_phase).cells
         figures: tuple[str, ...] = ()
         if phase != "loading":
-            figures = tuple(_figures(session, phase))
+            figures = tuple(_figures(session, stats, phase))
         if transcript.is_cursor_active:
             keys = _split(format_footer(keymap, "tokens"))
             parts = StatusParts(keys, keys[::-1], (), tuple(notes), cells, figures)
@@ -270,9 +275,10 @@ def _split(footer: str) -> tuple[str, ...]:
     return tuple(footer.split("  "))
 
 
-def _figures(session: ChatSession, phase: str) -> Iterator[str]:
+def _figures(
+    session: ChatSession, stats: SpeculationStats, phase: str
+) -> Iterator[str]:
     """The context first."""
-    stats = session.stats
     if session.loaded is not None:
         used = _short_count(stats.context_tokens)
         n_ctx = _short_count(session.loaded.n_ctx)

@@ -58,22 +58,28 @@ class SpeculationPanel(Static):
         self._has_details = shown
         self._redraw()
 
-    def draw_session(self, session: ChatSession, phase: str) -> None:
-        """`phase`: of the chat's screen."""
+    def draw_session(
+        self, session: ChatSession, stats: SpeculationStats, phase: str
+    ) -> None:
+        """`stats`: of what is on the screen. `phase`: of the chat's screen."""
         shown_phase = _PHASES.get(phase, "idle")
         if shown_phase == "answering":
-            self.draw_soon(session.stats)
+            self.draw_soon(stats)
         else:
             announcement = session.next_speculation if shown_phase == "idle" else ""
-            self.draw(session.stats, shown_phase, announcement)
+            self.draw(stats, shown_phase, announcement)
 
     def draw_soon(self, stats: SpeculationStats) -> None:
         """Draw an answer that streams; several calls within a moment draw once."""
 
         def refresh() -> None:
             if self._refresh_pending:  # nothing newer was drawn
-                self.draw(stats, "answering")
+                self._refresh_pending = False
+                self._redraw()
 
+        self._stats = stats
+        self._phase = "answering"
+        self._announcement = ""
         if not self._refresh_pending:
             self._refresh_pending = True
             set_reliable_timer(self, REFRESH_SECONDS, refresh)

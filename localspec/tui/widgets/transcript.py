@@ -185,7 +185,6 @@ class Transcript(TextView, can_focus=False):
                 speaker,
                 session.conversation,
                 is_stored=True,
-                plain_speed=session.plain_speeds.get(turn.id),
             )
             self.turns.append(TranscriptTurn(turn, speaker, make))
         self.clear_error()
@@ -210,7 +209,6 @@ class Transcript(TextView, can_focus=False):
         budget: RenderBudget | None,
         *,
         is_stored: bool,
-        plain_speed: float | None = None,
     ) -> TurnText:
         """`budget`: None for the view's. `is_stored`: the answer has ended before."""
         branch = conversation.format_branch(turn.id)
@@ -221,7 +219,7 @@ class Transcript(TextView, can_focus=False):
         text.set_thinking_unfolded(self.thinking_unfolded)
         if is_stored:
             text.show_stored(turn, self._thinking_markers)
-            text.finish(format_end_reason(turn, None), plain_speed)
+            text.finish(format_end_reason(turn, None))
         return text
 
     def add_deltas(
@@ -233,9 +231,9 @@ class Transcript(TextView, can_focus=False):
         text.show_guess(guess)
         self._update_last_turn()
 
-    def finish_answer(self, note: str, plain_speed: float | None = None) -> None:
-        """The arguments are those of `TurnText.finish`."""
-        self.turns[-1].text.finish(note, plain_speed)
+    def finish_answer(self, note: str) -> None:
+        """`note`: as of `TurnText.finish`."""
+        self.turns[-1].text.finish(note)
         self._update_last_turn()
 
     def _update_last_turn(self) -> None:

@@ -1,8 +1,9 @@
 """The chat screen: keys, commands, reading, and what must not be lost."""
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -35,6 +36,7 @@ from localspec.tui.screens.home import HomeScreen
 from localspec.tui.text.live_frames import NO_GUESS
 from localspec.tui.widgets.chat_notes import LoadingLine
 from localspec.tui.widgets.screen_frame import StatusBar
+from localspec.tui.widgets.speculation_panel import SpeculationPanel
 from localspec.tui.widgets.transcript import Transcript
 from tests.support.app_driver import Chat, HomeDriver, demo_chat, long, said
 from tests.support.scenes import REFUSED, settled, thought, words
@@ -621,6 +623,31 @@ async def test_slow_motion_runs_behind_the_engine_until_a_key_catches_up(
         await chat.press(*keys)
         await chat.until("ready")
         assert "line 199" in chat.screen.transcript.plain_text
+
+
+async def test_slow_motion_shows_the_figures_of_what_it_has_shown() -> None:
+    async with Chat(ScriptedEngine(long), slow_motion=True) as chat:
+        await chat.begin("hi")
+        await chat.wait(lambda: chat.screen._ended is not None)  # The engine's end.
+        played = chat.screen.transcript.turns[-1].text.rounds
+        for n_rounds in range(2, 5):
+            await chat.wait(partial(_has_shown, played, n_rounds))
+            chat.screen.draw()
+            panel = chat.screen.query_one(SpeculationPanel)
+
+            right = sum(each.accepted for each in played)
+            drafted = sum(each.drafted for each in played)
+            cells = chat.screen.query_one(StatusBar)._parts.cells
+            assert all(f"{right} of {drafted}" in cell for cell in cells)
+            assert panel._stats.answer.rounds == played
+            assert panel._stats.totals.drafted == drafted
+        await chat.press("ctrl+end")
+        await chat.until("ready")
+        assert panel._stats is chat.screen.session.stats
+
+
+def _has_shown(rounds: Sequence[Round], number: int) -> bool:
+    return len(rounds) >= number
 
 
 async def test_a_message_sent_in_slow_motion_shows_the_rest_and_is_answered() -> None:

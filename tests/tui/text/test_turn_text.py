@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.style import Style
 
-from localspec.chat.answer import replay_turn
+from localspec.chat.answer import replay_turn, with_plain_speed
 from localspec.chat.conversation import Turn
 from localspec.protocol.events import GenerationFinished, Round
 from localspec.tui.text.turn_text import Speaker, TurnText
@@ -90,17 +90,20 @@ def test_events_that_are_another_text_colour_nothing(raw: bool) -> None:
 def test_the_time_of_an_answer_is_under_it(token_view: bool) -> None:
     """21.5 ms for the word after the first; a plain one takes 20 ms at 50 tok/s."""
     rounds = [event for event in answer(["one", "two"]) if isinstance(event, Round)]
-    turn = Turn("why?", id=1).with_events([*rounds, GenerationFinished("stop")])
+    end = with_plain_speed(GenerationFinished("stop"), 50.0)
+    turn = Turn("why?", id=1).with_events([*rounds, end])
     text = new_text(turn, raw=False, token_view=token_view)
     text.show_stored(turn, TAGS)
-    text.finish(plain_speed=50.0)
+    text.finish()
     assert shown(text).endswith("2tokensin2steps·22ms")
 
 
 def test_a_live_answer_has_the_line_of_its_panel() -> None:
     words = list("abcdefghijklmnopqrstuvwxyzabcdefghi")
-    turn = Turn("why?", id=1).with_events(list(answer(words)))
+    *events, end = answer(words)
+    assert isinstance(end, GenerationFinished)
+    turn = Turn("why?", id=1).with_events([*events, with_plain_speed(end, 50.0)])
     text = new_text(Turn("why?", id=1), raw=False, token_view=False)
     text.add_deltas(replay_turn(turn, TAGS)[1])
-    text.finish(plain_speed=50.0)
+    text.finish()
     assert shown(text).endswith("35tokensin10steps·194msinsteadof680ms")
